@@ -11,6 +11,7 @@ mod client_certificate;
 mod explain;
 mod file_descriptors;
 mod jwks;
+mod overrides;
 mod reloads;
 mod sockets;
 mod stack;
@@ -39,6 +40,7 @@ pub use self::admin_client::{AdminClient, AdminError};
 pub use self::explain::{Request, explain, parse_header, parse_path};
 use self::file_descriptors::FileDescriptors;
 use self::jwks::KeySets;
+use self::overrides::OverrideKeeper;
 use self::reloads::{ProcessState, Reloads, Snapshot, Source};
 use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
@@ -147,14 +149,26 @@ async fn serve(
         acme: acme.clone(),
         tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
+        clock: stores.clock(),
     };
+    let (mut keeper, override_changes) = OverrideKeeper::new(&settings.process, &stores).await?;
+    let kept_overrides = keeper.first().await;
     let key_sets = KeySets::new(&metrics);
     key_sets.replace(&settings.jwks);
-    let snapshot = Arc::new(Snapshot::new(settings, &process_state, None));
+    let loaded = Arc::new(settings);
+    let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
+    let snapshot = Arc::new(snapshot);
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let in_force = snapshots.clone();
     metrics.upstreams(move || in_force.borrow().upstream_samples());
-    let admin = admin(&snapshots, &stores, &key_sets, &acme, &draining, &metrics);
+    let api = admin_api::service(
+        snapshots.clone(),
+        stores.clone(),
+        override_changes,
+        Arc::clone(&metrics),
+        draining.subscribe(),
+    );
+    let admin = admin(&stores, &key_sets, &acme, &draining, &metrics).with_api(api);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
@@ -177,9 +191,10 @@ async fn serve(
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
     startup_log::started(&snapshot.settings, &listening, admin, &metrics);
+    startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
 
     let tarpit_slots = process_state.tarpit_slots.clone();
-    let reloads = Reloads::new(source, inputs, publish, process_state, key_sets);
+    let reloads = Reloads::new(source, (loaded, inputs), publish, process_state, key_sets);
     let handler = ProcessEvents {
         reloads: &reloads,
         drain: &drain,
@@ -199,6 +214,7 @@ async fn serve(
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
         never = sweep(&stores) => match never {},
         never = reloads.follow_files() => match never {},
+        never = keeper.follow(&reloads) => match never {},
     };
     if ended == Ended::Forced {
         return Err(RunError::Impatient);
@@ -303,20 +319,12 @@ fn start_admin(
 }
 
 fn admin(
-    snapshots: &watch::Receiver<Arc<Snapshot>>,
     stores: &Stores,
     key_sets: &KeySets,
     acme: &AcmeCertificates,
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
-    let drain = draining.subscribe();
-    let api = admin_api::service(
-        snapshots.clone(),
-        stores.clone(),
-        Arc::clone(metrics),
-        drain,
-    );
     let (stores, key_sets, acme) = (stores.clone(), key_sets.clone(), acme.clone());
     let readiness = move || {
         if let Some(why) = stores.unreachable() {
@@ -329,7 +337,7 @@ fn admin(
             Readiness::Ready
         }
     };
-    Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api)
+    Admin::new(Arc::clone(metrics), draining.clone(), readiness)
 }
 
 /// Sweeps expired buckets, a part at a time, and logs outages that were held back.

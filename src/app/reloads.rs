@@ -21,15 +21,17 @@ use tokio::time::sleep;
 
 use super::acme::AcmeCertificates;
 use super::jwks::KeySets;
+use super::overrides::{CheckedOverride, KeptOverride, OverrideTarget};
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
-use crate::config::{self, Inputs, LoadResult, Settings, Stamps};
+use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings, Stamps};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{ShadowOf, TarpitSlots};
 use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
 use crate::telemetry::{Metrics, ReloadFailed, Unchanged, UpstreamSample};
+use crate::time::Clock;
 
 /// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,6 +52,8 @@ pub(super) struct ProcessState {
     /// Where requests of the banned are held.
     pub(super) tarpit_slots: TarpitSlots,
     pub(super) metrics: Arc<Metrics>,
+    /// The clock by which limits are decided.
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 /// Identifies a decoy: its route, and for whom it is.
@@ -57,20 +61,27 @@ type ShadowKey<'s> = (&'s str, ShadowOf<'s>);
 
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {
+    /// With the overrides by the admin API.
     pub(super) settings: Settings,
     pub(super) layers: Layers,
+    pub(super) overrides: Vec<CheckedOverride>,
     /// What workers know of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
 }
 
 impl Snapshot {
-    /// A snapshot of these settings. What is known of upstreams and users that stay as they were in
-    /// the `earlier` one is kept.
+    /// A snapshot of these settings with the overrides. What is known of upstreams and users that stay
+    /// as they were in the `earlier` one is kept.
     pub(super) fn new(
-        mut settings: Settings,
+        loaded: &Settings,
+        overrides: &[KeptOverride],
         process: &ProcessState,
         earlier: Option<&Self>,
     ) -> Self {
+        let written: Vec<_> = overrides.iter().map(|kept| kept.written.clone()).collect();
+        let (mut settings, checks) = loaded.with_overrides(&written, process.clock.now());
+        let checked = overrides.iter().cloned().zip(checks);
+        let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
         for upstream in settings
             .upstreams
             .iter_mut()
@@ -98,6 +109,7 @@ impl Snapshot {
         });
         Self {
             upstreams: upstreams.collect(),
+            overrides: checked.collect(),
             settings,
             layers,
         }
@@ -187,6 +199,10 @@ pub(super) struct Reloads {
     kept: RestartOnlySettings,
     key_sets: KeySets,
     files: RefCell<Files>,
+    /// The configuration in force, as it was loaded.
+    loaded: RefCell<Arc<Settings>>,
+    /// What the admin API has changed in it.
+    overrides: RefCell<Vec<KeptOverride>>,
 }
 
 /// The files of the configuration.
@@ -198,17 +214,21 @@ struct Files {
 }
 
 impl Reloads {
-    /// `publish` holds the configuration in force, which was read from `inputs`.
+    /// `publish` holds the configuration in force, which was `loaded` from `inputs`.
     pub(super) fn new(
         source: Source,
-        inputs: Inputs,
+        (loaded, inputs): (Arc<Settings>, Inputs),
         publish: watch::Sender<Arc<Snapshot>>,
         process: ProcessState,
         key_sets: KeySets,
     ) -> Self {
-        let kept = RestartOnlySettings::of(&publish.borrow().settings);
+        let kept = RestartOnlySettings::of(&loaded);
         let inputs = Arc::new(inputs);
+        let overrides = publish.borrow().overrides.clone().into_iter();
+        let overrides = overrides.map(|checked| checked.kept).collect();
         Self {
+            loaded: RefCell::new(loaded),
+            overrides: RefCell::new(overrides),
             source,
             publish,
             process,
@@ -266,8 +286,8 @@ impl Reloads {
     }
 
     fn read(&self) -> LoadResult {
-        let in_force = Arc::clone(&self.publish.borrow());
-        self.source.read(Some(&in_force.settings))
+        let in_force = Arc::clone(&self.loaded.borrow());
+        self.source.read(Some(&in_force))
     }
 
     /// Applies a new configuration, unless it has errors or is the same as the old one.
@@ -291,11 +311,38 @@ impl Reloads {
         let listeners = self.process.acme.configure(&settings.listen);
         self.process.sockets.renew(&listeners);
         self.key_sets.replace(&settings.jwks);
+        self.loaded.replace(Arc::new(settings));
+        let snapshot = self.publish_snapshot();
+        startup_log::reloaded(&snapshot.settings, &self.kept, &self.process.metrics);
+        startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
+    }
+
+    fn publish_snapshot(&self) -> Arc<Snapshot> {
         let earlier = Arc::clone(&self.publish.borrow());
-        let snapshot = Arc::new(Snapshot::new(settings, &self.process, Some(&earlier)));
+        let (loaded, overrides) = (self.loaded.borrow(), self.overrides.borrow());
+        let snapshot = Snapshot::new(&loaded, &overrides, &self.process, Some(&earlier));
+        let snapshot = Arc::new(snapshot);
         snapshot.inherit(&earlier);
         self.publish.send_replace(Arc::clone(&snapshot));
-        startup_log::reloaded(&snapshot.settings, &self.kept, &self.process.metrics);
+        snapshot
+    }
+}
+
+impl OverrideTarget for Reloads {
+    fn set_overrides(&self, overrides: Vec<KeptOverride>) {
+        self.overrides.replace(overrides);
+        let snapshot = self.publish_snapshot();
+        startup_log::overrides_changed(&snapshot.settings, &snapshot.overrides);
+    }
+
+    fn check_overrides(&self, overrides: &[ApiOverride]) -> Vec<OverrideCheck> {
+        let loaded = self.loaded.borrow();
+        let (_, checks) = loaded.with_overrides(overrides, self.process.clock.now());
+        checks
+    }
+
+    fn logged_id(&self, limit: &str, id: &str) -> String {
+        self.loaded.borrow().logged_id(limit, id)
     }
 }
 

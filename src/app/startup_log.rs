@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::overrides::CheckedOverride;
 use crate::config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
 use crate::limit::{Algorithm, Alignment, Quota};
 use crate::middleware::{Answer, OnDenied};
@@ -61,6 +62,31 @@ pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics:
     Reloaded { routes, limits }.emit(metrics);
 }
 
+/// Says that other overrides by the admin API are in force.
+pub(super) fn overrides_changed(settings: &Settings, overrides: &[CheckedOverride]) {
+    let in_force = overrides.iter().filter(|checked| checked.check.is_ok());
+    let in_force = in_force.count();
+    tracing::info!(in_force, "overrides by the admin API changed");
+    warn_of_overrides(settings, overrides);
+}
+
+/// Warns of overrides by the admin API that the configuration does not fit.
+pub(super) fn warn_of_overrides(settings: &Settings, overrides: &[CheckedOverride]) {
+    for CheckedOverride { kept, check } in overrides {
+        if let Err(reasons) = check {
+            let limit = &kept.written.limit;
+            let id = settings.logged_id(limit, &kept.written.id);
+            let cause = reasons.join("; ");
+            tracing::warn!(
+                limit,
+                id,
+                cause,
+                "this override by the admin API is not in force"
+            );
+        }
+    }
+}
+
 /// Warns of changed settings that need a restart.
 fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings) {
     let (old, new) = (&kept.process, &ignored.process);
@@ -76,6 +102,11 @@ fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings)
         &HumanDuration(ignored.grace),
     );
     // These have many parts, some of which are secret.
+    let place = |settings: &ProcessSettings| {
+        let file = settings.overrides_file.as_deref();
+        file.map_or_else(|| "none".to_owned(), |file| file.display().to_string())
+    };
+    waits("admin.overrides_file", &place(old), &place(new));
     for (key, is_same) in [
         ("connections", old.connections == new.connections),
         ("store", old.store == new.store),

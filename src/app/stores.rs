@@ -118,6 +118,12 @@ impl Stores {
         }
     }
 
+    /// A connection of its own to where overrides are kept; none with the memory store. Must be called
+    /// on a runtime that lasts as long as the process.
+    pub(super) fn for_overrides(&self) -> io::Result<Option<Redis>> {
+        self.remote.as_ref().map(Remote::redis).transpose()
+    }
+
     /// The memory store: the only one, or the fallback.
     pub(super) fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
@@ -200,6 +206,12 @@ impl Remote {
         })
     }
 
+    fn redis(&self) -> io::Result<Redis> {
+        let observer = Arc::clone(self.reachability.observer());
+        let redis = Redis::spawn(self.settings.redis.clone(), observer);
+        redis.map_err(io::Error::other)
+    }
+
     fn denial_cached<S>(&self, store: S) -> DenialCached<S> {
         DenialCached::new(store, Arc::clone(&self.denials))
     }
@@ -213,9 +225,7 @@ impl Remote {
         guard: GuardSettings,
         memory: Arc<Memory>,
     ) -> io::Result<Guarded<Redis>> {
-        let observer = Arc::clone(self.reachability.observer());
-        let redis = Redis::spawn(self.settings.redis.clone(), observer);
-        let redis = redis.map_err(io::Error::other)?;
+        let redis = self.redis()?;
         // A store must not be reported unreachable only because it was not asked yet. If it cannot
         // be reached, the guard finds that out, and says why.
         let _ = redis.connected(CONNECT_AT_START).await;

@@ -1,4 +1,4 @@
-//! `weir top`, `weir bucket` and `weir ban`: the admin API for people.
+//! `weir top`, `weir bucket`, `weir ban` and `weir override`: the admin API for people.
 
 use std::fmt::Write;
 use std::fs;
@@ -149,6 +149,71 @@ pub(super) struct BanArgs {
     admin: AdminArgs,
 }
 
+/// What to do with overrides.
+#[derive(Debug, Subcommand)]
+pub(super) enum OverrideCommand {
+    /// List the overrides of files and of the admin API, and which of them are in force
+    List {
+        /// Of this limit alone
+        limit: Option<String>,
+
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Set an override, on all gateways that share the store, in place of one for the same id
+    Set(Box<SetOverride>),
+    /// Delete an override that was set so; one of a file for the same id applies again
+    Delete(OverrideArgs),
+}
+
+/// The parameters of an override.
+#[derive(Args, Debug)]
+pub(super) struct SetOverride {
+    #[command(flatten)]
+    target: OverrideArgs,
+
+    /// How much is let through at once
+    #[arg(long, value_name = "UNITS")]
+    burst: Option<u64>,
+
+    /// How much comes back each period
+    #[arg(long, value_name = "UNITS")]
+    count: Option<u64>,
+
+    /// The period, such as 1m
+    #[arg(long, value_name = "DURATION")]
+    period: Option<String>,
+
+    /// How many requests may be in flight, for a limit on those
+    #[arg(long, value_name = "NUMBER")]
+    in_flight: Option<u64>,
+
+    /// Why it is there
+    #[arg(long, value_name = "TEXT")]
+    comment: Option<String>,
+
+    /// When it ends: a day such as 2026-12-31, or a moment such as 2026-12-31T18:00:00Z
+    #[arg(long, value_name = "DATE", conflicts_with = "length")]
+    until: Option<String>,
+
+    /// How long it lasts, such as 2h
+    #[arg(long = "for", value_name = "DURATION")]
+    length: Option<String>,
+}
+
+/// An override.
+#[derive(Args, Debug)]
+pub(super) struct OverrideArgs {
+    /// The limit
+    limit: String,
+
+    /// Whom it is for, as in overrides.yaml: one subject, a network, or a text with a `*`
+    id: String,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
 /// What is asked of the admin API.
 struct Call {
     method: Method,
@@ -284,6 +349,67 @@ impl BanArgs {
     }
 }
 
+impl OverrideCommand {
+    /// Does it, and shows what it is about.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        match self {
+            Self::List { limit, admin } => {
+                let mut path = "/v1/overrides".to_owned();
+                if let Some(limit) = limit {
+                    path.push('/');
+                    path.push_str(&encoded(limit));
+                }
+                let answer = admin.call(config, Call::new(Method::GET, path))?;
+                Ok(admin.print(&answer, override_table))
+            }
+            Self::Set(set) => {
+                let call = Call::new(Method::PUT, set.target.path());
+                let answer = set.target.admin.call(config, call.with_body(set.body()))?;
+                Ok(set.target.admin.print(&answer, lines))
+            }
+            Self::Delete(target) => {
+                let call = Call::new(Method::DELETE, target.path());
+                let answer = target.admin.call(config, call)?;
+                Ok(target.admin.print(&answer, |answer| match total(answer) {
+                    0 => "deleted".to_owned(),
+                    _ => format!(
+                        "deleted; what a file says applies\n{}",
+                        override_table(answer)
+                    ),
+                }))
+            }
+        }
+    }
+}
+
+impl SetOverride {
+    fn body(&self) -> Value {
+        let members = [
+            ("burst", self.burst.map(Value::from)),
+            ("count", self.count.map(Value::from)),
+            ("period", self.period.clone().map(Value::from)),
+            ("in_flight", self.in_flight.map(Value::from)),
+            ("comment", self.comment.clone().map(Value::from)),
+            ("until", self.until.clone().map(Value::from)),
+            ("for", self.length.clone().map(Value::from)),
+        ];
+        let written = members
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Value::Object(written.collect())
+    }
+}
+
+impl OverrideArgs {
+    fn path(&self) -> String {
+        format!(
+            "/v1/overrides/{}/{}",
+            encoded(&self.limit),
+            encoded(&self.id)
+        )
+    }
+}
+
 /// A segment of a path, or a value of a query.
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
@@ -296,27 +422,17 @@ fn top_table(answer: &Value) -> String {
     if subjects.is_empty() {
         return "no subjects".to_owned();
     }
-    let text = |value: &Value| {
-        value
-            .as_str()
-            .unwrap_or_default()
-            .escape_debug()
-            .to_string()
-    };
-    let rows: Vec<[String; 6]> = subjects
-        .iter()
-        .map(|subject| {
-            let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
-            [
-                text(&subject["limit"]),
-                text(&subject["subject"]),
-                subject["requests"].to_string(),
-                subject["denied"].to_string(),
-                subject["rate"].to_string(),
-                format!("{used:.0}%"),
-            ]
-        })
-        .collect();
+    let rows = subjects.iter().map(|subject| {
+        let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
+        [
+            shown(&subject["limit"]),
+            shown(&subject["subject"]),
+            subject["requests"].to_string(),
+            subject["denied"].to_string(),
+            subject["rate"].to_string(),
+            format!("{used:.0}%"),
+        ]
+    });
     let heads = [
         "LIMIT",
         "SUBJECT",
@@ -325,19 +441,102 @@ fn top_table(answer: &Value) -> String {
         "PER SECOND",
         "USED",
     ];
+    // Names are to the left, numbers to the right.
+    table(heads, 2, &rows.collect::<Vec<_>>())
+}
+
+/// How many overrides an answer is about.
+fn total(answer: &Value) -> u64 {
+    answer["total"].as_u64().unwrap_or_default()
+}
+
+/// The overrides, a line each.
+fn override_table(answer: &Value) -> String {
+    let none = Vec::new();
+    let overrides = answer["overrides"].as_array().unwrap_or(&none);
+    if overrides.is_empty() {
+        return "no overrides".to_owned();
+    }
+    let rows = overrides.iter().map(|listed| {
+        let number = |name: &str| match &listed[name] {
+            Value::Null => "-".to_owned(),
+            number => number.to_string(),
+        };
+        let in_flight = &listed["in_flight"];
+        let rate = match in_flight.is_null() {
+            true => format!(
+                "{}, {} per {}",
+                number("burst"),
+                number("count"),
+                shown(&listed["period"])
+            ),
+            false => format!("{in_flight} in flight"),
+        };
+        let state = match listed["in_force"].as_bool() {
+            Some(true) => "in force".to_owned(),
+            _ => format!("not: {}", shown(&listed["reason"])),
+        };
+        let by = match listed["origin"].as_str() {
+            Some("file") => "a file".to_owned(),
+            _ => shown(&listed["set_by"]),
+        };
+        [
+            shown(&listed["limit"]),
+            shown(&listed["id"]),
+            rate,
+            shown(&listed["until"]),
+            by,
+            state,
+            shown(&listed["comment"]),
+        ]
+    });
+    let heads = [
+        "LIMIT",
+        "ID",
+        "BURST, RATE",
+        "UNTIL",
+        "SET BY",
+        "STATE",
+        "COMMENT",
+    ];
+    let mut text = table(heads, heads.len(), &rows.collect::<Vec<_>>());
+    let listed = overrides.len() as u64;
+    if total(answer) > listed {
+        let rest = total(answer) - listed;
+        // Writing to a string never fails.
+        let _ = writeln!(
+            text,
+            "... and {rest} more; name a limit, or ask the admin API by pages"
+        );
+    }
+    text
+}
+
+/// A text as a terminal may show it.
+fn shown(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.escape_debug().to_string(),
+        None => "-".to_owned(),
+    }
+}
+
+/// Rows under their heads, of which the first `texts` columns are to the left.
+fn table<const N: usize>(heads: [&str; N], texts: usize, rows: &[[String; N]]) -> String {
     let mut table = String::new();
-    for row in std::iter::once(&heads.map(str::to_owned)).chain(&rows) {
+    for row in std::iter::once(&heads.map(str::to_owned)).chain(rows) {
+        let mut line = String::new();
         for (column, (cell, head)) in row.iter().zip(heads).enumerate() {
             let cells = rows.iter().filter_map(|row| row.get(column));
             let width = cells.map(|cell| cell.chars().count()).max();
             let width = width.unwrap_or_default().max(head.len());
-            // Writing to a string never fails. Names are to the left, numbers to the right.
-            let _ = match column {
-                0 => write!(table, "{cell:width$}"),
-                1 => write!(table, "  {cell:width$}"),
-                _ => write!(table, "  {cell:>width$}"),
+            let gap = if column == 0 { "" } else { "  " };
+            // Writing to a string never fails.
+            let _ = match column < texts {
+                true => write!(line, "{gap}{cell:width$}"),
+                false => write!(line, "{gap}{cell:>width$}"),
             };
         }
+        table.push_str(line.trim_end());
         table.push('\n');
     }
     table

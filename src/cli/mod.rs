@@ -20,7 +20,7 @@ use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 
-use self::admin::{BanCommand, BucketCommand, TopArgs};
+use self::admin::{BanCommand, BucketCommand, OverrideCommand, TopArgs};
 use self::replay::{LogArgs, ReplayArgs};
 use crate::app::{self, AdminError, RunError};
 use crate::config::{self, Diagnostics, Settings, StoreSettings, pluralized};
@@ -66,6 +66,9 @@ enum Command {
     /// Show, add or lift the ban of a subject
     #[command(subcommand)]
     Ban(BanCommand),
+    /// List, set or delete overrides of limits
+    #[command(subcommand)]
+    Override(OverrideCommand),
     /// Say what the configuration would have decided about the requests of access logs
     Replay(Box<ReplayArgs>),
     /// Suggest limits for routes that have none, by access logs
@@ -143,6 +146,7 @@ fn run_command(
         Some(Command::Top(top)) => print_answer(top.run(&cli.config)),
         Some(Command::Bucket(bucket)) => print_answer(bucket.run(&cli.config)),
         Some(Command::Ban(ban)) => print_answer(ban.run(&cli.config)),
+        Some(Command::Override(command)) => print_answer(command.run(&cli.config)),
         Some(Command::Replay(args)) => replay::run(&cli.config, *args),
         Some(Command::Suggest(args)) => replay::suggest(&cli.config, args),
     }

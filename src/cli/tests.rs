@@ -82,15 +82,16 @@ fn the_help_names_the_commands() {
     Usage: weir [OPTIONS] [COMMAND]
 
     Commands:
-      run      Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
-      check    Read the whole configuration and report every error and everything doubtful
-      explain  Say what would become of a request: its route, its limits and their buckets, and why
-      top      List the subjects that send most, are denied most, or are nearest to a limit
-      bucket   Show, reset or refund the bucket of a subject
-      ban      Show, add or lift the ban of a subject
-      replay   Say what the configuration would have decided about the requests of access logs
-      suggest  Suggest limits for routes that have none, by access logs
-      help     Print this message or the help of the given subcommand(s)
+      run       Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
+      check     Read the whole configuration and report every error and everything doubtful
+      explain   Say what would become of a request: its route, its limits and their buckets, and why
+      top       List the subjects that send most, are denied most, or are nearest to a limit
+      bucket    Show, reset or refund the bucket of a subject
+      ban       Show, add or lift the ban of a subject
+      override  List, set or delete overrides of limits
+      replay    Say what the configuration would have decided about the requests of access logs
+      suggest   Suggest limits for routes that have none, by access logs
+      help      Print this message or the help of the given subcommand(s)
 
     Options:
       -c, --config <FILE>

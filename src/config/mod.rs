@@ -26,6 +26,7 @@ pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing))]
 pub use diagnostics::Severity;
 pub use inputs::{Inputs, Stamps, display_name, standard_input};
+pub use limits::{ApiOverride, OverrideCheck};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read, read_in_memory};

@@ -1,5 +1,6 @@
 //! A configuration that was found fit: what the rest of the gateway is built from.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -12,7 +13,7 @@ use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
-use crate::limit::{Prefetch, Quota};
+use crate::limit::{Algorithm, Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
 use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use crate::rules::{
@@ -26,11 +27,14 @@ use crate::telemetry::LogSettings;
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// The hundredths of a percent in one.
+const ONE: u64 = 10_000;
+
 /// Fewer bytes could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
 /// Everything that is configured.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// What only a new process can change.
     pub process: ProcessSettings,
@@ -67,6 +71,8 @@ pub struct Settings {
     pub access: AccessSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,
+    /// What overrides by the admin API go by, for each limit.
+    pub(super) override_rules: HashMap<String, OverrideRules>,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
     /// What is doubtful about the configuration.
@@ -189,6 +195,9 @@ pub struct JwksSettings {
 pub struct ProcessSettings {
     /// Where the admin listener is.
     pub admin: Option<SocketAddr>,
+    /// Where overrides by the admin API are kept; none where they are in Redis, or there is no admin
+    /// listener.
+    pub overrides_file: Option<PathBuf>,
     /// The number of threads.
     pub workers: NonZeroUsize,
     /// What clients' connections may do. Without `max_connections`, the limit of file descriptors
@@ -275,6 +284,56 @@ pub struct Parameters {
     pub count: Option<u64>,
     /// The period; none when a calendar says it, or there is none.
     pub period: Option<HumanDuration>,
+}
+
+/// What the overrides of a limit go by, beside what they say themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct OverrideRules {
+    /// None when the limit is neither defined nor overridden.
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) prefetch: Option<PrefetchRule>,
+}
+
+/// What is said of units that are taken ahead, from which each quota of a limit gets its own number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefetchRule {
+    pub(super) units: PrefetchUnits,
+    pub(super) max_age: Duration,
+}
+
+/// How many units a gateway may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PrefetchUnits {
+    /// Hundredths of a percent of the burst.
+    Share(u64),
+    Number(u64),
+}
+
+impl PrefetchRule {
+    /// The quota with its units. An override of so small a burst that they are too few is counted
+    /// without.
+    pub(super) fn apply(self, quota: Quota) -> Quota {
+        let burst = quota.burst().get();
+        let units = self.units.of(burst);
+        let units = units.min(PrefetchUnits::GREATEST.of(burst));
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        quota.with_prefetch(Prefetch::new(units, self.max_age))
+    }
+}
+
+impl PrefetchUnits {
+    /// The share of the burst that a gateway may hold at most.
+    pub(super) const GREATEST: Self = Self::Share(ONE / 2);
+
+    pub(super) fn of(self, burst: u64) -> u64 {
+        match self {
+            Self::Number(units) => units,
+            Self::Share(share) => {
+                let units = u128::from(burst) * u128::from(share) / u128::from(ONE);
+                u64::try_from(units).unwrap_or(u64::MAX)
+            }
+        }
+    }
 }
 
 impl Settings {

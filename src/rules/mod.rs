@@ -94,7 +94,7 @@ pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
 pub(crate) use normal_path::{PathFault, path_fault};
-pub use overrides::Override;
+pub use overrides::{Override, OverrideOrigin};
 pub(crate) use request_values::is_lookalike;
 pub(crate) use route::preflighted;
 pub use route::{

@@ -57,7 +57,9 @@ use crate::time::Timestamp;
 #[cfg(all(feature = "redis", any(test, fuzzing)))]
 pub use self::redis::fuzzing;
 #[cfg(feature = "redis")]
-pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
+pub use self::redis::{
+    LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError, Table, TableChange,
+};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};

@@ -14,9 +14,6 @@ use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeade
 /// The minimum interval of warnings that would otherwise come with each request.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The target of the lines about what operators change through the admin API.
-pub(super) const AUDIT_TARGET: &str = "weir::audit";
-
 /// The time of the last warning of a kind.
 #[derive(Debug, Default)]
 pub struct LastWarning(Mutex<Option<Instant>>);
@@ -67,30 +64,6 @@ pub struct ReloadFailed<'a, E> {
 /// The configuration was read again and is the one in force.
 #[derive(Clone, Copy, Debug)]
 pub struct Unchanged;
-
-/// An operator made a bucket full.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketReset<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// The bucket's key, in which what may be a secret is hashed.
-    pub key: &'a str,
-    /// Who did.
-    pub by: &'a str,
-}
-
-/// An operator gave units back to a bucket.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketRefunded<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// The bucket's key, in which what may be a secret is hashed.
-    pub key: &'a str,
-    /// How many units, of which only those were given back that were owed.
-    pub cost: u64,
-    /// Who did.
-    pub by: &'a str,
-}
 
 /// No more connections are accepted; those that are open are finished.
 #[derive(Clone, Copy, Debug)]
@@ -189,30 +162,6 @@ pub struct BanBegun<'a> {
     pub offence: usize,
     /// How long it lasts.
     pub length: Duration,
-}
-
-/// An operator banned a subject.
-#[derive(Clone, Copy, Debug)]
-pub struct BanSet<'a> {
-    /// The ban's name.
-    pub ban: &'a str,
-    /// The subject, in which what may be a secret is hashed.
-    pub subject: &'a str,
-    /// For how long.
-    pub length: Duration,
-    /// Who did.
-    pub by: &'a str,
-}
-
-/// An operator lifted a ban.
-#[derive(Clone, Copy, Debug)]
-pub struct BanLifted<'a> {
-    /// The ban's name.
-    pub ban: &'a str,
-    /// The subject, in which what may be a secret is hashed.
-    pub subject: &'a str,
-    /// Who did.
-    pub by: &'a str,
 }
 
 /// A handshake that failed. Clients of all kinds cause them, so they are logged for debugging
@@ -339,27 +288,6 @@ impl Unchanged {
     pub fn emit(&self, metrics: &Metrics) {
         metrics.in_force();
         info!("configuration unchanged; its files say what is in force");
-    }
-}
-
-impl BucketReset<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { limit, key, by } = *self;
-        info!(target: AUDIT_TARGET, by, limit, key, "bucket reset");
-    }
-}
-
-impl BucketRefunded<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self {
-            limit,
-            key,
-            cost,
-            by,
-        } = *self;
-        info!(target: AUDIT_TARGET, by, limit, key, cost, "bucket refunded");
     }
 }
 
@@ -490,25 +418,6 @@ impl BanBegun<'_> {
         } = *self;
         let duration_s = length.as_secs_f64();
         info!(ban, subject, offence, duration_s, "ban begun");
-    }
-}
-
-impl BanSet<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self {
-            ban, subject, by, ..
-        } = *self;
-        let duration_s = self.length.as_secs_f64();
-        info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
-    }
-}
-
-impl BanLifted<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { ban, subject, by } = *self;
-        info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
     }
 }
 

@@ -14,6 +14,7 @@
 //! ```
 
 mod access_log;
+mod audit;
 mod events;
 #[cfg(feature = "gateway")]
 mod logging;
@@ -29,12 +30,14 @@ mod top_subjects;
 pub(crate) use access_log::{
     LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
 };
+pub(crate) use audit::{
+    BanLifted, BanSet, BucketRefunded, BucketReset, OverrideDeleted, OverrideSet,
+};
 pub(crate) use events::{
-    AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, CertificateObtained,
-    CertificateUnavailable, Drained, Draining, HandshakeFailed, JwksExpired, JwksFetched,
-    JwksUnavailable, LastWarning, ProxyHeaderRefused, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreNodeLeft,
-    StoreReachable, StoreUnreachable, Unchanged,
+    AcceptFailed, BanBegun, CertificateObtained, CertificateUnavailable, Drained, Draining,
+    HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
+    ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
+    StoreFlapped, StoreNodeLeft, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, Template, install};

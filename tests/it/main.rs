@@ -45,6 +45,7 @@ mod jwks;
 mod limits;
 mod logs;
 mod memory;
+mod override_api;
 mod overrides;
 mod payloads;
 mod prefetch;

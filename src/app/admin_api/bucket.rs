@@ -12,7 +12,7 @@ use super::request::Target;
 use crate::app::stores::AdminStores;
 use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
-use crate::rules::{IdWarning, Limit, Override};
+use crate::rules::{IdWarning, Limit, Override, OverrideOrigin};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
 use crate::time::{Nanos, Timestamp};
@@ -149,6 +149,10 @@ impl Bucket {
                 "id": entry.id,
                 "comment": entry.comment,
                 "until": entry.until.map(|until| Until(until).to_string()),
+                "origin": match entry.origin {
+                    OverrideOrigin::Configuration => "file",
+                    OverrideOrigin::AdminApi => "api",
+                },
             })
         });
         if quota.is_in_flight() {

@@ -7,6 +7,7 @@ use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, W
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
+use crate::app::overrides::{OverrideError, StorageError};
 use crate::problem::Problem;
 use crate::rules::IdError;
 use crate::store::StoreError;
@@ -40,6 +41,8 @@ pub(super) enum ApiError {
     Parameter { pair: String, known: &'static str },
     /// As many clients watch as may.
     TooManyWatchers(usize),
+    /// An override is not changed.
+    Override(OverrideError),
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -49,6 +52,12 @@ pub(super) enum ApiError {
 impl From<IdError> for ApiError {
     fn from(cause: IdError) -> Self {
         Self::Subject(cause)
+    }
+}
+
+impl From<OverrideError> for ApiError {
+    fn from(cause: OverrideError) -> Self {
+        Self::Override(cause)
     }
 }
 
@@ -81,8 +90,17 @@ impl ApiError {
             Self::Subject(_) | Self::Body { .. } | Self::Query { .. } | Self::Parameter { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            Self::InFlight(_) => StatusCode::CONFLICT,
-            Self::Store(_) | Self::TooManyWatchers(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::InFlight(_) | Self::Override(OverrideError::Full) => StatusCode::CONFLICT,
+            Self::Override(OverrideError::Refused(_) | OverrideError::TooLong(_)) => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Override(OverrideError::Unknown(..)) => StatusCode::NOT_FOUND,
+            Self::Override(OverrideError::Storage(
+                StorageError::File { .. } | StorageError::Corrupt { .. },
+            )) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Override(_) | Self::Store(_) | Self::TooManyWatchers(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -93,7 +111,8 @@ impl ApiError {
             Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
                 "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, \
-                 /v1/top, /v1/explain and /v1/events, in UTF-8; a `/` in SUBJECT is written %2F."
+                 /v1/overrides/LIMIT/ID, /v1/top, /v1/explain and /v1/events, in UTF-8; a `/` in \
+                 SUBJECT and ID is written %2F."
                     .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
@@ -122,6 +141,10 @@ impl ApiError {
             Self::TooManyWatchers(most) => {
                 format!("{most} clients watch already; close one of them, or try again later.")
             }
+            Self::Override(cause @ OverrideError::Storage(StorageError::Redis(_))) => {
+                format!("{cause}; look whether the override is there")
+            }
+            Self::Override(cause) => cause.to_string(),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }
@@ -134,7 +157,13 @@ impl ApiError {
         match self {
             Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
             Self::Method(allowed) => Some((ALLOW, allowed)),
-            Self::Store(_) | Self::TooManyWatchers(_) => Some((RETRY_AFTER, "1")),
+            Self::Store(_)
+            | Self::TooManyWatchers(_)
+            | Self::Override(
+                OverrideError::Storage(StorageError::Redis(_))
+                | OverrideError::Contended
+                | OverrideError::Late,
+            ) => Some((RETRY_AFTER, "1")),
             _ => None,
         }
     }

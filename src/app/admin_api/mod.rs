@@ -7,6 +7,9 @@
 //! GET    /v1/bans/{ban}/{subject}
 //! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
 //! DELETE /v1/bans/{ban}/{subject}
+//! GET    /v1/overrides, /v1/overrides/{limit}, /v1/overrides/{limit}/{id}
+//! PUT    /v1/overrides/{limit}/{id}              {"burst": 50, "count": 50, "period": "1m"}
+//! DELETE /v1/overrides/{limit}/{id}
 //! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
 //! POST   /v1/explain                             {"path": "/a", "ip": "203.0.113.9"}
 //! GET    /v1/events?tail=true
@@ -23,6 +26,7 @@ mod dashboard;
 mod error;
 mod events;
 mod explain;
+mod overrides;
 mod request;
 mod top;
 
@@ -42,8 +46,10 @@ use self::ban::BanTarget;
 use self::bucket::{Bucket, Change};
 use self::error::ApiError;
 use self::events::Events;
+use self::overrides::OverridesRequest;
 use self::request::{Act, Target};
 use self::top::TopQuery;
+use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
 use super::stores::{AdminStores, Stores};
 use crate::config::Settings;
@@ -59,6 +65,7 @@ struct Api {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     events: Arc<Events>,
+    override_changes: OverrideChanges,
 }
 
 /// The service, which uses the configuration in force, these stores, and what was counted, and ends
@@ -66,6 +73,7 @@ struct Api {
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
+    override_changes: OverrideChanges,
     metrics: Arc<Metrics>,
     draining: watch::Receiver<bool>,
 ) -> AdminApi {
@@ -84,6 +92,7 @@ pub(super) fn service(
         stores,
         admin_stores: OnceCell::new(),
         metrics,
+        override_changes,
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -133,6 +142,13 @@ impl Api {
         if head.uri.path() == top::PATH {
             let query = TopQuery::parse(&head, settings)?;
             return Ok(query.answer(settings, &self.metrics, self.clock.now()));
+        }
+        if let Some(asked) = OverridesRequest::parse(&head)? {
+            let changed = asked.change(settings, body, operator, &self.override_changes);
+            let warnings = changed.await?;
+            // What was changed is in force by now.
+            let snapshot = Arc::clone(&self.snapshots.borrow());
+            return asked.to_json(&snapshot, warnings, self.clock.now());
         }
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;

@@ -71,8 +71,8 @@ fn decoded(segment: &str) -> Option<String> {
     text.ok().map(Into::into)
 }
 
-/// More than enough for a number or a duration.
-const MAX_BYTES: usize = 1024;
+/// More than enough for an override.
+const MAX_BYTES: usize = 8 * 1024;
 
 /// The whole body, of which `form` is an example.
 pub(super) async fn read_body(body: RequestBody, form: &'static str) -> Result<Bytes, ApiError> {

@@ -11,7 +11,7 @@ use crate::limit::{BucketKey, Mode, Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{
     Cost, Enforcement, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost, Override,
-    OverrideScope, PendingCost, RequestAttributes, SpendWhen,
+    OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -158,12 +158,22 @@ fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {
     Ok(())
 }
 
+/// Where an override comes from that no file has.
+const BY_ADMIN_API: &str = "by the admin API";
+
 fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>) -> fmt::Result {
     let Some(overridden) = overridden else {
         return Ok(());
     };
     write!(out, "  overridden for {}", overridden.id)?;
-    let why = why(&limit.scope_of(overridden), limit.per());
+    let why = match (
+        overridden.origin,
+        why(&limit.scope_of(overridden), limit.per()),
+    ) {
+        (OverrideOrigin::Configuration, why) => why,
+        (OverrideOrigin::AdminApi, why) if why.is_empty() => BY_ADMIN_API.to_owned(),
+        (OverrideOrigin::AdminApi, why) => format!("{why}, {BY_ADMIN_API}"),
+    };
     if !why.is_empty() {
         write!(out, " ({why})")?;
     }

@@ -18,6 +18,7 @@ use http::{HeaderMap, Method, Response, Uri, Version, request};
 use http_body_util::Full;
 use serde_json::Value;
 
+use super::overrides::kept_in;
 use super::stack::refusal;
 use crate::config::{self, Diagnostics, HumanDuration, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection, RoutePolicy};
@@ -66,7 +67,9 @@ impl Request {
 pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
     let key = HashKey::random();
     let settings = config::load(path, &key)?;
+    let (settings, note) = with_kept_overrides(settings);
     let mut text = explain_in_force(&settings, request);
+    text.push_str(&note);
     if settings.account.key == key {
         text.push_str(PASSING_KEY);
     }
@@ -113,6 +116,35 @@ pub fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
         .parse()
         .map_err(|_| "the value has control characters".to_owned())?;
     Ok((name, value))
+}
+
+/// The settings with the overrides by the admin API, or where to look for those.
+fn with_kept_overrides(settings: Settings) -> (Settings, String) {
+    let process = &settings.process;
+    if process.store.is_shared() {
+        let note = match process.admin {
+            Some(_) => {
+                "note: overrides by the admin API are in Redis and left out here; `weir override \
+                        list` shows them, and `weir bucket get` which one a subject has\n"
+            }
+            None => "",
+        };
+        return (settings, note.to_owned());
+    }
+    let Some(path) = &process.overrides_file else {
+        return (settings, String::new());
+    };
+    match kept_in(path) {
+        Ok(kept) => {
+            let written: Vec<_> = kept.into_iter().map(|kept| kept.written).collect();
+            let (settings, _) = settings.with_overrides(&written, SystemClock.now());
+            (settings, String::new())
+        }
+        Err(error) => (
+            settings,
+            format!("note: overrides by the admin API are left out here: {error}\n"),
+        ),
+    }
 }
 
 fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Result {

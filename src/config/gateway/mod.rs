@@ -9,6 +9,7 @@ mod secrets;
 mod store;
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -36,6 +37,10 @@ use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 
 use schema::{Gateway, Log, LogFormat, Workers};
+
+/// Where overrides by the admin API are kept, unless told otherwise: not in the folder of limits,
+/// whose files are the operator's own.
+const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
 
 /// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
@@ -122,6 +127,7 @@ pub(crate) fn settings(
             bans: all(bans.into_iter())?,
         },
         parameters: table.parameters(),
+        override_rules: table.override_rules(),
         overrides: Arc::default(),
         warnings: Diagnostics::default(),
     })
@@ -135,14 +141,40 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
     let workers = workers(cx, gateway.workers.as_ref());
     let connections = connections(cx, gateway.connections.as_ref());
     let store = store(cx, gateway.store.as_ref());
+    let overrides_file = overrides_file(cx, gateway);
     let log = log(cx, gateway.log.as_ref());
     Ok(ProcessSettings {
         admin: admin.transpose()?,
+        overrides_file: overrides_file?,
         workers: workers?,
         connections: connections?,
         store: store?,
         log: log?,
     })
+}
+
+/// Where overrides by the admin API are kept, unless they are in Redis.
+fn overrides_file(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<PathBuf>> {
+    let Some(admin) = &gateway.admin else {
+        return Ok(None);
+    };
+    let redis = gateway
+        .store
+        .as_ref()
+        .and_then(|store| store.redis.as_ref());
+    match (&admin.overrides_file, redis) {
+        (Some(written), Some(_)) => {
+            let message = "overrides by the admin API are kept in Redis, and not in a file";
+            Err(cx.error(written.span, message).help("leave it out"))
+        }
+        (None, Some(_)) => Ok(None),
+        (Some(written), None) if written.is_empty() => {
+            let error = cx.error(written.span, "the path is empty");
+            Err(error.help("name a file that the gateway may write, or leave it out"))
+        }
+        (Some(written), None) => Ok(Some(cx.folder.join(&written.value))),
+        (None, None) => Ok(Some(cx.folder.join(DEFAULT_OVERRIDES_FILE))),
+    }
 }
 
 fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {

@@ -139,6 +139,7 @@ pub(crate) struct Admin {
     pub(crate) tokens: Option<Entries<Spanned<Secret>>>,
     pub(crate) read_only: Option<Vec<Spanned<String>>>,
     pub(crate) dashboard: Option<Spanned<bool>>,
+    pub(crate) overrides_file: Option<Spanned<String>>,
 }
 
 /// `auto`, or a number as text.

@@ -1,5 +1,6 @@
 //! Limits: what may be written of them, and what comes of it.
 
+mod api_overrides;
 mod overrides;
 mod prefetch;
 mod quota;
@@ -21,6 +22,7 @@ use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
+pub use api_overrides::{ApiOverride, OverrideCheck};
 pub(super) use quota::enforcement;
 pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
 pub(super) use usage::{limit_use, status_set};

@@ -7,9 +7,10 @@ use super::schema::{LimitUse, OverrideEntry, Overrides};
 use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
+use crate::config::settings::PrefetchRule;
 use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
-use crate::rules::{IdError, Limit, Override};
+use crate::rules::{IdError, Limit, Override, OverrideOrigin};
 
 /// Adds the overrides to their limits. Retained overrides must not make a valid configuration fail,
 /// so one whose limit was removed is left out.
@@ -61,6 +62,27 @@ fn overriding(
     cost: Option<u64>,
 ) {
     require_ids(cx, written);
+    if limit.is_undefined() && written.in_flight.is_some() {
+        limit.algorithm = Ok(Algorithm::InFlight);
+    }
+    let prefetch = limit.prefetch.ok().flatten();
+    limit.overrides.push(OverrideDef {
+        entry: written.clone(),
+        quota: limit
+            .algorithm
+            .and_then(|algorithm| overriding_quota(cx, algorithm, prefetch, name, written, cost)),
+    });
+}
+
+/// The quota of an override, for a limit that counts and is prefetched like this.
+pub(super) fn overriding_quota(
+    cx: &mut Lowering<'_>,
+    algorithm: Algorithm,
+    prefetch: Option<PrefetchRule>,
+    name: Span,
+    written: &Spanned<OverrideEntry>,
+    cost: Option<u64>,
+) -> Lowered<Quota> {
     let parameters = QuotaParameters {
         name,
         span: written.span,
@@ -69,18 +91,9 @@ fn overriding(
         period: written.period,
         in_flight: written.in_flight,
     };
-    if limit.is_undefined() && written.in_flight.is_some() {
-        limit.algorithm = Ok(Algorithm::InFlight);
-    }
-    let quota = limit
-        .algorithm
-        .and_then(|algorithm| quota(cx, algorithm, &parameters));
-    let prefetch = limit.prefetch.ok().flatten();
-    let quota = quota.map(|quota| prefetch.map_or(quota, |prefetch| prefetch.apply(quota)));
-    limit.overrides.push(OverrideDef {
-        entry: written.clone(),
-        quota: quota.and_then(|quota| require_burst(cx, quota, cost, written)),
-    });
+    let quota = quota(cx, algorithm, &parameters)?;
+    let quota = prefetch.map_or(quota, |prefetch| prefetch.apply(quota));
+    require_burst(cx, quota, cost, written)
 }
 
 /// Leaves out an override that is only retained and could never let a request of this cost pass.
@@ -186,7 +199,7 @@ fn refuse_id(cx: &mut Lowering<'_>, span: Span, error: &IdError, spans: &HashMap
 }
 
 /// The overrides of all ids of an entry, with their spans.
-fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)> {
+pub(super) fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)> {
     let quota = overriding.quota.into_iter();
     quota.flat_map(move |quota| {
         let ids = overriding.entry.ids.iter();
@@ -200,6 +213,7 @@ fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)
                 comment,
                 id: text.clone(),
                 until: overriding.entry.until.map(|until| until.value.0),
+                origin: OverrideOrigin::Configuration,
             };
             (id.span, parameters)
         })

@@ -6,6 +6,7 @@ use super::quota::refuse_beside_in_flight;
 use super::schema::DefaultLimit;
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
+use crate::config::settings::{PrefetchRule, PrefetchUnits};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::limit::{Algorithm, Prefetch, Quota};
@@ -15,65 +16,12 @@ use crate::rules::hundredths;
 /// long what other gateways take.
 const MAX_AGES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
 
-/// The share of the burst that a gateway may hold at most, in hundredths of a percent.
-const GREATEST_SHARE: u64 = 5_000;
-
-/// Hundredths of a percent in one.
-const ONE: u64 = 10_000;
-
-/// What is said of a limit, from which each of its quotas gets its own number of units.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrefetchDef {
-    units: Units,
-    max_age: Duration,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Units {
-    /// Hundredths of a percent of the burst.
-    Share(u64),
-    Number(u64),
-}
-
-impl PrefetchDef {
-    /// The quota with its units. An override of so small a burst that they are too few is counted
-    /// without.
-    pub(super) fn apply(self, quota: Quota) -> Quota {
-        let burst = quota.burst().get();
-        let units = self
-            .units
-            .of(burst)
-            .min(Units::Share(GREATEST_SHARE).of(burst));
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        quota.with_prefetch(Prefetch::new(units, self.max_age))
-    }
-}
-
-impl Units {
-    fn of(self, burst: u64) -> u64 {
-        match self {
-            Self::Number(units) => units,
-            Self::Share(share) => {
-                let units = u128::from(burst) * u128::from(share) / u128::from(ONE);
-                u64::try_from(units).unwrap_or(u64::MAX)
-            }
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('%') {
-            Some(share) => hundredths(share).map(Self::Share),
-            None => text.parse().ok().map(Self::Number),
-        }
-    }
-}
-
 /// What a limit says of units that are taken ahead.
 pub(super) fn prefetch(
     cx: &mut Lowering<'_>,
     limit: &Spanned<DefaultLimit>,
     algorithm: Algorithm,
-) -> Lowered<Option<PrefetchDef>> {
+) -> Lowered<Option<PrefetchRule>> {
     let Some(written) = &limit.prefetch else {
         let in_error = cx.sources.key_in_error(limit.span, &["prefetch"]);
         return in_error.map_or(Ok(None), Err);
@@ -93,14 +41,21 @@ pub(super) fn prefetch(
     };
     let units = units(cx, span, text);
     let max_age = max_age.map_or(Ok(Prefetch::DEFAULT_MAX_AGE), |age| max_age_of(cx, age));
-    Ok(Some(PrefetchDef {
+    Ok(Some(PrefetchRule {
         units: units?,
         max_age: max_age?,
     }))
 }
 
-fn units(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Units> {
-    Units::parse(text).ok_or_else(|| {
+fn parse_units(text: &str) -> Option<PrefetchUnits> {
+    match text.strip_suffix('%') {
+        Some(share) => hundredths(share).map(PrefetchUnits::Share),
+        None => text.parse().ok().map(PrefetchUnits::Number),
+    }
+}
+
+fn units(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<PrefetchUnits> {
+    parse_units(text).ok_or_else(|| {
         let error = cx.error(span, format!("`{text}` is not a number of units"));
         error.help("write a share of the burst such as 1%, or a number such as 200")
     })
@@ -122,16 +77,13 @@ pub(super) fn prefetched(
     cx: &mut Lowering<'_>,
     limit: &DefaultLimit,
     quota: Quota,
-    prefetch: Option<PrefetchDef>,
+    prefetch: Option<PrefetchRule>,
 ) -> Lowered<Quota> {
     let (Some(prefetch), Some(span)) = (prefetch, limit.prefetch.span()) else {
         return Ok(quota);
     };
     let burst = quota.burst().get();
-    let (units, most) = (
-        prefetch.units.of(burst),
-        Units::Share(GREATEST_SHARE).of(burst),
-    );
+    let (units, most) = (prefetch.units.of(burst), PrefetchUnits::GREATEST.of(burst));
     let fewest = u64::from(Prefetch::FEWEST);
     if most < fewest {
         let message = format!("a burst of {burst} is too small to prefetch from");

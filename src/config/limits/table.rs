@@ -5,11 +5,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::prefetch::PrefetchDef;
 use super::schema::{DefaultLimit, LimitUse, MissingValue, OverrideEntry};
 use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::lowering::Lowering;
-use crate::config::settings::Parameters;
+use crate::config::settings::{OverrideRules, Parameters, PrefetchRule};
 use crate::config::values::{HumanDuration, Until};
 use crate::config::yaml::{Sources, Span, SpanOf, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
@@ -53,7 +52,7 @@ pub(crate) struct LimitDef {
     /// None when it is only overridden.
     pub(super) quota: Lowered<Option<Quota>>,
     /// How many units gateways may take ahead, of its overrides too.
-    pub(super) prefetch: Lowered<Option<PrefetchDef>>,
+    pub(super) prefetch: Lowered<Option<PrefetchRule>>,
     /// On which subjects its denials are acted upon, wherever it is used.
     pub(super) enforcement: Lowered<Enforcement>,
     /// As the file says it, or else as the first route that does.
@@ -76,6 +75,19 @@ impl LimitTable {
     /// The span of all definitions, if there is a usable file of them.
     pub(crate) fn span(&self) -> Option<Span> {
         self.span.ok().flatten()
+    }
+
+    /// What overrides by the admin API go by.
+    pub(crate) fn override_rules(&self) -> HashMap<String, OverrideRules> {
+        let limits = self.limits.iter().filter_map(|limit| {
+            let algorithm = limit.algorithm.ok()?;
+            let rules = OverrideRules {
+                algorithm: (!limit.is_undefined()).then_some(algorithm),
+                prefetch: limit.prefetch.ok().flatten(),
+            };
+            Some((limit.name.value.clone(), rules))
+        });
+        limits.collect()
     }
 
     /// All parameters as they are written.
@@ -295,7 +307,7 @@ pub(crate) fn warn_of_prefetch(cx: &mut Lowering<'_>, table: &LimitTable) {
 }
 
 /// Parameters that limit nothing, or not what they say.
-fn parameters(
+pub(super) fn parameters(
     cx: &mut Lowering<'_>,
     burst: Option<Spanned<u64>>,
     count: Option<Spanned<u64>>,

@@ -105,7 +105,8 @@ impl Limit {
     /// [`AccountRules`](crate::rules::AccountRules) must know of it.
     ///
     /// # Errors
-    /// When the id has not the form that the limit's sources ask for, or is overridden already.
+    /// When the id has not the form that the limit's sources ask for, or is overridden already. Only
+    /// an override by the admin API may stand over one of the configuration.
     pub fn add_override(&mut self, added: Override) -> Result<(), IdError> {
         let id = added.id.clone();
         let added = match self.schema.pattern(&id)? {
@@ -140,7 +141,14 @@ impl Limit {
 
     /// The overrides, in no order.
     pub fn overrides(&self) -> impl Iterator<Item = &Override> {
-        self.overrides.iter()
+        self.overrides_at(Timestamp::default())
+            .map(|(known, _)| known)
+    }
+
+    /// The overrides, in no order, and whether they are in force: those that have ended are not, nor
+    /// are those whose place one by the admin API takes.
+    pub fn overrides_at(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
+        self.overrides.iter(now)
     }
 
     /// What an override of this limit covers beyond one subject.

@@ -84,6 +84,7 @@ fn overriding(id: &str, burst: u64) -> Override {
         comment: None,
         id: id.to_owned(),
         until: None,
+        origin: crate::rules::OverrideOrigin::Configuration,
     }
 }
 

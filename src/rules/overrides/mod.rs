@@ -35,6 +35,18 @@ pub struct Override {
     pub id: String,
     /// When it ends. From then on it is as though it were not there.
     pub until: Option<Timestamp>,
+    /// Where it was set.
+    pub origin: OverrideOrigin,
+}
+
+/// Where an override was set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverrideOrigin {
+    /// In the configuration, or by the program that made the limit.
+    #[default]
+    Configuration,
+    /// By the admin API. It takes the place of the configuration's for the same id until it ends.
+    AdminApi,
 }
 
 impl Override {
@@ -44,11 +56,59 @@ impl Override {
     }
 }
 
+/// The override of an id, and the one whose place it takes until it ends.
+#[derive(Clone, Debug)]
+struct Slot {
+    own: Override,
+    replaced: Option<Box<Override>>,
+}
+
+impl Slot {
+    /// Adds one for the same id.
+    ///
+    /// # Errors
+    /// When there is one of this origin already; it is returned.
+    fn add(&mut self, added: Override) -> Result<(), &Override> {
+        let replaces = added.origin == OverrideOrigin::AdminApi && self.own.origin != added.origin;
+        if !replaces {
+            return Err(&self.own);
+        }
+        self.replaced = Some(Box::new(std::mem::replace(&mut self.own, added)));
+        Ok(())
+    }
+
+    /// The one that has not ended.
+    fn at(&self, now: Timestamp) -> Option<&Override> {
+        if self.own.holds(now) {
+            return Some(&self.own);
+        }
+        let replaced = self.replaced.as_deref();
+        replaced.filter(|replaced| replaced.holds(now))
+    }
+
+    /// Both, and whether they are in force.
+    fn all(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
+        let holds = self.own.holds(now);
+        let replaced = self.replaced.as_deref().into_iter();
+        let replaced = replaced.map(move |replaced| (replaced, !holds && replaced.holds(now)));
+        [(&self.own, holds)].into_iter().chain(replaced)
+    }
+}
+
+impl From<Override> for Slot {
+    fn from(own: Override) -> Self {
+        Self {
+            own,
+            replaced: None,
+        }
+    }
+}
+
 /// The overrides of a limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
     /// Those of one subject, by the subject as bucket keys have it.
-    exact: HashMap<Box<str>, Override>,
+    exact: HashMap<Box<str>, Slot>,
     /// All others, if there are any.
     tree: Option<Box<Tree>>,
 }
@@ -61,12 +121,12 @@ impl Overrides {
     /// Adds one for a single subject.
     ///
     /// # Errors
-    /// When there is one already; it is returned.
+    /// When there is one of the same origin already; it is returned.
     pub(super) fn add_exact(&mut self, subject: &str, added: Override) -> Result<(), &Override> {
         match self.exact.entry(subject.into()) {
-            Entry::Occupied(earlier) => Err(earlier.into_mut()),
+            Entry::Occupied(earlier) => earlier.into_mut().add(added),
             Entry::Vacant(vacant) => {
-                vacant.insert(added);
+                vacant.insert(added.into());
                 Ok(())
             }
         }
@@ -75,16 +135,16 @@ impl Overrides {
     /// Adds one for all subjects of a pattern.
     ///
     /// # Errors
-    /// When there is one already; it is returned.
+    /// When there is one of the same origin already; it is returned.
     pub(super) fn add_pattern(
         &mut self,
         pattern: Vec<PartPattern>,
         added: Override,
     ) -> Result<(), &Override> {
         match self.tree.get_or_insert_default().slot(pattern) {
-            Some(earlier) => Err(earlier),
+            Some(earlier) => earlier.add(added),
             slot => {
-                *slot = Some(added);
+                *slot = Some(added.into());
                 Ok(())
             }
         }
@@ -98,7 +158,7 @@ impl Overrides {
         now: Timestamp,
         parts: impl FnOnce() -> P,
     ) -> Option<&Override> {
-        let own = self.exact.get(subject).filter(|found| found.holds(now));
+        let own = self.exact.get(subject).and_then(|slot| slot.at(now));
         own.or_else(|| self.tree.as_deref()?.find(&parts(), 0, now))
     }
 
@@ -108,10 +168,11 @@ impl Overrides {
         tree.map(|tree| tree.wildcards_at(part)).unwrap_or_default()
     }
 
-    /// All of them, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Override> {
+    /// All of them, in no order, and whether they are in force.
+    pub(super) fn iter(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
         let others = self.tree.as_deref().map(Tree::all).unwrap_or_default();
-        self.exact.values().chain(others)
+        let slots = self.exact.values().chain(others);
+        slots.flat_map(move |slot| slot.all(now))
     }
 }
 
@@ -155,12 +216,12 @@ struct Tree {
     networks: NetworkMap<Tree>,
     wildcards: WildcardMap<Tree>,
     any: Option<Box<Tree>>,
-    here: Option<Override>,
+    here: Option<Slot>,
 }
 
 impl Tree {
     /// Where the override with this pattern is held.
-    fn slot(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Override> {
+    fn slot(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Slot> {
         let mut tree = self;
         for part in pattern {
             tree = match part {
@@ -181,7 +242,7 @@ impl Tree {
         now: Timestamp,
     ) -> Option<&'t Override> {
         let below = |tree: &'t Self| tree.find(subject, part + 1, now);
-        let ours = || self.here.as_ref().filter(|found| found.holds(now));
+        let ours = || self.here.as_ref().and_then(|slot| slot.at(now));
         let Some(written) = subject.written(part) else {
             return ours();
         };
@@ -245,8 +306,8 @@ impl Tree {
         }
     }
 
-    /// All overrides, in no order.
-    fn all(&self) -> Vec<&Override> {
+    /// All slots, in no order.
+    fn all(&self) -> Vec<&Slot> {
         let below = self.below().flat_map(Self::all);
         self.here.iter().chain(below).collect()
     }

@@ -34,7 +34,7 @@ use self::json::JsonFormatter;
 pub(in crate::telemetry) use self::template::FIELDS;
 pub(crate) use self::template::Template;
 use super::access_log::ACCESS_TARGET;
-use super::events::AUDIT_TARGET;
+use super::audit::AUDIT_TARGET;
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";

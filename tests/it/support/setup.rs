@@ -66,6 +66,12 @@ impl Setup {
         self
     }
 
+    /// Another text in place of one that every configuration has.
+    pub(crate) fn basis_with(mut self, usual: &str, text: &str) -> Self {
+        self.basis = self.basis.replace(usual, text);
+        self
+    }
+
     /// The gateway loads its files when they change, and not only when a test asks for it.
     pub(crate) fn watching(mut self) -> Self {
         self.basis = self.basis.replace("watch: false\n", "");

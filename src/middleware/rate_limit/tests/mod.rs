@@ -379,6 +379,7 @@ async fn an_override_ends_while_the_gateway_runs() {
         comment: None,
         id: "*".to_owned(),
         until: Some(until),
+        origin: crate::rules::OverrideOrigin::Configuration,
     };
     limit.add_override(added).unwrap();
     let usage = LimitUse::of(Arc::new(limit));

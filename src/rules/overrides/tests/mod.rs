@@ -38,6 +38,7 @@ fn added(mut limit: Limit, id: &str, until: Option<Timestamp>) -> Result<Limit, 
         comment: None,
         id: id.to_owned(),
         until,
+        origin: OverrideOrigin::Configuration,
     };
     limit.add_override(added).map(|()| limit)
 }
@@ -421,4 +422,62 @@ fn limits_do_not_mix_up_their_wildcards() {
         picked.each_ref().map(Option::as_deref),
         [Some("ac*"), Some("*me"), Some("*")]
     );
+}
+
+/// A limit that is overridden for `acme` by a burst of 2 in the configuration, and by the admin API by
+/// a burst of 3 until then.
+fn replaced(id: &str, until: Option<Timestamp>) -> Limit {
+    let mut limit = limit(&["account"], &[id]);
+    let by_api = Override {
+        quota: quota(3),
+        comment: None,
+        id: id.to_owned(),
+        until,
+        origin: OverrideOrigin::AdminApi,
+    };
+    limit.add_override(by_api).unwrap();
+    limit
+}
+
+#[test]
+fn one_by_the_admin_api_takes_the_place_of_the_configurations_until_it_ends() {
+    for id in ["acme", "ac*"] {
+        let limit = replaced(id, Some(at(10)));
+        let burst = |now| {
+            let found = limit.override_of("acme", now).unwrap();
+            found.map(|found| found.quota.burst().get())
+        };
+        assert_eq!(
+            [at(0), at(9), at(10)].map(burst),
+            [Some(3), Some(3), Some(2)]
+        );
+        let in_force = |now| {
+            let mut all: Vec<_> = limit
+                .overrides_at(now)
+                .map(|(known, in_force)| (known.quota.burst().get(), in_force))
+                .collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(in_force(at(9)), [(2, false), (3, true)]);
+        assert_eq!(in_force(at(10)), [(2, true), (3, false)]);
+    }
+}
+
+#[test]
+fn nothing_else_takes_the_place_of_an_override() {
+    let mut limit = replaced("acme", None);
+    for origin in [OverrideOrigin::AdminApi, OverrideOrigin::Configuration] {
+        let again = Override {
+            quota: quota(4),
+            comment: None,
+            id: "acme".to_owned(),
+            until: None,
+            origin,
+        };
+        let error = limit.add_override(again).unwrap_err();
+        assert!(matches!(error, IdError::Duplicate { .. }), "{error}");
+    }
+    let found = limit.override_of("acme", at(0)).unwrap().unwrap();
+    assert_eq!(found.quota.burst().get(), 3);
 }

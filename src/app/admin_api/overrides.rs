@@ -1,0 +1,445 @@
+//! Overrides: lists those of files and of the admin API, and sets and deletes the latter.
+
+use std::time::Duration;
+
+use http::{Method, request};
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value, json};
+
+use super::authorization::Operator;
+use super::bucket::limit_named;
+use super::error::ApiError;
+use super::request::{parse_body, read_body, segments};
+use crate::app::overrides::{CheckedOverride, KeptOverride, OverrideChanges, OverrideError};
+use crate::app::reloads::Snapshot;
+use crate::config::{ApiOverride, HumanDuration, Settings, Until};
+use crate::rules::{Limit, Override, OverrideOrigin};
+use crate::server::RequestBody;
+use crate::telemetry::{OverrideDeleted, OverrideSet};
+use crate::time::{Clock, SystemClock, Timestamp};
+
+const PATH: &str = "/v1/overrides";
+
+/// An example of the body that sets an override.
+const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
+                    \"comment\": \"incident 7\", \"for\": \"2h\"}";
+
+/// The keys of that body; `for` stands for an `until`.
+const KEYS: [&str; 7] = [
+    "burst",
+    "count",
+    "period",
+    "in_flight",
+    "comment",
+    "until",
+    "for",
+];
+
+/// Overrides that an answer lists where the request does not say.
+const COUNT: usize = 1_000;
+
+/// What is asked for.
+pub(super) struct OverridesRequest {
+    method: Method,
+    /// None for all limits.
+    limit: Option<String>,
+    /// None for all ids.
+    id: Option<String>,
+    /// None for those of files and of the admin API.
+    origin: Option<OverrideOrigin>,
+    offset: usize,
+    count: usize,
+}
+
+impl OverridesRequest {
+    /// None if it is not the path of overrides.
+    pub(super) fn parse(head: &request::Parts) -> Result<Option<Self>, ApiError> {
+        let path = head.uri.path();
+        let named = match path.strip_prefix(PATH) {
+            Some("") => Vec::new(),
+            Some(rest) if rest.starts_with('/') => {
+                segments(path, &format!("{PATH}/")).ok_or(ApiError::NoSuchPath)?
+            }
+            _ => return Ok(None),
+        };
+        let mut named = named.into_iter();
+        let (limit, id) = (named.next(), named.next());
+        if named.next().is_some() {
+            return Err(ApiError::NoSuchPath);
+        }
+        let allowed = match id {
+            Some(_) => "GET, HEAD, PUT, DELETE",
+            None => "GET, HEAD",
+        };
+        let fits = match head.method {
+            Method::GET | Method::HEAD => true,
+            Method::PUT | Method::DELETE => id.is_some(),
+            _ => false,
+        };
+        if !fits {
+            return Err(ApiError::Method(allowed));
+        }
+        let asked = Self {
+            method: head.method.clone(),
+            limit,
+            id,
+            origin: None,
+            offset: 0,
+            count: COUNT,
+        };
+        asked
+            .with_query(head.uri.query().unwrap_or_default())
+            .map(Some)
+    }
+
+    fn with_query(mut self, query: &str) -> Result<Self, ApiError> {
+        let pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
+        if self.is_change() && !pairs.is_empty() {
+            return Err(ApiError::Query { form: FORM });
+        }
+        for pair in pairs {
+            let refused = || ApiError::Parameter {
+                pair: pair.to_owned(),
+                known: "origin=api or file, offset=NUMBER, and count=NUMBER",
+            };
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(value).decode_utf8_lossy();
+            match (name, &*value) {
+                ("origin", "api") => self.origin = Some(OverrideOrigin::AdminApi),
+                ("origin", "file") => self.origin = Some(OverrideOrigin::Configuration),
+                ("offset", number) => self.offset = number.parse().map_err(|_| refused())?,
+                ("count", number) => self.count = number.parse().map_err(|_| refused())?,
+                _ => return Err(refused()),
+            }
+        }
+        Ok(self)
+    }
+
+    fn is_change(&self) -> bool {
+        matches!(self.method, Method::PUT | Method::DELETE)
+    }
+
+    /// Changes an override, if that is asked for, and returns what is doubtful about it.
+    pub(super) async fn change(
+        &self,
+        settings: &Settings,
+        body: RequestBody,
+        operator: &Operator,
+        changes: &OverrideChanges,
+    ) -> Result<Vec<String>, ApiError> {
+        let (Some(limit), Some(id)) = (&self.limit, &self.id) else {
+            return Ok(Vec::new());
+        };
+        let by = operator.name();
+        let logged = &settings.logged_id(limit, id);
+        match self.method {
+            Method::PUT => {
+                limit_named(settings, limit)?;
+                let now = SystemClock.now();
+                let wanted = KeptOverride {
+                    written: ApiOverride {
+                        limit: limit.clone(),
+                        id: id.clone(),
+                        parameters: parameters(&read_body(body, FORM).await?, now)?,
+                    },
+                    set_by: by.to_owned(),
+                    set_at: Until(now).to_string(),
+                };
+                let parameters = Value::Object(wanted.written.parameters.clone());
+                let parameters = parameters.to_string();
+                let warnings = changes.set(wanted).await?;
+                OverrideSet {
+                    limit,
+                    id: logged,
+                    parameters: &parameters,
+                    by,
+                }
+                .emit();
+                Ok(warnings)
+            }
+            Method::DELETE => {
+                changes.delete(limit.clone(), id.clone()).await?;
+                let id = logged;
+                OverrideDeleted { limit, id, by }.emit();
+                Ok(Vec::new())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The override that was set, or else those that are asked for.
+    pub(super) fn to_json(
+        &self,
+        snapshot: &Snapshot,
+        warnings: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Value, ApiError> {
+        let mut listed = self.listed(snapshot, now)?;
+        if self.method == Method::PUT {
+            let set = listed
+                .into_iter()
+                .find(|listed| listed.origin == OverrideOrigin::AdminApi);
+            let mut shown = set.map(|set| set.to_json()).unwrap_or_default();
+            if let (Some(members), false) = (shown.as_object_mut(), warnings.is_empty()) {
+                members.insert("warnings".to_owned(), json!(warnings));
+            }
+            return Ok(shown);
+        }
+        let is_asked = self.method != Method::DELETE && listed.is_empty();
+        if let (true, Some(limit), Some(id)) = (is_asked, &self.limit, &self.id) {
+            return Err(OverrideError::Unknown(limit.clone(), id.clone()).into());
+        }
+        listed.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        let total = listed.len();
+        let page = listed.into_iter().skip(self.offset).take(self.count);
+        let page: Vec<Value> = page.map(|listed| listed.to_json()).collect();
+        Ok(json!({ "total": total, "overrides": page }))
+    }
+
+    fn listed<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        now: Timestamp,
+    ) -> Result<Vec<Listed<'s>>, ApiError> {
+        let settings = &snapshot.settings;
+        let by_api = snapshot.overrides.iter();
+        let by_api: Vec<Listed<'_>> = by_api.map(|checked| Listed::by_api(checked, now)).collect();
+        // An override of a limit that is gone can be deleted.
+        if let Some(name) = self
+            .limit
+            .as_ref()
+            .filter(|_| self.method != Method::DELETE)
+            && !by_api.iter().any(|listed| listed.limit == name)
+        {
+            limit_named(settings, name)?;
+        }
+        let limits = settings.limits().into_iter();
+        let by_files = limits.flat_map(|limit| {
+            let all = limit.overrides_at(now);
+            let of_files = all.filter(|(known, _)| known.origin == OverrideOrigin::Configuration);
+            of_files.map(|(known, in_force)| Listed::by_file(settings, limit, known, in_force, now))
+        });
+        let wanted = |listed: &Listed<'_>| {
+            self.limit
+                .as_deref()
+                .is_none_or(|limit| limit == listed.limit)
+                && self.id.as_deref().is_none_or(|id| id == listed.id)
+                && self.origin.is_none_or(|origin| origin == listed.origin)
+        };
+        Ok(by_api.into_iter().chain(by_files).filter(wanted).collect())
+    }
+}
+
+/// What a body says, with `for` as the moment that it leads to.
+fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiError> {
+    let refused = |cause: String| ApiError::Body { form: FORM, cause };
+    let mut members: Map<String, Value> = parse_body(body, FORM)?;
+    members.retain(|_, value| !value.is_null());
+    if let Some(unknown) = members.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let keys = KEYS.join(", ");
+        return Err(refused(format!(
+            "{unknown:?} is not a key; there are {keys}"
+        )));
+    }
+    let Some(length) = members.remove("for") else {
+        return Ok(members);
+    };
+    if members.contains_key("until") {
+        return Err(refused("`for` and `until` do not go together".to_owned()));
+    }
+    let length = length.as_str().unwrap_or_default().parse();
+    let HumanDuration(length) = length
+        .map_err(|cause: crate::config::HumanDurationError| refused(format!("for: {cause}")))?;
+    if length < Duration::from_secs(1) {
+        return Err(refused("for: the duration must be at least 1s".to_owned()));
+    }
+    let until = Until(now + length.into()).to_string();
+    members.insert("until".to_owned(), until.into());
+    Ok(members)
+}
+
+/// An override of a file or of the admin API.
+struct Listed<'s> {
+    limit: &'s str,
+    id: &'s str,
+    origin: OverrideOrigin,
+    members: Map<String, Value>,
+    /// Why it is not in force, if it is not.
+    reason: Option<String>,
+}
+
+impl<'s> Listed<'s> {
+    fn by_api(checked: &'s CheckedOverride, now: Timestamp) -> Self {
+        let CheckedOverride { kept, check } = checked;
+        let has_ended = || kept.until().is_some_and(|until| until <= now);
+        let mut members = kept.written.parameters.clone();
+        if let Some(until) = kept.until() {
+            members.insert("until".to_owned(), Until(until).to_string().into());
+        }
+        members.insert("set_by".to_owned(), kept.set_by.clone().into());
+        members.insert("set_at".to_owned(), kept.set_at.clone().into());
+        Self {
+            limit: &kept.written.limit,
+            id: &kept.written.id,
+            origin: OverrideOrigin::AdminApi,
+            members,
+            reason: match check {
+                Err(reasons) => Some(reasons.join("; ")),
+                Ok(_) => has_ended().then(|| ENDED.to_owned()),
+            },
+        }
+    }
+
+    fn by_file(
+        settings: &Settings,
+        limit: &'s Limit,
+        known: &'s Override,
+        in_force: bool,
+        now: Timestamp,
+    ) -> Self {
+        let quota = known.quota;
+        let mut members = Map::new();
+        let mut add = |name: &str, value: Option<Value>| {
+            members.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        if quota.is_in_flight() {
+            add("in_flight", Some(quota.burst().get().into()));
+        } else {
+            let written = settings.parameters_of(limit.name(), &quota);
+            let period = written.and_then(|written| written.period);
+            add("burst", Some(quota.burst().get().into()));
+            add(
+                "count",
+                written.and_then(|written| written.count).map(Value::from),
+            );
+            add("period", period.map(|period| period.to_string().into()));
+        }
+        add("comment", known.comment.clone().map(Value::from));
+        add(
+            "until",
+            known.until.map(|until| Until(until).to_string().into()),
+        );
+        let reason = match known.holds(now) {
+            true => "one by the admin API takes its place",
+            false => ENDED,
+        };
+        Self {
+            limit: limit.name(),
+            id: &known.id,
+            origin: OverrideOrigin::Configuration,
+            members,
+            reason: (!in_force).then(|| reason.to_owned()),
+        }
+    }
+
+    /// By limit and id, and one by the admin API before the one whose place it takes.
+    fn rank(&self) -> (&str, &str, bool) {
+        let is_of_file = self.origin == OverrideOrigin::Configuration;
+        (self.limit, self.id, is_of_file)
+    }
+
+    fn to_json(self) -> Value {
+        let origin = match self.origin {
+            OverrideOrigin::Configuration => "file",
+            OverrideOrigin::AdminApi => "api",
+        };
+        let mut shown = Map::new();
+        shown.insert("limit".to_owned(), self.limit.into());
+        shown.insert("id".to_owned(), self.id.into());
+        shown.insert("origin".to_owned(), origin.into());
+        shown.extend(self.members);
+        shown.insert("in_force".to_owned(), self.reason.is_none().into());
+        shown.extend(
+            self.reason
+                .map(|reason| ("reason".to_owned(), reason.into())),
+        );
+        Value::Object(shown)
+    }
+}
+
+/// Why an override is not in force whose `until` is over.
+const ENDED: &str = "it has ended";
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn parsed(method: Method, path: &str) -> Result<Option<OverridesRequest>, u16> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(())
+            .unwrap();
+        let parsed = OverridesRequest::parse(&request.into_parts().0);
+        parsed.map_err(|error| error.into_response().status().as_u16())
+    }
+
+    #[test]
+    fn a_path_names_all_overrides_or_those_of_a_limit_or_one() {
+        for (path, limit, id) in [
+            ("/v1/overrides", None, None),
+            ("/v1/overrides/L", Some("L"), None),
+            ("/v1/overrides/L/acme", Some("L"), Some("acme")),
+            (
+                "/v1/overrides/L/10.0.0.0%2F8",
+                Some("L"),
+                Some("10.0.0.0/8"),
+            ),
+            ("/v1/overrides/L/caf%C3%A9", Some("L"), Some("caf\u{e9}")),
+        ] {
+            let asked = parsed(Method::GET, path).unwrap().unwrap();
+            assert_eq!((asked.limit.as_deref(), asked.id.as_deref()), (limit, id));
+        }
+        assert!(parsed(Method::GET, "/v1/overridesx").unwrap().is_none());
+        for path in ["/v1/overrides/L/a/b", "/v1/overrides/L/%FF"] {
+            assert_eq!(parsed(Method::GET, path).err(), Some(404), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_one_override_can_be_changed_and_queries_are_for_lists() {
+        for (method, path, status) in [
+            (Method::PUT, "/v1/overrides", 405),
+            (Method::DELETE, "/v1/overrides/L", 405),
+            (Method::POST, "/v1/overrides/L/a", 405),
+            (Method::PUT, "/v1/overrides/L/a?burst=5", 400),
+            (Method::GET, "/v1/overrides?orign=api", 400),
+            (Method::GET, "/v1/overrides?count=-1", 400),
+        ] {
+            assert_eq!(parsed(method, path).err(), Some(status), "{path}");
+        }
+        let asked = parsed(Method::GET, "/v1/overrides?origin=api&offset=5&count=7");
+        let asked = asked.unwrap().unwrap();
+        assert_eq!((asked.offset, asked.count), (5, 7));
+        assert_eq!(asked.origin, Some(OverrideOrigin::AdminApi));
+    }
+
+    fn said(body: &str) -> Result<String, u16> {
+        let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
+        let said = parameters(body.as_bytes(), now);
+        said.map(|members| Value::Object(members).to_string())
+            .map_err(|error| error.into_response().status().as_u16())
+    }
+
+    #[test]
+    fn a_length_becomes_the_moment_that_it_leads_to() {
+        assert_eq!(
+            said("{\"burst\": 5, \"comment\": null, \"for\": \"2h\"}").unwrap(),
+            "{\"burst\":5,\"until\":\"2023-11-15T00:13:20Z\"}"
+        );
+        for body in [
+            "",
+            "5",
+            "[]",
+            "{\"brust\": 5}",
+            "{\"for\": \"2h\", \"until\": \"2200-01-01\"}",
+            "{\"for\": 2}",
+            "{\"for\": \"0s\"}",
+            "{\"for\": \"soon\"}",
+        ] {
+            assert_eq!(said(body), Err(400), "{body}");
+        }
+    }
+}
