@@ -339,7 +339,7 @@ fn no_other_page_reads_or_changes_anything() {
         });
         // Signed in, in another page of the same browser.
         browser.open(&page(gateway));
-        if browser.text("#login") != "" {
+        if !browser.text("#login").is_empty() {
             browser.fill("#token", TOKEN);
             browser.click("#login button");
         }
