@@ -79,7 +79,7 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics)
+    Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics, None)
 }
 
 /// Serves the gateway on `listener`, on the caller's thread.

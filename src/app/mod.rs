@@ -11,6 +11,8 @@ mod client_certificate;
 mod explain;
 mod file_descriptors;
 mod jwks;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod overrides;
 mod reloads;
 mod sockets;
@@ -56,7 +58,7 @@ use crate::server::{
     Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
     supervise,
 };
-use crate::telemetry::{self, LogError, Metrics};
+use crate::telemetry::{self, LogError, Metrics, Tracer};
 
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -143,6 +145,7 @@ async fn serve(
     admin_drain.keep_open(admin_listeners.managed());
 
     let stores = Stores::new(&settings.process.store, &metrics);
+    let tracer = start_tracer(&settings, &metrics)?;
     let process_state = ProcessState {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
@@ -150,6 +153,7 @@ async fn serve(
         tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
         clock: stores.clock(),
+        tracer: tracer.clone(),
     };
     let (mut keeper, override_changes) = OverrideKeeper::new(&settings.process, &stores).await?;
     let kept_overrides = keeper.first().await;
@@ -216,12 +220,37 @@ async fn serve(
         never = reloads.follow_files() => match never {},
         never = keeper.follow(&reloads) => match never {},
     };
+    end_tracer(tracer).await;
     if ended == Ended::Forced {
         return Err(RunError::Impatient);
     }
     let aborted = aborted.load(Ordering::Relaxed);
     telemetry::Drained { aborted }.emit();
     Ok(())
+}
+
+/// Starts what traces requests, if the configuration asks for it.
+#[cfg(feature = "otlp")]
+fn start_tracer(settings: &Settings, metrics: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
+    let settings = settings.process.otlp.as_ref();
+    settings
+        .map(|settings| otlp::start(settings, metrics))
+        .transpose()
+}
+
+/// A build without OTLP has refused the configuration.
+#[cfg(not(feature = "otlp"))]
+fn start_tracer(_: &Settings, _: &Metrics) -> io::Result<Option<Arc<Tracer>>> {
+    Ok(None)
+}
+
+/// Sends the last spans. That blocks its thread, which must not be the runtime's.
+async fn end_tracer(tracer: Option<Arc<Tracer>>) {
+    if let Some(tracer) = tracer {
+        let ended = tokio::task::spawn_blocking(move || tracer.end());
+        // It ends by itself after a time.
+        let _ = ended.await;
+    }
 }
 
 /// The HTTP server for clients, bounded by the file descriptors.

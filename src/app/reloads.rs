@@ -30,7 +30,7 @@ use crate::middleware::decoy::Shadow;
 use crate::middleware::{ShadowOf, TarpitSlots};
 use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
-use crate::telemetry::{Metrics, ReloadFailed, Unchanged, UpstreamSample};
+use crate::telemetry::{Metrics, ReloadFailed, Tracer, Unchanged, UpstreamSample};
 use crate::time::Clock;
 
 /// How often files are polled.
@@ -54,6 +54,8 @@ pub(super) struct ProcessState {
     pub(super) metrics: Arc<Metrics>,
     /// The clock by which limits are decided.
     pub(super) clock: Arc<dyn Clock>,
+    /// What traces requests, if they are traced.
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// Identifies a decoy: its route, and for whom it is.
@@ -92,7 +94,8 @@ impl Snapshot {
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
-        let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics)
+        let (tarpit_slots, tracer) = (&process.tarpit_slots, process.tracer.clone());
+        let layers = Layers::new(&settings, tarpit_slots, &process.metrics, tracer)
             .redirecting_to_https(process.sockets.redirect_to_https());
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));

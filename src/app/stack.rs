@@ -13,23 +13,25 @@ use crate::middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Identify,
     IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer,
     RequestIdLayer, RequestIds, ResponseFormat, Route, RouteLayer, RoutePolicy, RouteState,
-    TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
+    TarpitSlots, Trace, TraceLayer, Treatment, UpstreamId, UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
 use crate::rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use crate::store::{Leases, OnFailure, Store};
-use crate::telemetry::{Disposition, Metrics};
+use crate::telemetry::{Disposition, Metrics, Tracer};
 use crate::time::Clock;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> =
-    Identify<RequestIds<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>;
+pub type Stack<S> = Identify<
+    RequestIds<Trace<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>,
+>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
     identify: IdentifyLayer,
     request_ids: RequestIdLayer,
+    trace: TraceLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
     format: ResponseFormat,
@@ -84,7 +86,14 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 
 impl Layers {
     /// Prepares all that workers share. `tarpit_slots` are those of the process.
-    pub fn new(settings: &Settings, tarpit_slots: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
+    /// Requests are traced if there is a tracer.
+    pub fn new(
+        settings: &Settings,
+        tarpit_slots: &TarpitSlots,
+        metrics: &Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Self {
+        let trace = TraceLayer::new(tracer);
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let decisions = possible_decisions(settings, Some(&route.policy));
@@ -106,8 +115,9 @@ impl Layers {
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             request_ids: RequestIdLayer::new(settings.request_id.clone()),
+            trace: trace.clone(),
             route,
-            access_log: AccessLogLayer::new(settings.log_queries, metrics),
+            access_log: AccessLogLayer::new(settings.log_queries, trace.is_on(), metrics),
             format: ResponseFormat::new(
                 settings.error_pages.clone(),
                 formats_by_route,
@@ -161,6 +171,8 @@ impl Layers {
             .layer(self.identify.clone())
             // Which id it has, by whether its peer is trusted; the log tells it.
             .layer(self.request_ids.clone())
+            // Its place in a trace, which the log ends.
+            .layer(self.trace.clone())
             // Which route it takes; the log's labels and everything below depend on it.
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
@@ -296,7 +308,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let settings = config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
-        Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics)
+        Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics, None)
     }
 
     /// The status that a request gets, from an upstream that answers everything with 200.

@@ -111,6 +111,7 @@ fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings)
         ("connections", old.connections == new.connections),
         ("store", old.store == new.store),
         ("log", old.log == new.log),
+        ("telemetry", old.otlp == new.otlp),
     ] {
         if !is_same {
             tracing::warn!("{key} keeps its old settings until a restart");

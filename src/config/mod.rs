@@ -32,8 +32,8 @@ pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read, read_in_memory};
 pub use settings::{
     AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, Jwks, JwksSettings, Listener,
-    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
-    prefetched_units,
+    OtlpSettings, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings,
+    Upstream, prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

@@ -207,6 +207,25 @@ pub struct ProcessSettings {
     pub store: StoreSettings,
     /// What is logged, and how.
     pub log: LogSettings,
+    /// Where traces and metrics are sent, if they are.
+    pub otlp: Option<OtlpSettings>,
+}
+
+/// Where traces and metrics are sent by OTLP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtlpSettings {
+    /// The URL of the collector, without the path of a signal.
+    pub endpoint: String,
+    /// The server of the URL.
+    pub server: Server,
+    /// Headers of each request to it.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How many of a million traces that begin here are sampled.
+    pub sample: u32,
+    /// The name of the service in traces and metrics.
+    pub service_name: String,
+    /// How often metrics are sent.
+    pub interval: Duration,
 }
 
 /// What remembers buckets.

@@ -17,8 +17,8 @@ use tower::{Layer, Service};
 
 use crate::middleware::{ClientIdentity, HasVerdict, RequestContext, Verdict};
 use crate::telemetry::{
-    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Tail,
-    Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
+    ActiveTrace, Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
+    Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
 use crate::time::Timestamp;
 use crate::turn;
@@ -41,15 +41,19 @@ struct Settings {
     queries: bool,
     /// Those who watch requests.
     tail: Arc<Tail>,
+    /// Whether requests have traces.
+    traces: bool,
 }
 
 impl AccessLogLayer {
-    /// Logs requests, and their queries where `queries` says so.
-    pub fn new(queries: bool, metrics: &Metrics) -> Self {
+    /// Logs requests, and their queries where `queries` says so; and ends their traces, if they have
+    /// some.
+    pub fn new(queries: bool, traces: bool, metrics: &Metrics) -> Self {
         Self(Arc::new(Settings {
             unrouted: metrics.unrouted(),
             queries,
             tail: Arc::clone(metrics.tail()),
+            traces,
         }))
     }
 }
@@ -83,11 +87,11 @@ struct Record {
     decision: Disposition,
     bytes: u64,
     complete: bool,
-    /// None where neither the log is read nor somebody watches.
+    /// None where the log is not read, nothing is traced, and nobody watches.
     line: Option<Box<Line>>,
 }
 
-/// What is kept of a request for its line in the log alone.
+/// What is kept of a request for its line in the log and its trace alone.
 #[derive(Debug)]
 struct Line {
     method: Method,
@@ -109,6 +113,7 @@ struct Line {
     watched: Option<Arc<Tail>>,
     /// When they are to know: how long the head of the response took.
     head: Option<Duration>,
+    trace: Option<Arc<ActiveTrace>>,
 }
 
 impl Line {
@@ -135,6 +140,7 @@ impl Line {
             traffic: None,
             watched,
             head: None,
+            trace: RequestContext::trace(request.extensions()).cloned(),
         }
     }
 
@@ -198,6 +204,7 @@ impl Line {
                 server: &upstream.server,
                 status: Some(upstream.status),
                 head: Some(upstream.head),
+                begun: Some(upstream.arrived.saturating_duration_since(record.since)),
             }),
             upstream_error: self.upstream_error,
             response: SentResponse {
@@ -212,6 +219,9 @@ impl Line {
             received: tunnelled.map(|(_, received)| received),
         };
         finished.emit();
+        if let Some(trace) = &self.trace {
+            trace.finish(&finished);
+        }
         if let Some(tail) = &self.watched {
             tail.finished(&finished, self.own_time(record.decision));
         }
@@ -251,7 +261,7 @@ impl Record {
             decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
-            line: (is_watched || is_logged())
+            line: (is_watched || is_logged() || settings.traces)
                 .then(|| Box::new(Line::of(request, settings.queries, watched()))),
         }
     }

@@ -75,6 +75,8 @@ mod response_body;
 mod response_format;
 mod route;
 mod route_action;
+#[cfg(feature = "gateway")]
+mod trace;
 mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -116,9 +118,13 @@ pub use response_body::ResponseBody;
 pub use response_format::{ErrorPages, ResponseFormat};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
 pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
+#[cfg(feature = "gateway")]
+pub use trace::{Trace, TraceLayer};
 
 use self::route::Routed;
 use crate::rules::ClientCertificate;
+#[cfg(feature = "gateway")]
+use crate::telemetry::ActiveTrace;
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::Timestamp;
 
@@ -146,6 +152,8 @@ pub struct RequestContext {
     routed: Option<Routed>,
     #[cfg(feature = "gateway")]
     request_id: Option<Arc<RequestId>>,
+    #[cfg(feature = "gateway")]
+    trace: Option<Arc<ActiveTrace>>,
 }
 
 impl RequestContext {
@@ -206,6 +214,12 @@ impl RequestContext {
     #[cfg(feature = "gateway")]
     pub fn request_id(extensions: &Extensions) -> Option<&Arc<RequestId>> {
         extensions.get::<Self>()?.request_id.as_ref()
+    }
+
+    /// The request's place in its trace, if it is traced.
+    #[cfg(feature = "gateway")]
+    fn trace(extensions: &Extensions) -> Option<&Arc<ActiveTrace>> {
+        extensions.get::<Self>()?.trace.as_ref()
     }
 
     /// The request's route, if a layer has found one.

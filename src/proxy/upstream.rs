@@ -426,6 +426,7 @@ impl Shared {
             server: Arc::clone(endpoint.server().name()),
             status,
             connect,
+            arrived,
             head: now.saturating_duration_since(arrived),
         };
         let (head, has_hop_by_hop, body) = match exchanged {

@@ -104,6 +104,8 @@ pub struct UpstreamResponse<'a> {
     pub status: Option<StatusCode>,
     /// How long the head of its response took.
     pub head: Option<Duration>,
+    /// How long after the request it was asked.
+    pub begun: Option<Duration>,
 }
 
 /// The response that a client got.

@@ -20,6 +20,11 @@ mod events;
 mod logging;
 mod metrics;
 mod names;
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "no_otlp.rs"]
+mod otlp;
 mod outcome;
 #[cfg(feature = "gateway")]
 mod tail;
@@ -50,6 +55,10 @@ pub use metrics::{
 };
 #[cfg(feature = "gateway")]
 pub(crate) use metrics::{DecisionSample, LatencyCounts, RouteSample};
+#[cfg(feature = "otlp")]
+pub(crate) use otlp::TracerSettings;
+#[cfg(feature = "gateway")]
+pub(crate) use otlp::{ActiveTrace, Tracer};
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
 #[cfg(feature = "gateway")]

@@ -161,6 +161,11 @@ pub const LOG_DROPPED: Name = name(
     "weir_log_lines_dropped",
     "Log lines dropped because the log's reader was too slow",
 );
+/// Spans that were dropped.
+pub const OTLP_DROPPED: Name = name(
+    "weir_otlp_spans_dropped",
+    "Spans dropped because they were more than the collector took",
+);
 /// The version that runs.
 pub const BUILD: Name = name("weir_build", "The version that runs");
 /// Loads of the configuration.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// What was decided about a request, all of its limits taken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +103,8 @@ pub struct UpstreamOutcome {
     pub status: StatusCode,
     /// How long connecting took, servers tried in vain included; `None` on a kept-alive connection.
     pub connect: Option<Duration>,
+    /// When the request arrived at the proxy.
+    pub arrived: Instant,
     /// The time from the request's arrival at the proxy to the head of the response.
     pub head: Duration,
 }

@@ -45,6 +45,8 @@ mod jwks;
 mod limits;
 mod logs;
 mod memory;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod override_api;
 mod overrides;
 mod payloads;

@@ -7,6 +7,7 @@ mod listen;
 pub(super) mod schema;
 mod secrets;
 mod store;
+mod telemetry;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use super::settings::{DEFAULT_GRACE, ProcessSettings, Settings};
 use super::yaml::Spanned;
 use crate::middleware::AccessSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
-use crate::telemetry;
+use crate::telemetry::{LogSettings, Template};
 use clients::{
     account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
     warn_of_clients,
@@ -35,6 +36,7 @@ use https::{hsts, warn_of_redirects};
 use listen::{address, admin_dashboard, connections, listen};
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
+use telemetry::otlp;
 
 use schema::{Gateway, Log, LogFormat, Workers};
 
@@ -143,6 +145,7 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
     let store = store(cx, gateway.store.as_ref());
     let overrides_file = overrides_file(cx, gateway);
     let log = log(cx, gateway.log.as_ref());
+    let otlp = otlp(cx, gateway);
     Ok(ProcessSettings {
         admin: admin.transpose()?,
         overrides_file: overrides_file?,
@@ -150,6 +153,7 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
         connections: connections?,
         store: store?,
         log: log?,
+        otlp: otlp?,
     })
 }
 
@@ -198,7 +202,7 @@ fn access_format(
     cx: &mut Lowering<'_>,
     format: &Spanned<String>,
     access: bool,
-) -> Lowered<telemetry::Template> {
+) -> Lowered<Template> {
     if !access {
         let error = cx.error(format.span, "`access: false` leaves nothing to format");
         return Err(error.help("remove one of the two"));
@@ -206,15 +210,15 @@ fn access_format(
     cx.ok(format.span, format.value.parse())
 }
 
-fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<telemetry::LogSettings> {
-    let mut settings = telemetry::LogSettings::default();
+fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
+    let mut settings = LogSettings::default();
     let Some(log) = log else {
         return Ok(settings);
     };
     settings.format = match log.format {
-        None | Some(LogFormat::Auto) => telemetry::LogFormat::Auto,
-        Some(LogFormat::Human) => telemetry::LogFormat::Text,
-        Some(LogFormat::Json) => telemetry::LogFormat::Json,
+        None | Some(LogFormat::Auto) => crate::telemetry::LogFormat::Auto,
+        Some(LogFormat::Human) => crate::telemetry::LogFormat::Text,
+        Some(LogFormat::Json) => crate::telemetry::LogFormat::Json,
     };
     if let Some(access) = &log.access {
         settings.access = access.value;

@@ -38,6 +38,7 @@ pub(crate) struct Gateway {
     pub(crate) defaults: Option<RouteDefaults>,
     pub(crate) routes: Spanned<Vec<Spanned<Route>>>,
     pub(crate) log: Option<Log>,
+    pub(crate) telemetry: Option<Telemetry>,
 }
 
 /// A socket to listen on.
@@ -332,6 +333,25 @@ pub(crate) struct Log {
     pub(crate) level: Option<Spanned<String>>,
     pub(crate) account: Option<LogAccount>,
     pub(crate) query: Option<bool>,
+}
+
+/// Where telemetry is sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Telemetry {
+    pub(crate) otlp: Spanned<Otlp>,
+}
+
+/// A collector of OpenTelemetry.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Otlp {
+    pub(crate) endpoint: Spanned<String>,
+    pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>>>,
+    pub(crate) ca: Option<Spanned<String>>,
+    pub(crate) sample: Option<Spanned<String>>,
+    pub(crate) service_name: Option<String>,
+    pub(crate) interval: Option<Spanned<HumanDuration>>,
 }
 
 /// How accounts are shown.

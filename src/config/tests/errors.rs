@@ -1171,3 +1171,55 @@ routes:
     1 error, 0 warnings
     ");
 }
+
+/// What a collector is written as, and what is wrong with it.
+#[cfg(feature = "otlp")]
+#[test]
+fn a_collector_that_cannot_be_sent_to_is_refused() {
+    let findings = |otlp: &str| {
+        let gateway = format!("{SMALLEST}telemetry: {{otlp: {{{otlp}}}}}\n");
+        let folder = Folder::with(&[
+            ("gateway.yaml", &*gateway),
+            ("limits/defaults.yaml", DEFAULTS),
+        ]);
+        folder.load().map_err(|found| found.to_string())
+    };
+    let settings = findings("endpoint: \"http://localhost:4318/otel\", sample: 0.25%").unwrap();
+    let otlp = settings.process.otlp.unwrap();
+    assert_eq!(otlp.sample, 2500);
+    assert_eq!(otlp.endpoint, "http://localhost:4318/otel");
+    for (written, told) in [
+        (
+            "endpoint: \"localhost:4318\"",
+            "is not the URL of a collector",
+        ),
+        (
+            "endpoint: \"http://a/?b=c\"",
+            "is not the URL of a collector",
+        ),
+        (
+            "endpoint: \"http://a:4318\", sample: 101%",
+            "is not a share of traces",
+        ),
+        (
+            "endpoint: \"http://a:4318\", sample: \"0.5\"",
+            "is not a share of traces",
+        ),
+        (
+            "endpoint: \"http://a:4318\", sample: 1.23456%",
+            "is not a share of traces",
+        ),
+        (
+            "endpoint: \"http://a:4318\", ca: a.pem",
+            "shows no certificate",
+        ),
+        ("endpoint: \"http://a:4318\", interval: 0s", "interval"),
+        (
+            "endpoint: \"http://a:4318\", headers: {\"a b\": c}",
+            "the name of a header",
+        ),
+    ] {
+        let found = findings(written).unwrap_err();
+        assert!(found.contains(told), "{told} in {found}");
+    }
+}

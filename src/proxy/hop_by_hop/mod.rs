@@ -84,8 +84,10 @@ pub(super) fn is_kept(name: &HeaderName) -> bool {
             | SET_COOKIE
             | TRAILER
             | VIA
-    ) || matches!(name.as_str(), "x-real-ip" | "x-request-id")
-        || name.as_str().starts_with("x-forwarded-")
+    ) || matches!(
+        name.as_str(),
+        "traceparent" | "tracestate" | "x-real-ip" | "x-request-id"
+    ) || name.as_str().starts_with("x-forwarded-")
 }
 
 /// The names that `Connection` lists, but for those that are removed anyway or kept in any case.

@@ -222,6 +222,7 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
             server: "127.0.0.1:3000",
             status: Some(StatusCode::OK),
             head: Some(Duration::from_millis(3)),
+            begun: None,
         }),
         response: SentResponse {
             status: StatusCode::TOO_MANY_REQUESTS,

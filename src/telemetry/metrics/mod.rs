@@ -351,6 +351,13 @@ impl Metrics {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
+
+    /// Shows, at every scrape, how many spans were dropped.
+    #[cfg(any(feature = "otlp", test))]
+    pub(crate) fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
+        let registry = &mut *self.registry.lock();
+        openmetrics::at_scrape(registry, names::OTLP_DROPPED, Kind::Counter, dropped);
+    }
 }
 
 fn unix_seconds() -> i64 {

@@ -81,6 +81,7 @@ fn exposed() -> BTreeMap<String, Described> {
     decide.called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
+    metrics.otlp_spans_dropped(|| 0);
     metrics.server().handshakes.ended(Handshake::Full);
     metrics.server().proxy_headers.read(ProxyHeader::Proxied);
     metrics.certificates(|| 0);

@@ -205,6 +205,12 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// All requests that have arrived.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn all(&self) -> Vec<Received> {
+        self.shared.received.lock().unwrap().clone()
+    }
+
     /// The last request that arrived.
     pub(crate) fn last(&self) -> Received {
         let received = self.shared.received.lock().unwrap();

@@ -1,0 +1,258 @@
+//! Traces and metrics as a collector of OpenTelemetry gets them.
+
+use std::collections::HashMap;
+
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use prost::Message;
+
+use crate::support::*;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// A server that takes what is sent to it, and what it was sent.
+struct Collector(Upstream);
+
+impl Collector {
+    fn start() -> Self {
+        Self(Upstream::start())
+    }
+
+    /// The key of a configuration that sends here.
+    fn key(&self, more: &str) -> String {
+        let address = self.0.address();
+        format!("telemetry: {{otlp: {{endpoint: \"http://{address}\"{more}}}}}")
+    }
+
+    fn received<M: Message + Default>(&self, path: &str) -> Vec<M> {
+        let all = self.0.all().into_iter();
+        let of_path = all.filter(|received| received.target == path);
+        of_path
+            .map(|received| M::decode(received.body).unwrap())
+            .collect()
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let requests: Vec<ExportTraceServiceRequest> = self.received("/v1/traces");
+        let of_resources = requests
+            .into_iter()
+            .flat_map(|request| request.resource_spans);
+        let of_scopes = of_resources.flat_map(|resource| resource.scope_spans);
+        of_scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    /// The spans of a trace, as soon as there are so many.
+    fn trace(&self, id: &str, count: usize) -> Vec<Span> {
+        eventually("the spans of a trace", || {
+            let mut spans = self.spans();
+            spans.retain(|span| hex(&span.trace_id) == id);
+            (spans.len() == count).then_some(spans)
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn attributes(attributes: &[KeyValue]) -> HashMap<String, String> {
+    let text = |value: &Value| match value {
+        Value::StringValue(text) => text.clone(),
+        Value::IntValue(number) => number.to_string(),
+        other => format!("{other:?}"),
+    };
+    let pairs = attributes.iter().filter_map(|pair| {
+        let value = pair.value.as_ref()?.value.as_ref()?;
+        Some((pair.key.clone(), text(value)))
+    });
+    pairs.collect()
+}
+
+fn of_kind(spans: &[Span], kind: SpanKind) -> &Span {
+    let mut found = spans.iter().filter(|span| span.kind == kind as i32);
+    found.next().expect("a span of this kind")
+}
+
+fn traced(path: &str, flags: &str) -> Request {
+    get(path)
+        .with("traceparent", &format!("00-{TRACE}-{PARENT}-{flags}"))
+        .with("tracestate", "vendor=1")
+}
+
+/// The trace, the span and the flags that the upstream is told.
+fn parent_of(upstream: &Upstream) -> (String, String, String) {
+    let received = upstream.last();
+    let lines = received.lines("traceparent");
+    let parts: Vec<&str> = lines[0].split('-').collect();
+    assert_eq!(
+        (lines.len(), parts.len(), parts[0]),
+        (1, 4, "00"),
+        "{lines:?}"
+    );
+    (parts[1].into(), parts[2].into(), parts[3].into())
+}
+
+#[test]
+fn a_trace_goes_on_through_the_gateway_to_the_upstream() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let gateway = Setup::before(&upstream)
+        .key(&collector.key(", headers: {x-key: abc}, service_name: edge"))
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    gateway.send(&traced("/path?secret=1", "01").with("connection", "traceparent"));
+    let (trace, parent, flags) = parent_of(&upstream);
+    assert_eq!((&*trace, &*flags), (TRACE, "01"));
+    assert_eq!(upstream.last().lines("tracestate"), ["vendor=1"]);
+    let spans = collector.trace(TRACE, 3);
+    let server = of_kind(&spans, SpanKind::Server);
+    assert_eq!(server.name, "GET all");
+    assert_eq!(hex(&server.parent_span_id), PARENT);
+    let of_server = attributes(&server.attributes);
+    for (name, value) in [
+        ("http.request.method", "GET"),
+        ("http.response.status_code", "200"),
+        ("http.route", "all"),
+        ("url.path", "/path"),
+        ("client.address", "127.0.0.1"),
+        ("weir.decision", "allowed"),
+        ("weir.remaining", "4"),
+    ] {
+        assert_eq!(
+            of_server.get(name).map(String::as_str),
+            Some(value),
+            "{name}"
+        );
+    }
+    assert!(!of_server.contains_key("url.query"), "{of_server:?}");
+    let decide = of_kind(&spans, SpanKind::Internal);
+    assert_eq!(
+        (&*decide.name, &decide.parent_span_id),
+        ("decide", &server.span_id)
+    );
+    let client = of_kind(&spans, SpanKind::Client);
+    assert_eq!(client.parent_span_id, server.span_id);
+    assert_eq!(
+        hex(&client.span_id),
+        parent,
+        "the upstream's parent is the client span"
+    );
+    let of_client = attributes(&client.attributes);
+    assert_eq!(
+        of_client["server.port"],
+        upstream.address().port().to_string()
+    );
+    assert!(server.start_time_unix_nano <= client.start_time_unix_nano);
+    assert!(client.end_time_unix_nano <= server.end_time_unix_nano);
+    let sent = collector.0.all().into_iter();
+    let sent = sent.filter(|received| received.target == "/v1/traces");
+    assert!(
+        sent.map(|received| received.lines("x-key") == ["abc"])
+            .all(|has| has)
+    );
+}
+
+#[test]
+fn what_weir_answers_itself_has_no_span_of_an_upstream() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let gateway = Setup::before(&upstream)
+        .key(&collector.key(""))
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    let (first, _, _) = parent_of(&upstream);
+    assert_eq!(collector.trace(&first, 3).len(), 3);
+    assert_eq!(gateway.send(&traced("/denied", "01")).status, 429);
+    let spans = collector.trace(TRACE, 2);
+    let of_server = attributes(&of_kind(&spans, SpanKind::Server).attributes);
+    assert_eq!(of_server["weir.decision"], "denied");
+    assert_eq!(of_server["weir.limit"], "L");
+    assert_eq!(of_server["http.response.status_code"], "429");
+}
+
+#[test]
+fn a_trusted_proxy_decides_what_is_sampled_and_other_clients_do_not() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let setup = Setup::before(&upstream).key(&collector.key(", sample: 0%"));
+    let trusting = setup
+        .clone()
+        .key("client_address: {trusted_proxies: [127.0.0.1]}");
+    let (gateway, trusting) = (setup.start(), trusting.start());
+    gateway.send(&traced("/", "01"));
+    assert_eq!(
+        parent_of(&upstream).2,
+        "00",
+        "nobody can make it send traces"
+    );
+    gateway.send(&get("/"));
+    assert_eq!(parent_of(&upstream).2, "00");
+    trusting.send(&traced("/", "00"));
+    assert_eq!(parent_of(&upstream).2, "00");
+    trusting.send(&traced("/sampled", "01"));
+    assert_eq!(parent_of(&upstream).2, "01");
+    let spans = collector.trace(TRACE, 2);
+    let of_server = attributes(&of_kind(&spans, SpanKind::Server).attributes);
+    assert_eq!(of_server["url.path"], "/sampled");
+}
+
+#[test]
+fn metrics_are_sent_by_the_semantic_conventions() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let gateway = Setup::before(&upstream)
+        .key(&collector.key(", sample: 0%, interval: 100ms"))
+        .start();
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    let names = eventually("metrics", || {
+        let requests: Vec<ExportMetricsServiceRequest> = collector.received("/v1/metrics");
+        let resources = requests
+            .into_iter()
+            .flat_map(|request| request.resource_metrics);
+        let scopes = resources.flat_map(|resource| resource.scope_metrics);
+        let mut names: Vec<_> = scopes
+            .flat_map(|scope| scope.metrics)
+            .map(|metric| metric.name)
+            .collect();
+        names.sort();
+        names.dedup();
+        (!names.is_empty()).then_some(names)
+    });
+    assert_eq!(names, ["http.server.request.duration", "weir.decisions"]);
+}
+
+#[test]
+fn a_collector_that_is_away_costs_spans_and_no_request() {
+    let upstream = Upstream::start();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let mut gateway = Setup::before(&upstream)
+        .key(&format!(
+            "telemetry: {{otlp: {{endpoint: \"http://{address}\"}}}}"
+        ))
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 20), [200; 20]);
+    eventually("spans that are dropped", || {
+        let dropped = gateway.metric("weir_otlp_spans_dropped_total")?;
+        (dropped >= 40.0).then_some(())
+    });
+    gateway.logs("traces are not taken; told once a minute at most", 1);
+    gateway.signal("TERM");
+    assert!(gateway.ended().success());
+}
+
+#[test]
+fn the_last_spans_are_sent_before_the_process_ends() {
+    let (upstream, collector) = (Upstream::start(), Collector::start());
+    let mut gateway = Setup::before(&upstream).key(&collector.key("")).start();
+    gateway.send(&traced("/", "01"));
+    gateway.signal("TERM");
+    assert!(gateway.ended().success());
+    assert_eq!(collector.trace(TRACE, 2).len(), 2);
+}
