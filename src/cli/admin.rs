@@ -10,7 +10,6 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::live_top;
 use crate::app::{AdminClient, AdminError};
 
 /// The variable that has the token where no file is named.
@@ -265,13 +264,18 @@ impl AdminArgs {
 }
 
 impl TopArgs {
-    /// Lists the subjects: once, or on a terminal until it is ended.
+    /// Whether the list is to be live where that is possible.
+    pub(super) fn may_be_live(&self) -> bool {
+        !self.once && !self.admin.json
+    }
+
+    /// What to ask, and whom.
+    pub(super) fn live(&self, config: &Path) -> Result<(AdminClient, TopQuery), AdminError> {
+        Ok((self.admin.client(config)?, self.query.clone()))
+    }
+
+    /// Lists the subjects once.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
-        let is_live = !self.once && !self.admin.json && live_top::is_possible();
-        if is_live {
-            let client = self.admin.client(config)?;
-            return live_top::run(client, self.query.clone()).map(|()| String::new());
-        }
         let path = self.query.path(COUNT);
         let answer = self.admin.call(config, Call::new(Method::GET, path))?;
         Ok(self.admin.print(&answer, top_table))

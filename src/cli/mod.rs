@@ -143,7 +143,7 @@ fn run_command(
         Some(Command::Run(args)) => exit_code(run(&cli.config, args.takeover || cli.run.takeover)),
         Some(Command::Check) => print(check(&cli.config)),
         Some(Command::Explain(request)) => print(app::explain(&cli.config, &request.into())),
-        Some(Command::Top(top)) => print_answer(top.run(&cli.config)),
+        Some(Command::Top(top)) => print_answer(top_subjects(&top, &cli.config)),
         Some(Command::Bucket(bucket)) => print_answer(bucket.run(&cli.config)),
         Some(Command::Ban(ban)) => print_answer(ban.run(&cli.config)),
         Some(Command::Override(command)) => print_answer(command.run(&cli.config)),
@@ -178,6 +178,15 @@ fn print(result: Result<String, Diagnostics>) -> ExitCode {
             ExitCode::from(BAD_CONFIGURATION)
         }
     }
+}
+
+/// Lists the subjects: once, or on a terminal until it is ended.
+fn top_subjects(args: &TopArgs, config: &Path) -> Result<String, AdminError> {
+    if !args.may_be_live() || !live_top::is_possible() {
+        return args.run(config);
+    }
+    let (client, query) = args.live(config)?;
+    live_top::run(client, query).map(|()| String::new())
 }
 
 /// Prints what a gateway answers.
