@@ -670,7 +670,7 @@ fn a_sweep_beside_a_baseline_has_its_own_counts() {
     assert_eq!(swept["changes"]["no_longer_denied"], 3);
     let table = run(folder.path(), &[&arguments[..], &["--csv"]].concat());
     let table = String::from_utf8(table.stdout).unwrap();
-    let rows: Vec<&str> = table.lines().map(|row| row.trim_end()).collect();
+    let rows: Vec<&str> = table.lines().map(str::trim_end).collect();
     assert_eq!(rows.len(), 4, "{table}");
     assert!(rows[0].starts_with("limit,variant,requests,"), "{table}");
     assert!(rows[1].starts_with("L,,8,5,3,0,37.5,6,0,3,1,1,"), "{table}");

@@ -179,7 +179,7 @@ impl OverridesRequest {
             let set = listed
                 .into_iter()
                 .find(|listed| listed.origin == OverrideOrigin::AdminApi);
-            let mut shown = set.map(|set| set.to_json()).unwrap_or_default();
+            let mut shown = set.map(Listed::into_json).unwrap_or_default();
             if let (Some(members), false) = (shown.as_object_mut(), warnings.is_empty()) {
                 members.insert("warnings".to_owned(), json!(warnings));
             }
@@ -192,7 +192,7 @@ impl OverridesRequest {
         listed.sort_by(|one, other| one.rank().cmp(&other.rank()));
         let total = listed.len();
         let page = listed.into_iter().skip(self.offset).take(self.count);
-        let page: Vec<Value> = page.map(|listed| listed.to_json()).collect();
+        let page: Vec<Value> = page.map(Listed::into_json).collect();
         Ok(json!({ "total": total, "overrides": page }))
     }
 
@@ -338,7 +338,7 @@ impl<'s> Listed<'s> {
         (self.limit, self.id, is_of_file)
     }
 
-    fn to_json(self) -> Value {
+    fn into_json(self) -> Value {
         let origin = match self.origin {
             OverrideOrigin::Configuration => "file",
             OverrideOrigin::AdminApi => "api",
