@@ -30,10 +30,12 @@ pub use limits::{ApiOverride, OverrideCheck};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read, read_in_memory};
+#[cfg(feature = "otlp")]
+pub use settings::OtlpSettings;
 pub use settings::{
     AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, Jwks, JwksSettings, Listener,
-    OtlpSettings, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings,
-    Upstream, prefetched_units,
+    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+    prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

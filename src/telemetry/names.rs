@@ -162,6 +162,7 @@ pub const LOG_DROPPED: Name = name(
     "Log lines dropped because the log's reader was too slow",
 );
 /// Spans that were dropped.
+#[cfg(any(feature = "otlp", test))]
 pub const OTLP_DROPPED: Name = name(
     "weir_otlp_spans_dropped",
     "Spans dropped because they were more than the collector took",
