@@ -134,7 +134,7 @@ fn a_bucket_is_told_with_its_override_and_no_account_in_its_key() {
         shown,
         json!({
             "limit": "Calls", "subject": "acme", "key": null,
-            "override": {"id": "acme", "comment": "a contract", "until": null},
+            "override": {"id": "acme", "comment": "a contract", "until": null, "origin": "file"},
             "algorithm": "gcra", "burst": 8, "count": 2, "period": "1d",
             "remaining": 7, "retry_in": 0.0, "reset_in": null,
         })
@@ -170,7 +170,7 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
         (
             get("/v1/buckets/Net/2001:db8::/64"),
             404,
-            "a `/` in SUBJECT is written %2F",
+            "a `/` in SUBJECT and ID is written %2F",
         ),
         (post(ACME, "{}"), 405, "GET, HEAD, DELETE"),
         (get(&format!("{ACME}/refund")), 405, "POST"),
@@ -180,7 +180,7 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
             "invalid value",
         ),
         (
-            post(&format!("{ACME}/refund"), &" ".repeat(5000)),
+            post(&format!("{ACME}/refund"), &" ".repeat(10_000)),
             400,
             "length limit",
         ),

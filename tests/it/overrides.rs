@@ -172,6 +172,7 @@ fn operators_are_shown_which_override_a_bucket_has() {
     let shown = bucket(&gateway, "/v1/buckets/L/acme-1:10.1.2.3");
     let expected = json!({
         "id": "acme-*:10.0.0.0/8", "comment": "the office", "until": "2201-01-01T00:00:00Z",
+        "origin": "file",
     });
     assert_eq!(
         (&shown["override"], &shown["burst"]),
