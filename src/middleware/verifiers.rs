@@ -136,7 +136,8 @@ mod tests {
     async fn few_run_at_a_time_and_few_wait() {
         let verifiers = Verifiers::at_most(1);
         let (begun, most) = (Arc::<AtomicUsize>::default(), 1 + QUEUE);
-        let client = |place: usize| IpAddr::from([192, 0, 2, (place % 3) as u8]);
+        let clients = [1, 2, 3].map(|host| IpAddr::from([192, 0, 2, host]));
+        let client = |place: usize| clients[place % 3];
         let (go, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
         let verification = || -> Verification {
@@ -176,7 +177,7 @@ mod tests {
         let places: Vec<_> = (0..)
             .map_while(|low| verifiers.place(network(low)))
             .collect();
-        assert_eq!(places.len(), (1 + QUEUE) / 2);
+        assert_eq!(places.len(), QUEUE.div_ceil(2));
         let other = IpAddr::from([0x2001, 0xdb8, 0, 2, 0, 0, 0, 1]);
         assert!(verifiers.place(other).is_some());
         drop(places);
