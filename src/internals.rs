@@ -3,6 +3,6 @@
 
 pub use crate::app::Layers;
 pub use crate::config::load;
-pub use crate::middleware::{LimitedBody, Metered, TarpitSlots, UpstreamRouter};
+pub use crate::middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 pub use crate::server::{Connection, Draining, Http, HttpSettings, RequestBody, Transport};

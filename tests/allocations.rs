@@ -20,8 +20,8 @@ use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::internals::{
-    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, Transport,
-    Upstream, UpstreamRouter, UpstreamSettings,
+    Connection, Draining, Http, HttpSettings, KnownBans, Layers, Proxy, RequestBody, TarpitSlots,
+    Transport, Upstream, UpstreamRouter, UpstreamSettings,
 };
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
@@ -79,7 +79,8 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics, None)
+    let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
+    Layers::new(&settings, &slots, &bans, &metrics, None)
 }
 
 /// Serves the gateway on `listener`, on the caller's thread.

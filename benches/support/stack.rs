@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
-use weir::internals::{Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
+use weir::internals::{KnownBans, Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
@@ -44,7 +44,8 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics, None)
+    let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
+    Layers::new(&settings, &slots, &bans, &metrics, None)
 }
 
 fn request(path: &str) -> Request<Body> {

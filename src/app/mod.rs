@@ -15,6 +15,7 @@ mod jwks;
 mod otlp;
 mod overrides;
 mod reloads;
+mod shared_bans;
 mod sockets;
 mod stack;
 mod startup_log;
@@ -44,6 +45,7 @@ use self::file_descriptors::FileDescriptors;
 use self::jwks::KeySets;
 use self::overrides::OverrideKeeper;
 use self::reloads::{ProcessState, Reloads, Snapshot, Source};
+use self::shared_bans::SharedBans;
 use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
@@ -51,14 +53,15 @@ pub(crate) use self::stack::refusal;
 use self::stores::Stores;
 use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};
-use crate::middleware::TarpitSlots;
+use crate::middleware::{KnownBans, TarpitSlots};
 use crate::proxy::demo;
 use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
     Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
     supervise,
 };
-use crate::telemetry::{self, LogError, Metrics, Tracer};
+use crate::store::SharedLists;
+use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
 
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -118,7 +121,8 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
             .map(|listener| listener.address)
             .collect();
         let open = OpenSockets::new(inherited, takeover, &addresses)?;
-        serve(source, read.inputs, settings, metrics, open).await
+        let log_level = log.level();
+        serve(source, read.inputs, settings, metrics, log_level, open).await
     })
 }
 
@@ -127,6 +131,7 @@ async fn serve(
     inputs: Inputs,
     settings: Settings,
     metrics: Arc<Metrics>,
+    log_level: LogLevel,
     open: OpenSockets,
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
@@ -146,6 +151,7 @@ async fn serve(
 
     let stores = Stores::new(&settings.process.store, &metrics);
     let tracer = start_tracer(&settings, &metrics)?;
+    let shared_bans = SharedBans::new(KnownBans::default(), stores.clock());
     let process_state = ProcessState {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
@@ -154,6 +160,8 @@ async fn serve(
         metrics: Arc::clone(&metrics),
         clock: stores.clock(),
         tracer: tracer.clone(),
+        bans: shared_bans.known().clone(),
+        refused: Arc::default(),
     };
     let (mut keeper, override_changes) = OverrideKeeper::new(&settings.process, &stores).await?;
     let kept_overrides = keeper.first().await;
@@ -164,12 +172,19 @@ async fn serve(
     let snapshot = Arc::new(snapshot);
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let in_force = snapshots.clone();
-    metrics.upstreams(move || in_force.borrow().upstream_samples());
+    let sampled = snapshots.clone();
+    metrics.upstreams(move || sampled.borrow().upstream_samples());
+    let shared_lists = shared_lists(&stores, &snapshot).await?;
+    // So that standing bans hold from the first request on. If the store is out of reach, they are
+    // learnt of when it is back.
+    let _ = shared_bans.refresh(shared_lists.as_deref()).await;
     let api = admin_api::service(
         snapshots.clone(),
         stores.clone(),
         override_changes,
         Arc::clone(&metrics),
+        log_level,
+        shared_bans.clone(),
         draining.subscribe(),
     );
     let admin = admin(&stores, &key_sets, &acme, &draining, &metrics).with_api(api);
@@ -217,6 +232,7 @@ async fn serve(
     let ended = tokio::select! {
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
         never = sweep(&stores) => match never {},
+        never = follow_bans(&shared_bans, shared_lists, &stores, in_force) => match never {},
         never = reloads.follow_files() => match never {},
         never = keeper.follow(&reloads) => match never {},
     };
@@ -367,6 +383,37 @@ fn admin(
         }
     };
     Admin::new(Arc::clone(metrics), draining.clone(), readiness)
+}
+
+/// What gateways tell each other of bans, if there are any and the store is shared.
+async fn shared_lists(
+    stores: &Stores,
+    snapshot: &Snapshot,
+) -> io::Result<Option<Arc<dyn SharedLists>>> {
+    match snapshot.settings.access.bans.is_empty() {
+        true => Ok(None),
+        false => stores.shared_lists().await,
+    }
+}
+
+/// Tells other gateways of bans, and learns of theirs, once there are any.
+async fn follow_bans(
+    bans: &SharedBans,
+    mut lists: Option<Arc<dyn SharedLists>>,
+    stores: &Stores,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+) -> Infallible {
+    loop {
+        if let Some(lists) = lists {
+            return bans.follow(lists).await;
+        }
+        if snapshots.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        // What the system refused once it may give when the configuration changes again.
+        lists = shared_lists(stores, &snapshot).await.unwrap_or_default();
+    }
 }
 
 /// Sweeps expired buckets, a part at a time, and logs outages that were held back.

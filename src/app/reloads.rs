@@ -27,11 +27,11 @@ use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
 use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings, Stamps};
 use crate::middleware::decoy::Shadow;
-use crate::middleware::{ShadowOf, TarpitSlots};
+use crate::middleware::{KnownBans, ShadowOf, TarpitSlots};
 use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
 use crate::telemetry::{Metrics, ReloadFailed, Tracer, Unchanged, UpstreamSample};
-use crate::time::Clock;
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,11 +51,22 @@ pub(super) struct ProcessState {
     pub(super) acme: AcmeCertificates,
     /// Where requests of the banned are held.
     pub(super) tarpit_slots: TarpitSlots,
+    /// What is known of the banned beside the buckets.
+    pub(super) bans: KnownBans,
     pub(super) metrics: Arc<Metrics>,
     /// The clock by which limits are decided.
     pub(super) clock: Arc<dyn Clock>,
     /// What traces requests, if they are traced.
     pub(super) tracer: Option<Arc<Tracer>>,
+    /// The last load, if it was refused.
+    pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
+}
+
+/// A load whose configuration was refused.
+#[derive(Clone, Debug)]
+pub(super) struct RefusedLoad {
+    pub(super) at: Timestamp,
+    pub(super) errors: String,
 }
 
 /// Identifies a decoy: its route, and for whom it is.
@@ -67,6 +78,7 @@ pub(super) struct Snapshot {
     pub(super) settings: Settings,
     pub(super) layers: Layers,
     pub(super) overrides: Vec<CheckedOverride>,
+    pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     /// What workers know of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
 }
@@ -94,8 +106,9 @@ impl Snapshot {
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
-        let (tarpit_slots, tracer) = (&process.tarpit_slots, process.tracer.clone());
-        let layers = Layers::new(&settings, tarpit_slots, &process.metrics, tracer)
+        let (slots, bans) = (&process.tarpit_slots, &process.bans);
+        let tracer = process.tracer.clone();
+        let layers = Layers::new(&settings, slots, bans, &process.metrics, tracer)
             .redirecting_to_https(process.sockets.redirect_to_https());
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
@@ -115,6 +128,7 @@ impl Snapshot {
             overrides: checked.collect(),
             settings,
             layers,
+            refused: Arc::clone(&process.refused),
         }
     }
 
@@ -298,6 +312,10 @@ impl Reloads {
         let inputs = Arc::new(loaded.inputs);
         let mut files = self.files.borrow_mut();
         files.last = Arc::clone(&inputs);
+        *self.process.refused.lock() = loaded.outcome.as_ref().err().map(|found| RefusedLoad {
+            at: SystemClock.now(),
+            errors: config::without_passwords(&found.to_string()),
+        });
         match loaded.outcome {
             Err(found) => ReloadFailed { cause: &found }.emit(&self.process.metrics),
             Ok(_) if inputs.same_contents(&files.in_force) => {

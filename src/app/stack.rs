@@ -11,9 +11,9 @@ use tower::ServiceBuilder;
 use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Identify,
-    IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer,
-    RequestIdLayer, RequestIds, ResponseFormat, Route, RouteLayer, RoutePolicy, RouteState,
-    TarpitSlots, Trace, TraceLayer, Treatment, UpstreamId, UpstreamRouter,
+    IdentifyLayer, KnownBans, OnDenied, RateLimit, RateLimitLayer, RejectInvalid,
+    RejectInvalidLayer, RequestIdLayer, RequestIds, ResponseFormat, Route, RouteLayer, RoutePolicy,
+    RouteState, TarpitSlots, Trace, TraceLayer, Treatment, UpstreamId, UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -85,16 +85,17 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share. `tarpit_slots` are those of the process.
+    /// Prepares all that workers share. `tarpit_slots` and `bans` are those of the process.
     /// Requests are traced if there is a tracer.
     pub fn new(
         settings: &Settings,
         tarpit_slots: &TarpitSlots,
+        bans: &KnownBans,
         metrics: &Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
         let trace = TraceLayer::new(tracer);
-        let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics);
+        let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let decisions = possible_decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
@@ -308,7 +309,8 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let settings = config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
-        Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics, None)
+        let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
+        Layers::new(&settings, &slots, &bans, &metrics, None)
     }
 
     /// The status that a request gets, from an upstream that answers everything with 200.

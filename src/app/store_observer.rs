@@ -32,6 +32,8 @@ pub(super) struct StoreMetricsObserver {
     acquire: StoreCallMetrics,
     renew: StoreCallMetrics,
     release: StoreCallMetrics,
+    list: StoreCallMetrics,
+    share: StoreCallMetrics,
     failures: LastWarning,
     refusals: LastWarning,
     /// The last state of the clock.
@@ -74,6 +76,8 @@ impl StoreMetricsObserver {
             acquire: call("acquire"),
             renew: call("renew"),
             release: call("release"),
+            list: call("list"),
+            share: call("share"),
             failures: LastWarning::default(),
             refusals: LastWarning::default(),
             clock: Mutex::default(),
@@ -171,6 +175,8 @@ impl Observer for StoreMetricsObserver {
             Call::Acquire => &self.acquire,
             Call::Renew => &self.renew,
             Call::Release => &self.release,
+            Call::List => &self.list,
+            Call::Share => &self.share,
         };
         metrics.called(took, failure.map(StoreError::kind));
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::store_observer::StoreMetricsObserver;
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, Leases, Memory,
-    Observer, OnFailure, Prefetching, Reachability, Redis, Store,
+    DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, KeyScan, Leases,
+    Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, Store,
 };
 use crate::telemetry::Metrics;
 use crate::time::{Clock, SystemClock};
@@ -46,6 +46,10 @@ pub(super) struct AdminStores {
     pub(super) change: Arc<dyn Store>,
     /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
+    /// Lists the keys of buckets; none where the store has hashes in their place.
+    pub(super) scan: Option<Arc<dyn KeyScan>>,
+    /// What all gateways see beside the buckets; none if this process is alone.
+    pub(super) lists: Option<Arc<dyn SharedLists>>,
 }
 
 #[derive(Clone)]
@@ -113,6 +117,8 @@ impl Stores {
                 read: self.memory(),
                 change: self.memory(),
                 leases: self.leases(),
+                scan: None,
+                lists: None,
             }),
             Some(remote) => remote.for_admin(self.memory()).await,
         }
@@ -122,6 +128,15 @@ impl Stores {
     /// on a runtime that lasts as long as the process.
     pub(super) fn for_overrides(&self) -> io::Result<Option<Redis>> {
         self.remote.as_ref().map(Remote::redis).transpose()
+    }
+
+    /// What all gateways see beside the buckets; none if this process is alone. Must be called on a
+    /// runtime that lasts as long as the process.
+    pub(super) async fn shared_lists(&self) -> io::Result<Option<Arc<dyn SharedLists>>> {
+        Ok(match &self.remote {
+            None => None,
+            Some(remote) => remote.for_admin(self.memory()).await?.lists,
+        })
     }
 
     /// The memory store: the only one, or the fallback.
@@ -202,6 +217,8 @@ impl Remote {
         Ok(AdminStores {
             change: Arc::new(self.denial_cached(self.prefetching(&guarded))),
             read: Arc::clone(&guarded) as _,
+            scan: Some(Arc::clone(&guarded) as _),
+            lists: Some(Arc::clone(&guarded) as _),
             leases: guarded,
         })
     }

@@ -4,19 +4,24 @@ use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::app::{AdminClient, AdminError};
+use crate::config::HumanDuration;
 
 /// The variable that has the token where no file is named.
 const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
 
 /// How many subjects are listed where the command does not say.
 const COUNT: u32 = 20;
+
+/// The most items of a page.
+const LARGEST_PAGE: usize = 1000;
 
 /// Where the gateway is.
 #[derive(Args, Debug)]
@@ -89,6 +94,14 @@ pub(super) enum Period {
 /// What to do with a bucket.
 #[derive(Debug, Subcommand)]
 pub(super) enum BucketCommand {
+    /// List the known subjects of a limit, each with what it has left
+    List {
+        /// The limit
+        limit: String,
+
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Show what a subject has left, without spending from it
     Get(BucketArgs),
     /// Make it full
@@ -102,6 +115,17 @@ pub(super) enum BucketCommand {
         #[command(flatten)]
         bucket: BucketArgs,
     },
+}
+
+/// How much to list.
+#[derive(Args, Debug)]
+pub(super) struct ListArgs {
+    /// How many at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    count: usize,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// A bucket.
@@ -120,13 +144,23 @@ pub(super) struct BucketArgs {
 /// What to do with a ban.
 #[derive(Debug, Subcommand)]
 pub(super) enum BanCommand {
+    /// List who is banned, why, and for how long
+    List(ListArgs),
     /// Show a subject's ban, strikes and offences
     Get(BanArgs),
-    /// Ban a subject from now on
+    /// Ban a subject, or every address of a network, from now on
     Add {
-        /// For how long, such as 2h; by default as long as a first ban
-        #[arg(long = "for", value_name = "DURATION")]
+        /// For how long, such as 2h, or `forever`; by default as long as a first ban
+        #[arg(long = "for", value_name = "DURATION", conflicts_with = "until")]
         length: Option<String>,
+
+        /// Until when, such as 2026-12-31
+        #[arg(long, value_name = "DATE")]
+        until: Option<String>,
+
+        /// What to remember of it
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
 
         #[command(flatten)]
         ban: BanArgs,
@@ -141,7 +175,7 @@ pub(super) struct BanArgs {
     /// The ban, as the configuration names it
     ban: String,
 
-    /// The subject
+    /// The subject, or a network such as 203.0.113.0/24
     subject: String,
 
     #[command(flatten)]
@@ -245,6 +279,36 @@ impl AdminArgs {
         client.ask(call.method, &call.path, call.body)
     }
 
+    /// Lists what stands under `items` in the pages of a path, up to `count`, as one page.
+    fn list(
+        &self,
+        config: &Path,
+        path: &str,
+        items: &str,
+        count: usize,
+    ) -> Result<Value, AdminError> {
+        let client = AdminClient::new(config, self.admin, self.token()?)?;
+        let (mut listed, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page_count = (count - listed.len()).clamp(1, LARGEST_PAGE);
+            let path = format!("{path}?count={page_count}{cursor}");
+            let mut page = client.ask(Method::GET, &path, None)?;
+            if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {
+                listed.append(found);
+            }
+            match page.get("next").and_then(Value::as_str) {
+                Some(next) if listed.len() < count => cursor = format!("&cursor={next}"),
+                _ => {
+                    listed.truncate(count);
+                    if let Some(members) = page.as_object_mut() {
+                        members.insert(items.to_owned(), listed.into());
+                    }
+                    return Ok(page);
+                }
+            }
+        }
+    }
+
     fn token(&self) -> Result<Option<String>, AdminError> {
         let Some(file) = &self.token_file else {
             return Ok(std::env::var(TOKEN_VARIABLE).ok());
@@ -308,6 +372,11 @@ impl BucketCommand {
     /// Does it, and shows the bucket.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (bucket, call) = match self {
+            Self::List { limit, list } => {
+                let path = format!("/v1/buckets/{}", encoded(limit));
+                let buckets = list.admin.list(config, &path, "buckets", list.count)?;
+                return Ok(list.admin.print(&buckets, bucket_table));
+            }
             Self::Get(bucket) => (bucket, Call::new(Method::GET, bucket.path())),
             Self::Reset(bucket) => (bucket, Call::new(Method::DELETE, bucket.path())),
             Self::Refund { cost, bucket } => {
@@ -331,13 +400,28 @@ impl BanCommand {
     /// Does it, and shows the ban.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (ban, call) = match self {
+            Self::List(list) => {
+                let bans = list.admin.list(config, "/v1/bans", "bans", list.count)?;
+                return Ok(list.admin.print(&bans, ban_table));
+            }
             Self::Get(ban) => (ban, Call::new(Method::GET, ban.path())),
             Self::Lift(ban) => (ban, Call::new(Method::DELETE, ban.path())),
-            Self::Add { length, ban } => {
+            Self::Add {
+                length,
+                until,
+                comment,
+                ban,
+            } => {
+                let members = [("for", length), ("until", until), ("comment", comment)];
+                let given = members.into_iter().filter_map(|(name, value)| {
+                    let value = value.clone()?;
+                    Some((name.to_owned(), Value::from(value)))
+                });
+                let body: Map<String, Value> = given.collect();
                 let call = Call::new(Method::PUT, ban.path());
-                let call = match length {
-                    Some(length) => call.with_body(json!({ "for": length })),
-                    None => call,
+                let call = match body.is_empty() {
+                    true => call,
+                    false => call.with_body(body.into()),
                 };
                 (ban, call)
             }
@@ -421,12 +505,15 @@ fn encoded(text: &str) -> String {
 
 /// The subjects, a line each.
 fn top_table(answer: &Value) -> String {
-    let none = Vec::new();
-    let subjects = answer["subjects"].as_array().unwrap_or(&none);
-    if subjects.is_empty() {
-        return "no subjects".to_owned();
-    }
-    let rows = subjects.iter().map(|subject| {
+    let heads = [
+        "LIMIT",
+        "SUBJECT",
+        "REQUESTS",
+        "DENIED",
+        "PER SECOND",
+        "USED",
+    ];
+    let rows = rows(answer, "subjects", |subject| {
         let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
         [
             shown(&subject["limit"]),
@@ -437,16 +524,87 @@ fn top_table(answer: &Value) -> String {
             format!("{used:.0}%"),
         ]
     });
-    let heads = [
-        "LIMIT",
-        "SUBJECT",
-        "REQUESTS",
-        "DENIED",
-        "PER SECOND",
-        "USED",
-    ];
-    // Names are to the left, numbers to the right.
-    table(heads, 2, &rows.collect::<Vec<_>>())
+    match rows.is_empty() {
+        true => "no subjects".to_owned(),
+        false => table(heads, 2, &rows),
+    }
+}
+
+/// The buckets, a line each.
+fn bucket_table(answer: &Value) -> String {
+    let heads = ["SUBJECT", "REMAINING", "BURST", "FULL IN"];
+    let rows = rows(answer, "buckets", |bucket| {
+        let burst = bucket.get("burst").or(bucket.get("most"));
+        [
+            shown(&bucket["subject"]),
+            bucket["remaining"].to_string(),
+            burst.map_or_else(String::new, Value::to_string),
+            bucket["reset_in"].as_f64().map_or_else(String::new, span),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no subjects".to_owned(),
+        false => table(heads, 1, &rows) + more(answer),
+    }
+}
+
+/// The bans, a line each.
+fn ban_table(answer: &Value) -> String {
+    let heads = ["BAN", "SUBJECT", "SINCE", "WHY", "ENDS IN"];
+    let rows = rows(answer, "bans", |ban| {
+        [
+            shown(&ban["ban"]),
+            shown(&ban["subject"]),
+            shown(&ban["since"]),
+            why(&ban["why"]),
+            ban["ends_in"].as_f64().map_or("never".to_owned(), span),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no bans".to_owned(),
+        false => table(heads, 4, &rows) + more(answer),
+    }
+}
+
+/// The cause of a ban, in words.
+fn why(cause: &Value) -> String {
+    let by = cause["by"].as_str().unwrap_or_default();
+    if by == "operator" {
+        let comment = match &cause["comment"] {
+            Value::String(comment) => format!(": {}", comment.escape_debug()),
+            _ => String::new(),
+        };
+        return shown(&cause["name"]) + &comment;
+    }
+    let what = match &cause[by] {
+        Value::String(what) => what.escape_debug().to_string(),
+        what => what.to_string(),
+    };
+    format!("{by} {what}, strikes: {}", cause["strikes"])
+}
+
+/// Says that there are others.
+fn more(answer: &Value) -> &'static str {
+    match answer["next"].is_null() {
+        true => "",
+        false => "and others; see --count\n",
+    }
+}
+
+fn span(seconds: f64) -> String {
+    // A duration has no form for parts of a second that is as short.
+    let seconds = Duration::try_from_secs_f64(seconds.ceil());
+    let span = seconds.map(|span| HumanDuration(span).to_string());
+    span.unwrap_or_default()
+}
+
+fn rows<const N: usize>(
+    answer: &Value,
+    items: &str,
+    row: impl Fn(&Value) -> [String; N],
+) -> Vec<[String; N]> {
+    let items = answer[items].as_array();
+    items.into_iter().flatten().map(row).collect()
 }
 
 /// How many overrides an answer is about.
@@ -599,6 +757,35 @@ mod tests {
         SearchesPerAccount  a\u{1b}[2J          5       0        0.08   50%
         ");
         assert_eq!(top_table(&json!({ "subjects": [] })), "no subjects");
+    }
+
+    #[test]
+    fn bans_and_buckets_are_lines_with_nothing_that_a_terminal_obeys() {
+        let ban = |subject: &str, ends_in: Value, why: Value| {
+            json!({
+                "ban": "abusers", "subject": subject, "since": "2026-11-22T14:00:00Z",
+                "ends_in": ends_in, "why": why,
+            })
+        };
+        let limit = json!({"by": "limit", "limit": "Logins", "strikes": 10, "offence": 1});
+        let operator = json!({"by": "operator", "name": "alice", "comment": "a\u{1b}[2J"});
+        let bans = [
+            ban("203.0.113.9", json!(5400.2), limit),
+            ban("198.51.100.0/24", Value::Null, operator),
+        ];
+        insta::assert_snapshot!(ban_table(&json!({"bans": bans, "next": null})), @r"
+        BAN      SUBJECT          SINCE                 WHY                        ENDS IN
+        abusers  203.0.113.9      2026-11-22T14:00:00Z  limit Logins, strikes: 10  1h30m1s
+        abusers  198.51.100.0/24  2026-11-22T14:00:00Z  alice: a\u{1b}[2J            never
+        ");
+        let bucket = json!({"subject": "a\nb", "remaining": 3, "burst": 20, "reset_in": 60.0});
+        let buckets = json!({"buckets": [bucket], "next": "more"});
+        insta::assert_snapshot!(bucket_table(&buckets), @r"
+        SUBJECT  REMAINING  BURST  FULL IN
+        a\nb             3     20       1m
+        and others; see --count
+        ");
+        assert_eq!(ban_table(&json!({"bans": []})), "no bans");
     }
 
     #[test]

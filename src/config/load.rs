@@ -127,6 +127,7 @@ fn read_from(
     let outcome = match fit {
         Ok(settings) => Ok(Settings {
             overrides: files.overrides,
+            files: files.texts,
             warnings: files.diagnostics,
             ..settings
         }),
@@ -155,6 +156,8 @@ struct Loader {
     /// The overrides in force, and those of this configuration; empty when there are none.
     in_force: Arc<str>,
     overrides: Arc<str>,
+    /// The texts that were read.
+    texts: Vec<(String, Arc<str>)>,
     /// The file that these are read from when they are those.
     retained: Option<FileId>,
 }
@@ -337,6 +340,7 @@ impl Loader {
     /// Reads a file; none when there is nothing in it.
     fn read<T: DeserializeOwned>(&mut self, path: &Path, text: &str) -> Lowered<Option<T>> {
         let file = display_name(path);
+        self.texts.push((file.clone(), text.into()));
         let mut document =
             Document::parse(self.sources.next_id(), &file, text, &mut self.diagnostics);
         let read = document.read(&mut self.diagnostics);

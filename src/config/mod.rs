@@ -16,6 +16,7 @@ mod load;
 mod lowering;
 mod routes;
 mod settings;
+mod shown;
 mod suggestions;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -40,4 +41,5 @@ pub use settings::{
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
 pub(crate) use diagnostics::pluralized;
+pub(crate) use shown::without_passwords;
 pub(crate) use suggestions::suggest;

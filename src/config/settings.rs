@@ -23,6 +23,7 @@ use crate::rules::{
 use crate::server::{Certificates, HttpSettings};
 use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
+use crate::time::Timestamp;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -75,6 +76,10 @@ pub struct Settings {
     pub(super) override_rules: HashMap<String, OverrideRules>,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
+    /// The files of the configuration in YAML, as they are written: their names and texts.
+    pub(super) files: Vec<(String, Arc<str>)>,
+    /// When they were read.
+    pub loaded_at: Timestamp,
     /// What is doubtful about the configuration.
     pub warnings: Diagnostics,
 }

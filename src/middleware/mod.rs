@@ -88,7 +88,10 @@ use http::Extensions;
 #[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
-pub use bans::{AccessControl, AccessSettings, BanPolicy, Tarpit, TarpitSlots, Treatment};
+pub use bans::{
+    AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, StrikeCause, Tarpit,
+    TarpitSlots, Treatment,
+};
 #[cfg(feature = "gateway")]
 pub use body_limit::LimitedBody;
 #[cfg(feature = "gateway")]

@@ -11,8 +11,8 @@ use super::need::Rate;
 use crate::config::{self, Diagnostics, Settings};
 use crate::limit::Quota;
 use crate::middleware::{
-    AccessControl, HeaderForms, OnDenied, Rejection, RouteAction, RoutePolicy, RouteState,
-    TarpitSlots,
+    AccessControl, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
+    RouteState, TarpitSlots,
 };
 use crate::rules::{
     AccountRules, Cost, HashKey, KeySource, Limit, LimitUse, RouteMatcher, RouteTable, SpendWhen,
@@ -193,7 +193,8 @@ impl Ruleset {
     /// The lists and bans.
     pub fn access(&self, metrics: &Metrics) -> AccessControl {
         let tarpits = TarpitSlots::new(metrics.bans());
-        AccessControl::new(self.settings.access.clone(), &tarpits, metrics)
+        let known = KnownBans::default();
+        AccessControl::new(self.settings.access.clone(), &tarpits, metrics, &known)
     }
 
     /// The states of all routes, and then that of none.

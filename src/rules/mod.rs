@@ -69,7 +69,7 @@ pub use account::{Account, AccountRules, AccountSource, AccountWildcards, Verifi
 pub use anchored_regex::AnchoredRegex;
 #[cfg(feature = "gateway")]
 pub use anchored_regex::RegexError;
-pub use ban::{Ban, BanSchedule, BanScheduleError};
+pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingBans};
 #[cfg(feature = "gateway")]
 pub use basic_auth::{BasicAuth, BasicAuthError};
 #[cfg(feature = "gateway")]

@@ -206,8 +206,9 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
 }
 
 fn not_found(path: &str) -> Response<Full<Bytes>> {
-    let detail =
-        format!("There is /livez, /readyz, /metrics, /v1/buckets and /v1/top here, but no {path}.");
+    let detail = format!(
+        "There is /livez, /readyz, /metrics and the admin API below /v1/ here, but no {path}."
+    );
     Problem::new(StatusCode::NOT_FOUND, detail).into_response()
 }
 

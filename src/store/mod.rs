@@ -113,6 +113,66 @@ pub trait Remote: Store + HealthCheck {
     fn guard_nodes(&self, _: GuardSettings, _: &Arc<Reachability>) {}
 }
 
+/// A store that has the keys of its buckets, and can list them.
+pub trait KeyScan: Send + Sync + 'static {
+    /// The next keys of buckets that begin with `prefix`, sorted, each once. There may be none of them
+    /// among those that the store went through, and a key may be shown again at another position.
+    /// A bucket that is there from the first position to the last is shown.
+    fn scan(&self, prefix: &str, from: ScanPosition) -> StoreFuture<ScannedKeys>;
+}
+
+/// A store that keeps lists of texts beside the buckets, for all gateways to see.
+pub trait SharedLists: Send + Sync + 'static {
+    /// Adds entries to a list, and removes texts from it, and entries that have ended by `now`: all
+    /// at once. An entry whose text is there already gets the new end.
+    fn change(
+        &self,
+        list: &str,
+        add: Vec<SharedEntry>,
+        remove: Vec<String>,
+        now: Timestamp,
+    ) -> StoreFuture<()>;
+
+    /// A number that another call of [`SharedLists::change`] changes.
+    fn version(&self, list: &str) -> StoreFuture<u64>;
+
+    /// At most `count` entries that end at a moment or later, in their order, without the first ones.
+    fn entries(
+        &self,
+        list: &str,
+        from: u64,
+        skip: usize,
+        count: usize,
+    ) -> StoreFuture<Vec<SharedEntry>>;
+}
+
+/// An entry of a list. They are ordered by their ends, and then by their texts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedEntry {
+    /// When it ends, in milliseconds since the Unix epoch; the greatest number is never.
+    pub until: u64,
+    /// What it says.
+    pub text: String,
+}
+
+/// How far a store has been gone through; the default is the beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanPosition {
+    /// Where, by the count of the store.
+    pub position: u64,
+    /// In which of its nodes, if it has several.
+    pub node: String,
+}
+
+/// Some keys of buckets, as [`BucketKey`](crate::limit::BucketKey)s are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScannedKeys {
+    /// The keys.
+    pub keys: Vec<String>,
+    /// Where to go on; none when the store was gone through to its end.
+    pub next: Option<ScanPosition>,
+}
+
 /// A shared store is a store.
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {

@@ -29,6 +29,10 @@ pub enum Call {
     Renew,
     /// To take back the places of requests that are over.
     Release,
+    /// To list what it has.
+    List,
+    /// To tell other gateways of bans, or this one what others have changed.
+    Share,
 }
 
 /// Is told how a remote store does, to log and count it.

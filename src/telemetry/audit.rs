@@ -38,8 +38,8 @@ pub struct BanSet<'a> {
     pub ban: &'a str,
     /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
-    /// For how long.
-    pub length: Duration,
+    /// For how long; none is for good.
+    pub length: Option<Duration>,
     /// Who did.
     pub by: &'a str,
 }
@@ -51,6 +51,17 @@ pub struct BanLifted<'a> {
     pub ban: &'a str,
     /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
+    /// Who did.
+    pub by: &'a str,
+}
+
+/// An operator set the level of the log, or restored that of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLevelSet<'a> {
+    /// The level.
+    pub level: &'a str,
+    /// When the configured one holds again.
+    pub until: Option<&'a str>,
     /// Who did.
     pub by: &'a str,
 }
@@ -106,7 +117,7 @@ impl BanSet<'_> {
         let Self {
             ban, subject, by, ..
         } = *self;
-        let duration_s = self.length.as_secs_f64();
+        let duration_s = self.length.map(|length| length.as_secs_f64());
         info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
     }
 }
@@ -116,6 +127,14 @@ impl BanLifted<'_> {
     pub fn emit(&self) {
         let Self { ban, subject, by } = *self;
         info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
+    }
+}
+
+impl LogLevelSet<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { level, until, by } = *self;
+        info!(target: AUDIT_TARGET, by, level, until, "log level set");
     }
 }
 

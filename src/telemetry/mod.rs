@@ -36,7 +36,7 @@ pub(crate) use access_log::{
     LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
 };
 pub(crate) use audit::{
-    BanLifted, BanSet, BucketRefunded, BucketReset, OverrideDeleted, OverrideSet,
+    BanLifted, BanSet, BucketRefunded, BucketReset, LogLevelSet, OverrideDeleted, OverrideSet,
 };
 pub(crate) use events::{
     AcceptFailed, BanBegun, CertificateObtained, CertificateUnavailable, Drained, Draining,
@@ -45,7 +45,9 @@ pub(crate) use events::{
     StoreFlapped, StoreNodeLeft, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
-pub(crate) use logging::{LogError, LogFormat, LogSettings, Template, install};
+pub(crate) use logging::{
+    LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install,
+};
 pub(crate) use metrics::{
     AcmeMetrics, GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics,
     UpstreamSample, UpstreamServerSample,

@@ -408,7 +408,7 @@ fn operators_see_set_and_lift_bans() {
     let abuser = get("/").with("x-forwarded-for", "203.0.113.9");
     let nothing = serde_json::json!({
         "ban": "abusers", "subject": "203.0.113.9", "key": ":ban:abusers:203.0.113.9",
-        "banned": false, "ends_in": 0.0, "strikes": 0, "offences": 0,
+        "banned": false, "ends_in": 0.0, "strikes": 0, "offences": 0, "standing": null,
     });
     assert_eq!(operated(&one, get(ABUSER)), nothing);
 
@@ -439,12 +439,29 @@ fn what_operators_cannot_ask_of_bans_is_refused_with_a_remedy() {
     let gateway = setup(&upstream, ABUSERS).key(SENT).start();
     for (request, status, detail) in [
         (get("/v1/bans/abuser/203.0.113.9"), 404, "did you mean"),
-        (get("/v1/bans/abusers"), 404, "/v1/bans/BAN/SUBJECT"),
+        (get("/v1/bans/abusers"), 404, "/v1/bans/{ban}/{subject}"),
         (get("/v1/bans/abusers/acme"), 400, "is not an address"),
         (post(ABUSER, "{}"), 405, "GET, HEAD, PUT, DELETE"),
-        (put(ABUSER, "{\"for\": \"2d\"}"), 400, "at most 1d"),
+        (get("/v1/bans/abusers/0.0.0.0%2F0"), 400, "all addresses"),
+        (
+            get("/v1/bans/abusers/203.0.113.9%2F24"),
+            400,
+            "write 203.0.113.0/24",
+        ),
         (put(ABUSER, "{\"for\": \"2\"}"), 400, "has no unit"),
-        (put(ABUSER, "{\"until\": \"2h\"}"), 400, "unknown field"),
+        (put(ABUSER, "{\"until\": \"2h\"}"), 400, "is not a date"),
+        (
+            put(ABUSER, "{\"until\": \"2001-01-01\"}"),
+            400,
+            "over already",
+        ),
+        (
+            put(ABUSER, "{\"for\": \"1h\", \"until\": \"2099-01-01\"}"),
+            400,
+            "both there",
+        ),
+        (put(ABUSER, "{\"length\": \"2h\"}"), 400, "unknown field"),
+        (get("/v1/bans?ban=abusers"), 400, "cursor=NEXT"),
     ] {
         let response = gateway.admin(&request.with("host", "localhost"));
         let text = response.text();

@@ -166,11 +166,11 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
         ),
         (get("/v1/buckets/Net/acme"), 400, "is not an address"),
         (get("/v1/buckets/Net/"), 400, "the id is empty"),
-        (get("/v1/other"), 404, "/v1/buckets/LIMIT/SUBJECT"),
+        (get("/v1/other"), 404, "/v1/buckets/{limit}/{subject}"),
         (
             get("/v1/buckets/Net/2001:db8::/64"),
             404,
-            "a `/` in SUBJECT and ID is written %2F",
+            "a `/` in a parameter is written %2F",
         ),
         (post(ACME, "{}"), 405, "GET, HEAD, DELETE"),
         (get(&format!("{ACME}/refund")), 405, "POST"),

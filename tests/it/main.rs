@@ -17,6 +17,7 @@ mod acme;
 mod addresses;
 mod admin;
 mod algorithms;
+mod ban_lists;
 mod bans;
 mod basic_auth;
 mod boulder;
@@ -43,8 +44,10 @@ mod https;
 mod in_flight;
 mod jwks;
 mod limits;
+mod listings;
 mod logs;
 mod memory;
+mod openapi;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod override_api;

@@ -3,7 +3,7 @@
 use crate::support::*;
 
 /// All nodes are named, so that any of them may be gone.
-fn store(cluster: &RedisCluster, on_failure: &str) -> String {
+pub(crate) fn store(cluster: &RedisCluster, on_failure: &str) -> String {
     let nodes: Vec<_> = cluster
         .urls()
         .iter()

@@ -17,8 +17,8 @@ use http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, request};
 
+use super::endpoint;
 use super::error::ApiError;
-use super::explain;
 use crate::config::AdminToken;
 
 /// Who sent a request, for the log of changes: the name of a token, or the address of this machine.
@@ -60,7 +60,7 @@ pub(super) fn check(
 
 /// Whether a request changes nothing.
 fn only_asks(head: &request::Parts) -> bool {
-    matches!(head.method, Method::GET | Method::HEAD) || head.uri.path() == explain::PATH
+    matches!(head.method, Method::GET | Method::HEAD) || head.uri.path() == endpoint::EXPLAIN
 }
 
 /// The token of `Authorization: Bearer`.

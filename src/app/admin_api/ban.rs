@@ -1,8 +1,10 @@
-//! The ban of one subject: finds, shows, sets and lifts it.
+//! Bans: those of all, page by page; and that of one subject or network, found, shown, set and lifted.
 
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use http::Method;
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::smallvec;
@@ -10,24 +12,44 @@ use smallvec::smallvec;
 use super::authorization::Operator;
 use super::bucket::with_warning;
 use super::error::ApiError;
-use super::request::{BANS, parse_body, read_body, segments};
+use super::request::{Cursor, Page, parse_body, read_body};
+use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, millis, moment};
 use crate::app::stores::AdminStores;
-use crate::config::{HumanDuration, Settings, suggest};
-use crate::limit::{Batch, BucketKey, Decision};
-use crate::rules::Ban;
+use crate::config::{HumanDuration, Settings, Until, suggest};
+use crate::limit::{Batch, BucketKey, Decision, Mode, Transaction};
+use crate::middleware::{BanCause, BegunBan};
+use crate::rules::{Ban, Banned};
 use crate::server::RequestBody;
-use crate::store::{Outcome, StoreError};
+use crate::store::{Outcome, SharedEntry, StoreError};
 use crate::telemetry::{BanLifted, BanSet};
 use crate::time::{Nanos, Timestamp};
 
 /// An example of the body that sets a ban.
-const FORM: &str = "{\"for\": \"1h\"}";
+const FORM: &str = "{\"for\": \"1h\"}, {\"for\": \"forever\"} or {\"until\": \"2026-12-31\"}";
 
-/// A subject of a ban in force.
+/// The length of a ban that does not end.
+const FOREVER: &str = "forever";
+
+/// More characters of a comment are refused.
+const LONGEST_COMMENT: usize = 200;
+
+/// How far the end of a ban may be from what a list says of it.
+const SAME_END_MILLIS: u64 = 1000;
+
+/// How long a page of bans is looked for.
+const LONGEST_SEARCH: Duration = Duration::from_secs(1);
+
+/// How many bans are looked at at once.
+const AT_ONCE: usize = 32;
+
+/// Where a page of the list goes on: among standing bans first, then among those that have begun.
+const BEGUN: &str = "begun";
+
+/// A subject of a ban in force, or a network.
 pub(super) struct BanTarget<'s> {
     ban: &'s Ban,
     id: String,
-    subject: BucketKey,
+    banned: Banned,
 }
 
 /// What is to be done.
@@ -35,122 +57,472 @@ pub(super) enum Act {
     Show,
     /// Deletes the subject's ban, strikes and offences.
     Lift,
-    /// Bans it for this long from now on.
-    Set(Duration),
+    /// Bans it from now on.
+    Set(Term),
+}
+
+/// How long a ban is, and why.
+pub(super) struct Term {
+    /// None is for good.
+    length: Option<Duration>,
+    comment: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Setting {
     #[serde(rename = "for")]
-    length: String,
+    length: Option<String>,
+    until: Option<String>,
+    comment: Option<String>,
+}
+
+/// What bans are changed and listed by.
+#[derive(Clone, Copy)]
+pub(super) struct BanStores<'s> {
+    pub(super) stores: &'s AdminStores,
+    pub(super) shared: &'s SharedBans,
+    pub(super) now: Timestamp,
 }
 
 impl<'s> BanTarget<'s> {
-    /// The subject that a path names; none if it is not the path of a ban.
-    pub(super) fn find(settings: &'s Settings, path: &str) -> Result<Option<Self>, ApiError> {
-        let Some(segments) = segments(path, BANS) else {
-            return Ok(None);
+    /// The subject or network with this id of the ban with this name.
+    pub(super) fn find(settings: &'s Settings, name: &str, id: &str) -> Result<Self, ApiError> {
+        let Some(ban) = ban_named(settings, name) else {
+            let bans = settings.access.bans.iter();
+            return Err(ApiError::NoSuchBan {
+                name: name.to_owned(),
+                help: suggest(name, bans.map(|policy| &**policy.ban.name())),
+            });
         };
-        let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| ApiError::NoSuchPath)?;
-        let bans = || settings.access.bans.iter().map(|policy| &*policy.ban);
-        let Some(ban) = bans().find(|ban| **ban.name() == *name) else {
-            let help = suggest(&name, bans().map(|ban| &**ban.name()));
-            return Err(ApiError::NoSuchBan { name, help });
-        };
-        let subject = ban.subject_of(&id)?;
-        Ok(Some(Self { ban, id, subject }))
+        Ok(Self {
+            ban,
+            id: id.to_owned(),
+            banned: ban.banned(id)?,
+        })
     }
 
-    pub(super) async fn act(&self, method: &Method, body: RequestBody) -> Result<Act, ApiError> {
+    pub(super) async fn act(
+        &self,
+        method: &Method,
+        body: RequestBody,
+        now: Timestamp,
+    ) -> Result<Act, ApiError> {
         match *method {
-            Method::GET | Method::HEAD => Ok(Act::Show),
             Method::DELETE => Ok(Act::Lift),
-            Method::PUT => self.length(&read_body(body, FORM).await?).map(Act::Set),
-            _ => Err(ApiError::Method("GET, HEAD, PUT, DELETE")),
+            Method::PUT => self.term(&read_body(body, FORM).await?, now).map(Act::Set),
+            _ => Ok(Act::Show),
         }
     }
 
-    /// The length that the body asks for, or that of a first ban if it is empty.
-    fn length(&self, body: &[u8]) -> Result<Duration, ApiError> {
-        let (first, longest) = (self.ban.schedule().first(), self.ban.schedule().longest());
+    /// The term that the body asks for, or that of a first ban if it is empty.
+    fn term(&self, body: &[u8], now: Timestamp) -> Result<Term, ApiError> {
+        let first = Some(self.ban.schedule().first());
         if body.is_empty() {
-            return Ok(first);
+            let comment = None;
+            return Ok(Term {
+                length: first,
+                comment,
+            });
         }
         let setting: Setting = parse_body(body, FORM)?;
         let refused = |cause: String| ApiError::Body { form: FORM, cause };
-        let HumanDuration(length) = setting
-            .length
-            .parse()
-            .map_err(|cause: crate::config::HumanDurationError| refused(cause.to_string()))?;
-        if length.is_zero() || length > longest {
-            let longest = HumanDuration(longest);
-            let cause = format!("the duration must be greater than 0 and at most {longest}");
+        let length = match (setting.length.as_deref(), setting.until.as_deref()) {
+            (Some(_), Some(_)) => {
+                return Err(refused("`for` and `until` are both there".to_owned()));
+            }
+            (None, None) => first,
+            (Some(FOREVER), None) => None,
+            (Some(length), None) => {
+                let length = length.parse().map(|HumanDuration(length)| length);
+                Some(length.map_err(|cause| refused(cause.to_string()))?)
+            }
+            (None, Some(until)) => {
+                let until = until.parse().map(|Until(until)| until);
+                let until = until.map_err(|cause| refused(cause.to_string()))?;
+                Some(until.since(now).into())
+            }
+        };
+        if length.is_some_and(|length| length.is_zero()) {
+            return Err(refused("the ban would be over already".to_owned()));
+        }
+        let comment = setting.comment.as_ref();
+        if comment.is_some_and(|comment| comment.chars().count() > LONGEST_COMMENT) {
+            let cause = format!("the comment has more than {LONGEST_COMMENT} characters");
             return Err(refused(cause));
         }
-        Ok(length)
+        let comment = setting.comment;
+        Ok(Term { length, comment })
     }
 
     pub(super) async fn change(
         &self,
-        stores: &AdminStores,
+        by: BanStores<'_>,
         act: &Act,
         operator: &Operator,
-        now: Timestamp,
     ) -> Result<(), ApiError> {
-        let (ban, subject) = (&**self.ban.name(), self.subject.as_str());
-        let by = operator.name();
-        match *act {
-            Act::Show => {}
-            Act::Lift => {
-                stores.change.reset(self.ban.keys(&self.subject)).await?;
-                BanLifted { ban, subject, by }.emit();
-            }
-            Act::Set(length) => {
-                let key = self.ban.ban_key(&self.subject);
-                stores.change.reset(smallvec![key]).await?;
-                let begin = self.ban.begin(&self.subject, length);
-                stores.change.decide(smallvec![begin], now).await?;
-                // So that this process knows of the ban at once, as if it had begun it itself.
-                let check = self.ban.check(&self.subject);
-                stores.change.decide(smallvec![check], now).await?;
-                BanSet {
-                    ban,
-                    subject,
-                    length,
-                    by,
-                }
-                .emit();
-            }
+        match act {
+            Act::Show => Ok(()),
+            Act::Lift => self.lift(by, operator).await,
+            Act::Set(term) => self.set(by, term, operator).await,
         }
+    }
+
+    async fn lift(&self, by: BanStores<'_>, operator: &Operator) -> Result<(), ApiError> {
+        self.set_standing(by, None).await?;
+        if let Some(subject) = self.subject() {
+            let keys = self.ban.keys(&subject);
+            by.stores.change.reset(keys).await?;
+        }
+        BanLifted {
+            ban: self.ban.name(),
+            subject: &self.as_listed(),
+            by: operator.name(),
+        }
+        .emit();
         Ok(())
     }
 
-    /// The state of the subject as JSON; times are in seconds.
-    pub(super) async fn to_json(
+    async fn set(
         &self,
-        stores: &AdminStores,
-        now: Timestamp,
-    ) -> Result<Value, ApiError> {
-        let peek: Batch = self.ban.peek(&self.subject);
-        let Outcome { decisions, .. } = stores.read.decide(peek, now).await?;
+        by: BanStores<'_>,
+        term: &Term,
+        operator: &Operator,
+    ) -> Result<(), ApiError> {
+        let longest = self.ban.schedule().longest();
+        let fits = term.length.filter(|length| *length <= longest);
+        match self.subject().zip(fits) {
+            Some((subject, length)) => {
+                self.begin(by, &subject, length, term, operator).await?;
+                self.set_standing(by, None).await?;
+            }
+            None => {
+                let end = |length: Duration| millis(by.now + Nanos::from(length));
+                let standing = StandingBan {
+                    ban: self.ban.name().to_string(),
+                    of: self.as_listed(),
+                    is_network: matches!(self.banned, Banned::Network(_)),
+                    since: millis(by.now),
+                    until: term.length.map(end),
+                    by: operator.name().to_owned(),
+                    comment: term.comment.clone(),
+                };
+                self.set_standing(by, Some(standing)).await?;
+            }
+        }
+        BanSet {
+            ban: self.ban.name(),
+            subject: &self.as_listed(),
+            length: term.length,
+            by: operator.name(),
+        }
+        .emit();
+        Ok(())
+    }
+
+    /// Bans a subject by its bucket.
+    async fn begin(
+        &self,
+        by: BanStores<'_>,
+        subject: &BucketKey,
+        length: Duration,
+        term: &Term,
+        operator: &Operator,
+    ) -> Result<(), ApiError> {
+        let (change, now) = (&by.stores.change, by.now);
+        change.reset(smallvec![self.ban.ban_key(subject)]).await?;
+        let begin = self.ban.begin(subject, length);
+        change.decide(smallvec![begin], now).await?;
+        // So that this process knows of the ban at once, as if it had begun it itself.
+        let check = self.ban.check(subject);
+        change.decide(smallvec![check], now).await?;
+        by.shared.known().begun(BegunBan {
+            ban: self.ban.name().clone(),
+            subject: subject.as_str().to_owned(),
+            since: now,
+            until: now + Nanos::from(length),
+            cause: BanCause::Operator {
+                name: operator.name().into(),
+                comment: term.comment.as_deref().map(Into::into),
+            },
+        });
+        Ok(())
+    }
+
+    async fn set_standing(
+        &self,
+        by: BanStores<'_>,
+        set: Option<StandingBan>,
+    ) -> Result<(), ApiError> {
+        let (lists, name) = (by.stores.lists.as_deref(), self.ban.name());
+        by.shared.change(lists, name, &self.banned, set).await?;
+        Ok(())
+    }
+
+    /// The subject's key, unless it is a network.
+    fn subject(&self) -> Option<BucketKey> {
+        match &self.banned {
+            Banned::Subject(subject) => Some(subject.as_str().into()),
+            Banned::Network(_) => None,
+        }
+    }
+
+    /// Who is banned, where what may be a secret is hashed.
+    fn as_listed(&self) -> String {
+        match &self.banned {
+            Banned::Subject(subject) => subject.clone(),
+            Banned::Network(network) => network.to_string(),
+        }
+    }
+
+    /// The state of the subject as JSON; times are in seconds.
+    pub(super) async fn to_json(&self, by: BanStores<'_>) -> Result<Value, ApiError> {
+        by.shared.refresh(by.stores.lists.as_deref()).await?;
+        let standing = by.shared.standing();
+        let standing = standing.iter().find(|ban| self.is_banned_by(ban));
+        let standing_left = standing.map(|ban| match ban.until {
+            Some(until) => moment(until).since(by.now),
+            None => Nanos::NEVER,
+        });
+        let standing = standing.map(|ban| {
+            json!({
+                "subject": self.shown(&ban.of, ban.is_network),
+                "since": shown(ban.since),
+                "until": ban.until.map(shown),
+                "by": ban.by,
+                "comment": ban.comment,
+            })
+        });
+        let Some(subject) = self.subject() else {
+            return Ok(json!({
+                "ban": &**self.ban.name(),
+                "subject": self.id,
+                "banned": standing.is_some(),
+                "ends_in": standing_left.map_or(Some(0.0), finite_seconds),
+                "standing": standing,
+            }));
+        };
+        let peek: Batch = self.ban.peek(&subject);
+        let Outcome { decisions, .. } = by.stores.read.decide(peek, by.now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // Without a fallback, a store decides or fails.
         let refused = || ApiError::Store(StoreError::OutOfReach);
         let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
         let offences = next();
+        let left = standing_left.unwrap_or(Nanos::ZERO).max(held.reset_in);
         let state = json!({
             "ban": &**self.ban.name(),
             "subject": self.id,
-            "key": self.ban.ban_key(&self.subject).as_str(),
-            "banned": !held.reset_in.is_zero(),
-            "ends_in": seconds(held.reset_in),
+            "key": self.ban.ban_key(&subject).as_str(),
+            "banned": !left.is_zero(),
+            "ends_in": finite_seconds(left),
             "strikes": taken(self.ban.strikes().burst().get(), &strikes),
             "offences": offences.map(|decision| taken(self.ban.schedule().lengths().len() as u64, &decision)),
+            "standing": standing,
         });
         Ok(with_warning(state, self.ban.id_warning(&self.id)))
     }
+
+    /// Whether a standing ban holds for it: for itself, or for a network that it is in.
+    fn is_banned_by(&self, standing: &StandingBan) -> bool {
+        let is_in = || {
+            let outer: Option<IpNet> = standing.of.parse().ok();
+            let network = self.as_listed().parse::<IpNet>();
+            let address = || self.as_listed().parse::<IpAddr>().map(IpNet::from).ok();
+            let inner = network.ok().or_else(address);
+            outer
+                .zip(inner)
+                .is_some_and(|(outer, inner)| outer.contains(&inner))
+        };
+        standing.is_of(self.ban.name(), &self.banned)
+            || standing.is_network && standing.ban == **self.ban.name() && is_in()
+    }
+
+    fn shown(&self, of: &str, is_network: bool) -> String {
+        match is_network {
+            true => of.to_owned(),
+            false => self.ban.id_of(of),
+        }
+    }
+}
+
+fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
+    let mut bans = settings.access.bans.iter().map(|policy| &*policy.ban);
+    bans.find(|ban| **ban.name() == *name)
+}
+
+/// A page of all bans that hold.
+pub(super) async fn list(
+    settings: &Settings,
+    page: &Page,
+    by: BanStores<'_>,
+) -> Result<Value, ApiError> {
+    let cursor = page.cursor.clone().unwrap_or_default();
+    let mut bans = Vec::new();
+    if cursor.node != BEGUN {
+        by.shared.refresh(by.stores.lists.as_deref()).await?;
+        let standing = by.shared.standing();
+        let behind = standing.iter().filter(|ban| place(ban) > cursor.after);
+        let mut behind = behind.peekable();
+        for ban in behind.by_ref().take(page.count) {
+            bans.push(describe_standing(settings, ban, by.now));
+        }
+        if bans.len() == page.count && behind.peek().is_some() {
+            let last = standing.iter().filter(|ban| place(ban) > cursor.after);
+            let last = last.take(page.count).last();
+            let next = last.map(|last| Cursor {
+                after: place(last),
+                ..Cursor::default()
+            });
+            return Ok(listed(&bans, next));
+        }
+    }
+    let from = match cursor.node.as_str() {
+        BEGUN => cursor,
+        _ => Cursor {
+            node: BEGUN.to_owned(),
+            ..Cursor::default()
+        },
+    };
+    let next = list_begun(settings, &mut bans, from, page.count, by).await?;
+    Ok(listed(&bans, next))
+}
+
+/// Adds bans that have begun, until there are `count`, and returns where the next page begins.
+async fn list_begun(
+    settings: &Settings,
+    bans: &mut Vec<Value>,
+    mut from: Cursor,
+    count: usize,
+    by: BanStores<'_>,
+) -> Result<Option<Cursor>, ApiError> {
+    let (began, lists) = (Instant::now(), by.stores.lists.as_deref());
+    loop {
+        // One more than has room says whether there is a next page.
+        let room = count - bans.len();
+        let most = (room + 1).min(AT_ONCE);
+        let behind = (from.position, from.after.as_str());
+        let (found, is_last) = by.shared.begun(lists, behind, most).await?;
+        let last = found.last().cloned();
+        let (holding, stale) = check(settings, found, by).await?;
+        by.shared.forget(lists, stale).await?;
+        for checked in holding {
+            if bans.len() == count {
+                return Ok(Some(from));
+            }
+            from.position = checked.entry.until;
+            from.after = checked.entry.text;
+            bans.extend(checked.described);
+        }
+        if is_last {
+            return Ok(None);
+        }
+        if let Some(last) = last {
+            from.position = last.until;
+            from.after = last.text;
+        }
+        if began.elapsed() > LONGEST_SEARCH {
+            return Ok(Some(from));
+        }
+    }
+}
+
+/// An entry, described if its ban holds and is of this configuration.
+struct Checked {
+    entry: SharedEntry,
+    described: Option<Value>,
+}
+
+/// Which entries are of bans that hold, in their order, and the texts of those that are not.
+async fn check(
+    settings: &Settings,
+    entries: Vec<SharedEntry>,
+    by: BanStores<'_>,
+) -> Result<(Vec<Checked>, Vec<String>), ApiError> {
+    let parsed = |entry: &SharedEntry| -> Option<BegunEntry> {
+        let begun: BegunEntry = serde_json::from_str(&entry.text).ok()?;
+        ban_named(settings, &begun.ban).is_some().then_some(begun)
+    };
+    let both: Vec<_> = entries
+        .into_iter()
+        .map(|entry| (parsed(&entry), entry))
+        .collect();
+    let looks = both.iter().filter_map(|(begun, _)| {
+        let begun = begun.as_ref()?;
+        let look = ban_named(settings, &begun.ban)?.check(&begun.subject.as_str().into());
+        let mode = Mode::Peek;
+        Some(Transaction { mode, ..look })
+    });
+    let looks: Batch = looks.collect();
+    let mut decisions = match looks.is_empty() {
+        true => Vec::new().into_iter(),
+        false => {
+            let outcome = by.stores.read.decide(looks, by.now).await?;
+            let decisions: Option<Vec<Decision>> = outcome.decisions.into_iter().collect();
+            let decisions = decisions.ok_or(ApiError::Store(StoreError::OutOfReach))?;
+            decisions.into_iter()
+        }
+    };
+    let (mut checked, mut stale) = (Vec::new(), Vec::new());
+    for (begun, entry) in both {
+        let decision = begun.as_ref().and_then(|_| decisions.next());
+        let Some((begun, decision)) = begun.zip(decision) else {
+            checked.push(Checked {
+                entry,
+                described: None,
+            });
+            continue;
+        };
+        let end = millis(by.now + decision.reset_in);
+        if decision.reset_in.is_zero() || end.abs_diff(entry.until) > SAME_END_MILLIS {
+            stale.push(entry.text);
+            continue;
+        }
+        let described = describe_begun(settings, &begun, end, decision.reset_in);
+        checked.push(Checked {
+            entry,
+            described: Some(described),
+        });
+    }
+    Ok((checked, stale))
+}
+
+fn listed(bans: &[Value], next: Option<Cursor>) -> Value {
+    json!({ "bans": bans, "next": next.map(|next| next.to_string()) })
+}
+
+/// Where a standing ban stands among the others.
+fn place(ban: &StandingBan) -> String {
+    format!("{}\0{}", ban.ban, ban.of)
+}
+
+fn describe_standing(settings: &Settings, standing: &StandingBan, now: Timestamp) -> Value {
+    let ban = ban_named(settings, &standing.ban).filter(|_| !standing.is_network);
+    json!({
+        "ban": standing.ban,
+        "subject": ban.map_or_else(|| standing.of.clone(), |ban| ban.id_of(&standing.of)),
+        "since": shown(standing.since),
+        "until": standing.until.map(shown),
+        "ends_in": standing.until.map(|until| seconds(moment(until).since(now))),
+        "why": {"by": "operator", "name": standing.by, "comment": standing.comment},
+    })
+}
+
+fn describe_begun(settings: &Settings, begun: &BegunEntry, until: u64, left: Nanos) -> Value {
+    let id = ban_named(settings, &begun.ban).map(|ban| ban.id_of(&begun.subject));
+    json!({
+        "ban": begun.ban,
+        "subject": id.unwrap_or_else(|| begun.subject.clone()),
+        "since": shown(begun.since),
+        "until": shown(until),
+        "ends_in": seconds(left),
+        "why": begun.why,
+    })
+}
+
+fn shown(millis: u64) -> String {
+    Until(moment(millis)).to_string()
 }
 
 /// How many units are taken from a bucket.
@@ -160,4 +532,9 @@ fn taken(burst: u64, decision: &Decision) -> u64 {
 
 fn seconds(span: Nanos) -> f64 {
     Duration::from(span).as_secs_f64()
+}
+
+/// The same; none of what does not end.
+fn finite_seconds(span: Nanos) -> Option<f64> {
+    (span != Nanos::NEVER).then(|| seconds(span))
 }

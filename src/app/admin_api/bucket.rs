@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::authorization::Operator;
 use super::error::ApiError;
-use super::request::Target;
 use crate::app::stores::AdminStores;
 use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
@@ -52,20 +51,46 @@ pub(super) fn limit_named<'s>(
 impl Bucket {
     pub(super) fn find(
         settings: &Settings,
-        target: &Target,
+        name: &str,
+        subject: &str,
         now: Timestamp,
     ) -> Result<Self, ApiError> {
-        let name = &target.limit;
         let limit = limit_named(settings, name)?;
-        let overridden = limit.override_of(&target.subject, now)?;
+        let overridden = limit.override_of(subject, now)?;
         let quota = overridden.map(|entry| entry.quota).or(limit.quota());
         Ok(Self {
             limit: Arc::clone(limit),
-            subject: target.subject.clone(),
-            key: limit.bucket_of(&target.subject)?,
+            subject: subject.to_owned(),
+            key: limit.bucket_of(subject)?,
             overridden: overridden.cloned(),
-            quota: quota.ok_or_else(|| ApiError::NotCounted(name.clone()))?,
+            quota: quota.ok_or_else(|| ApiError::NotCounted(name.to_owned()))?,
         })
+    }
+
+    /// The bucket with this key; none if the limit does not count its subject.
+    pub(super) fn with_key(limit: &Arc<Limit>, key: &str, now: Timestamp) -> Option<Self> {
+        let subject = limit.id_of(key);
+        let is_id = limit
+            .bucket_of(&subject)
+            .is_ok_and(|own| own.as_str() == key);
+        let overridden = is_id.then(|| limit.override_of(&subject, now).ok().flatten());
+        let overridden = overridden.flatten().cloned();
+        let quota = overridden
+            .as_ref()
+            .map(|entry| entry.quota)
+            .or(limit.quota());
+        Some(Self {
+            limit: Arc::clone(limit),
+            subject,
+            key: key.into(),
+            overridden,
+            quota: quota?,
+        })
+    }
+
+    /// What asks how the bucket stands, and changes nothing.
+    pub(super) fn peek(&self) -> Transaction {
+        self.transaction(Mode::Peek, NonZeroU64::MIN)
     }
 
     /// The state of the bucket, for a request of cost 1.
@@ -140,7 +165,8 @@ impl Bucket {
         with_warning(self.state(settings, decision), doubt)
     }
 
-    fn state(&self, settings: &Settings, decision: &Decision) -> Value {
+    /// The same without warnings.
+    pub(super) fn state(&self, settings: &Settings, decision: &Decision) -> Value {
         let quota = self.quota;
         let written = settings.parameters_of(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();

@@ -7,9 +7,10 @@ use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, W
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
+use super::endpoint::PATHS;
 use crate::app::overrides::{OverrideError, StorageError};
 use crate::problem::Problem;
-use crate::rules::IdError;
+use crate::rules::{BannedError, IdError};
 use crate::store::StoreError;
 
 /// Why the admin API refuses a request.
@@ -29,6 +30,8 @@ pub(super) enum ApiError {
     NoSuchBan { name: String, help: Option<String> },
     /// The limit or ban has no such subject.
     Subject(IdError),
+    /// The ban has neither such a subject nor such a network.
+    Banned(BannedError),
     /// This limit only counts subjects with an override, which this one has not.
     NotCounted(String),
     /// The limit is on requests in flight, which have nothing to refund.
@@ -37,7 +40,7 @@ pub(super) enum ApiError {
     Body { form: &'static str, cause: String },
     /// There is a query, in place of a body such as this example.
     Query { form: &'static str },
-    /// This query parameter is unknown, or has an unknown value.
+    /// This query parameter is unknown, or has an unknown value; these are known.
     Parameter { pair: String, known: &'static str },
     /// As many clients watch as may.
     TooManyWatchers(usize),
@@ -61,6 +64,12 @@ impl From<OverrideError> for ApiError {
     }
 }
 
+impl From<BannedError> for ApiError {
+    fn from(cause: BannedError) -> Self {
+        Self::Banned(cause)
+    }
+}
+
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
@@ -68,6 +77,12 @@ impl From<StoreError> for ApiError {
 }
 
 impl ApiError {
+    /// An unknown query parameter, or one of an unknown value.
+    pub(super) fn parameter(pair: &str, known: &'static str) -> Self {
+        let pair = pair.to_owned();
+        Self::Parameter { pair, known }
+    }
+
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Problem::new(self.status(), self.detail()).into_response();
         let headers = response.headers_mut();
@@ -87,9 +102,11 @@ impl ApiError {
             | Self::NoSuchBan { .. }
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } | Self::Parameter { .. } => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Subject(_)
+            | Self::Banned(_)
+            | Self::Body { .. }
+            | Self::Query { .. }
+            | Self::Parameter { .. } => StatusCode::BAD_REQUEST,
             Self::InFlight(_) | Self::Override(OverrideError::Full) => StatusCode::CONFLICT,
             Self::Override(OverrideError::Refused(_) | OverrideError::TooLong(_)) => {
                 StatusCode::BAD_REQUEST
@@ -110,10 +127,8 @@ impl ApiError {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, \
-                 /v1/overrides/LIMIT/ID, /v1/top, /v1/explain and /v1/events, in UTF-8; a `/` in \
-                 SUBJECT and ID is written %2F."
-                    .to_owned()
+                let paths = PATHS.map(|path| path.template).join(", ");
+                format!("There are {paths} here, in UTF-8; a `/` in a parameter is written %2F.")
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
             Self::NoSuchLimit { name, help } => {
@@ -125,6 +140,7 @@ impl ApiError {
                 format!("There is no ban \"{name}\"; {help}")
             }
             Self::Subject(cause) => cause.to_string(),
+            Self::Banned(cause) => cause.to_string(),
             Self::NotCounted(name) => {
                 format!("\"{name}\" applies only to subjects with an override; this one has none.")
             }
@@ -136,7 +152,7 @@ impl ApiError {
                 format!("Query parameters are not supported here; send a JSON body such as {form}.")
             }
             Self::Parameter { pair, known } => {
-                format!("{pair:?} is not a parameter here; there are {known}.")
+                format!("{pair:?} is not a parameter here; {known}.")
             }
             Self::TooManyWatchers(most) => {
                 format!("{most} clients watch already; close one of them, or try again later.")

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, request};
+use http::request;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Map, Value, json};
@@ -32,10 +32,8 @@ use crate::telemetry::{
 };
 use crate::time::Clock;
 
-pub(super) const PATH: &str = "/v1/events";
-
 /// The parameters of a query, for a client that wrote another.
-const PARAMETERS: &str = "tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \
+const PARAMETERS: &str = "there are tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \
                           text=TEXT";
 
 /// How many clients may watch at a time.
@@ -65,9 +63,6 @@ impl Events {
 
     /// A stream of events for one client.
     pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
-        if head.method != Method::GET {
-            return Err(ApiError::Method("GET"));
-        }
         let filter = filter(head.uri.query().unwrap_or_default())?;
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| ApiError::TooManyWatchers(MOST))?;

@@ -6,8 +6,8 @@
 
 use std::net::IpAddr;
 
+use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::{Method, request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,8 +16,6 @@ use super::request::{parse_body, read_body_up_to};
 use crate::app::explain::{self, explain_in_force};
 use crate::config::Settings;
 use crate::server::RequestBody;
-
-pub(super) const PATH: &str = "/v1/explain";
 
 /// An example of a request's body.
 const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";
@@ -60,14 +58,7 @@ impl Explained {
 }
 
 /// The explanation of the request that the body describes.
-pub(super) async fn answer(
-    settings: &Settings,
-    head: &request::Parts,
-    body: RequestBody,
-) -> Result<Value, ApiError> {
-    if head.method != Method::POST {
-        return Err(ApiError::Method("POST"));
-    }
+pub(super) async fn answer(settings: &Settings, body: RequestBody) -> Result<Value, ApiError> {
     let body = read_body_up_to(MAX_BYTES, body, FORM).await?;
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();

@@ -1,9 +1,11 @@
 //! The admin API: shows and changes buckets and bans.
 //!
 //! ```text
+//! GET    /v1/buckets/{limit}?count=100&cursor=NEXT
 //! GET    /v1/buckets/{limit}/{subject}
 //! DELETE /v1/buckets/{limit}/{subject}
 //! POST   /v1/buckets/{limit}/{subject}/refund    {"cost": 2}
+//! GET    /v1/bans?count=100&cursor=NEXT
 //! GET    /v1/bans/{ban}/{subject}
 //! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
 //! DELETE /v1/bans/{ban}/{subject}
@@ -13,20 +15,28 @@
 //! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
 //! POST   /v1/explain                             {"path": "/a", "ip": "203.0.113.9"}
 //! GET    /v1/events?tail=true
+//! GET    /v1/config
+//! GET    /v1/log-level
+//! PUT    /v1/log-level                           {"level": "debug", "for": "10m"}
+//! DELETE /v1/log-level
+//! GET    /v1/openapi.json
 //! ```
 //!
-//! Requests for buckets and bans are answered with their state afterwards. The admin listener has its own
+//! What changes something answers with the state afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.
 
 mod authorization;
 mod ban;
 mod bucket;
+mod bucket_list;
 mod configuration;
 mod dashboard;
+mod endpoint;
 mod error;
 mod events;
 mod explain;
 mod overrides;
+mod process;
 mod request;
 mod top;
 
@@ -34,7 +44,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tokio::sync::{OnceCell, watch};
@@ -42,20 +52,22 @@ use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
 use self::authorization::Operator;
-use self::ban::BanTarget;
+use self::ban::{BanStores, BanTarget};
 use self::bucket::{Bucket, Change};
+use self::bucket_list::BucketList;
+use self::endpoint::{Endpoint, Target};
 use self::error::ApiError;
 use self::events::Events;
 use self::overrides::OverridesRequest;
-use self::request::{Act, Target};
+use self::request::Page;
 use self::top::TopQuery;
 use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
+use super::shared_bans::SharedBans;
 use super::stores::{AdminStores, Stores};
-use crate::config::Settings;
 use crate::server::{AdminApi, AdminBody, Connection, RequestBody};
-use crate::telemetry::Metrics;
-use crate::time::Clock;
+use crate::telemetry::{LogLevel, Metrics};
+use crate::time::{Clock, Timestamp};
 
 /// What all requests share.
 struct Api {
@@ -64,17 +76,21 @@ struct Api {
     admin_stores: OnceCell<AdminStores>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
+    log_level: LogLevel,
+    shared_bans: SharedBans,
     events: Arc<Events>,
     override_changes: OverrideChanges,
 }
 
-/// The service, which uses the configuration in force, these stores, and what was counted, and ends
-/// what it streams when the gateway is `draining`.
+/// The service, which uses the configuration in force, these stores, what was counted, the level of the
+/// log, and what is known of bans; and ends what it streams when the gateway is `draining`.
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
     override_changes: OverrideChanges,
     metrics: Arc<Metrics>,
+    log_level: LogLevel,
+    shared_bans: SharedBans,
     draining: watch::Receiver<bool>,
 ) -> AdminApi {
     let events = Events {
@@ -93,6 +109,8 @@ pub(super) fn service(
         admin_stores: OnceCell::new(),
         metrics,
         override_changes,
+        log_level,
+        shared_bans,
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -121,58 +139,99 @@ impl Api {
             .map(|connection| connection.peer.ip());
         let (tokens, has_dashboard) = (&settings.admin_tokens, settings.admin_dashboard);
         let operator = authorization::check(tokens, has_dashboard, peer, &head)?;
-        if head.uri.path() == events::PATH {
+        let target = Target::find(head.uri.path()).ok_or(ApiError::NoSuchPath)?;
+        target.check(&head.method).map_err(ApiError::Method)?;
+        if target.endpoint == Endpoint::Events {
             return Ok(with_type("text/event-stream", self.events.stream(&head)?));
         }
-        let answer = self.answer(settings, &operator, head, body).await?;
-        let body = Full::from(format!("{answer}\n")).boxed_unsync();
+        let answer = self.answer(&snapshot, &operator, &target, head, body);
+        let body = Full::from(format!("{}\n", answer.await?)).boxed_unsync();
         Ok(with_type("application/json", body))
     }
 
     async fn answer(
         &self,
-        settings: &Settings,
+        snapshot: &Snapshot,
         operator: &Operator,
+        target: &Target,
         head: http::request::Parts,
         body: RequestBody,
     ) -> Result<Value, ApiError> {
-        if head.uri.path() == explain::PATH {
-            return explain::answer(settings, &head, body).await;
+        let settings = &snapshot.settings;
+        let (query, now) = (head.uri.query(), self.clock.now());
+        match target.endpoint {
+            Endpoint::Top => {
+                let query = TopQuery::parse(query, settings)?;
+                Ok(query.answer(settings, &self.metrics, now))
+            }
+            Endpoint::Buckets => {
+                let page = Page::parse(query)?;
+                let list = BucketList::new(settings, target.parameter(0), page)?;
+                let stores = self.admin_stores().await?;
+                list.answer(settings, stores, &self.metrics, now).await
+            }
+            Endpoint::Bucket | Endpoint::Refund => {
+                let (limit, subject) = (target.parameter(0), target.parameter(1));
+                let bucket = Bucket::find(settings, limit, subject, now)?;
+                let change = match (target.endpoint, &head.method) {
+                    (Endpoint::Refund, _) => {
+                        let units = request::refunded_units(query, body).await?;
+                        Some(Change::Refund(units))
+                    }
+                    (_, &Method::DELETE) => Some(Change::Reset),
+                    _ => None,
+                };
+                let stores = self.admin_stores().await?;
+                if let Some(change) = change {
+                    bucket.change(stores, change, operator, now).await?;
+                }
+                let decision = bucket.read(stores, now).await?;
+                Ok(bucket.to_json(settings, &decision))
+            }
+            Endpoint::Bans => {
+                let page = Page::parse(query)?;
+                ban::list(settings, &page, self.ban_stores(now).await?).await
+            }
+            Endpoint::Ban => {
+                let (ban, subject) = (target.parameter(0), target.parameter(1));
+                let target = BanTarget::find(settings, ban, subject)?;
+                let act = target.act(&head.method, body, now).await?;
+                let by = self.ban_stores(now).await?;
+                target.change(by, &act, operator).await?;
+                target.to_json(by).await
+            }
+            Endpoint::Overrides => {
+                let asked = OverridesRequest::parse(&head, target)?;
+                let changed = asked.change(settings, body, operator, &self.override_changes);
+                let warnings = changed.await?;
+                // What was changed is in force by now.
+                let snapshot = Arc::clone(&self.snapshots.borrow());
+                asked.to_json(&snapshot, warnings, self.clock.now())
+            }
+            Endpoint::Explain => explain::answer(settings, body).await,
+            // A stream is not an answer in JSON.
+            Endpoint::Events => Err(ApiError::NoSuchPath),
+            Endpoint::OpenApi => {
+                request::no_parameters(query)?;
+                Ok(endpoint::document())
+            }
+            Endpoint::Config => {
+                request::no_parameters(query)?;
+                Ok(process::config(snapshot))
+            }
+            Endpoint::LogLevel => {
+                request::no_parameters(query)?;
+                process::log_level(&self.log_level, &head.method, body, operator).await
+            }
         }
-        if head.uri.path() == top::PATH {
-            let query = TopQuery::parse(&head, settings)?;
-            return Ok(query.answer(settings, &self.metrics, self.clock.now()));
-        }
-        if let Some(asked) = OverridesRequest::parse(&head)? {
-            let changed = asked.change(settings, body, operator, &self.override_changes);
-            let warnings = changed.await?;
-            // What was changed is in force by now.
-            let snapshot = Arc::clone(&self.snapshots.borrow());
-            return asked.to_json(&snapshot, warnings, self.clock.now());
-        }
-        if let Some(target) = BanTarget::find(settings, head.uri.path())? {
-            let act = target.act(&head.method, body).await?;
-            let (stores, now) = (self.admin_stores().await?, self.clock.now());
-            target.change(stores, &act, operator, now).await?;
-            return target.to_json(stores, now).await;
-        }
-        let target = Target::parse(head.uri.path())?;
-        let act = target.act(&head.method)?;
-        let now = self.clock.now();
-        let bucket = Bucket::find(settings, &target, now)?;
-        let change = match act {
-            Act::Show => None,
-            Act::Reset => Some(Change::Reset),
-            Act::Refund => Some(Change::Refund(
-                request::refunded_units(head.uri.query(), body).await?,
-            )),
-        };
-        let stores = self.admin_stores().await?;
-        if let Some(change) = change {
-            bucket.change(stores, change, operator, now).await?;
-        }
-        let decision = bucket.read(stores, now).await?;
-        Ok(bucket.to_json(settings, &decision))
+    }
+
+    async fn ban_stores(&self, now: Timestamp) -> Result<BanStores<'_>, ApiError> {
+        Ok(BanStores {
+            stores: self.admin_stores().await?,
+            shared: &self.shared_bans,
+            now,
+        })
     }
 
     async fn admin_stores(&self) -> Result<&AdminStores, ApiError> {

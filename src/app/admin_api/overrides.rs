@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::authorization::Operator;
 use super::bucket::limit_named;
+use super::endpoint::Target;
 use super::error::ApiError;
-use super::request::{parse_body, read_body, segments};
+use super::request::{parse_body, read_body};
 use crate::app::overrides::{CheckedOverride, KeptOverride, OverrideChanges, OverrideError};
 use crate::app::reloads::Snapshot;
 use crate::config::{ApiOverride, HumanDuration, Settings, Until};
@@ -17,8 +18,6 @@ use crate::rules::{Limit, Override, OverrideOrigin};
 use crate::server::RequestBody;
 use crate::telemetry::{OverrideDeleted, OverrideSet};
 use crate::time::{Clock, SystemClock, Timestamp};
-
-const PATH: &str = "/v1/overrides";
 
 /// An example of the body that sets an override.
 const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
@@ -52,44 +51,17 @@ pub(super) struct OverridesRequest {
 }
 
 impl OverridesRequest {
-    /// None if it is not the path of overrides.
-    pub(super) fn parse(head: &request::Parts) -> Result<Option<Self>, ApiError> {
-        let path = head.uri.path();
-        let named = match path.strip_prefix(PATH) {
-            Some("") => Vec::new(),
-            Some(rest) if rest.starts_with('/') => {
-                segments(path, &format!("{PATH}/")).ok_or(ApiError::NoSuchPath)?
-            }
-            _ => return Ok(None),
-        };
-        let mut named = named.into_iter();
-        let (limit, id) = (named.next(), named.next());
-        if named.next().is_some() {
-            return Err(ApiError::NoSuchPath);
-        }
-        let allowed = match id {
-            Some(_) => "GET, HEAD, PUT, DELETE",
-            None => "GET, HEAD",
-        };
-        let fits = match head.method {
-            Method::GET | Method::HEAD => true,
-            Method::PUT | Method::DELETE => id.is_some(),
-            _ => false,
-        };
-        if !fits {
-            return Err(ApiError::Method(allowed));
-        }
+    pub(super) fn parse(head: &request::Parts, target: &Target) -> Result<Self, ApiError> {
+        let mut named = target.parameters().iter().cloned();
         let asked = Self {
             method: head.method.clone(),
-            limit,
-            id,
+            limit: named.next(),
+            id: named.next(),
             origin: None,
             offset: 0,
             count: COUNT,
         };
-        asked
-            .with_query(head.uri.query().unwrap_or_default())
-            .map(Some)
+        asked.with_query(head.uri.query().unwrap_or_default())
     }
 
     fn with_query(mut self, query: &str) -> Result<Self, ApiError> {
@@ -100,7 +72,7 @@ impl OverridesRequest {
         for pair in pairs {
             let refused = || ApiError::Parameter {
                 pair: pair.to_owned(),
-                known: "origin=api or file, offset=NUMBER, and count=NUMBER",
+                known: "there are origin=api or file, offset=NUMBER, and count=NUMBER",
             };
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode_str(value).decode_utf8_lossy();
@@ -366,13 +338,16 @@ mod tests {
 
     use super::*;
 
-    fn parsed(method: Method, path: &str) -> Result<Option<OverridesRequest>, u16> {
+    fn parsed(method: Method, path: &str) -> Result<OverridesRequest, u16> {
         let request = Request::builder()
             .method(method)
             .uri(path)
             .body(())
             .unwrap();
-        let parsed = OverridesRequest::parse(&request.into_parts().0);
+        let head = request.into_parts().0;
+        let target = Target::find(head.uri.path()).ok_or(404_u16)?;
+        target.check(&head.method).map_err(|_| 405_u16)?;
+        let parsed = OverridesRequest::parse(&head, &target);
         parsed.map_err(|error| error.into_response().status().as_u16())
     }
 
@@ -389,11 +364,14 @@ mod tests {
             ),
             ("/v1/overrides/L/caf%C3%A9", Some("L"), Some("caf\u{e9}")),
         ] {
-            let asked = parsed(Method::GET, path).unwrap().unwrap();
+            let asked = parsed(Method::GET, path).unwrap();
             assert_eq!((asked.limit.as_deref(), asked.id.as_deref()), (limit, id));
         }
-        assert!(parsed(Method::GET, "/v1/overridesx").unwrap().is_none());
-        for path in ["/v1/overrides/L/a/b", "/v1/overrides/L/%FF"] {
+        for path in [
+            "/v1/overridesx",
+            "/v1/overrides/L/a/b",
+            "/v1/overrides/L/%FF",
+        ] {
             assert_eq!(parsed(Method::GET, path).err(), Some(404), "{path}");
         }
     }
@@ -411,7 +389,7 @@ mod tests {
             assert_eq!(parsed(method, path).err(), Some(status), "{path}");
         }
         let asked = parsed(Method::GET, "/v1/overrides?origin=api&offset=5&count=7");
-        let asked = asked.unwrap().unwrap();
+        let asked = asked.unwrap();
         assert_eq!((asked.offset, asked.count), (5, 7));
         assert_eq!(asked.origin, Some(OverrideOrigin::AdminApi));
     }

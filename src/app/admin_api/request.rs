@@ -1,7 +1,11 @@
-//! Parses the path and the body of a request to the admin API.
+//! Parses the query and the body of a request to the admin API.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use http::Method;
 use http_body_util::{BodyExt, Limited};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -9,67 +13,6 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::server::RequestBody;
-
-const BUCKETS: &str = "/v1/buckets/";
-
-/// The prefix of the paths of bans.
-pub(super) const BANS: &str = "/v1/bans/";
-
-/// What a path names.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    /// The limit's name.
-    pub(super) limit: String,
-    /// The subject, in the form of an override's id.
-    pub(super) subject: String,
-    /// The path is that of the bucket's refunds.
-    refund: bool,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    Show,
-    Reset,
-    Refund,
-}
-
-impl Target {
-    pub(super) fn parse(path: &str) -> Result<Self, ApiError> {
-        let segments = segments(path, BUCKETS);
-        let (limit, subject, refund) = match segments.as_deref() {
-            Some([limit, subject]) => (limit, subject, false),
-            Some([limit, subject, last]) if last == "refund" => (limit, subject, true),
-            _ => return Err(ApiError::NoSuchPath),
-        };
-        Ok(Self {
-            limit: limit.clone(),
-            subject: subject.clone(),
-            refund,
-        })
-    }
-
-    pub(super) fn act(&self, method: &Method) -> Result<Act, ApiError> {
-        match (self.refund, method) {
-            (false, &Method::GET | &Method::HEAD) => Ok(Act::Show),
-            (false, &Method::DELETE) => Ok(Act::Reset),
-            (true, &Method::POST) => Ok(Act::Refund),
-            (false, _) => Err(ApiError::Method("GET, HEAD, DELETE")),
-            (true, _) => Err(ApiError::Method("POST")),
-        }
-    }
-}
-
-/// The segments of a path after `start`; none if it does not begin so, or is not UTF-8.
-pub(super) fn segments(path: &str, start: &str) -> Option<Vec<String>> {
-    path.strip_prefix(start)?.split('/').map(decoded).collect()
-}
-
-/// A percent-decoded segment; none if it is not UTF-8.
-fn decoded(segment: &str) -> Option<String> {
-    let text = percent_decode_str(segment).decode_utf8();
-    text.ok().map(Into::into)
-}
 
 /// More than enough for an override.
 const MAX_BYTES: usize = 8 * 1024;
@@ -102,6 +45,97 @@ pub(super) fn parse_body<T: DeserializeOwned>(
         form,
         cause: cause.to_string(),
     })
+}
+
+/// The parameters of a query, each as it is written, and as its name and its decoded value.
+pub(super) fn parameters(
+    query: Option<&str>,
+) -> impl Iterator<Item = (&str, (&str, Cow<'_, str>))> {
+    let pairs = query.unwrap_or_default().split('&');
+    pairs.filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decode_str(value).decode_utf8_lossy();
+        (pair, (name, value))
+    })
+}
+
+/// Refuses a query where there are no parameters.
+pub(super) fn no_parameters(query: Option<&str>) -> Result<(), ApiError> {
+    match parameters(query).next() {
+        None => Ok(()),
+        Some((pair, _)) => Err(ApiError::parameter(pair, "there are none here")),
+    }
+}
+
+/// How many items a page has where the request does not say.
+const USUAL_COUNT: usize = 100;
+
+/// The most items of a page.
+const MOST_ITEMS: usize = 1000;
+
+/// What a page is asked for by.
+pub(super) const PAGE_PARAMETERS: &str =
+    "there are count=NUMBER, of 1 to 1000, and cursor=NEXT, from the page before";
+
+/// Which part of a list is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    /// How many items it has at most.
+    pub(super) count: usize,
+    /// Where it begins; none for the first.
+    pub(super) cursor: Option<Cursor>,
+}
+
+/// Where a page begins: behind the last item of the page before. Clients take it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// How far the store has gone through what it has.
+    pub(super) position: u64,
+    /// Which of several nodes is asked.
+    pub(super) node: String,
+    /// The last item of those that the store has shown at this position.
+    pub(super) after: String,
+}
+
+impl Page {
+    pub(super) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
+        let mut page = Self {
+            count: USUAL_COUNT,
+            cursor: None,
+        };
+        for (pair, (name, value)) in parameters(query) {
+            let refused = || ApiError::parameter(pair, PAGE_PARAMETERS);
+            match name {
+                "count" => {
+                    let count = value.parse().ok();
+                    let count = count.filter(|count| (1..=MOST_ITEMS).contains(count));
+                    page.count = count.ok_or_else(refused)?;
+                }
+                "cursor" => page.cursor = Some(Cursor::parse(&value).ok_or_else(refused)?),
+                _ => return Err(refused()),
+            }
+        }
+        Ok(page)
+    }
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Option<Self> {
+        let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        let mut parts = text.splitn(3, '\n');
+        Some(Self {
+            position: parts.next()?.parse().ok()?,
+            node: parts.next()?.to_owned(),
+            after: parts.next()?.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}\n{}\n{}", self.position, self.node, self.after);
+        f.write_str(&BASE64_URL_SAFE_NO_PAD.encode(text))
+    }
 }
 
 /// An example of the body of a refund.
@@ -150,57 +184,42 @@ mod tests {
     use http::StatusCode;
     use serde_json::Value;
 
-    fn target(limit: &str, subject: &str, refund: bool) -> Option<Target> {
-        Some(Target {
-            limit: limit.to_owned(),
-            subject: subject.to_owned(),
-            refund,
-        })
-    }
-
-    fn parsed(path: &str) -> Option<Target> {
-        Target::parse(path).ok()
-    }
-
-    #[test]
-    fn a_path_names_a_limit_and_a_subject() {
-        assert_eq!(parsed("/v1/buckets/L/acme"), target("L", "acme", false));
-        let network = "/v1/buckets/L/2001:db8::%2F64/refund";
-        assert_eq!(parsed(network), target("L", "2001:db8::/64", true));
-        assert_eq!(parsed("/v1/buckets/L/refund"), target("L", "refund", false));
-        // An id of several parts has an encoding of its own.
-        let nested = "/v1/buckets/L/a%253Ab:c";
-        assert_eq!(parsed(nested), target("L", "a%3Ab:c", false));
-    }
-
-    #[test]
-    fn other_paths_name_nothing() {
-        for path in [
-            "/v1/buckets",
-            "/v1/buckets/",
-            "/v1/buckets/L",
-            "/v1/buckets/L/a/b",
-            "/v1/buckets/L/a/refund/b",
-            "/v1/buckets/L/%FF",
-            "/v1/other/L/a",
-        ] {
-            assert_eq!(parsed(path), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn each_method_does_one_thing() {
-        let act = |path, method| parsed(path).unwrap().act(&method).ok();
-        assert_eq!(act("/v1/buckets/L/a", Method::GET), Some(Act::Show));
-        assert_eq!(act("/v1/buckets/L/a", Method::DELETE), Some(Act::Reset));
-        assert_eq!(act("/v1/buckets/L/a", Method::POST), None);
-        let refund = "/v1/buckets/L/a/refund";
-        assert_eq!(act(refund, Method::POST), Some(Act::Refund));
-        assert_eq!(act(refund, Method::GET), None);
-    }
-
     fn cost(body: &str) -> Option<u64> {
         units(body.as_bytes()).ok()
+    }
+
+    fn page(query: &str) -> Option<Page> {
+        Page::parse(Some(query)).ok()
+    }
+
+    #[test]
+    fn a_cursor_leads_back_to_where_it_was_made() {
+        let cursor = Cursor {
+            position: u64::MAX,
+            node: "[::1]:7000".to_owned(),
+            after: "L:a\n\"b".to_owned(),
+        };
+        let next = page(&format!("count=7&cursor={cursor}")).unwrap();
+        assert_eq!((next.count, next.cursor), (7, Some(cursor)));
+        assert_eq!(page("").unwrap().cursor, None);
+    }
+
+    #[test]
+    fn made_up_cursors_and_counts_without_bound_are_refused() {
+        for query in [
+            "cursor=",
+            "cursor=0",
+            "cursor=%00",
+            "cursor=AAAA",
+            "cursor=LTEKCg",
+            "count=0",
+            "count=1001",
+            "count=-1",
+            "count=99999999999999999999",
+            "page=2",
+        ] {
+            assert_eq!(page(query), None, "{query}");
+        }
     }
 
     #[test]

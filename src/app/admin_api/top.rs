@@ -1,24 +1,21 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
-use http::{Method, request};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::bucket::limit_named;
 use super::error::ApiError;
+use super::request::parameters;
 use crate::config::Settings;
 use crate::rules::Limit;
 use crate::telemetry::{Metrics, Period, SubjectActivity};
 use crate::time::Timestamp;
 
-pub(super) const PATH: &str = "/v1/top";
+/// What a request may ask for.
+const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \
+     hour, and count=NUMBER";
 
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
-
-/// The parameters of a query, for a client that wrote another.
-const PARAMETERS: &str = "limit=NAME, sort=rate, denied or remaining, period=minute or hour, and \
-                          count=NUMBER";
 
 /// What is asked for.
 pub(super) struct TopQuery {
@@ -41,20 +38,15 @@ enum Sort {
 }
 
 impl TopQuery {
-    pub(super) fn parse(head: &request::Parts, settings: &Settings) -> Result<Self, ApiError> {
-        if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Err(ApiError::Method("GET, HEAD"));
-        }
+    pub(super) fn parse(query: Option<&str>, settings: &Settings) -> Result<Self, ApiError> {
         let mut asked = Self {
             limit: None,
             sort: Sort::Rate,
             period: Period::Minute,
             count: COUNT,
         };
-        let pairs = head.uri.query().unwrap_or_default().split('&');
-        for pair in pairs.filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decode_str(value).decode_utf8_lossy();
+        for (pair, (name, value)) in parameters(query) {
+            let refused = || ApiError::parameter(pair, PARAMETERS);
             match (name, &*value) {
                 ("limit", name) => {
                     asked.limit = Some(limit_named(settings, name)?.name().to_owned());
@@ -64,10 +56,8 @@ impl TopQuery {
                 ("sort", "remaining") => asked.sort = Sort::Remaining,
                 ("period", "minute") => asked.period = Period::Minute,
                 ("period", "hour") => asked.period = Period::Hour,
-                ("count", number) => {
-                    asked.count = number.parse().map_err(|_| refused(pair))?;
-                }
-                _ => return Err(refused(pair)),
+                ("count", number) => asked.count = number.parse().map_err(|_| refused())?,
+                _ => return Err(refused()),
             }
         }
         Ok(asked)
@@ -75,8 +65,11 @@ impl TopQuery {
 
     pub(super) fn answer(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Value {
         let limits = settings.limits().into_iter();
-        let limits =
-            limits.filter(|limit| self.limit.as_deref().is_none_or(|it| it == limit.name()));
+        let limits = limits.filter(|limit| {
+            self.limit
+                .as_deref()
+                .is_none_or(|name| name == limit.name())
+        });
         let mut subjects: Vec<(&Limit, SubjectActivity)> = limits
             .flat_map(|limit| {
                 let subjects = metrics.subjects(limit.name(), self.period, now.as_secs());
@@ -131,11 +124,4 @@ impl Sort {
 fn rounded(requests: u64, period: Period) -> f64 {
     let hundredths = requests.saturating_mul(100) / u64::from(period.seconds());
     f64::from(u32::try_from(hundredths).unwrap_or(u32::MAX)) / 100.0
-}
-
-fn refused(pair: &str) -> ApiError {
-    ApiError::Parameter {
-        pair: pair.to_owned(),
-        known: PARAMETERS,
-    }
 }

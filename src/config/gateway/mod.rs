@@ -131,6 +131,8 @@ pub(crate) fn settings(
         parameters: table.parameters(),
         override_rules: table.override_rules(),
         overrides: Arc::default(),
+        files: Vec::new(),
+        loaded_at: cx.now,
         warnings: Diagnostics::default(),
     })
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde::Deserialize;
+use serde_json::{Map, Number, Value};
 
 use crate::config::diagnostics::{Location, Reported};
 
@@ -99,6 +100,20 @@ impl Span {
     }
 }
 
+/// What a scalar without quotes is in JSON. A number that JSON would write in another way is a text.
+fn plain_scalar(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" => Value::Null,
+        "true" => true.into(),
+        "false" => false.into(),
+        text => {
+            let number: Option<Number> = text.parse().ok();
+            let number = number.filter(|number| number.to_string() == text);
+            number.map_or_else(|| text.into(), Value::Number)
+        }
+    }
+}
+
 impl From<u64> for Span {
     #[expect(
         clippy::cast_possible_truncation,
@@ -114,6 +129,47 @@ impl From<u64> for Span {
 }
 
 impl Document {
+    /// The document as JSON, where `show` says what stands in the place of each scalar, by the keys
+    /// that lead to it; in lists, that of the list.
+    pub(crate) fn to_json(&self, show: &dyn Fn(&[&str], &str) -> Option<String>) -> Value {
+        let root = self.root.and_then(|root| self.node(root));
+        root.map_or(Value::Null, |root| {
+            self.node_to_json(root, &mut Vec::new(), show)
+        })
+    }
+
+    fn node_to_json<'d>(
+        &'d self,
+        node: &'d Node,
+        path: &mut Vec<&'d str>,
+        show: &dyn Fn(&[&str], &str) -> Option<String>,
+    ) -> Value {
+        match &node.content {
+            Content::Scalar { text, plain } => match show(path, text) {
+                Some(shown) => shown.into(),
+                None if *plain => plain_scalar(text),
+                None => text.as_str().into(),
+            },
+            Content::Sequence(items) => {
+                let items = items.iter().filter_map(|item| self.node(*item));
+                items
+                    .map(|item| self.node_to_json(item, path, show))
+                    .collect()
+            }
+            Content::Mapping(members) => {
+                let mut object = Map::new();
+                for member in members.iter().filter_map(|member| self.node(*member)) {
+                    if let Step::Key(key, _) = &member.step {
+                        path.push(key);
+                        object.insert(key.clone(), self.node_to_json(member, path, show));
+                        path.pop();
+                    }
+                }
+                object.into()
+            }
+        }
+    }
+
     pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(usize::try_from(id).ok()?)
     }

@@ -8,13 +8,18 @@ use http::StatusCode;
 use smallvec::{SmallVec, smallvec};
 use tokio::task::JoinHandle;
 
-use super::{AccessControl, BanPolicy, PreparedBan, PreparedTreatment};
+use super::{
+    AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
+};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::backend::{Backend, PendingTasks};
 use crate::rules::RequestAttributes;
 use crate::store::Outcome;
 use crate::telemetry::BanBegun;
-use crate::time::Nanos;
+use crate::time::{Nanos, Timestamp};
+
+/// How many characters of a path are kept as the cause of a strike.
+const LONGEST_PATH: usize = 200;
 
 /// A request, as far as bans care about it.
 pub struct BanCheck {
@@ -47,6 +52,30 @@ pub struct ActiveBan {
 }
 
 impl AccessControl {
+    /// The standing ban that keeps a request out. If several do, the first of the configuration
+    /// decides.
+    pub(in crate::middleware) fn standing(
+        &self,
+        request: &RequestAttributes<'_>,
+        now: Timestamp,
+    ) -> Option<ActiveBan> {
+        self.0.bans.iter().find_map(|ban| {
+            if !ban.known.any_standing() {
+                return None;
+            }
+            let retry_in = ban.known.standing(&ban.policy.ban, request, now)?;
+            let subject = ban.policy.ban.subject(request)?;
+            let key = ban.policy.ban.ban_key(&subject);
+            let acts = ban.policy.enforcement.acts_on(&key);
+            ban.metrics.held(acts);
+            acts.then(|| ActiveBan {
+                name: Arc::clone(ban.policy.ban.name()),
+                treatment: Arc::clone(&ban.treatment),
+                retry_in,
+            })
+        })
+    }
+
     /// What bans have to do with a request, and what is to be asked about them; none where no ban
     /// has a subject in it.
     pub(in crate::middleware) fn check(
@@ -132,7 +161,10 @@ impl BanCheck {
             }
         }
         if active.is_none() {
-            self.strike(|_, policy| policy.paths.matches(path));
+            self.strike(|_, policy| {
+                let is_strike = policy.paths.matches(path);
+                is_strike.then(|| StrikeCause::Path(path.chars().take(LONGEST_PATH).collect()))
+            });
         }
         active
     }
@@ -145,21 +177,28 @@ impl BanCheck {
     /// These limits would have denied the request, were they acted upon. Bans that are not acted
     /// upon either take that for a strike, or a dry run of both would show no ban.
     pub fn would_be_denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
-        self.strike(|subject, policy| !subject.acts && policy.strikes_by(limits.clone()));
+        self.strike(|subject, policy| match subject.acts {
+            true => None,
+            false => policy.strikes_by(limits.clone()),
+        });
     }
 
     /// The response has this status.
     pub fn answered(&mut self, status: StatusCode) {
-        self.strike(|_, policy| policy.statuses.contains(status));
+        self.strike(|_, policy| {
+            let is_strike = policy.statuses.contains(status);
+            is_strike.then(|| StrikeCause::Status(status.as_u16()))
+        });
     }
 
     /// A request is one strike of a ban at the most.
-    fn strike(&mut self, is_strike: impl Fn(&BanSubject, &BanPolicy) -> bool) {
+    fn strike(&mut self, cause: impl Fn(&BanSubject, &BanPolicy) -> Option<StrikeCause>) {
         let open = self.subjects.iter_mut().filter(|subject| !subject.is_done);
         for subject in open {
-            if is_strike(subject, &subject.ban.policy) {
+            if let Some(cause) = cause(subject, &subject.ban.policy) {
                 subject.is_done = true;
-                let striking = count_strike(&subject.ban, subject.subject.clone(), &self.backend);
+                let key = subject.subject.clone();
+                let striking = count_strike(&subject.ban, key, cause, &self.backend);
                 self.striking.extend(striking.filter(|_| subject.acts));
             }
         }
@@ -176,11 +215,13 @@ impl BanCheck {
 pub(super) fn count_strike(
     ban: &Arc<PreparedBan>,
     subject: BucketKey,
+    cause: StrikeCause,
     backend: &Backend,
 ) -> Option<JoinHandle<()>> {
     let strike = Strike {
         ban: Arc::clone(ban),
         subject,
+        cause,
         backend: backend.clone(),
     };
     backend.tasks.run(async move {
@@ -192,6 +233,7 @@ pub(super) fn count_strike(
 struct Strike {
     ban: Arc<PreparedBan>,
     subject: BucketKey,
+    cause: StrikeCause,
     backend: Backend,
 }
 
@@ -212,11 +254,26 @@ impl Strike {
 
     async fn begin(&self, offence: usize) -> Option<()> {
         let ban = &self.ban.policy.ban;
-        let begun = self.ask(ban.begin_for(&self.subject, offence)).await?;
+        let now = self.backend.now();
+        let begun = self
+            .ask_at(now, ban.begin_for(&self.subject, offence))
+            .await?;
         if !ban.has_begun(&begun.decisions) {
             return None;
         }
-        self.log(offence, ban.schedule().length(offence));
+        let length = ban.schedule().length(offence);
+        self.log(offence, length);
+        self.ban.known.begun(BegunBan {
+            ban: Arc::clone(ban.name()),
+            subject: self.subject.as_str().to_owned(),
+            since: now,
+            until: now + length.into(),
+            cause: BanCause::Strikes {
+                last: self.cause.clone(),
+                count: ban.strikes().burst().get(),
+                offence,
+            },
+        });
         // This process knows of the ban from now on, whatever other denials it still remembers.
         self.ask(smallvec![ban.check(&self.subject)]).await?;
         let strikes = smallvec![ban.strikes_key(&self.subject)];
@@ -238,7 +295,10 @@ impl Strike {
     }
 
     async fn ask(&self, batch: Batch) -> Option<Outcome> {
-        let now = self.backend.now();
+        self.ask_at(self.backend.now(), batch).await
+    }
+
+    async fn ask_at(&self, now: Timestamp, batch: Batch) -> Option<Outcome> {
         self.backend.store.decide(batch, now).await.ok()
     }
 }

@@ -1,5 +1,6 @@
 //! Keeps out clients that are banned or blocked, and lets those through that are allowed.
 
+mod begun;
 mod check;
 mod treatment;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use http::Extensions;
 
+pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
 pub(super) use self::check::{ActiveBan, BanCheck};
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
@@ -34,9 +36,11 @@ pub struct BanPolicy {
 }
 
 impl BanPolicy {
-    /// Whether it is a strike that these limits deny a request.
-    fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> bool {
-        limits.any(|denier| self.limits.iter().any(|limit| **limit == *denier))
+    /// The one of these limits whose denial of a request is a strike.
+    fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<StrikeCause> {
+        let strikes = |denier: &str| self.limits.iter().find(|limit| ***limit == *denier);
+        let limit = limits.find_map(strikes)?;
+        Some(StrikeCause::Limit(Arc::clone(limit)))
     }
 }
 
@@ -67,17 +71,25 @@ struct PreparedBan {
     policy: BanPolicy,
     treatment: Arc<PreparedTreatment>,
     metrics: BanMetrics,
+    known: KnownBans,
 }
 
 impl AccessControl {
-    /// Lists and bans whose tarpits hold requests in these slots.
-    pub fn new(settings: AccessSettings, tarpits: &TarpitSlots, metrics: &Metrics) -> Self {
+    /// Lists and bans whose tarpits hold requests in these slots. Those that begin are added to the
+    /// `known` ones, of which the standing ones hold as well.
+    pub fn new(
+        settings: AccessSettings,
+        tarpits: &TarpitSlots,
+        metrics: &Metrics,
+        known: &KnownBans,
+    ) -> Self {
         let banned = |policy: BanPolicy| {
             let name = policy.ban.name();
             let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
             Arc::new(PreparedBan {
                 treatment: Arc::new(treatment),
                 metrics: metrics.bans().ban(name),
+                known: known.clone(),
                 policy,
             })
         };

@@ -166,7 +166,12 @@ impl World {
             stores,
             tasks: BackgroundTasks::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
-            access: AccessControl::new(settings, &TarpitSlots::new(metrics.bans()), &metrics),
+            access: AccessControl::new(
+                settings,
+                &TarpitSlots::new(metrics.bans()),
+                &metrics,
+                &KnownBans::default(),
+            ),
             metrics,
             seen: Arc::default(),
         }
@@ -407,7 +412,12 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
                 scope.spawn(|| {
                     let runtime = tokio::runtime::Builder::new_current_thread().build();
                     let _inside = runtime.as_ref().unwrap().enter();
-                    check::count_strike(prepared, subject.clone(), &backend);
+                    check::count_strike(
+                        prepared,
+                        subject.clone(),
+                        StrikeCause::Status(404),
+                        &backend,
+                    );
                 });
             }
         });
@@ -430,7 +440,12 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
     for host in 1..=50 {
         let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
         for turn in 0..16 {
-            check::count_strike(prepared, subject.clone(), &world.backend(turn % 2));
+            check::count_strike(
+                prepared,
+                subject.clone(),
+                StrikeCause::Status(404),
+                &world.backend(turn % 2),
+            );
         }
         world.tasks.settled().await;
         let asked =

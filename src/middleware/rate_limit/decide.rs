@@ -76,6 +76,18 @@ impl<S> RateLimit<S> {
             return unidentified();
         }
         let access = settings.access.as_ref();
+        let standing = access.and_then(|access| access.standing(&attributes, now));
+        if let Some(ban) = standing {
+            let mut context = ResponseContext::of(Disposition::Denied, None);
+            context.verdict.banned_by = Some(ban.name);
+            context.verdict.decided_at = Some(now);
+            let treatment = TreatmentContext {
+                treatment: &ban.treatment,
+                route: &Arc::clone(route),
+                retry_in: ban.retry_in,
+            };
+            return treatment.treat(&mut self.inner, request, context);
+        }
         let bans = access.and_then(|access| access.check(&attributes, backend));
         let mut query = StoreQuery::default();
         let missing = match route.policy.plan(&request, &attributes, &mut query) {

@@ -7,6 +7,7 @@
 //! bucket whose units come back each by each as they are forgotten. And a *turn* is a bucket of one
 //! unit: of many strikes at once, on however many gateways, the one that gets it begins the ban.
 
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use smallvec::smallvec;
 use thiserror::Error;
 
+pub use self::standing::{Banned, BannedError, StandingBans};
 use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
 use crate::rules::key_parts::KeySchema;
 use crate::rules::limit::check_name;

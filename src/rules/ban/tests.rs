@@ -6,7 +6,7 @@ use crate::time::Nanos;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn banning(per: &str, factor: u32) -> Ban {
+pub(super) fn banning(per: &str, factor: u32) -> Ban {
     let source = KeySource::parse(per, 64).unwrap();
     let key = HashKey::from_bytes(&[7; 16]).unwrap();
     let strikes = Quota::new(3, 3, MINUTE).unwrap();

@@ -129,6 +129,11 @@ impl Limit {
         &self.schema.per
     }
 
+    /// What the keys of all its buckets begin with.
+    pub fn key_prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The quota of subjects that are not overridden; none when those are not counted.
     pub fn quota(&self) -> Option<Quota> {
         self.quota

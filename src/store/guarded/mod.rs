@@ -21,8 +21,9 @@ use crate::limit::{Batch, BucketKeys, Claims};
 use crate::store::breaker::CircuitSupervisor;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::store::{
-    Call, DecisionSource, HealthCheck, LeaseGuard, Leased, Leases, Memory, Outcome, PrefetchStore,
-    Remote, Store, StoreError, StoreFuture,
+    Call, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory, Outcome,
+    PrefetchStore, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store, StoreError,
+    StoreFuture,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -326,6 +327,57 @@ impl<S: Remote> Store for Guarded<S> {
             let answer = guard.in_time(Call::Reset, answer).await;
             answer.map_err(CallFailure::finish)
         })
+    }
+}
+
+impl<S: Remote + KeyScan> KeyScan for Guarded<S> {
+    fn scan(&self, prefix: &str, from: ScanPosition) -> StoreFuture<ScannedKeys> {
+        self.call(Call::List, |store| store.scan(prefix, from))
+    }
+}
+
+impl<S: Remote> Guarded<S> {
+    /// Makes a call that no other store can stand in for.
+    fn call<T: Send + Unpin + 'static>(
+        &self,
+        call: Call,
+        ask: impl FnOnce(&S) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        if self.guard.breaker.is_open() {
+            return StoreFuture::failed(StoreError::OutOfReach);
+        }
+        let (guard, answer) = (Arc::clone(&self.guard), ask(&self.guard.store));
+        StoreFuture::waiting(async move {
+            let answer = guard.in_time(call, answer).await;
+            answer.map_err(CallFailure::finish)
+        })
+    }
+}
+
+impl<S: Remote + SharedLists> SharedLists for Guarded<S> {
+    fn change(
+        &self,
+        list: &str,
+        add: Vec<SharedEntry>,
+        remove: Vec<String>,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        self.call(Call::Share, |store| store.change(list, add, remove, now))
+    }
+
+    fn version(&self, list: &str) -> StoreFuture<u64> {
+        self.call(Call::Share, |store| store.version(list))
+    }
+
+    fn entries(
+        &self,
+        list: &str,
+        from: u64,
+        skip: usize,
+        count: usize,
+    ) -> StoreFuture<Vec<SharedEntry>> {
+        let entries = |store: &S| store.entries(list, from, skip, count);
+        self.call(Call::List, entries)
     }
 }
 

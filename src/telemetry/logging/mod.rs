@@ -8,6 +8,7 @@
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
 
+mod filter;
 mod format;
 mod json;
 mod template;
@@ -26,8 +27,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
+use self::filter::SharedFilter;
+pub use self::filter::{LevelInForce, LogLevel};
 use self::format::TextFormatter;
 use self::json::JsonFormatter;
 #[cfg(test)]
@@ -108,6 +112,7 @@ pub enum LogError {
 #[must_use = "lines that wait are lost unless this is held until the end"]
 pub struct LogGuard {
     dropped: ErrorCounter,
+    level: LogLevel,
     _writer: WorkerGuard,
 }
 
@@ -116,6 +121,11 @@ impl LogGuard {
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let dropped = self.dropped.clone();
         move || dropped.dropped_lines() as u64
+    }
+
+    /// What changes the level while the process runs.
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
     }
 }
 
@@ -166,7 +176,7 @@ impl LogSettings {
 /// # Errors
 /// When the filter is not one, or logs were set up already.
 pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
-    let filter = settings.filter()?;
+    let (level, filter) = LogLevel::new(settings)?;
     let (writer, guard) = writer(io::stdout());
     let dropped = writer.error_counter();
     let subscriber = subscriber(settings, settings.is_text(), filter, writer);
@@ -174,6 +184,7 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     log_panics();
     Ok(LogGuard {
         dropped,
+        level,
         _writer: guard,
     })
 }
@@ -198,22 +209,23 @@ fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
 fn subscriber<W>(
     settings: &LogSettings,
     is_text: bool,
-    filter: EnvFilter,
+    filter: SharedFilter,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer);
+    let registry = tracing_subscriber::registry();
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let access = settings.access_format.clone();
     if is_text {
         let others = TextFormatter::new(io::stdout().is_terminal());
-        return Box::new(lines.event_format(Formatter { access, others }).finish());
+        let lines = lines.event_format(Formatter { access, others });
+        return Box::new(registry.with(lines).with(filter));
     }
     let others = JsonFormatter;
-    Box::new(lines.event_format(Formatter { access, others }).finish())
+    let lines = lines.event_format(Formatter { access, others });
+    Box::new(registry.with(lines).with(filter))
 }
 
 /// Formats lines of the access log by their template, if they have one, and all others.

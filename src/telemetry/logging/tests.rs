@@ -29,7 +29,7 @@ impl io::Write for Lines {
 fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String {
     let lines = Lines::default();
     let to = lines.clone();
-    let filter = settings.filter().unwrap();
+    let (_, filter) = LogLevel::new(settings).unwrap();
     let subscriber = subscriber(settings, human, filter, move || to.clone());
     tracing::subscriber::with_default(subscriber, events);
     let bytes = lines.0.lock().clone();

@@ -1,0 +1,170 @@
+//! The known subjects of a limit, page by page, each with what remains.
+//!
+//! Redis has the keys of its buckets, and is gone through by `SCAN`, a bounded number of steps for a
+//! page. The memory store keeps hashes in place of keys, so that a bucket takes 18 bytes; there the
+//! subjects are known that `GET /v1/top` knows, the heaviest.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::bucket::{Bucket, limit_named};
+use super::error::ApiError;
+use super::request::{Cursor, Page};
+use crate::app::stores::AdminStores;
+use crate::config::Settings;
+use crate::limit::{Batch, Claims, Decision};
+use crate::rules::Limit;
+use crate::store::{KeyScan, ScanPosition, StoreError};
+use crate::telemetry::{Metrics, Period};
+use crate::time::Timestamp;
+
+/// How long the store is gone through for one page. What is found by then is the page.
+const LONGEST_SCAN: Duration = Duration::from_secs(1);
+
+/// How many buckets are read at once. A read of the memory store locks out others.
+const AT_ONCE: usize = 32;
+
+/// Which buckets are asked for.
+pub(super) struct BucketList<'s> {
+    limit: &'s Arc<Limit>,
+    page: Page,
+}
+
+/// The keys of a page, and where the next begins.
+struct Keys {
+    keys: Vec<String>,
+    next: Option<Cursor>,
+}
+
+impl<'s> BucketList<'s> {
+    pub(super) fn new(settings: &'s Settings, limit: &str, page: Page) -> Result<Self, ApiError> {
+        let limit = limit_named(settings, limit)?;
+        Ok(Self { limit, page })
+    }
+
+    pub(super) async fn answer(
+        &self,
+        settings: &Settings,
+        stores: &AdminStores,
+        metrics: &Metrics,
+        now: Timestamp,
+    ) -> Result<Value, ApiError> {
+        let (keys, source) = match &stores.scan {
+            Some(scan) => (self.scan(&**scan).await?, "store"),
+            None => (self.heaviest(metrics, now), "top"),
+        };
+        let buckets = keys.keys.iter();
+        let buckets = buckets.filter_map(|key| Bucket::with_key(self.limit, key, now));
+        let buckets: Vec<Bucket> = buckets.collect();
+        let mut described = Vec::with_capacity(buckets.len());
+        for some in buckets.chunks(AT_ONCE) {
+            let decisions = read(some, stores, now).await?;
+            let both = some.iter().zip(decisions);
+            described.extend(both.map(|(bucket, decision)| bucket.state(settings, &decision)));
+        }
+        Ok(json!({
+            "limit": self.limit.name(),
+            "source": source,
+            "buckets": described,
+            "next": keys.next.map(|next| next.to_string()),
+        }))
+    }
+
+    /// The subjects that are known without a store that knows any, in the order of their keys.
+    fn heaviest(&self, metrics: &Metrics, now: Timestamp) -> Keys {
+        let known = metrics.subjects(self.limit.name(), Period::Hour, now.as_secs());
+        let mut keys: Vec<String> = known.into_iter().map(|subject| subject.key).collect();
+        keys.sort_unstable();
+        let cursor = self.page.cursor.clone().unwrap_or_default();
+        cut(keys, &cursor, self.page.count, None)
+    }
+
+    async fn scan(&self, store: &dyn KeyScan) -> Result<Keys, ApiError> {
+        let began = Instant::now();
+        let mut cursor = self.page.cursor.clone().unwrap_or_default();
+        let mut keys = Vec::new();
+        loop {
+            let position = ScanPosition {
+                position: cursor.position,
+                node: cursor.node.clone(),
+            };
+            let step = store.scan(self.limit.key_prefix(), position).await?;
+            let next = step.next.map(|next| Cursor {
+                position: next.position,
+                node: next.node,
+                after: String::new(),
+            });
+            let room = self.page.count - keys.len();
+            let found = cut(step.keys, &cursor, room, next);
+            keys.extend(found.keys);
+            match found.next {
+                Some(next) if keys.len() < self.page.count && began.elapsed() < LONGEST_SCAN => {
+                    cursor = next;
+                }
+                next => return Ok(Keys { keys, next }),
+            }
+        }
+    }
+}
+
+/// The first keys behind a cursor, of sorted ones that all stand at its position. The next page goes
+/// on among these, or, if these are all, at `next`.
+fn cut(mut keys: Vec<String>, cursor: &Cursor, room: usize, next: Option<Cursor>) -> Keys {
+    keys.retain(|key| *key > cursor.after);
+    if keys.len() <= room {
+        return Keys { keys, next };
+    }
+    keys.truncate(room);
+    let next = keys.last().map(|last| Cursor {
+        after: last.clone(),
+        ..cursor.clone()
+    });
+    Keys { keys, next }
+}
+
+/// How buckets of one limit stand.
+async fn read(
+    buckets: &[Bucket],
+    stores: &AdminStores,
+    now: Timestamp,
+) -> Result<Vec<Decision>, ApiError> {
+    let looks: Batch = buckets.iter().map(Bucket::peek).collect();
+    let claims: Claims = looks.iter().filter_map(|look| look.claim()).collect();
+    let outcome = match claims.is_empty() {
+        true => stores.read.decide(looks, now).await?,
+        false => stores.leases.acquire(claims, now).await?.outcome,
+    };
+    let decisions: Option<Vec<Decision>> = outcome.decisions.into_iter().collect();
+    // Without a fallback, a store decides or fails.
+    decisions.ok_or(ApiError::Store(StoreError::OutOfReach))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(all: &[&str], count: usize) -> Vec<Vec<String>> {
+        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+        let mut cursor = Some(Cursor::default());
+        let mut pages = Vec::new();
+        while let Some(from) = cursor {
+            let page = cut(all.clone(), &from, count, None);
+            pages.push(page.keys);
+            cursor = page.next;
+        }
+        pages
+    }
+
+    #[test]
+    fn pages_show_each_key_once_and_none_has_too_many() {
+        let all = ["L:a", "L:b", "L:c", "L:d", "L:e"];
+        for count in 1..7 {
+            let pages = pages(&all, count);
+            assert!(pages.iter().all(|page| page.len() <= count), "{pages:?}");
+            assert_eq!(pages.concat(), all, "{count}");
+            assert_eq!(pages.len(), all.len().div_ceil(count));
+        }
+    }
+}
