@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::diagnostics::Diagnostics;
 use super::settings::Settings;
 use super::yaml::Document;
+use crate::rules::KeySource;
 
 /// What stands in the place of a secret.
 const HIDDEN: &str = "***";
@@ -60,7 +61,7 @@ impl Settings {
         let Some(limit) = self.limit(limit) else {
             return Some(HIDDEN.to_owned());
         };
-        if !limit.per().iter().any(|source| source.is_hashed()) {
+        if !limit.per().iter().any(KeySource::is_hashed) {
             return None;
         }
         let key = limit.bucket_of(id);

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::request::{Cursor, Page};
 use crate::app::stores::AdminStores;
 use crate::config::Settings;
-use crate::limit::{Batch, Claims, Decision};
+use crate::limit::{Batch, Claims, Decision, Transaction};
 use crate::rules::Limit;
 use crate::store::{KeyScan, ScanPosition, StoreError};
 use crate::telemetry::{Metrics, Period};
@@ -131,7 +131,7 @@ async fn read(
     now: Timestamp,
 ) -> Result<Vec<Decision>, ApiError> {
     let looks: Batch = buckets.iter().map(Bucket::peek).collect();
-    let claims: Claims = looks.iter().filter_map(|look| look.claim()).collect();
+    let claims: Claims = looks.iter().filter_map(Transaction::claim).collect();
     let outcome = match claims.is_empty() {
         true => stores.read.decide(looks, now).await?,
         false => stores.leases.acquire(claims, now).await?.outcome,
