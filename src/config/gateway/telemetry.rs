@@ -29,7 +29,8 @@ pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<O
     };
     if !cfg!(feature = "otlp") {
         let message = "this build of weir has no OTLP";
-        let help = "build it with `cargo install weir --features otlp`, or leave `telemetry` out";
+        let help =
+            "build it with `cargo install --path . --features otlp`, or leave `telemetry` out";
         return Err(cx.error(written.span, message).help(help));
     }
     let server = server(cx, written);

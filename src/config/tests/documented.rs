@@ -150,7 +150,7 @@ fn every_example_of_the_reference_loads() {
         let findings = folder.findings();
         if yaml.contains("telemetry:") && !cfg!(feature = "otlp") {
             assert!(
-                findings.contains("cargo install weir --features otlp"),
+                findings.contains("cargo install --path . --features otlp"),
                 "{findings}"
             );
             continue;
