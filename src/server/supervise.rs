@@ -208,17 +208,9 @@ where
     }
 }
 
-/// How many tasks are polled before the runtime looks at the sockets again. A poll may serve many
-/// requests of a client that pipelines them, and 61 such polls, tokio's default, hold up all others
-/// for too long.
-const POLLS_BETWEEN_EVENTS: u32 = 16;
-
 /// A runtime on the current thread.
 pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    Builder::new_current_thread()
-        .enable_all()
-        .event_interval(POLLS_BETWEEN_EVENTS)
-        .build()
+    Builder::new_current_thread().enable_all().build()
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {
