@@ -26,13 +26,14 @@ fn admitted(gateways: &[Gateway; 2], requests: usize) -> usize {
     decided.filter(|status| *status == 200).count()
 }
 
-/// Waits until no worker has a connection to the old primary, and each has one to the new one.
+/// Waits until no worker has a connection to the old primary, and each has one to the new one, as
+/// has what asks for the overrides that operators set.
 fn moved(gateways: &[Gateway; 2], sentinels: &Sentinels, old: usize) {
     for gateway in gateways {
         let connections = |server: usize| connections(gateway.pid(), sentinels.ports[server]);
         let others = || (0..3).filter(|server| *server != old);
         eventually("each worker is at the new primary", || {
-            (connections(old) == 0 && others().any(|other| connections(other) == 2)).then_some(())
+            (connections(old) == 0 && others().any(|other| connections(other) == 3)).then_some(())
         });
     }
 }
