@@ -35,10 +35,10 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// What one request may cost, without any room for the number; 3254 bytes when this was written.
 /// Lower it when it gets better; raise it only for a reason that is worth telling in the commit.
 const MOST_ALLOCATIONS: u64 = 14;
-const MOST_BYTES: u64 = 3_400;
+const MOST_BYTES: u64 = 3_600;
 
 /// What a connection may keep when it rests, in bytes of the heap; 1240 when this was written.
-const MOST_KEPT: usize = 1600;
+const MOST_KEPT: usize = 1760;
 
 const REQUESTS: u64 = 200;
 const CONNECTIONS: usize = 200;
