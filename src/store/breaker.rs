@@ -59,6 +59,15 @@ pub struct Reachability {
 struct NodeBreakers {
     all: usize,
     open: usize,
+    /// It was reported as unreachable, and has answered no worker since that still asks it.
+    is_lost: bool,
+}
+
+impl NodeBreakers {
+    /// Whether it is within reach again, of all workers that ask it.
+    fn is_found(&mut self) -> bool {
+        self.open == 0 && std::mem::take(&mut self.is_lost)
+    }
 }
 
 impl Reachability {
@@ -79,8 +88,8 @@ impl Reachability {
     /// The nodes that some worker does not reach, in order.
     pub fn unreachable_nodes(&self) -> Vec<Arc<str>> {
         let nodes = self.nodes.lock();
-        let open = nodes.iter().filter(|(_, breakers)| breakers.open > 0);
-        let mut names: Vec<_> = open.map(|(name, _)| Arc::clone(name)).collect();
+        let lost = nodes.iter().filter(|(_, breakers)| breakers.is_lost);
+        let mut names: Vec<_> = lost.map(|(name, _)| Arc::clone(name)).collect();
         names.sort_unstable();
         names
     }
@@ -95,7 +104,7 @@ impl Reachability {
         match node.and_then(|node| Some((node, nodes.get_mut(node)?))) {
             Some((node, breakers)) => {
                 breakers.open += 1;
-                if breakers.open == 1 {
+                if !std::mem::replace(&mut breakers.is_lost, true) {
                     let change = NodeChange::Unreachable(cause);
                     self.observer.node_changed(node, change);
                 }
@@ -113,7 +122,7 @@ impl Reachability {
         match node.and_then(|node| Some((node, nodes.get_mut(node)?))) {
             Some((node, breakers)) => {
                 breakers.open = breakers.open.saturating_sub(1);
-                if breakers.open == 0 {
+                if breakers.is_found() {
                     self.observer.node_changed(node, NodeChange::Reachable);
                 }
             }
@@ -122,6 +131,14 @@ impl Reachability {
                     self.observer.state_changed(true, None);
                 }
             }
+        }
+    }
+
+    /// A worker whose breaker is closed has got an answer from a node.
+    fn answered(&self, node: &Arc<str>) {
+        let mut nodes = self.nodes.lock();
+        if nodes.get_mut(node).is_some_and(NodeBreakers::is_found) {
+            self.observer.node_changed(node, NodeChange::Reachable);
         }
     }
 
@@ -135,8 +152,8 @@ impl Reachability {
         }
     }
 
-    /// A worker is gone, or a node is gone from its view, which says nothing about the store if the
-    /// breaker was open.
+    /// A worker is gone, or a node is gone from its view. If the breaker was open, the node may be as
+    /// dead as before, and other workers may not have asked it yet.
     fn abandoned(&self, node: Option<&Arc<str>>, was_open: bool) {
         let mut nodes = self.nodes.lock();
         let Some(node) = node else {
@@ -153,8 +170,6 @@ impl Reachability {
         if breakers.all == 0 {
             nodes.remove(node);
             self.observer.node_changed(node, NodeChange::Left);
-        } else if was_open && breakers.open == 0 {
-            self.observer.node_changed(node, NodeChange::Reachable);
         }
     }
 }
@@ -254,6 +269,13 @@ impl Breaker {
         }
     }
 
+    /// The server has answered while the breaker was closed.
+    fn answered(&self) {
+        if let Some(node) = &self.node {
+            self.reachability.answered(node);
+        }
+    }
+
     /// Tells whether this changed anything.
     fn switch(&self, open: bool) -> bool {
         self.open
@@ -349,8 +371,9 @@ impl<S: HealthCheck> Circuit<S> {
     /// so that a server that was never there is known before a request comes.
     async fn while_closed(&self) {
         while !self.breaker.is_open() {
-            if let Err(error) = self.server.ping().await {
-                self.breaker.open(&error);
+            match self.server.ping().await {
+                Ok(()) => self.breaker.answered(),
+                Err(error) => self.breaker.open(&error),
             }
             tokio::select! {
                 () = self.breaker.opened() => {}
@@ -499,8 +522,10 @@ mod tests {
             ["a:1", "b:2"].map(Arc::from)
         );
         one.close();
-        drop(other);
         last.close();
+        drop(other);
+        assert_eq!(reachability.unreachable_nodes(), [Arc::from("a:1")]);
+        one.answered();
         assert!(reachability.is_reachable());
         drop((one, last));
         let told = [
@@ -508,13 +533,34 @@ mod tests {
             "b:2 joined",
             "a:1 unreachable",
             "b:2 unreachable",
-            "a:1 reachable",
             "b:2 reachable",
+            "a:1 reachable",
             "a:1 left",
             "b:2 left",
         ];
         assert_eq!(recorder.node_changes(), told);
         assert!(recorder.changes().is_empty());
+    }
+
+    /// One worker learns of a dead node that the other, which could not reach it, drops.
+    #[test]
+    fn a_dead_node_that_a_worker_drops_is_not_reported_as_within_reach() {
+        let recorder = Arc::<Recorder>::default();
+        let (_whole, reachability) = breaker(&recorder);
+        let of_node = || {
+            let settings = BreakerSettings::default();
+            Breaker::of_node("a:1".into(), settings, Arc::clone(&reachability))
+        };
+        let one = of_node();
+        one.open(&StoreError::OutOfReach);
+        let other = of_node();
+        drop(one);
+        assert!(!reachability.is_reachable());
+        other.open(&StoreError::OutOfReach);
+        drop(other);
+        assert!(reachability.is_reachable());
+        let told = ["a:1 joined", "a:1 unreachable", "a:1 left"];
+        assert_eq!(recorder.node_changes(), told);
     }
 
     #[test]

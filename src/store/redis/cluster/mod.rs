@@ -54,6 +54,13 @@ const SEED_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a node without slots is kept after a redirection to it: slots may be on their way.
 const KEEP_FOR: Duration = Duration::from_secs(120);
 
+/// How long after a node that was out of reach has been replaced others may still name it: they learn
+/// of the one in its place one after the other.
+const GONE_FOR: Duration = Duration::from_secs(10);
+
+/// How many nodes are asked when one names such a node.
+const OPINIONS: usize = 3;
+
 /// The nodes of a Cluster.
 pub(super) struct Cluster {
     settings: RedisSettings,
@@ -66,6 +73,8 @@ pub(super) struct Cluster {
     changed: Arc<Notify>,
     guard: OnceLock<(GuardSettings, Arc<Reachability>)>,
     shared: SharedMemory,
+    /// Nodes that were replaced while they were out of reach, and when.
+    gone: Mutex<HashMap<HostPort, Instant>>,
 }
 
 #[derive(Clone, Default)]
@@ -107,6 +116,7 @@ impl Cluster {
             changed: Arc::default(),
             guard: OnceLock::new(),
             shared: SharedMemory::default(),
+            gone: Mutex::default(),
         });
         let task = Arc::clone(&cluster).keep_learning();
         (cluster, Supervisor::of(tokio::spawn(task)))
@@ -173,19 +183,21 @@ impl Cluster {
         }
     }
 
-    /// Whether each slot has a node, and every one of them can be asked. A node that was asked while
-    /// slots changed hands may have told a map with holes.
+    /// Whether each slot has a node, and every node can be asked. A node that was asked while slots
+    /// changed hands may have told a map with holes.
     fn is_whole(&self) -> bool {
         let topology = self.topology();
-        let mut serving = topology.nodes.iter().filter(|node| node.serves());
-        topology.slots.is_complete() && serving.all(|node| node.node.is_usable())
+        let mut nodes = topology.nodes.iter();
+        topology.slots.is_complete() && nodes.all(|node| node.node.is_usable())
     }
 
-    /// Asks the nodes, one after the other, until one tells the map.
+    /// Asks the nodes, one after the other, until one tells the map. One that names a node which was
+    /// replaced may not have heard of that, so its map counts only if others say the same.
     async fn learn(&self) {
         let topology = self.topology();
         let mut nodes: Vec<_> = topology.nodes.iter().collect();
         nodes.shuffle(&mut rand::rng());
+        let mut opinions = Vec::new();
         for node in nodes {
             // One that is given up may be cut off from the others, and know nothing new.
             let Ok(session) = node.node.session() else {
@@ -193,8 +205,17 @@ impl Cluster {
             };
             let asked = ask_slots(&session.connection, &node.member.address);
             if let Ok(Ok(ranges)) = time::timeout(ANSWER_TIMEOUT, asked).await {
-                return self.adopt(&ranges);
+                if !self.names_gone_node(&ranges) {
+                    return self.adopt(&ranges);
+                }
+                opinions.push(ranges);
             }
+            if opinions.len() == OPINIONS {
+                break;
+            }
+        }
+        if let Some(ranges) = opinions.pop() {
+            return self.adopt(&ranges);
         }
         let mut trouble = None;
         for seed in &self.seeds {
@@ -208,6 +229,12 @@ impl Cluster {
         }
         self.learned
             .send_modify(|learned| learned.trouble = trouble);
+    }
+
+    fn names_gone_node(&self, ranges: &[SlotRange]) -> bool {
+        let mut gone = self.gone.lock();
+        gone.retain(|_, since| since.elapsed() < GONE_FOR);
+        ranges.iter().any(|range| gone.contains_key(&range.primary))
     }
 
     async fn ask_seed(&self, seed: &HostPort) -> Result<Vec<SlotRange>, Arc<RedisError>> {
@@ -237,12 +264,18 @@ impl Cluster {
                 .filter(|range| range.primary == node.member.address);
             *node.member.slots.lock() = own.map(|range| (range.first, range.last)).collect();
         }
-        for node in &topology.nodes {
-            if !places.contains_key(&node.member.address) && node.was_named_of_late() {
+        let mut gone = self.gone.lock();
+        gone.retain(|address, _| !places.contains_key(address));
+        let left = topology.nodes.iter();
+        for node in left.filter(|node| !places.contains_key(&node.member.address)) {
+            if node.was_named_of_late() {
                 node.member.slots.lock().clear();
                 nodes.push(Arc::clone(node));
+            } else if !node.node.is_usable() {
+                gone.insert(node.member.address.clone(), Instant::now());
             }
         }
+        drop(gone);
         self.shared.requests.divide(nodes.len());
         let slots = SlotMap::new(ranges, &places);
         // All gateways follow the clock of the same node.
@@ -424,9 +457,14 @@ impl ClusterNode {
         !self.member.slots.lock().is_empty()
     }
 
+    /// One that cannot be asked is kept no longer than it may take to connect to it.
     fn was_named_of_late(&self) -> bool {
+        let longest = match self.node.is_usable() {
+            true => KEEP_FOR,
+            false => SEED_TIMEOUT,
+        };
         let redirected = *self.redirected.lock();
-        redirected.is_some_and(|at| at.elapsed() < KEEP_FOR)
+        redirected.is_some_and(|at| at.elapsed() < longest)
     }
 
     /// Asks what another node did not do. A node that is new is waited for.

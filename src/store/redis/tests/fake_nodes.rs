@@ -470,6 +470,67 @@ async fn slots_without_a_node_are_looked_for_until_they_have_one() {
     .await;
 }
 
+/// Where a server hangs up at once. It lives as long as the runtime.
+async fn dead_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    address
+}
+
+/// Nodes learn of a failover one after the other, and those that have not name the dead node.
+#[tokio::test]
+async fn a_node_that_was_replaced_is_not_asked_again_because_another_has_not_heard_of_that() {
+    let cluster = FakeCluster::start(3).await;
+    let alive = |node: usize| cluster.0[node].address.parse().unwrap();
+    // While one more is dead, the map is learned again and again.
+    let (dead, missing) = (dead_address().await, dead_address().await);
+    let old = map_of(&[alive(0), dead, alive(2), missing], 4);
+    for node in &cluster.0 {
+        node.map.lock().clone_from(&old);
+    }
+    let recorder = Arc::<Recorder>::default();
+    let reachability = Arc::new(Reachability::new(Arc::<Recorder>::clone(&recorder)));
+    let redis = Redis::spawn(cluster.settings(), Arc::new(Unobserved)).unwrap();
+    redis.guard_nodes(GuardSettings::default(), &reachability);
+    let told = |word: &str| {
+        let change = format!("{dead} {word}");
+        let changes = recorder.node_changes();
+        changes.iter().filter(|told| **told == change).count()
+    };
+    eventually("the node is out of reach", || told("unreachable") == 1).await;
+    *cluster.0[0].map.lock() = map_of(&[alive(0), alive(1), alive(2), missing], 4);
+    eventually("the node was replaced", || told("left") == 1).await;
+    let maps = || cluster.0[2].count(|command| command == "CLUSTER SLOTS");
+    let before = maps();
+    eventually("maps of before are told", || maps() > before + 10).await;
+    assert_eq!((told("joined"), told("reachable")), (1, 0));
+
+    // It is believed to be back when all nodes say so.
+    for node in &cluster.0 {
+        node.map.lock().clone_from(&old);
+    }
+    eventually("the node is asked again", || told("joined") == 2).await;
+}
+
+/// A dead node that a redirection has named, and that serves nothing, holds nobody unready.
+#[tokio::test]
+async fn a_dead_node_without_slots_is_not_waited_for() {
+    let cluster = FakeCluster::start(1).await;
+    let (redis, reachability) = cluster.gateway().await;
+    let dead = dead_address().await;
+    let asked = cluster.key_on(0, "L");
+    let slot = slot_of(format!("weir:{asked}").as_bytes());
+    cluster.0[0].set(&asked, reply(&format!("-ASK {slot} {dead}")));
+    let take = || redis.decide(batch([spend(&asked, 1)]), NOW);
+    let failure = take().await.unwrap_err();
+    assert_eq!(blamed(&failure).0, dead.to_string());
+    eventually("the node is out of reach", || !reachability.is_reachable()).await;
+    cluster.0[0].set("nothing", reply("+OK"));
+    eventually("the node is forgotten", || reachability.is_reachable()).await;
+    take().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_frozen_node_holds_up_the_leases_of_no_other() {
     let cluster = FakeCluster::start(2).await;
