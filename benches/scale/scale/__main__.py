@@ -106,7 +106,7 @@ def bytes_a_bucket(machine, count):
 
 TABLE_HEAD = (
     "| gateways | shards | limits | gateway us/request | Redis us/decision | commands/decision "
-    "| bytes there, back | requests/s |\n|---|---|---|---|---|---|---|---|"
+    "| decisions/read | bytes there, back | requests/s |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -116,7 +116,8 @@ def table_row(cell, figures):
         redis = f"{figures.redis_us:.2f}"
     return (
         f"| {cell.gateways} | {cell.shards} | {cell.limits} | {figures.gateway_us:.1f} | {redis} "
-        f"| {figures.commands:.2f} | {figures.bytes_there:.0f}, {figures.bytes_back:.0f} "
+        f"| {figures.commands:.2f} | {figures.a_read:.1f} "
+        f"| {figures.bytes_there:.0f}, {figures.bytes_back:.0f} "
         f"| {figures.requests / figures.seconds:,.0f} |"
     )
 

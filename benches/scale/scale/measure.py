@@ -41,6 +41,8 @@ class Figures:
     #: Bytes of payload between gateways and shards for a decision, there and back.
     bytes_there: float
     bytes_back: float
+    #: Decisions that a shard has found in what it read at once.
+    a_read: float
     requests: int
     seconds: float
 
@@ -190,6 +192,7 @@ def counters(gateways, shards):
         "commands": sum(shard.calls("bitfield") for shard in shards),
         "there": sum(stat["total_net_input_bytes"] for stat in stats),
         "back": sum(stat["total_net_output_bytes"] for stat in stats),
+        "reads": sum(stat["total_reads_processed"] for stat in stats),
     }
 
 
@@ -209,6 +212,7 @@ def figures(cell, before, after, outcomes):
         commands=spent["commands"] / each,
         bytes_there=spent["there"] / each,
         bytes_back=spent["back"] / each,
+        a_read=decisions / max(spent["reads"], 1),
         requests=requests,
         seconds=max(outcome["seconds"] for outcome in outcomes),
     )

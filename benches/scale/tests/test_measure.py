@@ -10,6 +10,7 @@ from scale.measure import Cell, Figures
 
 def counters(**changed):
     whole = {"gateways": 1.0, "shards": 2.0, "commands": 10, "there": 1e3, "back": 1e2}
+    whole["reads"] = 5
     return {**whole, **changed}
 
 
@@ -20,6 +21,7 @@ def outcome(answered, unexpected=0, lost=0, seconds=2.0):
 class OneRun(unittest.TestCase):
     def test_what_was_spent_is_divided_by_requests_and_by_decisions(self):
         after = counters(gateways=1.3, shards=2.1, commands=30_010, there=3_001e3, back=601e2)
+        after["reads"] = 10_005
         found = measure.figures(
             Cell(2, 3, 3), counters(), after, [outcome(4_000), outcome(6_000, seconds=2.5)]
         )
@@ -28,6 +30,7 @@ class OneRun(unittest.TestCase):
         self.assertAlmostEqual(found.commands, 1.0)
         self.assertAlmostEqual(found.bytes_there, 100.0)
         self.assertAlmostEqual(found.bytes_back, 2.0)
+        self.assertAlmostEqual(found.a_read, 3.0)
         self.assertEqual((found.requests, found.seconds), (10_000, 2.5))
 
     def test_without_limits_nothing_is_asked_of_redis(self):
@@ -47,7 +50,7 @@ class OneRun(unittest.TestCase):
             measure.figures(Cell(1, 1, 1), counters(), after, [outcome(1000)])
 
     def test_the_least_cpu_time_counts_and_the_median_of_the_rest(self):
-        runs = [Figures(x, 10 - x, 1.0, x, x, 100, 1.0) for x in (1.0, 9.0, 2.0)]
+        runs = [Figures(x, 10 - x, 1.0, x, x, 1.0, 100, 1.0) for x in (1.0, 9.0, 2.0)]
         found = measure.typical(runs)
         self.assertEqual((found.gateway_us, found.redis_us), (1.0, 1.0))
         self.assertEqual(found.bytes_there, 2.0)

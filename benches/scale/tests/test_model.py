@@ -5,7 +5,7 @@ from scale.model import Line, Model, Wish, arithmetic, line, parts
 
 
 def figures(gateway_us, redis_us=2.0, there=100.0, back=20.0):
-    return Figures(gateway_us, redis_us, 1.0, there, back, requests=1000, seconds=1.0)
+    return Figures(gateway_us, redis_us, 1.0, there, back, 3.0, requests=1000, seconds=1.0)
 
 
 class ALine(unittest.TestCase):
