@@ -16,6 +16,7 @@ mod otlp;
 mod overrides;
 mod reloads;
 mod shared_bans;
+mod shared_list;
 mod sockets;
 mod stack;
 mod startup_log;
@@ -60,7 +61,6 @@ use crate::server::{
     Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
     supervise,
 };
-use crate::store::SharedLists;
 use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
 
 /// How often a part of the memory store is swept.
@@ -151,7 +151,8 @@ async fn serve(
 
     let stores = Stores::new(&settings.process.store, &metrics);
     let tracer = start_tracer(&settings, &metrics)?;
-    let shared_bans = SharedBans::new(KnownBans::default(), stores.clock());
+    let lists = stores.lists().await?;
+    let shared_bans = SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
     let process_state = ProcessState {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
@@ -163,7 +164,8 @@ async fn serve(
         bans: shared_bans.known().clone(),
         refused: Arc::default(),
     };
-    let (mut keeper, override_changes) = OverrideKeeper::new(&settings.process, &stores).await?;
+    let (mut keeper, override_changes) =
+        OverrideKeeper::new(&settings.process, lists, stores.clock());
     let kept_overrides = keeper.first().await;
     let key_sets = KeySets::new(&metrics);
     key_sets.replace(&settings.jwks);
@@ -171,13 +173,11 @@ async fn serve(
     let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
     let snapshot = Arc::new(snapshot);
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
-    let in_force = snapshots.clone();
     let sampled = snapshots.clone();
     metrics.upstreams(move || sampled.borrow().upstream_samples());
-    let shared_lists = shared_lists(&stores, &snapshot).await?;
     // So that standing bans hold from the first request on. If the store is out of reach, they are
     // learnt of when it is back.
-    let _ = shared_bans.refresh(shared_lists.as_deref()).await;
+    let _ = shared_bans.refresh().await;
     let api = admin_api::service(
         snapshots.clone(),
         stores.clone(),
@@ -232,7 +232,7 @@ async fn serve(
     let ended = tokio::select! {
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
         never = sweep(&stores) => match never {},
-        never = follow_bans(&shared_bans, shared_lists, &stores, in_force) => match never {},
+        never = shared_bans.follow() => match never {},
         never = reloads.follow_files() => match never {},
         never = keeper.follow(&reloads) => match never {},
     };
@@ -383,37 +383,6 @@ fn admin(
         }
     };
     Admin::new(Arc::clone(metrics), draining.clone(), readiness)
-}
-
-/// What gateways tell each other of bans, if there are any and the store is shared.
-async fn shared_lists(
-    stores: &Stores,
-    snapshot: &Snapshot,
-) -> io::Result<Option<Arc<dyn SharedLists>>> {
-    match snapshot.settings.access.bans.is_empty() {
-        true => Ok(None),
-        false => stores.shared_lists().await,
-    }
-}
-
-/// Tells other gateways of bans, and learns of theirs, once there are any.
-async fn follow_bans(
-    bans: &SharedBans,
-    mut lists: Option<Arc<dyn SharedLists>>,
-    stores: &Stores,
-    mut snapshots: watch::Receiver<Arc<Snapshot>>,
-) -> Infallible {
-    loop {
-        if let Some(lists) = lists {
-            return bans.follow(lists).await;
-        }
-        if snapshots.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-        let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        // What the system refused once it may give when the configuration changes again.
-        lists = shared_lists(stores, &snapshot).await.unwrap_or_default();
-    }
 }
 
 /// Sweeps expired buckets, a part at a time, and logs outages that were held back.

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 
+use super::shared_list::{FOR_GOOD, News, SharedList, millis, moment};
 use crate::middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
 use crate::rules::{Banned, StandingBans};
 use crate::store::{SharedEntry, SharedLists, StoreError};
@@ -33,11 +35,8 @@ const FORBIDDEN_INTERVAL: Duration = Duration::from_secs(60);
 /// How often it adds those to the list again that it has begun itself, in case Redis has lost it.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How many entries one command adds, or reads.
+/// How many entries one command adds.
 const AT_ONCE: usize = 200;
-
-/// An end that never comes, in the list and here.
-const FOR_GOOD: u64 = u64::MAX;
 
 /// What this process shares with others of bans. Clones share it.
 #[derive(Clone)]
@@ -45,6 +44,14 @@ pub(super) struct SharedBans {
     known: KnownBans,
     standing: Arc<RwLock<Vec<StandingBan>>>,
     clock: Arc<dyn Clock>,
+    /// None if this process is alone.
+    lists: Option<Lists>,
+}
+
+#[derive(Clone)]
+struct Lists {
+    all: Arc<dyn SharedLists>,
+    standing: Arc<Mutex<SharedList>>,
 }
 
 /// A ban that has begun, as the list has it.
@@ -164,6 +171,10 @@ impl StandingBan {
         })
     }
 
+    fn parse(entry: &SharedEntry) -> Option<Self> {
+        serde_json::from_str(&entry.text).ok()
+    }
+
     fn entry(&self) -> SharedEntry {
         SharedEntry {
             until: self.until.unwrap_or(FOR_GOOD),
@@ -173,11 +184,21 @@ impl StandingBan {
 }
 
 impl SharedBans {
-    pub(super) fn new(known: KnownBans, clock: Arc<dyn Clock>) -> Self {
+    /// Without lists, this process is alone.
+    pub(super) fn new(
+        known: KnownBans,
+        clock: Arc<dyn Clock>,
+        lists: Option<Arc<dyn SharedLists>>,
+    ) -> Self {
+        let lists = lists.map(|all| Lists {
+            standing: Arc::new(Mutex::new(SharedList::new(Arc::clone(&all), STANDING))),
+            all,
+        });
         Self {
             known,
             standing: Arc::default(),
             clock,
+            lists,
         }
     }
 
@@ -196,49 +217,58 @@ impl SharedBans {
     }
 
     /// Learns of the standing bans that other gateways have set since the last look.
-    pub(super) async fn refresh(&self, lists: Option<&dyn SharedLists>) -> Result<(), StoreError> {
-        match lists {
-            Some(lists) => self.read_standing(lists).await,
-            None => Ok(()),
+    pub(super) async fn refresh(&self) -> Result<(), StoreError> {
+        let Some(lists) = &self.lists else {
+            return Ok(());
+        };
+        let mut list = lists.standing.lock().await;
+        match list.look(self.clock.now()).await? {
+            News::Nothing => {}
+            News::Changed => self.put_in_force(standing_in(&list)),
+            News::Restored => {
+                let bans = list.entries().len();
+                tracing::warn!(
+                    bans,
+                    "the standing bans were lost in Redis, and were written again"
+                );
+            }
         }
+        Ok(())
     }
 
-    /// Sets a standing ban in place of those of the same clients, or lifts these. Tells whether there
-    /// were any.
+    /// Sets a standing ban in place of those of the same clients, or lifts these.
     pub(super) async fn change(
         &self,
-        lists: Option<&dyn SharedLists>,
         ban: &str,
         banned: &Banned,
         set: Option<StandingBan>,
-    ) -> Result<bool, StoreError> {
-        self.refresh(lists).await?;
-        let of_same = |standing: &&StandingBan| standing.is_of(ban, banned);
-        let earlier: Vec<StandingBan> = {
-            let standing = self.standing.read();
-            standing.iter().filter(of_same).cloned().collect()
+    ) -> Result<(), StoreError> {
+        self.refresh().await?;
+        let Some(lists) = &self.lists else {
+            let mut standing = self.standing.read().clone();
+            standing.retain(|standing| !standing.is_of(ban, banned));
+            standing.extend(set);
+            self.put_in_force(standing);
+            return Ok(());
         };
-        if earlier.is_empty() && set.is_none() {
-            return Ok(false);
-        }
-        if let Some(lists) = lists {
-            let remove = earlier.iter().map(json).collect();
+        let mut list = lists.standing.lock().await;
+        let is_same = |entry: &&SharedEntry| {
+            StandingBan::parse(entry).is_some_and(|standing| standing.is_of(ban, banned))
+        };
+        let earlier = list.entries().iter().filter(is_same);
+        let earlier: Vec<String> = earlier.map(|entry| entry.text.clone()).collect();
+        if !earlier.is_empty() || set.is_some() {
             let add = set.iter().map(StandingBan::entry).collect();
-            let now = self.clock.now();
-            lists.change(STANDING, add, remove, now).await?;
+            list.change(add, earlier, self.clock.now()).await?;
+            self.put_in_force(standing_in(&list));
         }
-        let mut standing = self.standing.read().clone();
-        standing.retain(|standing| !standing.is_of(ban, banned));
-        standing.extend(set);
-        self.put_in_force(standing);
-        Ok(!earlier.is_empty())
+        Ok(())
     }
 
     /// The next bans that have begun: at most `count` behind the one with this end and text, and whether
     /// there are no others.
     pub(super) async fn begun(
         &self,
-        lists: Option<&dyn SharedLists>,
         behind: (u64, &str),
         count: usize,
     ) -> Result<(Vec<SharedEntry>, bool), StoreError> {
@@ -246,7 +276,7 @@ impl SharedBans {
         let from = from.max(millis(self.clock.now()));
         let is_behind =
             |entry: &SharedEntry| (entry.until, entry.text.as_str()) > (behind.0, after);
-        let Some(lists) = lists else {
+        let Some(Lists { all: lists, .. }) = &self.lists else {
             let mut all: Vec<SharedEntry> = self
                 .known
                 .list(self.clock.now())
@@ -259,7 +289,7 @@ impl SharedBans {
             all.truncate(count);
             return Ok((all, is_last));
         };
-        self.tell(lists).await?;
+        self.tell(&**lists).await?;
         // Of entries that end at once, the first ones are those of the page before.
         let mut skip = 0;
         loop {
@@ -274,40 +304,38 @@ impl SharedBans {
     }
 
     /// Removes entries of bans that hold no more.
-    pub(super) async fn forget(
-        &self,
-        lists: Option<&dyn SharedLists>,
-        stale: Vec<String>,
-    ) -> Result<(), StoreError> {
-        match lists {
+    pub(super) async fn forget(&self, stale: Vec<String>) -> Result<(), StoreError> {
+        match &self.lists {
             Some(lists) if !stale.is_empty() => {
                 let now = self.clock.now();
-                lists.change(BEGUN, Vec::new(), stale, now).await
+                lists.all.change(BEGUN, Vec::new(), stale, now).await?;
+                Ok(())
             }
             _ => Ok(()),
         }
     }
 
     /// Tells other gateways of bans that have begun here, and learns of standing bans.
-    pub(super) async fn follow(&self, lists: Arc<dyn SharedLists>) -> Infallible {
-        let mut version = None;
+    pub(super) async fn follow(&self) -> Infallible {
+        let Some(Lists { all: lists, .. }) = &self.lists else {
+            return std::future::pending().await;
+        };
         let mut polls = 0_u32;
         let per_repeat = REPEAT_INTERVAL.as_secs() / POLL_INTERVAL.as_secs();
         loop {
             // A store that is out of reach is reported elsewhere, and asked again.
-            match lists.version(STANDING).await {
-                Ok(found) if version == Some(found) => {}
-                Ok(found) if self.read_standing(&*lists).await.is_ok() => version = Some(found),
-                Err(error) if error.is_forbidden() => sleep(FORBIDDEN_INTERVAL).await,
-                _ => {}
+            if let Err(error) = self.refresh().await
+                && error.is_forbidden()
+            {
+                sleep(FORBIDDEN_INTERVAL).await;
             }
             if u64::from(polls) % per_repeat == per_repeat - 1 {
                 let own = self.known.list(self.clock.now());
-                let _ = self.add_begun(&*lists, &own).await;
+                let _ = self.add_begun(&**lists, &own).await;
                 self.put_in_force(self.standing());
             }
             polls = polls.wrapping_add(1);
-            let told = self.tell(&*lists).await;
+            let told = self.tell(&**lists).await;
             tokio::select! {
                 () = sleep(POLL_INTERVAL) => {}
                 () = self.known.changed(), if told.is_ok() => {}
@@ -338,27 +366,6 @@ impl SharedBans {
         Ok(())
     }
 
-    async fn read_standing(&self, lists: &dyn SharedLists) -> Result<(), StoreError> {
-        let from = millis(self.clock.now());
-        let mut standing = Vec::new();
-        loop {
-            let skip = standing.len();
-            let found = lists.entries(STANDING, from, skip, AT_ONCE).await?;
-            let is_last = found.len() < AT_ONCE;
-            // What another version of the gateway has written may be of another form.
-            standing.extend(
-                found
-                    .iter()
-                    .map(|entry| serde_json::from_str(&entry.text).ok()),
-            );
-            if is_last {
-                break;
-            }
-        }
-        self.put_in_force(standing.into_iter().flatten().collect());
-        Ok(())
-    }
-
     fn put_in_force(&self, mut standing: Vec<StandingBan>) {
         standing.sort_by(|one, other| (&one.ban, &one.of).cmp(&(&other.ban, &other.of)));
         let mut bans = StandingBans::default();
@@ -372,14 +379,12 @@ impl SharedBans {
     }
 }
 
-/// A moment in milliseconds since 1970, to the last one that is over.
-pub(super) fn millis(moment: Timestamp) -> u64 {
-    moment.as_nanos() / 1_000_000
-}
-
-/// The moment that is this many milliseconds after 1970 began.
-pub(super) fn moment(millis: u64) -> Timestamp {
-    Timestamp::from_nanos(millis.saturating_mul(1_000_000))
+/// What another version of the gateway has written may be of another form.
+fn standing_in(list: &SharedList) -> Vec<StandingBan> {
+    list.entries()
+        .iter()
+        .filter_map(StandingBan::parse)
+        .collect()
 }
 
 /// Its keys are names of fields, so it can always be written.

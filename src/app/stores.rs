@@ -48,8 +48,6 @@ pub(super) struct AdminStores {
     pub(super) leases: Arc<dyn Leases>,
     /// Lists the keys of buckets; none where the store has hashes in their place.
     pub(super) scan: Option<Arc<dyn KeyScan>>,
-    /// What all gateways see beside the buckets; none if this process is alone.
-    pub(super) lists: Option<Arc<dyn SharedLists>>,
 }
 
 #[derive(Clone)]
@@ -118,24 +116,17 @@ impl Stores {
                 change: self.memory(),
                 leases: self.leases(),
                 scan: None,
-                lists: None,
             }),
             Some(remote) => remote.for_admin(self.memory()).await,
         }
     }
 
-    /// A connection of its own to where overrides are kept; none with the memory store. Must be called
-    /// on a runtime that lasts as long as the process.
-    pub(super) fn for_overrides(&self) -> io::Result<Option<Redis>> {
-        self.remote.as_ref().map(Remote::redis).transpose()
-    }
-
     /// What all gateways see beside the buckets; none if this process is alone. Must be called on a
     /// runtime that lasts as long as the process.
-    pub(super) async fn shared_lists(&self) -> io::Result<Option<Arc<dyn SharedLists>>> {
+    pub(super) async fn lists(&self) -> io::Result<Option<Arc<dyn SharedLists>>> {
         Ok(match &self.remote {
             None => None,
-            Some(remote) => remote.for_admin(self.memory()).await?.lists,
+            Some(remote) => Some(Arc::new(remote.for_operators(self.memory()).await?) as _),
         })
     }
 
@@ -206,21 +197,24 @@ impl Remote {
         })
     }
 
-    /// Operators want the state of the store itself, and accept a longer wait.
     async fn for_admin(&self, memory: Arc<Memory>) -> io::Result<AdminStores> {
+        let guarded = Arc::new(self.for_operators(memory).await?);
+        Ok(AdminStores {
+            change: Arc::new(self.denial_cached(self.prefetching(&guarded))),
+            read: Arc::clone(&guarded) as _,
+            scan: Some(Arc::clone(&guarded) as _),
+            leases: guarded,
+        })
+    }
+
+    /// Operators want the state of the store itself, and accept a longer wait.
+    async fn for_operators(&self, memory: Arc<Memory>) -> io::Result<Guarded<Redis>> {
         let guard = GuardSettings {
             timeout: self.settings.guard.timeout.max(ADMIN_TIMEOUT),
             on_failure: OnFailure::Deny,
             ..self.settings.guard
         };
-        let guarded = Arc::new(self.guarded(guard, memory).await?);
-        Ok(AdminStores {
-            change: Arc::new(self.denial_cached(self.prefetching(&guarded))),
-            read: Arc::clone(&guarded) as _,
-            scan: Some(Arc::clone(&guarded) as _),
-            lists: Some(Arc::clone(&guarded) as _),
-            leases: guarded,
-        })
+        self.guarded(guard, memory).await
     }
 
     fn redis(&self) -> io::Result<Redis> {

@@ -57,9 +57,7 @@ use crate::time::Timestamp;
 #[cfg(all(feature = "redis", any(test, fuzzing)))]
 pub use self::redis::fuzzing;
 #[cfg(feature = "redis")]
-pub use self::redis::{
-    LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError, Table, TableChange,
-};
+pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
@@ -123,17 +121,17 @@ pub trait KeyScan: Send + Sync + 'static {
 
 /// A store that keeps lists of texts beside the buckets, for all gateways to see.
 pub trait SharedLists: Send + Sync + 'static {
-    /// Adds entries to a list, and removes texts from it, and entries that have ended by `now`: all
-    /// at once. An entry whose text is there already gets the new end.
+    /// Removes texts from a list, and entries that have ended by `now`, and adds others: all at once.
+    /// An entry whose text is there already gets the new end. Tells how many were removed.
     fn change(
         &self,
         list: &str,
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<()>;
+    ) -> StoreFuture<u64>;
 
-    /// A number that another call of [`SharedLists::change`] changes.
+    /// A number that each change replaces by another; 0 if there is no list.
     fn version(&self, list: &str) -> StoreFuture<u64>;
 
     /// At most `count` entries that end at a moment or later, in their order, without the first ones.

@@ -58,6 +58,7 @@ mod proxy_protocol;
 mod recipes;
 mod redis;
 mod redis_cluster;
+mod redis_rights;
 mod reload;
 mod replay;
 mod request_ids;
@@ -65,6 +66,7 @@ mod restart;
 mod routing;
 mod sentinel;
 mod shadow_ban;
+mod shared_lists;
 mod tls;
 
 mod upstream_http2;

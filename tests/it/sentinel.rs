@@ -5,7 +5,7 @@ use crate::support::sentinels::{PRIMARY, Sentinels};
 use crate::support::*;
 
 /// A deadline that no machine misses; what is without an answer must not pass.
-fn store(sentinels: &Sentinels) -> String {
+pub(crate) fn store(sentinels: &Sentinels) -> String {
     let nodes = sentinels.urls().join("\", \"");
     format!(
         "store: {{redis: {{sentinel: {{nodes: [\"{nodes}\"], primary: {PRIMARY}}}, \

@@ -13,7 +13,8 @@ use super::authorization::Operator;
 use super::bucket::with_warning;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
-use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, millis, moment};
+use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan};
+use crate::app::shared_list::{millis, moment};
 use crate::app::stores::AdminStores;
 use crate::config::{HumanDuration, Settings, Until, suggest};
 use crate::limit::{Batch, BucketKey, Decision, Mode, Transaction};
@@ -254,8 +255,8 @@ impl<'s> BanTarget<'s> {
         by: BanStores<'_>,
         set: Option<StandingBan>,
     ) -> Result<(), ApiError> {
-        let (lists, name) = (by.stores.lists.as_deref(), self.ban.name());
-        by.shared.change(lists, name, &self.banned, set).await?;
+        let name = self.ban.name();
+        by.shared.change(name, &self.banned, set).await?;
         Ok(())
     }
 
@@ -277,7 +278,7 @@ impl<'s> BanTarget<'s> {
 
     /// The state of the subject as JSON; times are in seconds.
     pub(super) async fn to_json(&self, by: BanStores<'_>) -> Result<Value, ApiError> {
-        by.shared.refresh(by.stores.lists.as_deref()).await?;
+        by.shared.refresh().await?;
         let standing = by.shared.standing();
         let standing = standing.iter().find(|ban| self.is_banned_by(ban));
         let standing_left = standing.map(|ban| match ban.until {
@@ -361,7 +362,7 @@ pub(super) async fn list(
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
-        by.shared.refresh(by.stores.lists.as_deref()).await?;
+        by.shared.refresh().await?;
         let standing = by.shared.standing();
         let behind = standing.iter().filter(|ban| place(ban) > cursor.after);
         let mut behind = behind.peekable();
@@ -397,16 +398,16 @@ async fn list_begun(
     count: usize,
     by: BanStores<'_>,
 ) -> Result<Option<Cursor>, ApiError> {
-    let (began, lists) = (Instant::now(), by.stores.lists.as_deref());
+    let began = Instant::now();
     loop {
         // One more than has room says whether there is a next page.
         let room = count - bans.len();
         let most = (room + 1).min(AT_ONCE);
         let behind = (from.position, from.after.as_str());
-        let (found, is_last) = by.shared.begun(lists, behind, most).await?;
+        let (found, is_last) = by.shared.begun(behind, most).await?;
         let last = found.last().cloned();
         let (holding, stale) = check(settings, found, by).await?;
-        by.shared.forget(lists, stale).await?;
+        by.shared.forget(stale).await?;
         for checked in holding {
             if bans.len() == count {
                 return Ok(Some(from));

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use super::endpoint::PATHS;
-use crate::app::overrides::{OverrideError, StorageError};
+use crate::app::overrides::OverrideError;
 use crate::problem::Problem;
 use crate::rules::{BannedError, IdError};
 use crate::store::StoreError;
@@ -112,9 +112,9 @@ impl ApiError {
                 StatusCode::BAD_REQUEST
             }
             Self::Override(OverrideError::Unknown(..)) => StatusCode::NOT_FOUND,
-            Self::Override(OverrideError::Storage(
-                StorageError::File { .. } | StorageError::Corrupt { .. },
-            )) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Override(OverrideError::Storage(error)) if error.is_of_file() => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::Override(_) | Self::Store(_) | Self::TooManyWatchers(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -157,8 +157,8 @@ impl ApiError {
             Self::TooManyWatchers(most) => {
                 format!("{most} clients watch already; close one of them, or try again later.")
             }
-            Self::Override(cause @ OverrideError::Storage(StorageError::Redis(_))) => {
-                format!("{cause}; look whether the override is there")
+            Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {
+                format!("{error}; look whether the override is there")
             }
             Self::Override(cause) => cause.to_string(),
             Self::Store(cause) if cause.is_out_of_reach() => {
@@ -173,13 +173,12 @@ impl ApiError {
         match self {
             Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
             Self::Method(allowed) => Some((ALLOW, allowed)),
-            Self::Store(_)
-            | Self::TooManyWatchers(_)
-            | Self::Override(
-                OverrideError::Storage(StorageError::Redis(_))
-                | OverrideError::Contended
-                | OverrideError::Late,
-            ) => Some((RETRY_AFTER, "1")),
+            Self::Store(_) | Self::TooManyWatchers(_) | Self::Override(OverrideError::Late) => {
+                Some((RETRY_AFTER, "1"))
+            }
+            Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {
+                Some((RETRY_AFTER, "1"))
+            }
             _ => None,
         }
     }

@@ -4,11 +4,11 @@
 //! One task of the process does all of that, so that workers have nothing to do with it: what
 //! changes is published as a reload is. See `docs/decisions/0059-overrides-by-the-admin-api.md`.
 
-mod storage;
+mod file;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,14 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-pub(crate) use self::storage::StorageError;
-use self::storage::{Storage, read_file};
-use super::stores::Stores;
+use self::file::{FileError, OverridesFile};
+use super::shared_list::{FOR_GOOD, News, SharedList, millis};
 use crate::config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
-use crate::store::{Table, TableChange};
+use crate::store::{SharedEntry, SharedLists, StoreError};
 use crate::time::{Clock, Timestamp};
+
+/// The list of overrides.
+const LIST: &str = "overrides";
 
 /// How often the storage is asked whether something has changed, on average. With what else it
 /// takes, a change is in force everywhere within two seconds.
@@ -35,17 +37,11 @@ const LONGEST_PAUSE: f64 = 1.25;
 /// How often it is asked while Redis's user may not.
 const POLL_FORBIDDEN: Duration = Duration::from_secs(60);
 
-/// How long the start waits for Redis before the gateway serves without the overrides in it.
-const FIRST_READ: Duration = Duration::from_secs(1);
-
 /// How many overrides there may be: all of them are read at once.
 pub(crate) const MOST: usize = 1_000;
 
 /// How many bytes one of them may take, with its id.
 pub(crate) const MOST_BYTES: usize = 1_000;
-
-/// How often a change is tried that others get in the way of.
-const ATTEMPTS: usize = 10;
 
 /// Changes that wait for their turn.
 const WAITING: usize = 32;
@@ -90,15 +86,59 @@ pub(crate) enum OverrideError {
     /// It takes too much room.
     #[error("the override takes {0} bytes with its id and comment; shorten them to {MOST_BYTES}")]
     TooLong(usize),
-    /// Others change overrides all the time.
-    #[error("others changed overrides at the same time; try again")]
-    Contended,
     /// It cannot be kept.
     #[error("{0}")]
     Storage(#[from] StorageError),
     /// The gateway does not get to it in time, or ends.
     #[error("the gateway was too busy, or ends; look whether the override is there")]
     Late,
+}
+
+/// Why overrides cannot be read or kept: Redis does not answer, or refuses, or their file cannot be
+/// read or written.
+#[derive(Debug)]
+pub(crate) struct StorageError(StoreError);
+
+impl From<StoreError> for StorageError {
+    fn from(error: StoreError) -> Self {
+        Self(error)
+    }
+}
+
+impl StorageError {
+    fn of_file(&self) -> Option<&FileError> {
+        match &self.0 {
+            StoreError::Failed(cause) => cause.downcast_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it is about a file.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.of_file().is_some()
+    }
+}
+
+impl std::error::Error for StorageError {}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(error) = self.of_file() {
+            return error.fmt(f);
+        }
+        write!(f, "{}", self.0)?;
+        let mut told = self.0.to_string();
+        let mut next = std::error::Error::source(&self.0);
+        while let Some(error) = next {
+            let text = error.to_string();
+            // A shared error is its own source.
+            if text != told {
+                write!(f, ": {text}")?;
+            }
+            (told, next) = (text, error.source());
+        }
+        Ok(())
+    }
 }
 
 type Answer<T> = oneshot::Sender<Result<T, OverrideError>>;
@@ -153,36 +193,50 @@ impl OverrideChanges {
 }
 
 impl KeptOverride {
-    /// The field of the table that it is in. Names of limits have no colon.
-    fn field(limit: &str, id: &str) -> String {
-        format!("{limit}:{id}")
-    }
-
-    fn text(&self) -> String {
+    fn entry(&self) -> SharedEntry {
         let mut members = self.written.parameters.clone();
-        members.insert("set_by".to_owned(), json!(self.set_by));
-        members.insert("set_at".to_owned(), json!(self.set_at));
-        Value::Object(members).to_string()
+        for (name, text) in [
+            ("limit", &self.written.limit),
+            ("id", &self.written.id),
+            ("set_by", &self.set_by),
+            ("set_at", &self.set_at),
+        ] {
+            members.insert(name.to_owned(), json!(text));
+        }
+        SharedEntry {
+            until: self.end(),
+            text: Value::Object(members).to_string(),
+        }
     }
 
     /// None when no gateway has written that.
-    fn parse(field: &str, text: &str) -> Option<Self> {
-        let (limit, id) = field.split_once(':')?;
+    fn parse(text: &str) -> Option<Self> {
         let mut parameters: Map<String, Value> = serde_json::from_str(text).ok()?;
         let mut own = |name| match parameters.remove(name) {
-            Some(Value::String(text)) => text,
-            _ => "-".to_owned(),
+            Some(Value::String(text)) => Some(text),
+            _ => None,
         };
-        let (set_by, set_at) = (own("set_by"), own("set_at"));
+        let (limit, id) = (own("limit")?, own("id")?);
+        let mut told = |name| own(name).unwrap_or_else(|| "-".to_owned());
+        let (set_by, set_at) = (told("set_by"), told("set_at"));
         Some(Self {
             written: ApiOverride {
-                limit: limit.to_owned(),
-                id: id.to_owned(),
+                limit,
+                id,
                 parameters,
             },
             set_by,
             set_at,
         })
+    }
+
+    fn is_of(&self, limit: &str, id: &str) -> bool {
+        self.written.limit == limit && self.written.id == id
+    }
+
+    /// The same as the list has it.
+    fn end(&self) -> u64 {
+        self.until().map_or(FOR_GOOD, millis)
     }
 
     /// When it ends.
@@ -197,16 +251,23 @@ impl KeptOverride {
     }
 }
 
-/// The overrides in texts, and the fields whose texts are none.
-fn parsed(texts: &BTreeMap<String, String>) -> (Vec<KeptOverride>, Vec<&str>) {
+/// The overrides of a list, and the texts that are none. Where two gateways have set the same one at
+/// once, there are two of it, of which the later one holds, for all gateways alike.
+fn parsed(entries: &[SharedEntry]) -> (Vec<KeptOverride>, Vec<&str>) {
     let mut strange = Vec::new();
-    let overrides = texts.iter().filter_map(|(field, text)| {
-        let kept = KeptOverride::parse(field, text);
-        if kept.is_none() {
-            strange.push(field.as_str());
-        }
-        kept
-    });
+    let mut overrides = BTreeMap::new();
+    for SharedEntry { text, .. } in entries {
+        let Some(kept) = KeptOverride::parse(text) else {
+            strange.push(text.as_str());
+            continue;
+        };
+        let named = (kept.written.limit.clone(), kept.written.id.clone());
+        let ranked = (kept.set_at.clone(), text, kept);
+        let known = overrides.remove(&named);
+        let is_later = |known: &(String, &String, _)| (&known.0, known.1) > (&ranked.0, ranked.1);
+        overrides.insert(named, known.filter(is_later).unwrap_or(ranked));
+    }
+    let overrides = overrides.into_values().map(|(_, _, kept)| kept);
     (overrides.collect(), strange)
 }
 
@@ -214,15 +275,15 @@ fn parsed(texts: &BTreeMap<String, String>) -> (Vec<KeptOverride>, Vec<&str>) {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn kept_in(path: &Path) -> Result<Vec<KeptOverride>, StorageError> {
-    Ok(parsed(&read_file(path)?.texts).0)
+pub(super) fn kept_in(path: &Path) -> Result<Vec<KeptOverride>, FileError> {
+    Ok(parsed(&file::read(path)?).0)
 }
 
 /// Keeps the overrides, and follows what other gateways change.
 pub(super) struct OverrideKeeper {
-    storage: Storage,
+    /// None if there is no admin listener that could set any.
+    list: Option<SharedList>,
     clock: Arc<dyn Clock>,
-    known: Table,
     changes: mpsc::Receiver<Change>,
     /// Why the storage cannot be read, as it was logged.
     trouble: Option<String>,
@@ -230,41 +291,36 @@ pub(super) struct OverrideKeeper {
 }
 
 impl OverrideKeeper {
-    /// Knows nothing yet. Must be called on a runtime that lasts as long as the process.
-    pub(super) async fn new(
+    /// Knows nothing yet. Without `shared` lists, overrides are kept in a file.
+    pub(super) fn new(
         settings: &ProcessSettings,
-        stores: &Stores,
-    ) -> io::Result<(Self, OverrideChanges)> {
-        let storage = match (stores.for_overrides()?, &settings.overrides_file) {
-            (Some(redis), _) => {
-                // If it cannot be reached, the first read finds that out, and says why.
-                let _ = redis.connected(FIRST_READ).await;
-                Storage::Redis(redis)
-            }
-            (None, Some(path)) => Storage::File(path.clone()),
-            (None, None) => Storage::Nowhere,
+        shared: Option<Arc<dyn SharedLists>>,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, OverrideChanges) {
+        let in_file = || {
+            let path = settings.overrides_file.clone()?;
+            Some(Arc::new(OverridesFile::new(path)) as Arc<dyn SharedLists>)
         };
+        let lists = shared.or_else(in_file);
         let (sender, changes) = mpsc::channel(WAITING);
         let keeper = Self {
-            storage,
-            clock: stores.clock(),
-            known: Table::default(),
+            list: lists.map(|lists| SharedList::new(lists, LIST)),
+            clock,
             changes,
             trouble: None,
             pause: POLL_INTERVAL,
         };
-        Ok((keeper, OverrideChanges(sender)))
+        (keeper, OverrideChanges(sender))
     }
 
     /// The overrides that there are when the gateway starts; without them, it serves all the same.
     pub(super) async fn first(&mut self) -> Vec<KeptOverride> {
-        match self.storage.table().await {
-            Ok(table) => self.learn(table),
-            Err(error) => {
-                self.cannot_read(&error);
-                Vec::new()
-            }
+        if let Some(list) = &mut self.list
+            && let Err(error) = list.look(self.clock.now()).await
+        {
+            self.cannot_read(&error.into());
         }
+        self.known()
     }
 
     /// Makes changes, and follows those of others.
@@ -279,64 +335,56 @@ impl OverrideKeeper {
     }
 
     async fn poll(&mut self, target: &impl OverrideTarget) {
-        if matches!(self.storage, Storage::Nowhere) {
-            return;
-        }
-        match self.look(target).await {
+        let looked = match self.look(target).await {
+            Ok(()) => self.remove_ended(target).await,
+            error => error,
+        };
+        match looked {
             Ok(()) => self.can_read(),
             Err(error) => self.cannot_read(&error),
         }
     }
 
-    /// Learns what others have changed, and removes what has ended.
+    /// Learns what others have changed.
     async fn look(&mut self, target: &impl OverrideTarget) -> Result<(), StorageError> {
-        let version = self.storage.version().await?;
-        if version != self.known.version {
-            if version.is_none() && !self.known.texts.is_empty() {
-                return self.restore().await;
-            }
-            let table = self.storage.table().await?;
-            target.set_overrides(self.learn(table));
-        }
-        self.remove_ended(target).await
-    }
-
-    /// Storage that was emptied gets back what is known: no gateway deletes all of it.
-    async fn restore(&mut self) -> Result<(), StorageError> {
-        let change = TableChange {
-            set: self.known.texts.clone(),
-            deleted: Vec::new(),
+        let Some(list) = &mut self.list else {
+            return Ok(());
         };
-        if let Some(version) = self.storage.change(None, change).await? {
-            let overrides = self.known.texts.len();
-            tracing::warn!(
-                overrides,
-                "the overrides by the admin API were lost where they are kept, and were written again"
-            );
-            self.known.version = Some(version);
+        match list.look(self.clock.now()).await? {
+            News::Nothing => {}
+            News::Changed => target.set_overrides(self.known()),
+            News::Restored => {
+                let overrides = list.entries().len();
+                tracing::warn!(
+                    overrides,
+                    "the overrides by the admin API were lost where they are kept, and were written \
+                     again"
+                );
+            }
         }
         Ok(())
     }
 
     async fn remove_ended(&mut self, target: &impl OverrideTarget) -> Result<(), StorageError> {
+        let Some(list) = &mut self.list else {
+            return Ok(());
+        };
         let now = self.clock.now();
-        let (overrides, _) = parsed(&self.known.texts);
-        let ended = overrides.iter().filter(|kept| kept.has_ended(now));
-        let ended: Vec<&ApiOverride> = ended.map(|kept| &kept.written).collect();
+        let ended = list.entries().iter().filter_map(|entry| {
+            let kept = KeptOverride::parse(&entry.text)?;
+            kept.has_ended(now)
+                .then(|| (entry.text.clone(), kept.written))
+        });
+        let (texts, ended): (Vec<_>, Vec<_>) = ended.unzip();
         if ended.is_empty() {
             return Ok(());
         }
-        let fields = ended
-            .iter()
-            .map(|ended| KeptOverride::field(&ended.limit, &ended.id));
-        let change = TableChange {
-            deleted: fields.collect(),
-            ..TableChange::default()
-        };
-        // If another gateway was faster, there is another version to be read.
-        if self.change(change, target).await? {
+        let removed = list.change(Vec::new(), texts, now).await?;
+        target.set_overrides(self.known());
+        // Otherwise another gateway was faster, and has said so.
+        if removed > 0 {
             for ApiOverride { limit, id, .. } in ended {
-                let id = target.logged_id(limit, id);
+                let id = target.logged_id(&limit, &id);
                 tracing::info!(limit, id, "override ended");
             }
         }
@@ -360,40 +408,31 @@ impl OverrideKeeper {
         wanted: &KeptOverride,
         target: &impl OverrideTarget,
     ) -> Result<Vec<String>, OverrideError> {
-        let field = KeptOverride::field(&wanted.written.limit, &wanted.written.id);
-        let text = wanted.text();
-        let bytes = field.len() + text.len();
-        for _ in 0..ATTEMPTS {
-            self.read_again(target).await?;
-            let warnings = self.check(&field, wanted, target)?;
-            if bytes > MOST_BYTES {
-                return Err(OverrideError::TooLong(bytes));
-            }
-            let is_new = !self.known.texts.contains_key(&field);
-            if is_new && self.known.texts.len() >= MOST {
-                return Err(OverrideError::Full);
-            }
-            let change = TableChange {
-                set: BTreeMap::from([(field.clone(), text.clone())]),
-                deleted: Vec::new(),
-            };
-            if self.change(change, target).await? {
-                return Ok(warnings);
-            }
+        self.look(target).await?;
+        let warnings = self.check(wanted, target)?;
+        let entry = wanted.entry();
+        if entry.text.len() > MOST_BYTES {
+            return Err(OverrideError::TooLong(entry.text.len()));
         }
-        Err(OverrideError::Contended)
+        let ApiOverride { limit, id, .. } = &wanted.written;
+        let mut earlier = self.texts_of(limit, id);
+        if earlier.is_empty() && self.known().len() >= MOST {
+            return Err(OverrideError::Full);
+        }
+        earlier.retain(|text| *text != entry.text);
+        self.change(vec![entry], earlier, target).await?;
+        Ok(warnings)
     }
 
     /// Whether an override fits its limit, and does not contradict another.
     fn check(
         &self,
-        field: &str,
         wanted: &KeptOverride,
         target: &impl OverrideTarget,
     ) -> Result<Vec<String>, OverrideError> {
-        let mut texts = self.known.texts.clone();
-        texts.remove(field);
-        let (others, _) = parsed(&texts);
+        let ApiOverride { limit, id, .. } = &wanted.written;
+        let (mut others, _) = parsed(self.entries());
+        others.retain(|kept| !kept.is_of(limit, id));
         let mut all: Vec<ApiOverride> = others.into_iter().map(|kept| kept.written).collect();
         all.push(wanted.written.clone());
         let last = target.check_overrides(&all).pop();
@@ -412,67 +451,46 @@ impl OverrideKeeper {
         id: &str,
         target: &impl OverrideTarget,
     ) -> Result<KeptOverride, OverrideError> {
-        let field = KeptOverride::field(limit, id);
-        for _ in 0..ATTEMPTS {
-            self.read_again(target).await?;
-            let text = self.known.texts.get(&field);
-            let kept = text.and_then(|text| KeptOverride::parse(&field, text));
-            let Some(kept) = kept else {
-                return Err(OverrideError::Unknown(limit.to_owned(), id.to_owned()));
-            };
-            let change = TableChange {
-                deleted: vec![field.clone()],
-                ..TableChange::default()
-            };
-            if self.change(change, target).await? {
-                return Ok(kept);
-            }
-        }
-        Err(OverrideError::Contended)
+        self.look(target).await?;
+        let known = self.known();
+        let kept = known.into_iter().find(|kept| kept.is_of(limit, id));
+        let kept = kept.ok_or_else(|| OverrideError::Unknown(limit.to_owned(), id.to_owned()))?;
+        let texts = self.texts_of(limit, id);
+        self.change(Vec::new(), texts, target).await?;
+        Ok(kept)
     }
 
-    /// Learns what there is now: a change goes by that.
-    async fn read_again(&mut self, target: &impl OverrideTarget) -> Result<(), StorageError> {
-        let table = self.storage.table().await?;
-        if table.version.is_none() && !self.known.texts.is_empty() {
-            return self.restore().await;
-        }
-        if table != self.known {
-            target.set_overrides(self.learn(table));
-        }
+    async fn change(
+        &mut self,
+        add: Vec<SharedEntry>,
+        remove: Vec<String>,
+        target: &impl OverrideTarget,
+    ) -> Result<(), OverrideError> {
+        let list = self.list.as_mut().ok_or(OverrideError::Late)?;
+        let changed = list.change(add, remove, self.clock.now()).await;
+        changed.map_err(StorageError)?;
+        target.set_overrides(self.known());
         Ok(())
     }
 
-    /// Changes what is known, here and where it is kept. False if another gateway was faster.
-    async fn change(
-        &mut self,
-        change: TableChange,
-        target: &impl OverrideTarget,
-    ) -> Result<bool, StorageError> {
-        let version = self.known.version.clone();
-        let changed = self.storage.change(version.as_deref(), change.clone());
-        let Some(version) = changed.await? else {
-            return Ok(false);
-        };
-        let mut texts = std::mem::take(&mut self.known.texts);
-        texts.extend(change.set);
-        for field in change.deleted {
-            texts.remove(&field);
-        }
-        let table = Table {
-            version: Some(version),
-            texts,
-        };
-        target.set_overrides(self.learn(table));
-        Ok(true)
+    fn entries(&self) -> &[SharedEntry] {
+        self.list.as_ref().map_or(&[], SharedList::entries)
     }
 
-    fn learn(&mut self, table: Table) -> Vec<KeptOverride> {
-        self.known = table;
-        let (overrides, strange) = parsed(&self.known.texts);
-        for field in strange {
+    fn texts_of(&self, limit: &str, id: &str) -> Vec<String> {
+        let is_of = |entry: &&SharedEntry| {
+            KeptOverride::parse(&entry.text).is_some_and(|kept| kept.is_of(limit, id))
+        };
+        let same = self.entries().iter().filter(is_of);
+        same.map(|entry| entry.text.clone()).collect()
+    }
+
+    /// The overrides, as they are known here.
+    fn known(&self) -> Vec<KeptOverride> {
+        let (overrides, strange) = parsed(self.entries());
+        for text in strange {
             tracing::warn!(
-                field,
+                text,
                 "this is not an override by the admin API; it is left out"
             );
         }
@@ -488,12 +506,17 @@ impl OverrideKeeper {
 
     /// What is known stays in force.
     fn cannot_read(&mut self, error: &StorageError) {
-        self.pause = match error.is_forbidden() {
+        self.pause = match error.0.is_forbidden() {
             true => POLL_FORBIDDEN,
             false => POLL_INTERVAL,
         };
         let cause = error.to_string();
-        if self.trouble.as_ref() != Some(&cause) {
+        // The circuit breaker ends what a first failure has begun, and does not know why.
+        let is_known = match &self.trouble {
+            Some(known) => *known == cause || error.0.is_out_of_reach(),
+            None => false,
+        };
+        if !is_known {
             tracing::warn!(
                 cause,
                 "overrides by the admin API cannot be read; those that are known stay in force"
@@ -519,11 +542,9 @@ mod tests {
             set_by: "alice".to_owned(),
             set_at: "2026-11-22T14:00:00Z".to_owned(),
         };
-        let field = KeptOverride::field("L", "2001:db8::/32");
-        assert_eq!(
-            KeptOverride::parse(&field, &kept.text()),
-            Some(kept.clone())
-        );
+        let entry = kept.entry();
+        assert_eq!(KeptOverride::parse(&entry.text), Some(kept.clone()));
+        assert!(entry.until < FOR_GOOD);
         let until = kept.until().unwrap();
         assert!(kept.has_ended(until) && !kept.has_ended(Timestamp::default()));
     }
@@ -537,16 +558,44 @@ mod tests {
 
     #[test]
     fn what_no_gateway_wrote_is_told_apart() {
-        let texts = [
-            ("L:a", "{}"),
-            ("L:b", "[]"),
-            ("nothing", "{}"),
-            ("L:c", "{"),
-        ];
-        let texts = texts.map(|(field, text)| (field.to_owned(), text.to_owned()));
-        let texts = BTreeMap::from(texts);
-        let (overrides, strange) = parsed(&texts);
+        let texts = ["{\"limit\":\"L\",\"id\":\"a\"}", "[]", "{}", "{"];
+        let entries = texts.map(|text| SharedEntry {
+            until: FOR_GOOD,
+            text: text.to_owned(),
+        });
+        let (overrides, strange) = parsed(&entries);
         assert_eq!(overrides.len(), 1);
-        assert_eq!(strange, ["L:b", "L:c", "nothing"]);
+        assert_eq!(strange, ["[]", "{}", "{"]);
+    }
+
+    /// Two gateways may set the same one before either has seen the other's.
+    #[test]
+    fn of_two_overrides_of_the_same_subject_all_gateways_take_the_later_one() {
+        let set_at = |set_at: &str, burst: u32| {
+            let parameters = json!({ "burst": burst });
+            let kept = KeptOverride {
+                written: ApiOverride {
+                    limit: "L".to_owned(),
+                    id: "a".to_owned(),
+                    parameters: parameters.as_object().unwrap().clone(),
+                },
+                set_by: "alice".to_owned(),
+                set_at: set_at.to_owned(),
+            };
+            kept.entry()
+        };
+        let mut entries = [
+            set_at("2026-11-22T14:00:00Z", 9),
+            set_at("2026-11-22T14:00:01Z", 5),
+            set_at("2026-11-22T14:00:00Z", 7),
+        ];
+        for _ in 0..2 {
+            let (overrides, _) = parsed(&entries);
+            let bursts = overrides
+                .iter()
+                .map(|kept| &kept.written.parameters["burst"]);
+            assert_eq!(bursts.collect::<Vec<_>>(), [&json!(5)]);
+            entries.reverse();
+        }
     }
 }

@@ -361,7 +361,7 @@ impl<S: Remote + SharedLists> SharedLists for Guarded<S> {
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<()> {
+    ) -> StoreFuture<u64> {
         self.call(Call::Share, |store| store.change(list, add, remove, now))
     }
 

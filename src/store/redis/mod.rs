@@ -30,7 +30,6 @@ mod settings;
 mod shared_list;
 mod sliding_log;
 mod sliding_window;
-mod table;
 mod window;
 
 use std::sync::Arc;
@@ -57,7 +56,6 @@ use parts::{Tracked, Waits};
 pub use resp::fuzzing;
 use settings::Deployment;
 pub use settings::RedisSettings;
-pub use table::{Table, TableChange};
 
 /// A connection to Redis, or to each node of a Redis Cluster, kept up by tasks of their own: one for
 /// each worker.

@@ -1,9 +1,11 @@
 //! Lists of texts beside the buckets: sorted sets, whose scores are the moments at which entries end, in
 //! milliseconds since the Unix epoch.
 //!
-//! One more member counts how often the set was changed, so that a gateway asks for no more than that
-//! as long as nothing has. Its score is below zero, where no entry's is. A list is one key, so that
-//! everything about it is in one slot of a Cluster, and changes at once.
+//! The score of one more member is the version of the list, which each change replaces by another
+//! random one, so that a gateway asks for no more than that as long as nothing has changed, and does
+//! not take a list that was lost and begun anew for the old one. It is below zero, where the score of
+//! no entry is. A list is one key, so that everything about it is in one slot of a Cluster, and changes
+//! at once.
 
 use std::sync::Arc;
 
@@ -17,8 +19,11 @@ use crate::limit::BucketKey;
 use crate::store::{SharedEntry, SharedLists, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
-/// The member that counts changes. Entries are objects in JSON, and none is this.
+/// The member with the version. Entries are objects in JSON, and none is this.
 const VERSION: &[u8] = b"#version";
+
+/// Up to here a score, which is a double, holds integers.
+const GREATEST_VERSION: u64 = 1 << 53;
 
 impl SharedLists for Redis {
     fn change(
@@ -27,10 +32,14 @@ impl SharedLists for Redis {
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<()> {
+    ) -> StoreFuture<u64> {
         let key = self.list_key(list);
-        let fill = |request: &mut Request| change(request, &key, &add, &remove, now);
-        self.ask_about(&key, fill, |_| Some(()))
+        let version = rand::random_range(1..=GREATEST_VERSION);
+        let fill = |request: &mut Request| change(request, &key, (&add, &remove), version, now);
+        let removals = 1 + remove.len();
+        self.ask_about(&key, fill, move |replies| {
+            removed(&replies.last()?, removals)
+        })
     }
 
     fn version(&self, list: &str) -> StoreFuture<u64> {
@@ -112,8 +121,8 @@ impl Redis {
 fn change(
     request: &mut Request,
     key: &[u8],
-    add: &[SharedEntry],
-    remove: &[String],
+    (add, remove): (&[SharedEntry], &[String]),
+    version: u64,
     now: Timestamp,
 ) {
     at_once(request, |request| {
@@ -127,9 +136,21 @@ fn change(
             added.word(score(entry.until).as_bytes());
             added.word(entry.text.as_bytes());
         }
-        let counted = request.command(4, "ZINCRBY").word(key);
-        counted.int(-1).word(VERSION);
+        let changed = request.command(4, "ZADD").word(key);
+        changed.word(format!("-{version}").as_bytes()).word(VERSION);
     });
+}
+
+/// How many entries the first commands of a transaction have removed.
+fn removed(executed: &Value, removals: usize) -> Option<u64> {
+    let Value::Array(replies) = executed else {
+        return None;
+    };
+    let counts = replies.iter().take(removals).map(|reply| match reply {
+        Value::Int(count) => u64::try_from(*count).ok(),
+        _ => None,
+    });
+    counts.sum()
 }
 
 fn range(request: &mut Request, key: &[u8], from: u64, skip: usize, count: usize) {
@@ -157,20 +178,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_removes_what_has_ended_and_is_counted() {
+    fn a_change_removes_what_has_ended_and_has_a_version() {
         let entry = |until, text: &str| SharedEntry {
             until,
             text: text.to_owned(),
         };
         let (add, remove) = ([entry(5000, "a"), entry(u64::MAX, "b")], ["c".to_owned()]);
         let now = Timestamp::from_nanos(2_000_000_000);
-        insta::assert_snapshot!(text(|request| change(request, b"k", &add, &remove, now)), @r"
+        insta::assert_snapshot!(text(|request| change(request, b"k", (&add, &remove), 7, now)), @r"
         MULTI
         ZREMRANGEBYSCORE k 0 (2000
         ZREM k c
         ZADD k 5000 a
         ZADD k +inf b
-        ZINCRBY k -1 #version
+        ZADD k -7 #version
         EXEC
         ");
         assert_eq!(

@@ -1,0 +1,136 @@
+//! A list that gateways share, as this process knows it. Each looks once a second whether another has
+//! changed it, and gives back to a store what that has lost.
+
+use std::sync::Arc;
+
+use crate::store::{SharedEntry, SharedLists, StoreError};
+use crate::time::Timestamp;
+
+/// An end that never comes.
+pub(super) const FOR_GOOD: u64 = u64::MAX;
+
+/// How many entries one command reads.
+const AT_ONCE: usize = 500;
+
+/// The last copy of a list.
+pub(super) struct SharedList {
+    lists: Arc<dyn SharedLists>,
+    name: &'static str,
+    /// That of the entries; none if another gateway may have changed them at the same time.
+    version: Option<u64>,
+    entries: Vec<SharedEntry>,
+}
+
+/// What has become of a list since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Nothing,
+    /// Another gateway has changed it.
+    Changed,
+    /// The store had lost it, and has got back what is known.
+    Restored,
+}
+
+impl SharedList {
+    /// Knows nothing yet.
+    pub(super) const fn new(lists: Arc<dyn SharedLists>, name: &'static str) -> Self {
+        Self {
+            lists,
+            name,
+            version: None,
+            entries: Vec::new(),
+        }
+    }
+
+    /// What is known, in the order of ends and texts. Some may have ended.
+    pub(super) fn entries(&self) -> &[SharedEntry] {
+        &self.entries
+    }
+
+    /// Learns what other gateways have changed.
+    pub(super) async fn look(&mut self, now: Timestamp) -> Result<News, StoreError> {
+        let version = self.lists.version(self.name).await?;
+        if self.version == Some(version) {
+            return Ok(News::Nothing);
+        }
+        let lasting = self.entries.iter().filter(|entry| lasts(entry, now));
+        let lasting: Vec<SharedEntry> = lasting.cloned().collect();
+        // No gateway deletes a list, be it empty.
+        if version == 0 && !lasting.is_empty() {
+            self.change(lasting, Vec::new(), now).await?;
+            return Ok(News::Restored);
+        }
+        let (version, entries) = self.read(version, now).await?;
+        self.version = Some(version);
+        let is_same = entries == self.entries;
+        self.entries = entries;
+        Ok(match is_same {
+            true => News::Nothing,
+            false => News::Changed,
+        })
+    }
+
+    /// Adds entries, and removes texts and what has ended, there and here; how many were removed.
+    pub(super) async fn change(
+        &mut self,
+        add: Vec<SharedEntry>,
+        remove: Vec<String>,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        // Without an answer it may have been made or not.
+        self.version = None;
+        let (added, removed) = (add.clone(), remove.clone());
+        let count = self.lists.change(self.name, add, remove, now).await?;
+        self.entries.retain(|entry| {
+            let is_replaced = added.iter().any(|added| added.text == entry.text);
+            lasts(entry, now) && !is_replaced && !removed.contains(&entry.text)
+        });
+        self.entries.extend(added);
+        self.entries.sort_unstable();
+        Ok(count)
+    }
+
+    /// All entries, and a version of which they are. Between two commands another gateway may change
+    /// what stands where.
+    async fn read(
+        &self,
+        mut version: u64,
+        now: Timestamp,
+    ) -> Result<(u64, Vec<SharedEntry>), StoreError> {
+        loop {
+            let mut entries = Vec::new();
+            loop {
+                let (from, skip) = (millis(now), entries.len());
+                let found = self.lists.entries(self.name, from, skip, AT_ONCE).await?;
+                let is_last = found.len() < AT_ONCE;
+                entries.extend(found);
+                if is_last {
+                    break;
+                }
+            }
+            if entries.len() < AT_ONCE {
+                return Ok((version, entries));
+            }
+            let after = self.lists.version(self.name).await?;
+            if after == version {
+                return Ok((version, entries));
+            }
+            version = after;
+        }
+    }
+}
+
+/// As the store sees it when it removes what has ended.
+fn lasts(entry: &SharedEntry, now: Timestamp) -> bool {
+    entry.until >= millis(now)
+}
+
+/// A moment in milliseconds since 1970, to the last one that is over.
+pub(super) fn millis(moment: Timestamp) -> u64 {
+    moment.as_nanos() / 1_000_000
+}
+
+/// The moment that is this many milliseconds after 1970 began.
+pub(super) fn moment(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(millis.saturating_mul(1_000_000))
+}

@@ -1,0 +1,135 @@
+//! What operators set, where Redis fails over and gateways restart: overrides and bans of networks hold
+//! on all gateways until they end or are deleted.
+
+use serde_json::{Value, json};
+
+use crate::support::sentinels::Sentinels;
+use crate::support::*;
+use crate::{redis, redis_cluster, sentinel};
+
+const OVERRIDE: &str = "/v1/overrides/Calls/acme";
+const NETWORK: &str = "/v1/bans/abusers/203.0.113.0%2F24";
+
+fn setup(upstream: &Upstream, store: &str) -> Setup {
+    Setup::before(upstream)
+        .limits(&["Calls: {per: account, burst: 3, count: 1, period: 1000h}"])
+        .limited_by("Calls")
+        .key("account: [header: x-api-key]")
+        .file("hash.key", "a key that gateways share")
+        .key("hash_key: {file: hash.key}")
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key(
+            "bans: {abusers: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
+             for: 1h}}",
+        )
+        .key(store)
+}
+
+fn ask(gateway: &Gateway, request: Request) -> Response {
+    gateway.admin(&request.with("host", "localhost"))
+}
+
+/// Asks until the store takes it: a failover may not be over yet.
+fn done(gateway: &Gateway, request: &Request) -> Value {
+    eventually("an answer of the admin API", || {
+        let response = ask(gateway, request.clone());
+        (response.status == 200).then(|| response.json())
+    })
+}
+
+fn body(burst: u64) -> String {
+    json!({ "burst": burst, "count": 1, "period": "1000h" }).to_string()
+}
+
+fn burst(gateway: &Gateway) -> Option<u64> {
+    let shown = ask(gateway, get("/v1/overrides/Calls/acme"));
+    shown.json()["overrides"][0]["burst"].as_u64()
+}
+
+fn is_banned(gateway: &Gateway, address: &str) -> bool {
+    let request = get("/").with("x-forwarded-for", address);
+    gateway.send(&request).status == 429
+}
+
+fn holds(gateways: [&Gateway; 2], expected: u64) {
+    for gateway in gateways {
+        eventually(&format!("a burst of {expected}"), || {
+            (burst(gateway) == Some(expected)).then_some(())
+        });
+        eventually("a ban of a network", || {
+            is_banned(gateway, "203.0.113.77").then_some(())
+        });
+    }
+}
+
+/// Sets both through one gateway and sees them on the other, before `fail_over` and after it.
+fn what_operators_set_outlives(setup: &Setup, fail_over: impl FnOnce()) {
+    let (one, other) = (setup.start(), setup.start());
+    done(&one, &put(OVERRIDE, &body(5)));
+    done(&other, &put(NETWORK, "{\"for\": \"forever\"}"));
+    holds([&one, &other], 5);
+    fail_over();
+    holds([&one, &other], 5);
+    done(&other, &put(OVERRIDE, &body(7)));
+    holds([&one, &other], 7);
+
+    drop(one);
+    let one = setup.start();
+    // They are known before the first request.
+    assert_eq!(burst(&one), Some(7));
+    assert!(is_banned(&one, "203.0.113.9"));
+
+    let lasting = json!({ "burst": 9, "count": 1, "period": "1000h", "for": "3s" });
+    done(&one, &put(OVERRIDE, &lasting.to_string()));
+    done(&one, &request("DELETE", NETWORK));
+    for gateway in [&one, &other] {
+        eventually("the override has ended", || {
+            burst(gateway).is_none().then_some(())
+        });
+        eventually("the ban is lifted", || {
+            (!is_banned(gateway, "203.0.113.78")).then_some(())
+        });
+    }
+}
+
+#[test]
+fn what_operators_set_is_not_lost_when_a_node_of_a_cluster_dies() {
+    for list in ["weir::list:overrides", "weir::list:standing-bans"] {
+        let cluster = RedisCluster::start(1);
+        let upstream = Upstream::start();
+        let slot = cluster.command(0, &["CLUSTER", "KEYSLOT", list]);
+        let slot = slot.lines().next().unwrap().trim_start_matches(':');
+        let primary = cluster.primary_of(slot.parse().unwrap());
+        let store = redis_cluster::store(&cluster, "deny");
+        what_operators_set_outlives(&setup(&upstream, &store), || {
+            let replica = cluster.replicas_of(primary).next().unwrap();
+            cluster.await_in_step(primary, replica);
+            cluster.kill(primary);
+        });
+    }
+}
+
+#[test]
+fn what_operators_set_is_not_lost_when_sentinels_name_another_primary() {
+    let mut sentinels = Sentinels::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &sentinel::store(&sentinels));
+    what_operators_set_outlives(&setup, || {
+        let primary = sentinels.primary_by(0);
+        sentinels.await_replicated(primary);
+        sentinels.servers[primary].kill();
+        sentinels.fail_over_from(primary);
+    });
+}
+
+/// A Redis that keeps nothing has lost all of it, and gets it back from any gateway.
+#[test]
+fn what_operators_set_is_not_lost_when_redis_forgets_it() {
+    let mut server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    what_operators_set_outlives(&setup, || {
+        server.kill();
+        server.restart();
+    });
+}
