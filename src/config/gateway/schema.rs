@@ -31,7 +31,7 @@ pub(crate) struct Gateway {
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
     pub(crate) limits: Option<Spanned<WordOr<DefaultLimits>>>,
     pub(crate) overrides: Option<Overrides>,
-    pub(crate) upstreams: Spanned<Entries<Spanned<Upstream>>>,
+    pub(crate) upstreams: Option<Spanned<Entries<Spanned<Upstream>>>>,
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
     pub(crate) enforce: Option<Spanned<Enforce>>,
     pub(crate) errors: Option<Entries<Spanned<String>>>,
@@ -39,6 +39,14 @@ pub(crate) struct Gateway {
     pub(crate) routes: Spanned<Vec<Spanned<Route>>>,
     pub(crate) log: Option<Log>,
     pub(crate) telemetry: Option<Telemetry>,
+}
+
+impl Gateway {
+    /// The upstreams, with their names.
+    pub(crate) fn upstreams(&self) -> &[(Spanned<String>, Spanned<Upstream>)] {
+        let written = self.upstreams.as_ref();
+        written.map_or(&[], |upstreams| upstreams.0.as_slice())
+    }
 }
 
 /// A socket to listen on.

@@ -150,8 +150,7 @@ pub(super) fn require_key(
     let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, routes, bans));
     // The demo upstream has no accounts to protect.
     let serves = gateway
-        .upstreams
-        .0
+        .upstreams()
         .iter()
         .any(|(_, upstream)| upstream.servers.is_some());
     let accounts = gateway

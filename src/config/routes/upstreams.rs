@@ -11,12 +11,13 @@ use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
-use crate::config::yaml::{Entries, Spanned, WordOr};
+use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {
-    written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
+    /// Where they are written.
+    span: Option<Span>,
     lowered: Vec<Lowered<Upstream>>,
     by_name: HashMap<&'w str, usize>,
 }
@@ -32,17 +33,17 @@ pub(crate) fn upstreams<'w>(
     gateway: &'w Spanned<Gateway>,
     ipv6_prefix: u8,
 ) -> Upstreams<'w> {
-    let written = &gateway.upstreams;
-    let upstreams = written.0.iter();
-    let names = upstreams.clone().map(|(name, _)| name.as_str());
+    let upstreams = gateway.upstreams();
+    let names = upstreams.iter().map(|(name, _)| name.as_str());
     let lowered = upstreams
+        .iter()
         .map(|(name, written)| {
             require_accounts(cx, gateway, written);
             upstream(cx, name, written, ipv6_prefix)
         })
         .collect();
     Upstreams {
-        written,
+        span: gateway.upstreams.as_ref().map(|written| written.span),
         lowered,
         by_name: names.zip(0..).collect(),
     }
@@ -62,8 +63,16 @@ pub(crate) fn find_upstream(
     upstreams: &Upstreams<'_>,
 ) -> Lowered<usize> {
     let found = upstreams.by_name.get(name.as_str()).copied();
-    let span = upstreams.written.span;
-    found.ok_or_else(|| cx.unknown("upstream", name, Some(span), ""))
+    found.ok_or_else(|| {
+        let hint = match upstreams.span {
+            Some(_) => String::new(),
+            None => format!(
+                "add it: `upstreams: {{{}: {{servers: [\"http://127.0.0.1:3000\"]}}}}`",
+                name.value
+            ),
+        };
+        cx.unknown("upstream", name, upstreams.span, &hint)
+    })
 }
 
 fn upstream(
@@ -225,7 +234,7 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
 
 /// Servers that are the gateway itself: each request would come back until connections run out.
 pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
-    let upstreams = gateway.upstreams.0.iter();
+    let upstreams = gateway.upstreams().iter();
     let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
     for written in servers.flat_map(|servers| uris(&servers.value)) {
         let Ok(server) = written.value.parse::<Server>() else {

@@ -212,7 +212,7 @@ fn unused_upstreams(cx: &mut Lowering<'_>, gateway: &Gateway) {
         _ => None,
     });
     let used: HashSet<&str> = routes.chain(diverted).collect();
-    for (name, _) in &gateway.upstreams.0 {
+    for (name, _) in gateway.upstreams() {
         if !used.contains(name.as_str()) {
             cx.warn(name.span, "nothing uses this upstream");
         }

@@ -1,4 +1,4 @@
-//! TLS to upstreams.
+//! Which upstreams there are, and TLS to them.
 
 use super::*;
 use crate::server::testing::Pair;
@@ -152,4 +152,17 @@ fn servers_are_told_the_client_on_connections_that_carry_one_request() {
     let echo = of("builtin: echo, proxy_protocol: v1");
     assert!(echo.contains("reads no PROXY header"), "{echo}");
     assert!(of("servers: [\"http://a:1\"], proxy_protocol: v3").contains("v3"));
+}
+
+#[test]
+fn redirects_and_fixed_responses_need_no_upstreams() {
+    let gateway = "limits: {}\nroutes:\n  - {match: {path: /a}, redirect: /b}\n  \
+                   - {match: {}, response: {status: 404}}\n";
+    let folder = Folder::with(&[("gateway.yaml", gateway)]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    let folder = Folder::with(&[("gateway.yaml", &format!("limits: {{}}\n{ROUTE}"))]);
+    let found = folder.findings();
+    assert!(found.contains("unknown upstream \"app\""), "{found}");
+    let help = "add it: `upstreams: {app: {servers: [\"http://127.0.0.1:3000\"]}}`";
+    assert!(found.contains(help), "{found}");
 }
