@@ -141,6 +141,9 @@ impl RequestTemplate {
             match piece {
                 Piece::Text(fixed) => url.push_str(fixed),
                 Piece::Value(RequestValue::Host) => url.push_str(&request.host()?),
+                Piece::Value(RequestValue::Path | RequestValue::Uri) if request.path() == "*" => {
+                    url.push('/');
+                }
                 Piece::Value(value) => {
                     let mut text = HeaderText::default();
                     request.put(value, &mut text);
@@ -254,6 +257,14 @@ impl<'r> RequestValues<'r> {
         requested_host(self.uri, self.headers)
     }
 
+    /// The path, which cannot be taken for a host; or the asterisk of `OPTIONS *`.
+    fn path(&self) -> Cow<'r, str> {
+        match self.uri.path() {
+            "*" => Cow::Borrowed("*"),
+            path => with_one_slash(path),
+        }
+    }
+
     /// Appends a value; nothing where the request has none.
     fn put(&self, value: &RequestValue, text: &mut HeaderText) {
         let written = match value {
@@ -271,7 +282,7 @@ impl<'r> RequestValues<'r> {
             }
             RequestValue::Host => text.write_str(&self.host().unwrap_or_default()),
             RequestValue::Method => text.write_str(self.method.as_str()),
-            RequestValue::Path => text.write_str(&with_one_slash(self.uri.path())),
+            RequestValue::Path => text.write_str(&self.path()),
             RequestValue::Query => text.write_str(self.uri.query().unwrap_or_default()),
             RequestValue::Route => text.write_str(self.route),
             RequestValue::Scheme => {
@@ -279,7 +290,7 @@ impl<'r> RequestValues<'r> {
                 text.write_str(self.identity.map_or("http", scheme))
             }
             RequestValue::Uri => {
-                text.push(&with_one_slash(self.uri.path()));
+                text.push(&self.path());
                 match self.uri.query() {
                     Some(query) => write!(text, "?{query}"),
                     None => Ok(()),
@@ -385,6 +396,22 @@ pub(super) mod tests {
             in_url("{{ path }}/", "//evil.example", &[]),
             "/evil.example/"
         );
+    }
+
+    /// A URL has no way to say it: `https://host/*` is another resource.
+    #[test]
+    fn an_asterisk_does_not_become_a_path() {
+        for (template, url) in [
+            ("https://{{ host }}{{ uri }}", "https://app.example.com/"),
+            (
+                "https://{{ host }}:81{{ path }}",
+                "https://app.example.com:81/",
+            ),
+            ("{{ uri }}", "/"),
+        ] {
+            assert_eq!(in_url(template, "*", &[]), url);
+        }
+        assert_eq!(in_header("{{ uri }}", "*", &[]).unwrap(), "*");
     }
 
     #[test]

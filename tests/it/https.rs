@@ -26,6 +26,8 @@ fn requests_in_plain_text_are_redirected_and_not_counted() {
         assert_eq!(redirect.field("location"), Some(location));
         assert_eq!(redirect.field("strict-transport-security"), None);
     }
+    let asterisk = gateway.send(&request("OPTIONS", "*"));
+    assert_eq!(asterisk.field("location"), Some("https://app.example.com/"));
     let posted = gateway.send(&post("/", "a body"));
     assert_eq!(
         (posted.status, posted.field("location")),
