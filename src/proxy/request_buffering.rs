@@ -1,12 +1,13 @@
 //! Reads request bodies before they are sent on, so that a server does not wait for a client that
 //! sends slowly.
 
+use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
@@ -18,8 +19,9 @@ use super::request::Replay;
 /// What a permit of the semaphore stands for, in bytes.
 const UNIT: usize = 1024;
 
-/// How much of a body is made room for before it is there.
-const FIRST_BYTES: usize = 64 * 1024;
+/// The pieces in which a body is kept. One buffer for all of it would be copied as it grows, and
+/// take twice what `total` counts.
+const PIECE: usize = 64 * 1024;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -76,7 +78,6 @@ impl RequestBuffering {
         let permit = Arc::clone(&self.total).try_acquire_many_owned(units).ok()?;
         Some(Room {
             max: self.max,
-            first: least.min(FIRST_BYTES),
             permit,
         })
     }
@@ -93,7 +94,6 @@ fn is_conversation<B>(request: &Request<B>) -> bool {
 /// Room for a body.
 struct Room {
     max: usize,
-    first: usize,
     permit: OwnedSemaphorePermit,
 }
 
@@ -105,17 +105,16 @@ impl Room {
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<BoxError>,
     {
-        let mut kept = BytesMut::with_capacity(self.first);
+        let mut kept = Pieces::default();
         let mut trailers = None;
-        let mut next = Bytes::new();
-        let mut is_whole = true;
+        let (mut next, mut is_whole) = (None, true);
         while let Some(frame) = body.frame().await {
             match frame.map_err(Into::into)?.into_data() {
-                Ok(data) if kept.len() + data.len() > self.max => {
-                    (next, is_whole) = (data, false);
+                Ok(data) if kept.bytes + data.len() > self.max => {
+                    (next, is_whole) = (Some(data), false);
                     break;
                 }
-                Ok(data) => kept.extend_from_slice(&data),
+                Ok(data) => kept.push(&data, body.size_hint().lower()),
                 Err(frame) => trailers = frame.into_trailers().ok(),
             }
             if body.is_end_stream() {
@@ -123,8 +122,7 @@ impl Room {
             }
         }
         Ok(Buffered {
-            kept: kept.freeze(),
-            next,
+            kept: kept.finish().into_iter().chain(next).collect(),
             trailers,
             rest: (!is_whole).then_some(body),
             is_whole,
@@ -133,11 +131,47 @@ impl Room {
     }
 }
 
+/// What has been read, in pieces.
+#[derive(Default)]
+struct Pieces {
+    full: VecDeque<Bytes>,
+    last: Vec<u8>,
+    bytes: usize,
+}
+
+impl Pieces {
+    /// Copies what was read, when at least `expected` bytes are still to come.
+    fn push(&mut self, mut data: &[u8], expected: u64) {
+        self.bytes += data.len();
+        while !data.is_empty() {
+            if self.last.len() >= PIECE {
+                self.full.push_back(std::mem::take(&mut self.last).into());
+            }
+            let (now, later) = data.split_at(data.len().min(PIECE - self.last.len()));
+            let needed = self.last.len() + now.len();
+            if needed > self.last.capacity() {
+                let expected = usize::try_from(expected).unwrap_or(PIECE);
+                let target = expected
+                    .saturating_add(needed)
+                    .max(2 * self.last.capacity());
+                self.last.reserve_exact(target.min(PIECE) - self.last.len());
+            }
+            self.last.extend_from_slice(now);
+            data = later;
+        }
+    }
+
+    fn finish(mut self) -> VecDeque<Bytes> {
+        if !self.last.is_empty() {
+            self.full.push_back(self.last.into());
+        }
+        self.full
+    }
+}
+
 /// A body of which the beginning, or all of it, has been read.
 pub(super) struct Buffered<B> {
-    kept: Bytes,
-    /// What came after it.
-    next: Bytes,
+    kept: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     /// What is still to come.
     rest: Option<B>,
@@ -148,8 +182,7 @@ pub(super) struct Buffered<B> {
 impl<B> Buffered<B> {
     fn streamed(body: B) -> Self {
         Self {
-            kept: Bytes::new(),
-            next: Bytes::new(),
+            kept: VecDeque::new(),
             trailers: None,
             rest: Some(body),
             is_whole: false,
@@ -168,7 +201,6 @@ impl<B> Buffered<B> {
         let (kept, room) = (self.kept.clone(), self.room.clone());
         Some(Box::new(move || Self {
             kept: kept.clone(),
-            next: Bytes::new(),
             trailers: None,
             rest: None,
             is_whole: true,
@@ -190,10 +222,8 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        for read in [&mut this.kept, &mut this.next] {
-            if !read.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(read)))));
-            }
+        if let Some(read) = this.kept.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(read))));
         }
         if let Some(rest) = &mut this.rest {
             let frame = Pin::new(rest).poll_frame(cx);
@@ -204,7 +234,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_read = self.kept.is_empty() && self.next.is_empty() && self.trailers.is_none();
+        let is_read = self.kept.is_empty() && self.trailers.is_none();
         is_read && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
@@ -213,7 +243,7 @@ where
         if self.trailers.is_some() {
             return SizeHint::default();
         }
-        let read = (self.kept.len() + self.next.len()) as u64;
+        let read: u64 = self.kept.iter().map(|piece| piece.len() as u64).sum();
         let rest = self.rest.as_ref().map(Body::size_hint);
         let mut hint = rest.unwrap_or_else(|| SizeHint::with_exact(0));
         if let Some(upper) = hint.upper() {
@@ -282,6 +312,22 @@ mod tests {
         let (body, _) = read(&buffering, Full::from("longer than that")).await;
         assert!(body.kept.is_empty(), "its length told beforehand");
         assert_eq!(body.size_hint().exact(), Some(16));
+    }
+
+    #[test]
+    fn what_is_kept_does_not_take_more_memory_than_it_has_bytes() {
+        for (frame, expected) in [(1_000, 0), (1_000, 1_000_000), (300_000, 0)] {
+            let mut pieces = Pieces::default();
+            let frame = vec![b'x'; frame];
+            for _ in 0..1_000_000 / frame.len() {
+                pieces.push(&frame, expected);
+                assert!(pieces.last.capacity() <= PIECE);
+                assert!(pieces.full.iter().all(|piece| piece.len() == PIECE));
+            }
+            let bytes = pieces.bytes;
+            let kept = pieces.finish();
+            assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), bytes);
+        }
     }
 
     #[tokio::test]
