@@ -295,6 +295,7 @@ where
         let has_content = !*this.is_head && allows_content(response.status());
         Poll::Ready(Ok(response.map(|body| TrackedBody {
             inner: if has_content { body } else { Content::None },
+            failure: None,
             _guard: guard,
         })))
     }
@@ -399,26 +400,45 @@ pin_project! {
     ///
     /// A response to HEAD never has content, whatever its body holds. hyper ensures that for
     /// HTTP/1.1, but over HTTP/2 it would send the body, which clients treat as a protocol error.
+    ///
+    /// What has arrived of a body that breaks off is sent: the connection is asked to wait once
+    /// before it is told of the failure, as it would drop what it has not written by then.
     pub(super) struct TrackedBody<B> {
         #[pin]
         inner: Content<B>,
+        failure: Option<Box<dyn Error + Send + Sync>>,
         _guard: Option<InFlightGuard>,
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
+impl<B> Body for TrackedBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.project().inner.poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.project();
+        if let Some(failure) = this.failure.take() {
+            return Poll::Ready(Some(Err(failure)));
+        }
+        match ready!(this.inner.poll_frame(cx)) {
+            Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+            Some(Err(failure)) => {
+                *this.failure = Some(failure.into());
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.failure.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

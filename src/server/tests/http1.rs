@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
+use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use super::super::service::TrackInFlight;
 use super::super::settings::HttpSettings;
 use crate::telemetry::Metrics;
 
-type Pieces = StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
+type Pieces = StreamBody<stream::Iter<std::vec::IntoIter<io::Result<Frame<Bytes>>>>>;
 
 /// A body of these pieces, whose length is not known beforehand.
 fn pieces(pieces: &[&[u8]]) -> Pieces {
@@ -73,6 +74,14 @@ fn answer(path: &str) -> Response<Pieces> {
         "/short" => {
             let response = response.header("content-length", "6");
             built(response, pieces(&[b"hello"]))
+        }
+        "/broken" => {
+            let frames = vec![
+                Ok(Frame::data(Bytes::from_static(b"hello"))),
+                Err(io::Error::other("gone")),
+            ];
+            let response = response.header("content-length", "6");
+            built(response, StreamBody::new(stream::iter(frames)))
         }
         "/none" => built(response.status(204), pieces(&[])),
         "/unmodified" => {
@@ -268,6 +277,21 @@ async fn a_body_that_breaks_off_is_not_taken_for_a_whole_one() {
     let get = request("GET", "/short", "keep-alive");
     let (answer, closed) = exchange(1 << 16, get.as_bytes()).await;
     assert!(closed, "{}", String::from_utf8_lossy(&answer));
+}
+
+/// Where head and body have arrived at once, they must not be lost together.
+#[tokio::test(start_paused = true)]
+async fn what_has_arrived_of_a_body_that_breaks_off_is_not_kept_from_the_client() {
+    for connection in ["keep-alive", "keep-alive, x"] {
+        let get = request("GET", "/broken", connection);
+        let (answer, closed) = exchange(1 << 16, get.as_bytes()).await;
+        let text = String::from_utf8_lossy(&answer);
+        assert!(
+            closed && text.starts_with("HTTP/1.1 200"),
+            "{connection}: {text}"
+        );
+        assert!(text.ends_with("\r\n\r\nhello"), "{connection}: {text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
