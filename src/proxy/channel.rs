@@ -10,6 +10,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
 
+use super::addresses::KnownAddresses;
 use super::connection::Connection;
 use super::exchange::{Exchange, ExchangeError, Exchanged};
 use super::http2::{self, Connections, ResponseStream, StreamPermit, Upload};
@@ -42,9 +43,12 @@ pub(super) enum ChannelResponse {
 
 impl Channel {
     /// A connection to `server` for one request alone.
-    pub(super) async fn open_alone(server: &Server) -> io::Result<Self> {
+    pub(super) async fn open_alone(
+        server: &Server,
+        addresses: &KnownAddresses,
+    ) -> io::Result<Self> {
         let is_http1 = server.protocol() == Protocol::Http1;
-        let stream = Stream::connect(server, is_http1, None).await?;
+        let stream = Stream::connect(server, addresses, is_http1, None).await?;
         if is_http1 || !speaks_http2(&stream, server.protocol())? {
             return Ok(Self::Http1(Connection::over(stream, Weak::new(), None)));
         }

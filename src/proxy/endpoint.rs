@@ -167,7 +167,8 @@ impl Endpoint {
             None => None,
             Some(limit) => Some(limit.open().await),
         };
-        let stream = Stream::connect(&self.server, true, client).await?;
+        let addresses = self.state.addresses();
+        let stream = Stream::connect(&self.server, addresses, true, client).await?;
         let mut connection = self.http1(stream, permit);
         (connection.open, connection.slot) = (open, slot);
         Ok(Channel::Http1(connection))
@@ -187,7 +188,8 @@ impl Endpoint {
         if let Some(stream) = http2.connections.stream() {
             return Ok(Channel::Http2(stream));
         }
-        let stream = Stream::connect(&self.server, false, None).await?;
+        let addresses = self.state.addresses();
+        let stream = Stream::connect(&self.server, addresses, false, None).await?;
         if speaks_http2(&stream, self.server.protocol())? {
             let stream = http2.connections.add(stream, permit).await?;
             return Ok(Channel::Http2(stream));

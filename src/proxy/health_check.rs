@@ -43,7 +43,7 @@ pub fn start_health_checks(settings: &UpstreamSettings, state: &UpstreamState) {
 async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, check: HealthCheck) {
     let mut results = Results::default();
     loop {
-        let checked = timeout(check.timeout, ask(&server, &host, &check)).await;
+        let checked = timeout(check.timeout, ask(&server, &state, &host, &check)).await;
         let checked = checked.unwrap_or_else(|_| Err("it did not respond in time".to_owned()));
         if let Some(healthy) = results.add(checked.is_ok(), &check) {
             state.set_healthy(healthy, checked.err().as_deref().unwrap_or_default());
@@ -54,9 +54,14 @@ async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, chec
 }
 
 /// Asks once; why the server is not healthy is an error.
-async fn ask(server: &Server, host: &HeaderValue, check: &HealthCheck) -> Result<(), String> {
+async fn ask(
+    server: &Server,
+    state: &ServerState,
+    host: &HeaderValue,
+    check: &HealthCheck,
+) -> Result<(), String> {
     let head = head(host, check).map_err(|error| error.to_string())?;
-    let channel = Channel::open_alone(server).await;
+    let channel = Channel::open_alone(server, state.addresses()).await;
     let channel = channel.map_err(|error| error.to_string())?;
     let mut outbound = Outbound::<Full<Bytes>>::without_body(head);
     let (is_secure, now) = (server.is_secure(), Instant::now());

@@ -18,7 +18,7 @@
 //!    the connection instead, so an upstream notices that the client has gone.
 //! 5. Where HTTP/2 is spoken, `http2` takes the place of the connection, `exchange` and body of
 //!    HTTP/1.1; `channel` is either. `stream` is what a connection's bytes pass through, `tls` among
-//!    it.
+//!    it, to one of the `addresses` of the server.
 //! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
 //!
 //! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
@@ -30,6 +30,7 @@
 //! Continue` that it sends itself when the body is asked for. It also drops trailers of a response
 //! over HTTP/1.1 that are not announced in `Trailer`.
 
+mod addresses;
 mod balance;
 mod channel;
 mod connection;

@@ -12,6 +12,7 @@ use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf}
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 
+use super::addresses::KnownAddresses;
 use super::proxy_header::ClientEnds;
 use super::settings::{Address, Server};
 use super::tls::HTTP2;
@@ -28,6 +29,7 @@ impl Stream {
     /// hands with it, where that is due. With TLS that may lead to HTTP/2 unless it is `http1_only`.
     pub(super) async fn connect(
         server: &Server,
+        addresses: &KnownAddresses,
         http1_only: bool,
         client: Option<&ClientEnds>,
     ) -> io::Result<Self> {
@@ -43,7 +45,7 @@ impl Stream {
                 return Ok(Self::Unix(stream));
             }
         };
-        let mut stream = TcpStream::connect((host, port)).await?;
+        let mut stream = addresses.connect(host, port).await?;
         stream.set_nodelay(true)?;
         if let Some(header) = header {
             stream.write_all(&header).await?;

@@ -14,6 +14,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::settings::Ejection;
+use crate::proxy::addresses::KnownAddresses;
 use crate::proxy::connection_limit::ConnectionLimit;
 
 /// A weight in these units, so that a fraction of the least one is a whole number.
@@ -55,6 +56,7 @@ pub(in crate::proxy) struct ServerState {
     ejections: AtomicU64,
     /// How many connections it may have, if that is bounded.
     connections: Option<Arc<ConnectionLimit>>,
+    addresses: KnownAddresses,
 }
 
 /// The settings, and how many servers of the upstream are ejected.
@@ -155,12 +157,18 @@ impl ServerState {
             silent: AtomicBool::new(false),
             ejections: AtomicU64::new(0),
             connections: max_connections.map(|most| Arc::new(ConnectionLimit::new(most))),
+            addresses: KnownAddresses::default(),
         }
     }
 
     /// How many connections it may have, if that is bounded.
     pub(in crate::proxy) fn connections(&self) -> Option<&Arc<ConnectionLimit>> {
         self.connections.as_ref()
+    }
+
+    /// Where it is, if it has a name.
+    pub(in crate::proxy) fn addresses(&self) -> &KnownAddresses {
+        &self.addresses
     }
 
     /// Nanoseconds since just before the epoch, so never 0.
