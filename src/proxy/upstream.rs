@@ -146,6 +146,8 @@ impl Upstream {
             arrived,
             tried: Tried::new(),
             reuse: true,
+            refused_until: None,
+            pause: RECONNECT_PAUSE.0,
         };
         Box::pin(attempts.run(picked, exchanged)).await
     }
@@ -163,6 +165,10 @@ struct Attempts<'u, B> {
     tried: Tried,
     /// Whether it may go out on a kept-alive connection, as none turned out to be closed.
     reuse: bool,
+    /// Until when it is sent again if servers refuse it; none before the first one did.
+    refused_until: Option<Instant>,
+    /// How long it waits when it is refused again.
+    pause: Duration,
 }
 
 /// A connection that a request goes out on.
@@ -203,6 +209,10 @@ where
                 self.reuse = false;
                 continue;
             }
+            if self.is_refused(&exchanged) {
+                picked = self.after_refusal(picked).await;
+                continue;
+            }
             let next = match self.may_retry(&mut picked, &exchanged) {
                 Some(may_return) => self.next(&picked, may_return).await,
                 None => None,
@@ -238,6 +248,25 @@ where
             Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
             _ => false,
         }
+    }
+
+    /// Whether a server has not processed the request, so that it is as good as not sent.
+    fn is_refused(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
+        let is_refused = matches!(exchanged, Err(ProxyError::Refused { .. }));
+        let is_late = |until| Instant::now() + self.pause >= until;
+        is_refused && self.outbound.can_restart() && !self.refused_until.is_some_and(is_late)
+    }
+
+    /// The server to which such a request goes, another one if there is one. A server that has too
+    /// much to do gets a moment, and one that goes away may leave the request behind several times.
+    async fn after_refusal(&mut self, picked: Picked<'u>) -> Picked<'u> {
+        let until = Instant::now() + self.upstream.timeouts.connect;
+        self.refused_until.get_or_insert(until);
+        sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        self.pause = RECONNECT_PAUSE.1.min(2 * self.pause);
+        let endpoints = &self.upstream.endpoints;
+        let other = endpoints.pick(self.key, &[picked.place], Instant::now());
+        other.unwrap_or(picked)
     }
 
     /// Whether what became of a request is a reason to send it again, it is safe, and there is a

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::support::*;
-use crate::proxy::{Protocol, Proxy, Server};
+use crate::proxy::{Protocol, Proxy, Server, UpstreamSettings};
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,10 +21,14 @@ type Peer = Connection<TcpStream, Bytes>;
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
 fn http2(server: SocketAddr) -> Proxy {
+    proxy(http2_settings(server))
+}
+
+fn http2_settings(server: SocketAddr) -> UpstreamSettings {
     let mut settings = settings(&[]);
     settings.servers = vec![Server::from(server).with_protocol(Protocol::Http2)];
     settings.timeouts.response = Duration::from_secs(30);
-    proxy(settings)
+    settings
 }
 
 async fn upstream() -> (Proxy, TcpListener) {
@@ -165,6 +169,49 @@ async fn a_refused_request_is_sent_again_with_its_body() {
     serve(peer);
     assert_eq!(text_of(request.into_body()).await, "once");
     assert_eq!(response.await.unwrap().status(), 200);
+}
+
+/// When a server goes away under load, a request may have that happen to it several times.
+#[tokio::test]
+async fn a_request_that_was_never_processed_does_not_fail_while_connections_come_and_go() {
+    let (proxy, listener) = upstream().await;
+    let response = begin(&proxy, post("again"));
+    for _ in 0..3 {
+        let mut peer = accept(&listener).await;
+        call(&mut peer).await.1.send_reset(Reason::REFUSED_STREAM);
+        serve(peer);
+    }
+    let mut peer = accept(&listener).await;
+    let (request, mut respond) = call(&mut peer).await;
+    ok(&mut respond);
+    serve(peer);
+    assert_eq!(text_of(request.into_body()).await, "again");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_everything_is_not_asked_for_ever() {
+    let (listener, server) = listen().await;
+    let mut settings = http2_settings(server);
+    settings.timeouts.connect = Duration::from_millis(200);
+    let proxy = proxy(settings);
+    let asked = tokio::spawn(async move {
+        let mut asked = 0;
+        let refused = async {
+            loop {
+                let mut peer = accept(&listener).await;
+                call(&mut peer).await.1.send_reset(Reason::REFUSED_STREAM);
+                asked += 1;
+                serve(peer);
+            }
+        };
+        tokio::select! {
+            () = refused => {}
+            response = begin(&proxy, get("/")) => assert_eq!(response.unwrap().status(), 503),
+        }
+        asked
+    });
+    assert!(asked.await.unwrap() > 1);
 }
 
 #[tokio::test]
