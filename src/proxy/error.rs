@@ -80,7 +80,7 @@ pub(super) enum ProxyError {
         #[source]
         source: hyper::Error,
     },
-    #[error("{server} changed the protocol without being asked")]
+    #[error("{server} changed to a protocol that it was not asked for")]
     Upgraded { server: Arc<str> },
     #[error("{server} did not change the protocol as it was asked")]
     NotUpgraded { server: Arc<str> },

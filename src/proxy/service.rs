@@ -242,12 +242,15 @@ fn to_client(
         upgrade,
         outcome,
     } = response;
+    let is_upgrade = head.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let is_other = is_upgrade && !websocket::is_agreed_on(head.headers());
     set_headers(&mut head, has_hop_by_hop);
-    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+    if is_upgrade {
         let server = &outcome.server;
         let unasked = || ProxyError::Upgraded {
             server: server.clone(),
         };
+        let upgrade = upgrade.filter(|_| !is_other);
         let (client, upstream) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
         let tunnel = websocket::begin(&mut head, client, upstream, shutdown.clone());
         head.extensions_mut().insert(tunnel);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
-use http::{Extensions, Method, Response, StatusCode, Version, request};
+use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, request};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -74,6 +74,11 @@ pub(super) fn asked_for_by_stream(parts: &mut request::Parts) -> Option<Upgrade>
         is_stream: true,
         extensions: std::mem::take(&mut parts.extensions),
     })
+}
+
+/// Whether the head of a response changes the protocol to that one.
+pub(super) fn is_agreed_on(headers: &HeaderMap) -> bool {
+    has_token(headers, UPGRADE, "websocket")
 }
 
 /// How long both ends may take to close a tunnel after the client was told that the gateway goes

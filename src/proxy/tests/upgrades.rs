@@ -59,6 +59,21 @@ async fn an_upstream_may_decline_to_upgrade() {
 }
 
 #[tokio::test]
+async fn a_protocol_that_was_not_asked_for_is_not_let_through() {
+    for answered in ["upgrade: h2c\r\n", ""] {
+        let (gateway, listener) = gateway_and_upstream().await;
+        let mut client = RawConnection::connect(gateway).await;
+        client.write(UPGRADE).await;
+        let mut upstream = RawConnection::accept(&listener).await;
+        upstream.head().await;
+        let head = format!("HTTP/1.1 101 X\r\nconnection: upgrade\r\n{answered}\r\nbytes");
+        upstream.write(&head).await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{head}");
+    }
+}
+
+#[tokio::test]
 async fn no_other_protocol_is_asked_for() {
     let (gateway, listener) = gateway_and_upstream().await;
     let mut client = RawConnection::connect(gateway).await;
