@@ -11,6 +11,7 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
+use super::findings::{self, Finding};
 use crate::app::{AdminClient, AdminError};
 use crate::config::HumanDuration;
 
@@ -338,11 +339,18 @@ impl TopArgs {
         Ok((self.admin.client(config)?, self.query.clone()))
     }
 
-    /// Lists the subjects once.
+    /// Lists the subjects once, below what needs attention.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
-        let path = self.query.path(COUNT);
-        let answer = self.admin.call(config, Call::new(Method::GET, path))?;
-        Ok(self.admin.print(&answer, top_table))
+        let client = self.admin.client(config)?;
+        let answer = client.ask(Method::GET, &self.query.path(COUNT), None)?;
+        if self.admin.json {
+            return Ok(answer.to_string());
+        }
+        // A gateway of another version may not say what needs attention.
+        let found = client.ask(Method::GET, findings::PATH, None);
+        let found = found.unwrap_or_default();
+        let found = Finding::all(&found, self.query.limit.as_deref());
+        Ok(findings::paragraph(&found) + &top_table(&answer))
     }
 }
 
@@ -517,7 +525,7 @@ fn top_table(answer: &Value) -> String {
         let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
         [
             shown(&subject["limit"]),
-            shown(&subject["subject"]),
+            shown(name_or_id(subject)),
             subject["requests"].to_string(),
             subject["denied"].to_string(),
             subject["rate"].to_string(),
@@ -527,6 +535,14 @@ fn top_table(answer: &Value) -> String {
     match rows.is_empty() {
         true => "no subjects".to_owned(),
         false => table(heads, 2, &rows),
+    }
+}
+
+/// The name of a subject's account where that is known, and else its id.
+pub(super) fn name_or_id(subject: &Value) -> &Value {
+    match &subject["name"] {
+        Value::Null => &subject["subject"],
+        name => name,
     }
 }
 

@@ -20,7 +20,8 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::admin::{Period, Sort, TopQuery};
+use super::admin::{Period, Sort, TopQuery, name_or_id};
+use super::findings::{self, Finding, FindingKind};
 use crate::app::{AdminClient, AdminError};
 
 /// How often the gateway is asked.
@@ -37,6 +38,9 @@ const NEAR: f64 = 0.8;
 
 const KEYS: &str =
     "q quit  r requests  d denied  u used  p period  l limit  \u{2191}\u{2193} scroll";
+
+/// Rows that the table has at least for each finding that is shown.
+const ROWS_FOR_FINDING: u16 = 4;
 
 /// Whether somebody looks at the output who can press keys.
 pub(super) fn is_possible() -> bool {
@@ -56,7 +60,7 @@ enum Message {
 /// Shows the view until a key or a signal ends it.
 pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError> {
     // What is wrong from the beginning is said like all errors of commands.
-    let first = client.ask(Method::GET, &query.path(COUNT), None)?;
+    let first = ask_both(&client, &query.path(COUNT))?;
     let mut view = View::new(query, !is_colorless());
     view.answered(Ok(first));
     let of_terminal = |error: io::Error| AdminError::Refused(format!("the terminal: {error}"));
@@ -92,6 +96,20 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
     }
 }
 
+/// The subjects, and what needs attention among them.
+fn ask_both(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
+    let mut answer = client.ask(Method::GET, path, None)?;
+    // A gateway of another version may not say it.
+    let found = client.ask(Method::GET, findings::PATH, None);
+    let found = found
+        .ok()
+        .and_then(|mut found| found.get_mut("findings").map(Value::take));
+    if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
+        members.insert("findings".to_owned(), found);
+    }
+    Ok(answer)
+}
+
 /// Restores the terminal when it is dropped.
 struct Restored;
 
@@ -120,8 +138,7 @@ fn ask_again(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let answer = client.ask(Method::GET, &path, None);
-        let answer = answer.map_err(|error| error.to_string());
+        let answer = ask_both(client, &path).map_err(|error| error.to_string());
         if tell.send(Message::Answered(answer)).is_err() {
             return;
         }
@@ -169,6 +186,7 @@ fn wait_for_signals(tell: &Sender<Message>) {
 struct View {
     query: TopQuery,
     is_colored: bool,
+    findings: Vec<Finding>,
     subjects: Vec<Subject>,
     /// The limits that subjects were seen of.
     limits: BTreeSet<String>,
@@ -204,6 +222,7 @@ impl View {
             limits: query.limit.iter().cloned().collect(),
             query,
             is_colored,
+            findings: Vec::new(),
             subjects: Vec::new(),
             error: None,
             scrolled: 0,
@@ -218,6 +237,7 @@ impl View {
     fn answered(&mut self, answer: Result<Value, String>) {
         match answer {
             Ok(answer) => {
+                self.findings = Finding::all(&answer, self.query.limit.as_deref());
                 let subjects = answer.get("subjects").and_then(Value::as_array);
                 let subjects = subjects.into_iter().flatten();
                 self.subjects = subjects.map(Subject::of).collect();
@@ -273,9 +293,14 @@ impl View {
 
     fn draw(&self, frame: &mut Frame<'_>) {
         let error_lines = u16::from(self.error.is_some());
-        let [title, error, table, keys] = Layout::vertical([
+        let shown = frame.area().height / (2 + ROWS_FOR_FINDING);
+        let findings = self.findings.get(..usize::from(shown));
+        let findings = findings.unwrap_or(&self.findings);
+        let finding_lines = 2 * u16::try_from(findings.len()).unwrap_or_default();
+        let [title, error, attention, table, keys] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(error_lines),
+            Constraint::Length(finding_lines),
             Constraint::Fill(1),
             Constraint::Length(1),
         ])
@@ -286,8 +311,26 @@ impl View {
             let style = self.colored(Color::Red).add_modifier(Modifier::BOLD);
             frame.render_widget(Line::styled(text, style), error);
         }
+        let lines = findings.iter().flat_map(|finding| self.lines(finding));
+        frame.render_widget(Text::from_iter(lines), attention);
         self.draw_subjects(frame, table);
         frame.render_widget(Line::styled(KEYS, self.colored(Color::DarkGray)), keys);
+    }
+
+    /// What goes on, and what can be done about it.
+    fn lines(&self, finding: &Finding) -> [Line<'static>; 2] {
+        let color = match finding.kind {
+            FindingKind::Abuse => Color::Red,
+            FindingKind::OverLimit | FindingKind::DryRun => Color::Yellow,
+            FindingKind::NearLimit => Color::Cyan,
+            FindingKind::Banned => Color::Green,
+        };
+        let title = format!("{:<10}  ", finding.kind.title());
+        let title = Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD));
+        [
+            Line::from(vec![title, Span::raw(finding.text.clone())]),
+            Line::styled(format!("{:12}{}", "", finding.remedy), bold()),
+        ]
     }
 
     fn title(&self) -> String {
@@ -409,7 +452,7 @@ impl Subject {
         };
         Self {
             limit: text("limit"),
-            name: text("subject"),
+            name: escaped(name_or_id(subject).as_str().unwrap_or_default()),
             requests: count("requests"),
             denied: count("denied"),
             rate: number("rate"),
@@ -485,6 +528,43 @@ mod tests {
 
         q quit  r requests  d denied  u used  p period  l limit  ↑↓ scroll
         ");
+    }
+
+    #[test]
+    fn what_needs_attention_stands_above_the_table_as_far_as_there_is_room() {
+        let mut view = view(true);
+        let finding = |kind: &str, text: &str| {
+            json!({
+                "kind": kind, "limit": "Logins", "subject": "203.0.113.9", "name": null,
+                "text": text, "remedy": {"text": "Ban it", "command": "weir ban add a 203.0.113.9"},
+            })
+        };
+        let mut of_all = answer();
+        of_all["findings"] = json!([
+            finding("abuse", "goes on"),
+            finding("near_limit", "is near")
+        ]);
+        view.answered(Ok(of_all));
+        let text = |height| drawn(&view, 100, height).backend().to_string();
+        let all = text(20);
+        assert!(all.contains("ABUSE       203.0.113.9 goes on"), "{all}");
+        assert!(all.contains("Ban it: weir ban add a 203.0.113.9"), "{all}");
+        assert!(
+            all.contains("NEAR LIMIT") && all.contains("RequestsPerAddress"),
+            "{all}"
+        );
+        let some = text(8);
+        assert!(
+            some.contains("ABUSE") && !some.contains("NEAR LIMIT"),
+            "{some}"
+        );
+        assert!(some.contains("SUBJECT"), "{some}");
+        // With one limit chosen, others are left out.
+        view.query.limit = Some("RequestsPerAddress".to_owned());
+        let mut of_another = answer();
+        of_another["findings"] = json!([finding("abuse", "goes on")]);
+        view.answered(Ok(of_another));
+        assert!(view.findings.is_empty());
     }
 
     #[test]

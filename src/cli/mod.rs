@@ -5,6 +5,7 @@
 //! else.
 
 mod admin;
+mod findings;
 mod live_top;
 mod replay;
 #[cfg(test)]

@@ -43,11 +43,7 @@ impl From<SecretHash> for Account {
 /// As the log shows it: its name where that is kept, and else its hash.
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self
-            .details
-            .as_ref()
-            .and_then(|details| details.name.as_ref())
-        {
+        match self.name() {
             Some(name) => f.write_str(name),
             None => self.id.fmt(f),
         }
@@ -55,6 +51,11 @@ impl fmt::Display for Account {
 }
 
 impl Account {
+    /// The name itself, where names are kept for the log.
+    pub fn name(&self) -> Option<&str> {
+        self.details.as_ref()?.name.as_deref()
+    }
+
     pub(super) fn wildcards(&self) -> &[Wildcard] {
         let details = self.details.as_ref();
         details

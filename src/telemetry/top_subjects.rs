@@ -34,6 +34,9 @@ const NEAR_PERCENT: u8 = 80;
 /// After how many seconds a weight has halved.
 const HALF_LIFE: u32 = 256;
 
+/// How many bytes of an account's name are kept.
+const LONGEST_NAME: usize = 64;
+
 const MINUTE: u32 = 60;
 const HOUR: u32 = 3600;
 
@@ -62,6 +65,8 @@ impl Period {
 pub struct SubjectActivity {
     /// The key of its bucket.
     pub key: String,
+    /// The name of its account, where one was known when the subject got its place.
+    pub name: Option<String>,
     /// Requests that the limit was asked about.
     pub requests: u64,
     /// Those that it denied, or would have denied in a dry run.
@@ -97,14 +102,20 @@ impl TopSubjects {
         }))
     }
 
-    /// Counts a request of the subject with this bucket key, at a time in seconds. What this
-    /// returns names the subject when the decision is there.
-    pub(super) fn asked(&self, key: &[u8], now: u64) -> Option<NonZeroU64> {
+    /// Counts a request of the subject with this bucket key, at a time in seconds. A subject that
+    /// gets a place is asked for its name. What this returns identifies the subject when the
+    /// decision is there.
+    pub(super) fn asked<'n>(
+        &self,
+        key: &[u8],
+        now: u64,
+        name: impl FnOnce() -> Option<&'n str>,
+    ) -> Option<NonZeroU64> {
         let hash = NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1);
         let mut sketch = self.own()?.try_lock()?;
         let entry = sketch
             .get_or_insert_default()
-            .admit(hash, key, seconds(now))?;
+            .admit(hash, key, seconds(now), name)?;
         entry.each(seconds(now), |counts| counts.requests += 1);
         Some(hash)
     }
@@ -139,6 +150,7 @@ impl TopSubjects {
                 };
                 let of_all = merged.entry(hash).or_insert_with(|| SubjectActivity {
                     key: String::from_utf8_lossy(&entry.key).into_owned(),
+                    name: entry.name.as_deref().map(str::to_owned),
                     requests: 0,
                     denied: 0,
                     used_percent: 0,
@@ -201,6 +213,7 @@ struct Entry {
     minute: Window<MINUTE>,
     hour: Window<HOUR>,
     key: SmallVec<[u8; 64]>,
+    name: Option<Box<str>>,
 }
 
 impl Sketch {
@@ -217,13 +230,20 @@ impl Sketch {
     }
 
     /// The place of a subject, which it gets if it has none; it is one heavier.
-    fn admit(&mut self, hash: NonZeroU64, key: &[u8], now: u32) -> Option<&mut Entry> {
+    fn admit<'n>(
+        &mut self,
+        hash: NonZeroU64,
+        key: &[u8],
+        now: u32,
+        name: impl FnOnce() -> Option<&'n str>,
+    ) -> Option<&mut Entry> {
         let set = self.set(hash)?;
-        let index = match set.position(hash) {
-            Some(index) => index,
-            None => set.replace_lightest(hash, key, now),
-        };
+        let known = set.position(hash);
+        let index = known.unwrap_or_else(|| set.replace_lightest(hash, key, now));
         let entry = set.entries.get_mut(index)?;
+        if known.is_none() {
+            entry.name = name().map(|name| shortened(name).into());
+        }
         entry.age(now);
         entry.weight = entry.weight.saturating_add(1);
         Some(entry)
@@ -278,6 +298,12 @@ impl Entry {
             Period::Hour => self.hour.estimate(now),
         }
     }
+}
+
+/// As much of a name as is kept.
+fn shortened(name: &str) -> &str {
+    let end = name.floor_char_boundary(LONGEST_NAME);
+    name.get(..end).unwrap_or_default()
 }
 
 /// A sliding window: the counts of the current fixed window, and of the one before it.
@@ -343,7 +369,7 @@ mod tests {
 
     fn ask(top: &TopSubjects, key: &str, times: u32, now: u64) {
         for _ in 0..times {
-            let subject = top.asked(key.as_bytes(), now).unwrap();
+            let subject = top.asked(key.as_bytes(), now, || None).unwrap();
             top.decided(subject, false, 10, now);
         }
     }
@@ -363,18 +389,50 @@ mod tests {
         let top = TopSubjects::new();
         ask(&top, "L:a", 5, NOW);
         ask(&top, "L:b", 2, NOW);
-        let b = top.asked(b"L:b", NOW).unwrap();
+        let b = top.asked(b"L:b", NOW, || None).unwrap();
         top.decided(b, true, 100, NOW);
         let mut all = top.within(Period::Minute, NOW);
         all.sort_by(|one, other| one.key.cmp(&other.key));
         let subject = |key: &str, requests, denied, used_percent| SubjectActivity {
             key: key.to_owned(),
+            name: None,
             requests,
             denied,
             used_percent,
         };
         assert_eq!(all, [subject("L:a", 5, 0, 10), subject("L:b", 3, 1, 100)]);
         assert!(!all[0].is_near_limit() && all[1].is_near_limit());
+    }
+
+    #[test]
+    fn a_subject_is_asked_for_its_name_when_it_gets_a_place_and_then_no_more() {
+        let top = TopSubjects::new();
+        let long = "\u{e9}".repeat(LONGEST_NAME);
+        top.asked(b"L:a", NOW, || Some("acme")).unwrap();
+        top.asked(b"L:b", NOW, || Some(&long)).unwrap();
+        for _ in 0..5 {
+            let again = || unreachable!("the name is known");
+            top.asked(b"L:a", NOW, again).unwrap();
+        }
+        let mut all = top.within(Period::Minute, NOW);
+        all.sort_by(|one, other| one.key.cmp(&other.key));
+        assert_eq!(all[0].name.as_deref(), Some("acme"));
+        let kept = all[1].name.as_deref().unwrap();
+        assert!(
+            kept.len() <= LONGEST_NAME && long.starts_with(kept),
+            "{kept}"
+        );
+        // Who takes its place does not inherit the name.
+        for light in 0..20_000 {
+            ask(&top, &format!("L:{light}"), 1, NOW);
+        }
+        let known = top.within(Period::Minute, NOW);
+        let named = known.iter().filter(|subject| subject.name.is_some());
+        let mut names = named.map(|subject| (&*subject.key, subject.name.as_deref()));
+        assert!(
+            names.all(|(key, _)| ["L:a", "L:b"].contains(&key)),
+            "{known:?}"
+        );
     }
 
     #[test]
@@ -416,7 +474,7 @@ mod tests {
         let top = TopSubjects::new();
         let denied = |times: u32| {
             for _ in 0..times {
-                let subject = top.asked(b"L:denied", NOW).unwrap();
+                let subject = top.asked(b"L:denied", NOW, || None).unwrap();
                 top.decided(subject, true, 100, NOW);
             }
         };
@@ -445,7 +503,7 @@ mod tests {
     #[test]
     fn a_decision_about_a_subject_that_lost_its_place_counts_for_nobody() {
         let top = TopSubjects::new();
-        let gone = top.asked(b"L:gone", NOW).unwrap();
+        let gone = top.asked(b"L:gone", NOW, || None).unwrap();
         for light in 0..2_000 {
             ask(&top, &format!("L:{light}"), 1, NOW);
         }

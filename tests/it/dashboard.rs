@@ -142,8 +142,14 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     let browser = dashboard(&gateway);
     assert_eq!(gateway.statuses(&abuser, 20)[4..6], [200, 429]);
     let denied = || assert_eq!(gateway.statuses(&abuser, 1), [429]);
-    sees_meanwhile(&browser, "#findings .bad", "192.0.2.66 sends", denied);
+    sees_meanwhile(&browser, "#findings .bad", "192.0.2.66 goes on", denied);
     sees_meanwhile(&browser, "#findings .bad", "Calls denies", denied);
+    sees_meanwhile(
+        &browser,
+        "#findings .bad",
+        "weir ban add abusers 192.0.2.66 --for 1h",
+        denied,
+    );
     browser.sees("#limit-rows", "6 allowed");
     choose_hour(&browser);
     browser.sees("#route-rows", "all");
@@ -167,6 +173,22 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     assert_eq!(gateway.statuses(&abuser, 3), [200, 200, 429]);
     browser.click("#subject-close");
 
+    // Override, until it is deleted.
+    browser.click(&button("Calls", "192.0.2.66"));
+    browser.sees("#subject-state", "5 of 5 used");
+    browser.click("#do-override");
+    browser.fill("#subject-form [name=burst]", "8");
+    browser.fill("#subject-form [name=comment]", "a customer");
+    browser.fill("#subject-form [name=for]", "2200-01-01");
+    browser.click("#subject-form .primary");
+    browser.sees("#subject-result", "Set");
+    browser.sees("#subject-state", "(a customer), until 2200-01-02T00:00:00Z");
+    browser.click("#do-delete");
+    browser.click("#subject-form .primary");
+    browser.sees("#subject-result", "Deleted");
+    browser.sees("#subject-state", "5 of 5 used");
+    browser.click("#subject-close");
+
     // Ban, from the finding; it is on the clock from now on, and of all paths.
     let to_ban = "#findings button[data-action=ban][data-subject=\"192.0.2.66\"]";
     clicks_meanwhile(&browser, to_ban, denied);
@@ -174,18 +196,32 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     browser.click("#subject-form .danger");
     browser.sees("#subject-result", "duration");
     browser.fill("#subject-form input", "30m");
+    browser.fill("#subject-form [name=comment]", "scraper");
     browser.click("#subject-form .danger");
     browser.sees("#subject-result", "Banned by abusers for 30 min");
+    browser.sees("#banned-rows", "192.0.2.66");
+    browser.sees("#banned-rows", "set by 127.0.0.1: scraper");
     let team = get("/teams/red").with("x-forwarded-for", "192.0.2.66");
     assert_eq!(gateway.statuses(&team, 1), [429]);
     assert_eq!(gateway.statuses(&honest, 1), [200]);
     browser.click("#subject-close");
 
-    // Lift.
+    // It is dealt with, so it is not named as an abuser any more.
+    sees_meanwhile(
+        &browser,
+        "#findings .done",
+        "192.0.2.66 is banned by abusers",
+        || {
+            gateway.statuses(&abuser, 1);
+        },
+    );
+
+    // Lift, from the list.
     browser.fill("#ban-lookup-subject", "192.0.2.66");
     browser.click("#ban-lookup button");
     browser.sees("#subject-state", "banned for");
-    browser.click("#do-lift");
+    browser.click("#subject-close");
+    browser.click("#banned-rows button[data-subject=\"192.0.2.66\"]");
     browser.click("#subject-form .primary");
     browser.sees("#subject-state", "not banned");
     assert_eq!(gateway.statuses(&team, 1), [200]);
@@ -195,6 +231,8 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
         ("bucket refunded", 1),
         ("ban set", 1),
         ("ban lifted", 1),
+        ("override set", 1),
+        ("override deleted", 1),
     ] {
         gateway.logs(message, times);
     }

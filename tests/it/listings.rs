@@ -174,6 +174,11 @@ fn the_configuration_in_force_is_shown_with_what_was_refused_since() {
     assert_eq!(files["gateway.yaml"]["workers"], 2);
     assert_eq!(files["limits/defaults.yaml"]["Calls"]["burst"], 5);
     assert_eq!(shown["refused"], Value::Null);
+    let warnings = shown["warnings"].as_array().unwrap();
+    assert!(
+        warnings.len() == 1 && warnings[0].to_string().contains("no route uses this limit"),
+        "{warnings:?}"
+    );
     assert!(shown["loaded_at"].as_str().unwrap().ends_with('Z'));
     let text = gateway.read("gateway.yaml");
     let broken =

@@ -48,6 +48,7 @@ mod listings;
 mod logs;
 mod memory;
 mod openapi;
+mod operating;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod override_api;

@@ -46,6 +46,10 @@ fn requests() -> HashMap<&'static str, Vec<(&'static str, &'static str, u16)>> {
             ],
         ),
         (
+            "listFindings",
+            vec![("/v1/findings", "", 200), ("/v1/findings?all=1", "", 400)],
+        ),
+        (
             "listBuckets",
             vec![
                 ("/v1/buckets/Calls", "", 200),
@@ -236,6 +240,9 @@ fn each_response_of_the_admin_api_is_as_the_document_says() {
         let request = get("/").with("x-forwarded-for", subject);
         assert_eq!(gateway.send(&request).status, 200);
     }
+    // Those of 203.0.113.3 are a finding.
+    let abuser = get("/").with("x-forwarded-for", "203.0.113.3");
+    gateway.statuses(&abuser, 12);
     let trapped = get("/trap").with("x-forwarded-for", "203.0.113.4");
     assert_eq!(gateway.send(&trapped).status, 200);
     let ask = |method: &str, path: &str, body: &str| {

@@ -348,6 +348,41 @@ impl<'s> BanTarget<'s> {
     }
 }
 
+/// How long each of them is banned yet; zero for those that are not.
+pub(super) async fn time_left(
+    targets: &[BanTarget<'_>],
+    by: BanStores<'_>,
+) -> Result<Vec<Nanos>, ApiError> {
+    by.shared.refresh().await?;
+    let standing = by.shared.standing();
+    let standing_left = |target: &BanTarget<'_>| {
+        let of_target = standing.iter().filter(|ban| target.is_banned_by(ban));
+        let ends = of_target.map(|ban| {
+            ban.until
+                .map_or(Nanos::NEVER, |until| moment(until).since(by.now))
+        });
+        ends.max().unwrap_or(Nanos::ZERO)
+    };
+    let mut all_left: Vec<Nanos> = targets.iter().map(standing_left).collect();
+    let subjects = targets.iter().enumerate();
+    let subjects =
+        subjects.filter_map(|(place, target)| Some((place, target.ban, target.subject()?)));
+    let subjects: Vec<_> = subjects.collect();
+    for some in subjects.chunks(AT_ONCE) {
+        let looks = some.iter().map(|(_, ban, subject)| Transaction {
+            mode: Mode::Peek,
+            ..ban.check(subject)
+        });
+        let Outcome { decisions, .. } = by.stores.read.decide(looks.collect(), by.now).await?;
+        for ((place, ..), decision) in some.iter().zip(decisions) {
+            if let Some((left, decision)) = all_left.get_mut(*place).zip(decision) {
+                *left = decision.reset_in.max(*left);
+            }
+        }
+    }
+    Ok(all_left)
+}
+
 fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
     let mut bans = settings.access.bans.iter().map(|policy| &*policy.ban);
     bans.find(|ban| **ban.name() == *name)

@@ -8,6 +8,7 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Top,
+    Findings,
     Buckets,
     Bucket,
     Refund,
@@ -40,8 +41,9 @@ const fn path(template: &'static str, methods: &'static str, endpoint: Endpoint)
 pub(super) const EXPLAIN: &str = "/v1/explain";
 
 /// All paths. `docs/openapi.json` has the same, which a test compares.
-pub(super) const PATHS: [PathEntry; 14] = [
+pub(super) const PATHS: [PathEntry; 15] = [
     path("/v1/top", "GET, HEAD", Endpoint::Top),
+    path("/v1/findings", "GET, HEAD", Endpoint::Findings),
     path("/v1/buckets/{limit}", "GET, HEAD", Endpoint::Buckets),
     path(
         "/v1/buckets/{limit}/{subject}",

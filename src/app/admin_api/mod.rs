@@ -13,6 +13,7 @@
 //! PUT    /v1/overrides/{limit}/{id}              {"burst": 50, "count": 50, "period": "1m"}
 //! DELETE /v1/overrides/{limit}/{id}
 //! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
+//! GET    /v1/findings
 //! POST   /v1/explain                             {"path": "/a", "ip": "203.0.113.9"}
 //! GET    /v1/events?tail=true
 //! GET    /v1/config
@@ -35,6 +36,7 @@ mod endpoint;
 mod error;
 mod events;
 mod explain;
+mod findings;
 mod overrides;
 mod process;
 mod request;
@@ -163,6 +165,11 @@ impl Api {
             Endpoint::Top => {
                 let query = TopQuery::parse(query, settings)?;
                 Ok(query.answer(settings, &self.metrics, now))
+            }
+            Endpoint::Findings => {
+                request::no_parameters(query)?;
+                let by = self.ban_stores(now).await.ok();
+                Ok(findings::answer(settings, &self.metrics, by, now).await)
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;

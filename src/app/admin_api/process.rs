@@ -24,7 +24,7 @@ pub(super) fn config(snapshot: &Snapshot) -> Value {
     json!({
         "loaded_at": Until(snapshot.settings.loaded_at).to_string(),
         "files": snapshot.settings.to_json(),
-        "warnings": lines(&snapshot.settings.warnings.to_string()),
+        "warnings": snapshot.settings.warnings.lines().collect::<Vec<_>>(),
         "refused": refused.map(|refused| json!({
             "at": Until(refused.at).to_string(),
             "errors": lines(&refused.errors),

@@ -83,16 +83,20 @@ impl TopQuery {
         });
         subjects.truncate(self.count);
         let subjects = subjects.into_iter();
+        // What was named before a reload may not be shown any more.
+        let shows_names = settings.account.keeps_names;
+        let show = |(limit, subject): (&Limit, _)| self.show(limit, &subject, shows_names);
         json!({
             "period": self.period.seconds(),
-            "subjects": subjects.map(|(limit, subject)| self.show(limit, &subject)).collect::<Vec<_>>(),
+            "subjects": subjects.map(show).collect::<Vec<_>>(),
         })
     }
 
-    fn show(&self, limit: &Limit, subject: &SubjectActivity) -> Value {
+    fn show(&self, limit: &Limit, subject: &SubjectActivity, shows_names: bool) -> Value {
         json!({
             "limit": limit.name(),
             "subject": limit.id_of(&subject.key),
+            "name": subject.name.as_deref().filter(|_| shows_names),
             "requests": subject.requests,
             "denied": subject.denied,
             "rate": rounded(subject.requests, self.period),

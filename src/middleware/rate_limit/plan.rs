@@ -74,7 +74,7 @@ impl PreparedPolicy {
             }
             match used.matching(attributes) {
                 LimitMatch::Counted { transaction, .. } if used.is_plain() => {
-                    let asked = limit.asked(index, &transaction, attributes.now);
+                    let asked = limit.asked(index, &transaction, attributes);
                     query.ask(asked, Role::new(used.mode, true), transaction, ahead);
                 }
                 LimitMatch::Counted { transaction, .. } => {
@@ -82,7 +82,7 @@ impl PreparedPolicy {
                     let arrival = used.admission(transaction, attributes.headers, size);
                     // The limit's headers are logged_cost all the same, if the route shows any.
                     if !arrival.is_free || self.headers != HeaderForms::NONE {
-                        let asked = limit.asked(index, &arrival.transaction, attributes.now);
+                        let asked = limit.asked(index, &arrival.transaction, attributes);
                         query.add(asked, used.mode, arrival, ahead);
                     }
                 }
@@ -121,11 +121,19 @@ struct Asked {
 }
 
 impl PreparedLimit {
-    fn asked(&self, index: usize, transaction: &Transaction, now: Timestamp) -> Asked {
+    fn asked(
+        &self,
+        index: usize,
+        transaction: &Transaction,
+        attributes: &RequestAttributes<'_>,
+    ) -> Asked {
         let key = transaction.key.as_bytes();
+        let now = || attributes.now.as_secs();
+        let is_account = || self.used.limit.per().contains(&KeySource::Account);
+        let name = || attributes.account?.name().filter(|_| is_account());
         Asked {
             limit: index,
-            subject: self.metrics.subject_asked(key, || now.as_secs()),
+            subject: self.metrics.subject_asked(key, now, name),
         }
     }
 }

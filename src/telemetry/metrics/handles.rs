@@ -241,14 +241,15 @@ impl LimitMetrics {
     }
 
     /// Counts a request of the subject with this bucket key, at a time in seconds since the Unix
-    /// epoch, where subjects are tracked. What this returns names the subject to
-    /// [`subject_decided`](Self::subject_decided).
-    pub(crate) fn subject_asked(
+    /// epoch, where subjects are tracked. A subject that gets a place is asked for its name. What
+    /// this returns identifies the subject to [`subject_decided`](Self::subject_decided).
+    pub(crate) fn subject_asked<'n>(
         &self,
         key: &[u8],
         now: impl FnOnce() -> u64,
+        name: impl FnOnce() -> Option<&'n str>,
     ) -> Option<NonZeroU64> {
-        self.subjects.as_ref()?.asked(key, now())
+        self.subjects.as_ref()?.asked(key, now(), name)
     }
 
     /// Counts what was decided about a subject: whether it was denied, and how many percent of the

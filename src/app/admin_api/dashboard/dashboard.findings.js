@@ -1,17 +1,12 @@
 // What needs attention, and what can be done about it.
 
-import { h, number, percent } from './dashboard.api.js';
-import { addressOf, bansFor } from './dashboard.subject.js';
-
-/** From how much of its requests on a subject that is denied is taken for an abuser. */
-const MOSTLY = 0.5;
+import { h } from './dashboard.api.js';
+import { addressOf } from './dashboard.subject.js';
 
 /**
  * What needs attention, the worst first, with what can be done about it.
- * @param {{configuration: object, second: object, decisions: object[],
- *   denied: object[], near: object[]}}
- *   state what is in force, what was counted in the last second and in each of the last minute, and
- *   the subjects that were denied most and that are near their limits
+ * @param {{second: object, findings: object[]}} state what was counted in the last second, and what
+ *   the gateway says of subjects
  */
 export function findings(state) {
   const { second } = state;
@@ -46,89 +41,50 @@ export function findings(state) {
       ],
     });
   }
-  const named = new Set(state.denied.map(({ limit, key }) => `${limit} ${key}`));
-  const denied = state.denied.filter(({ limit }) => !isDryRun(state, limit));
-  found.push(...denied.slice(0, 6).map(aboutDenied));
-  for (const subject of state.near) {
-    if (!named.has(`${subject.limit} ${subject.key}`) && found.length < 8) {
-      found.push({
-        kind: 'info',
-        title: 'Near its limit',
-        subject,
-        text: [
-          h('b', { class: 'id' }, subject.subject),
-          ` has used ${percent(subject.used)} of ${subject.limit}. `,
-          'If it is a customer who may send more, raise the limit for it by an override.',
-        ],
-        actions: [['', 'Manage']],
-      });
-    }
-  }
-  for (const { name } of state.configuration.limits.filter(({ name: limit }) =>
-    isDryRun(state, limit),
-  )) {
-    const subjects = state.denied.filter(({ limit }) => limit === name);
-    const sum = (of) =>
-      state.decisions.reduce((total, { limits }) => total + of(limits[name]?.second ?? {}), 0);
-    const [wouldDeny, allowed] = [
-      sum((now) => now.would_deny ?? 0),
-      sum((now) => now.allowed ?? 0),
-    ];
-    if (wouldDeny > 0 && subjects.length > 0) {
-      found.push({
-        kind: 'warn',
-        title: 'Dry run',
-        subject: { limit: name, subject: subjects[0].subject },
-        text: [
-          h('b', {}, name),
-          ` would deny ${percent(wouldDeny / (wouldDeny + allowed))} of its requests, most of `,
-          h('b', { class: 'id' }, subjects[0].subject),
-          '. If these are honest clients, raise the limit before you enforce it.',
-        ],
-        actions: [['', 'Manage']],
-      });
-    }
-  }
+  found.push(...state.findings.map((finding) => aboutSubject(finding)));
   return found;
 }
 
-function isDryRun(state, name) {
-  const uses = state.configuration.limits.find((limit) => limit.name === name)?.uses ?? [];
-  return uses.length > 0 && uses.every(({ enforce }) => enforce === 'false');
+const KINDS = {
+  abuse: ['bad', 'Abuse'],
+  over_limit: ['warn', 'Over its limit'],
+  dry_run: ['warn', 'Dry run'],
+  near_limit: ['info', 'Near its limit'],
+  banned: ['done', 'Banned'],
+};
+
+const ACTIONS = {
+  ban: ['Ban…', 'danger'],
+  lift: ['Lift the ban…', ''],
+  override: ['Raise its limit…', 'primary'],
+};
+
+/** What the gateway says of a subject, with the buttons of its remedy. */
+function aboutSubject(finding) {
+  const { limit, subject, name, subjects, text, remedy } = finding;
+  const [kind, title] = KINDS[finding.kind] ?? ['warn', finding.kind];
+  const isNetwork = subjects > 1;
+  const [label, style] = ACTIONS[remedy.action] ?? [];
+  const ban = remedy.ban ?? undefined;
+  const buttons = [
+    label && { label, style, ban, limit, subject, name, action: remedy.action },
+    !isNetwork && addressOf(limit, subject) && { label: 'Explain', limit, subject, action: 'explain' },
+    !isNetwork && { label: 'Manage', limit, subject, name },
+  ].filter(Boolean);
+  return {
+    kind,
+    title,
+    subject: { limit, subject },
+    text: [h('b', { class: 'id' }, name ?? subject), ' ', ...emphasized(`${text}.`, limit)],
+    remedy: remedy.text,
+    command: remedy.command,
+    buttons,
+  };
 }
 
-function aboutDenied(subject) {
-  const share = subject.denied / subject.requests;
-  const facts = [
-    h('b', { class: 'id' }, subject.subject),
-    ` sends ${number(subject.rate, 1)} requests a second; `,
-    h('b', {}, subject.limit),
-    ` denies ${percent(share)} of them. `,
-  ];
-  const explains = addressOf(subject.limit, subject.subject) ? [['explain', 'Explain']] : [];
-  if (share >= MOSTLY) {
-    const canBan = bansFor(subject.limit).length > 0;
-    return {
-      kind: 'bad',
-      title: 'Abuse',
-      subject,
-      text: [
-        ...facts,
-        canBan
-          ? 'It goes on although it is denied: ban it for a while.'
-          : 'It goes on although it is denied. The limit holds; a ban per the same would end it.',
-      ],
-      actions: [...(canBan ? [['ban', 'Ban…']] : []), ...explains, ['', 'Manage']],
-    };
-  }
-  return {
-    kind: 'warn',
-    title: 'Too much at times',
-    subject,
-    text: [
-      ...facts,
-      'It is served for the most part: if it may send more, raise the limit for it by an override.',
-    ],
-    actions: [...explains, ['', 'Manage']],
-  };
+/** A text with the first mention of a word in bold. */
+function emphasized(text, word) {
+  const place = text.indexOf(word);
+  if (place < 0) return [text];
+  return [text.slice(0, place), h('b', {}, word), text.slice(place + word.length)];
 }

@@ -17,16 +17,19 @@ import {
   setToken,
   show,
 } from './dashboard.api.js';
-import { Chart, meter, shares } from './dashboard.charts.js';
+import { Chart, meter } from './dashboard.charts.js';
 import { findings } from './dashboard.findings.js';
-import { addressOf, configure, openBan, openBucket } from './dashboard.subject.js';
+import { addressOf, configure, length, openBan, openBucket } from './dashboard.subject.js';
+import { NOT_LIMITED, showTables, showTiles } from './dashboard.tables.js';
 
 /** How often subjects are asked for. */
 const SUBJECTS_EVERY = 3000;
+/** How often bans are asked for, of which a store has many. */
+const BANS_EVERY = 5000;
+/** How many bans are shown. */
+const BANS = 50;
 /** How many lines of the tail are kept. */
 const TAIL_LINES = 200;
-
-const NOT_LIMITED = ['allowed', 'delayed', 'unlimited', 'failed_open', 'unrouted'];
 
 const state = {
   configuration: null,
@@ -35,8 +38,7 @@ const state = {
   decisions: [],
   paused: false,
   abort: null,
-  denied: [],
-  near: [],
+  findings: [],
 };
 
 const decisionsChart = new Chart(
@@ -59,13 +61,6 @@ const latencyChart = new Chart(
   { stacked: false, show: duration },
 );
 
-function enforced(mode) {
-  if (mode === 'true') return h('span', { class: 'chip plain good' }, 'enforced');
-  if (mode === 'false') return h('span', { class: 'chip plain warn' }, 'dry run');
-  if (mode === 'off') return h('span', { class: 'chip plain' }, 'off');
-  return h('span', { class: 'chip plain warn' }, `enforced on ${mode}`);
-}
-
 function showConfiguration(configuration) {
   state.configuration = configuration;
   configure(configuration, showExplain);
@@ -84,7 +79,7 @@ function showConfiguration(configuration) {
   $('lookup').hidden = limits.length === 0;
   $('no-bans').hidden = bans.length > 0;
   $('ban-lookup').hidden = bans.length === 0;
-  if (state.second) showTables(state.second);
+  if (state.second) showTables(configuration, state.second, state.subjects);
 }
 
 /** What was decided in a second, in four parts that add up. */
@@ -112,179 +107,9 @@ function showSecond(second) {
   if (state.paused) return;
   decisionsChart.add(decided);
   latencyChart.add({ all: second.latency.all.p99, own: second.latency.own.p99 });
-  showTiles(second, decided);
-  showTables(second);
+  showTiles(state.configuration, second, decided);
+  showTables(state.configuration, second, state.subjects);
   showFindings();
-}
-
-function showTiles(second, { all, denied, banned }) {
-  const { store, load } = second;
-  const { is_shared: isShared } = state.configuration;
-  const since = Date.now() / 1000 - load.at;
-  const tiles = [
-    ['Decisions', `${number(all)}/s`, `${percent(all ? (denied + banned) / all : 0)} denied`],
-    [
-      'Latency, p99',
-      duration(second.latency.all.p99),
-      `median ${duration(second.latency.all.p50)}`,
-    ],
-    [
-      'Weir alone, p99',
-      duration(second.latency.own.p99),
-      `median ${duration(second.latency.own.p50)}`,
-    ],
-    ['In flight', number(second.in_flight), `${number(second.connections)} connections`],
-    isShared
-      ? [
-          'Redis',
-          store.unreachable ? 'out of reach' : 'connected',
-          store.unreachable ?? `a call takes ${duration(store.latency?.p99)} (p99)`,
-          store.unreachable !== null,
-          true,
-        ]
-      : ['Store', 'memory', `${number(store.buckets_in_memory)} buckets`, false, true],
-    [
-      'Configuration',
-      load.error ? 'refused' : 'loaded',
-      load.error ? 'the one before stays in force' : `${duration(since * 1000)} ago`,
-      load.error !== null,
-      true,
-    ],
-  ];
-  fill(
-    $('tiles'),
-    tiles.map(([name, value, note, isBad, isSmall]) =>
-      h(
-        'div',
-        { class: isBad ? 'tile bad' : 'tile' },
-        h('dt', {}, name),
-        h('dd', { class: isSmall ? 'small' : null }, value),
-        h('dd', { class: 'note' }, note),
-      ),
-    ),
-  );
-}
-
-const count = (value) => [value ? 'number' : 'number zero', number(value)];
-
-function showTables(second) {
-  const { limits, bans, routes } = state.configuration;
-  rows(
-    $('limit-rows'),
-    limits.filter(({ name }) => second.limits[name]),
-    ({ name }) => name,
-    (limit) => {
-      const { second: now, total } = second.limits[limit.name];
-      const modes = new Map(limit.uses.map(({ enforce }) => [enforce, 0]));
-      for (const { enforce } of limit.uses) modes.set(enforce, modes.get(enforce) + 1);
-      const chips = [...modes.keys()].map((mode) => {
-        const chip = enforced(mode);
-        chip.title = limit.uses
-          .filter(({ enforce }) => enforce === mode)
-          .map(({ route }) => route)
-          .join(', ');
-        return chip;
-      });
-      return [
-        [
-          '',
-          h(
-            'span',
-            {},
-            limit.name,
-            h(
-              'span',
-              { class: 'sub' },
-              `${limit.quota ?? 'overrides alone'}, per ${limit.per.join(' and ')}`,
-              limit.overrides ? `; ${limit.overrides} overridden` : '',
-            ),
-          ),
-        ],
-        ['', h('span', { class: 'chips' }, chips)],
-        count(now.allowed),
-        count(now.denied),
-        count(now.would_deny),
-        [
-          '',
-          h(
-            'span',
-            {},
-            `${number(total.allowed)} allowed, ${number(total.denied)} denied`,
-            total.would_deny ? `, ${number(total.would_deny)} would be` : '',
-            shares([
-              ['allowed', total.allowed],
-              ['would-deny', total.would_deny],
-              ['denied', total.denied],
-            ]),
-          ),
-        ],
-        count(state.subjects[limit.name] ?? 0),
-      ];
-    },
-  );
-  rows(
-    $('ban-rows'),
-    bans.filter(({ name }) => second.bans[name]),
-    ({ name }) => name,
-    (ban) => {
-      const { second: now, total } = second.bans[ban.name];
-      return [
-        ['', h('span', {}, ban.name, h('span', { class: 'sub' }, `per ${ban.per.join(' and ')}`))],
-        ['', h('span', { class: 'chips' }, enforced(ban.enforce))],
-        ['', `${number(ban.strikes)} in ${ban.within}`],
-        ['', ban.lengths.join(', then ')],
-        count(now.denied + now.would_deny),
-        count(total.denied + total.would_deny),
-      ];
-    },
-  );
-  const all = [...routes, { name: '-', matches: 'what matches no route', limits: [] }];
-  rows(
-    $('route-rows'),
-    all.filter(({ name }) => second.routes[name]),
-    ({ name }) => name,
-    (route) => {
-      const now = second.routes[route.name];
-      const passed = NOT_LIMITED.concat('would_deny').reduce(
-        (sum, word) => sum + (now.decisions[word] ?? 0),
-        0,
-      );
-      const target = route.upstream ? ` → ${route.upstream}` : '';
-      return [
-        ['', h('span', {}, route.name, h('span', { class: 'sub' }, `${route.matches}${target}`))],
-        ['', route.limits.join(', ') || 'none'],
-        count(now.requests),
-        count(now.requests - passed),
-        count(now.server_errors),
-        ['number', duration(now.latency.p99)],
-      ];
-    },
-  );
-  const servers = second.upstreams.flatMap(({ name, servers: of, retries }) =>
-    of.map((server) => ({ ...server, upstream: name, retries })),
-  );
-  rows(
-    $('upstream-rows'),
-    servers,
-    (server) => `${server.upstream} ${server.name}`,
-    (server) => [
-      ['', h('span', {}, server.upstream, h('span', { class: 'sub' }, server.name))],
-      [
-        '',
-        h(
-          'span',
-          { class: 'chips' },
-          h(
-            'span',
-            { class: server.available ? 'chip good' : 'chip bad' },
-            server.available ? 'available' : 'ejected',
-          ),
-        ),
-      ],
-      count(server.in_flight),
-      count(server.ejections),
-    ],
-  );
 }
 
 // Subjects.
@@ -294,16 +119,57 @@ async function askSubjects() {
   const sort = document.querySelector('input[name=sort]:checked').value;
   const [limit, period] = [$('subjects-limit').value, $('subjects-period').value];
   const query = new URLSearchParams({ sort, period, count: 15, ...(limit && { limit }) });
-  const minute = (by) => ask('GET', `v1/top?sort=${by}&period=minute&count=10`);
-  const [listed, denied, near] = await Promise.all([
+  const [listed, found] = await Promise.all([
     ask('GET', `v1/top?${query}`),
-    minute('denied'),
-    minute('remaining'),
+    ask('GET', 'v1/findings'),
   ]);
-  state.denied = denied.subjects;
-  state.near = near.subjects;
+  state.findings = found.findings;
   showSubjects(listed.subjects);
   showFindings();
+}
+
+/** The bans of all gateways that share the store. */
+async function askBans() {
+  if (state.paused || !state.configuration || state.configuration.bans.length === 0) return;
+  const { bans, next } = await ask('GET', `v1/bans?count=${BANS}`);
+  $('no-banned').hidden = bans.length > 0;
+  rows(
+    $('banned-rows'),
+    bans,
+    ({ ban, subject }) => `${ban} ${subject}`,
+    ({ ban, subject, ends_in: endsIn, why }) => [
+      ['id', subject],
+      ['', ban],
+      ['', length(endsIn)],
+      ['', reason(why)],
+      [
+        'number act',
+        h(
+          'button',
+          {
+            type: 'button',
+            'data-ban': ban,
+            'data-subject': subject,
+            'data-action': 'lift',
+            'aria-label': `Lift the ban of ${subject} by ${ban}`,
+          },
+          'Lift…',
+        ),
+      ],
+    ],
+  );
+  const more = `The first ${BANS} are shown; GET /v1/bans lists the others.`;
+  if (next) fill($('no-banned'), more);
+  if (next) $('no-banned').hidden = false;
+}
+
+/** Why a ban began. */
+function reason(why) {
+  if (why.by === 'operator') {
+    return `set by ${why.name}${why.comment ? `: ${why.comment}` : ''}`;
+  }
+  const offence = why.offence > 1 ? `, offence ${number(why.offence)}` : '';
+  return `${number(why.strikes)} strikes by ${why.by} ${why[why.by] ?? ''}${offence}`;
 }
 
 function showSubjects(subjects) {
@@ -316,7 +182,7 @@ function showSubjects(subjects) {
       const share = subject.denied / subject.requests;
       const kind = subject.used >= 1 ? 'denied' : subject.used >= 0.8 ? 'would-deny' : 'allowed';
       return [
-        ['id', subject.subject],
+        ['id', named(subject)],
         ['', subject.limit],
         ['number', number(subject.requests)],
         ['number', number(subject.rate, 1)],
@@ -327,32 +193,45 @@ function showSubjects(subjects) {
             ? meter(share, percent(share), 'denied')
             : h('span', { class: 'muted' }, 'none'),
         ],
-        ['number act', manage(subject)],
+        ['number act', button({ ...subject, label: 'Manage' })],
       ];
     },
   );
 }
 
-function manage({ limit, subject }, action, label = 'Manage') {
+/** A subject with the name of its account, where that is known. */
+function named({ name, subject }) {
+  return name ? h('span', {}, name, h('span', { class: 'sub' }, subject)) : subject;
+}
+
+function button({ label, style, limit, ban, subject, name, action }) {
   return h(
     'button',
     {
       type: 'button',
+      class: style || null,
       'data-limit': limit,
+      'data-ban': ban,
       'data-subject': subject,
+      'data-name': name,
       'data-action': action,
-      'aria-label': action ? null : `Manage ${subject} of ${limit}`,
+      'aria-label': action ? null : `Manage ${name ?? subject} of ${limit}`,
     },
     label,
   );
 }
 
 // Rows come and go; the listener stays.
-for (const place of [$('subject-rows'), $('findings')]) {
+for (const place of [$('subject-rows'), $('findings'), $('banned-rows')]) {
   place.addEventListener('click', (event) => {
-    const { limit, subject, action } = event.target.closest('button')?.dataset ?? {};
+    const { limit, ban, subject, name, action } = event.target.closest('button')?.dataset ?? {};
     if (action === 'explain') showExplain(addressOf(limit, subject), limit);
-    else if (limit) openBucket(limit, subject, action);
+    else if (ban) openBan(ban, subject, action);
+    else if (limit) {
+      const of = (found) => found.limit === limit && found.subject === subject;
+      const suggested = state.findings.find(of)?.remedy.parameters ?? undefined;
+      openBucket(limit, subject, { action, name, suggested });
+    }
   });
 }
 
@@ -368,29 +247,36 @@ function showFindings() {
       text: ['Nobody was denied within the last minute, or was near a limit.'],
     });
   }
-  keyed($('findings'), found, keyOf, (item, { kind, title, text, detail, subject, actions }) => {
+  const bad = found.filter(({ kind }) => kind === 'bad').length;
+  document.title = bad ? `(${bad}) Weir` : 'Weir';
+  keyed($('findings'), found, keyOf, (item, finding) => {
+    const { kind, title, text, detail, remedy, command, buttons } = finding;
     if (!item) {
-      const buttons = actions?.map(([action, label]) =>
-        manage(subject, action || undefined, label),
-      );
       item = h(
         'li',
         { class: `finding ${kind}` },
         h('span', { class: 'kind' }, title),
-        h('p'),
+        h('p', { class: 'text' }),
         detail && h('pre', {}, detail),
-        buttons && h('span', { class: 'buttons' }, buttons),
+        remedy && h('p', { class: 'remedy' }),
+        buttons && h('span', { class: 'buttons' }, buttons.map(button)),
       );
     }
-    show(item.querySelector('p'), text);
+    show(item.querySelector('.text'), text);
+    if (remedy) {
+      show(item.querySelector('.remedy'), [
+        h('b', {}, 'Remedy: '),
+        command ? `${remedy}: ` : `${remedy}.`,
+        command && h('code', {}, command),
+      ]);
+    }
     return item;
   });
 }
 
 /** What makes two findings the same, though their figures differ. */
-function keyOf({ kind, title, detail, subject, actions }) {
-  const of = subject && [subject.limit, subject.subject];
-  return JSON.stringify([kind, title, detail, of, actions]);
+function keyOf({ kind, title, detail, subject, buttons }) {
+  return JSON.stringify([kind, title, detail, subject, buttons]);
 }
 
 // Explain.
@@ -565,13 +451,10 @@ function restartTail() {
   state.abort?.abort();
 }
 
-async function pollSubjects() {
-  try {
-    await askSubjects();
-  } catch {
-    // The stream of events tells of it.
-  }
-  setTimeout(pollSubjects, SUBJECTS_EVERY);
+/** Asks again and again. If the gateway does not answer, the stream of events tells of it. */
+async function poll(asks, every) {
+  await asks().catch(() => {});
+  setTimeout(() => poll(asks, every), every);
 }
 
 function on(id, event, handle) {
@@ -611,4 +494,5 @@ for (const input of document.querySelectorAll(
 }
 
 run();
-pollSubjects();
+poll(askSubjects, SUBJECTS_EVERY);
+poll(askBans, BANS_EVERY);

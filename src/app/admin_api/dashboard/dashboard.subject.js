@@ -28,14 +28,21 @@ export function addressOf(name, subject) {
   return isAddress ? subject.split('/')[0] : undefined;
 }
 
-/** Opens the bucket of a subject, and the form of an action if one is named. */
-export async function openBucket(limit, subject, action) {
+/**
+ * Opens the bucket of a subject, and the form of an action if one is named.
+ * @param {{action?: string, name?: string, suggested?: object}} known the name of its account, and the
+ *   override that is suggested for it
+ */
+export async function openBucket(limit, subject, { action, name, suggested } = {}) {
   const buttons = [
     ['reset', 'Reset…', reset],
     ['refund', 'Refund…', refund],
+    ['override', 'Override…', override],
+    ['delete', 'Delete the override…', deleteOverride],
     ['ban', 'Ban…', ban],
   ].filter(([name]) => name !== 'ban' || bansFor(limit).length > 0);
-  await open({ limit, subject, title: subject, load: loadBucket, buttons }, action);
+  const title = name ?? subject;
+  await open({ limit, subject, title, suggested, load: loadBucket, buttons }, action);
 }
 
 /** Opens the ban of a subject. */
@@ -90,7 +97,10 @@ async function refresh() {
   const subject = current;
   try {
     const state = await subject.load(subject);
-    if (current === subject) fill($('subject-state'), state);
+    if (current !== subject) return;
+    fill($('subject-state'), state);
+    const canDelete = subject.bucket?.override?.origin === 'api';
+    if ($('do-delete')) $('do-delete').hidden = !canDelete;
   } catch (error) {
     if (current === subject) fill($('subject-state'), h('p', { class: 'error' }, error.message));
   }
@@ -107,6 +117,7 @@ function facts(pairs) {
 
 async function loadBucket({ limit, subject }) {
   const bucket = await ask('GET', path('v1/buckets', limit, subject));
+  if (current?.subject === subject) current.bucket = bucket;
   const burst = bucket.burst ?? bucket.most;
   const used = burst - bucket.remaining;
   const override = bucket.override;
@@ -134,14 +145,23 @@ async function loadBucket({ limit, subject }) {
   ];
 }
 
+/** How long a ban holds that ends in so many seconds; never, if there are none. */
+export function length(seconds) {
+  return seconds === null ? 'for good' : `for ${duration(seconds * 1000)}`;
+}
+
 async function loadBan({ ban, subject }) {
   const state = await ask('GET', path('v1/bans', ban, subject));
   return facts([
     ['Ban', state.ban],
-    ['State', state.banned ? `banned for ${duration(state.ends_in * 1000)} more` : 'not banned'],
-    ['Strikes', number(state.strikes)],
-    ['Offences', state.offences === null ? undefined : number(state.offences)],
-    ['Bucket', h('code', {}, state.key)],
+    ['State', state.banned ? `banned ${length(state.ends_in)}` : 'not banned'],
+    ...(state.standing ?? []).map((standing) => [
+      'Set',
+      `for ${standing.subject} by ${standing.by}${standing.comment ? `: ${standing.comment}` : ''}`,
+    ]),
+    ['Strikes', state.strikes === undefined ? undefined : number(state.strikes)],
+    ['Offences', state.offences === undefined ? undefined : number(state.offences ?? 0)],
+    ['Bucket', state.key && h('code', {}, state.key)],
     ['Beware', state.warning],
   ]);
 }
@@ -220,6 +240,58 @@ function refund({ limit, subject }) {
   });
 }
 
+/** Other parameters of the limit for the subject, for a time. */
+function override({ limit, subject, title, bucket, suggested }) {
+  if (!bucket) return;
+  const count = bucket.count ?? bucket.burst;
+  const wanted = suggested ?? {
+    burst: bucket.burst * 2,
+    count: count * 2,
+    in_flight: bucket.most * 2,
+  };
+  const parameters = bucket.most
+    ? [field('Requests in flight', 'in_flight', { type: 'number', min: 1, value: wanted.in_flight })]
+    : [
+        field('Burst', 'burst', { type: 'number', min: 1, value: wanted.burst }),
+        field('Count', 'count', { type: 'number', min: 1, value: wanted.count }),
+        bucket.period && field('Each', 'period', { value: bucket.period }),
+      ];
+  confirm({
+    text: `${limit} has these parameters for ${title}, on all gateways that share the store.`,
+    label: 'Set the override',
+    fields: [
+      ...parameters.filter(Boolean),
+      field('For 1h, until 2030-12-31, or empty for good', 'for', { value: '1h' }),
+      field('Comment', 'comment', {}),
+    ],
+    act: async () => {
+      const form = new FormData($('subject-form'));
+      const written = [...form].map(([name, value]) => [name, value.trim()]);
+      const isNumber = (name) => ['burst', 'count', 'in_flight'].includes(name);
+      const body = written
+        .filter(([, value]) => value !== '')
+        .map(([name, value]) => [
+          name === 'for' && /^\d{4}-/.test(value) ? 'until' : name,
+          isNumber(name) ? Number(value) : value,
+        ]);
+      const set = await ask('PUT', path('v1/overrides', limit, subject), Object.fromEntries(body));
+      return set.warnings ? `Set, but: ${set.warnings.join('; ')}` : 'Set';
+    },
+  });
+}
+
+function deleteOverride({ limit, subject, bucket }) {
+  const id = bucket?.override?.id ?? subject;
+  confirm({
+    text: `The override of ${id} for ${limit} that was set here ends.`,
+    label: 'Delete the override',
+    act: async () => {
+      await ask('DELETE', path('v1/overrides', limit, id));
+      return 'Deleted';
+    },
+  });
+}
+
 function banForm(bans, subject) {
   const select = h(
     'select',
@@ -232,15 +304,17 @@ function banForm(bans, subject) {
     kind: 'danger',
     fields: [
       bans.length > 1 ? h('label', {}, 'By', select) : null,
-      field(`For, at most ${bans[0].lengths.at(-1)}`, 'for', {
-        value: bans[0].lengths[0],
-        required: true,
-      }),
+      field('For, such as 2h, or forever', 'for', { value: bans[0].lengths[0], required: true }),
+      field('Comment', 'comment', { maxlength: 200 }),
     ].filter(Boolean),
     act: async () => {
       const name = bans.length > 1 ? valueOf('ban') : bans[0].name;
-      const state = await ask('PUT', path('v1/bans', name, subject), { for: valueOf('for') });
-      return `Banned by ${name} for ${duration(state.ends_in * 1000)}`;
+      const comment = valueOf('comment');
+      const state = await ask('PUT', path('v1/bans', name, subject), {
+        for: valueOf('for'),
+        ...(comment && { comment }),
+      });
+      return `Banned by ${name} ${length(state.ends_in)}`;
     },
   });
 }

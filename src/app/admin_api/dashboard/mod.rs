@@ -19,7 +19,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// By path: the media type, and the contents.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", HTML, include_str!("index.html")),
     (
         "/dashboard.svg",
@@ -52,6 +52,11 @@ const FILES: [(&str, &str, &str); 9] = [
         "/dashboard.subject.js",
         SCRIPT,
         include_str!("dashboard.subject.js"),
+    ),
+    (
+        "/dashboard.tables.js",
+        SCRIPT,
+        include_str!("dashboard.tables.js"),
     ),
 ];
 

@@ -1,0 +1,857 @@
+//! What needs attention among the subjects of limits: who is denied or near to it, whether that looks
+//! like abuse, and what an operator can do about it. The dashboard and `weir top` show the same.
+//!
+//! A client that waits as `Retry-After` says is denied once for each request that it is allowed, at
+//! most. So one that is denied most of its requests does not wait; nor does one that a slow limit,
+//! such as one on logins, denies more often than units come back. That is abuse. Others want more
+//! than they have: a heavy customer, or an honest client at a bad moment. An account is a customer
+//! until nine of ten of its requests are denied: many programs may use it at once, and none of them
+//! knows how long the others were told to wait.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::ban::{self, BanStores, BanTarget};
+use super::error::ApiError;
+use crate::config::{HumanDuration, Settings};
+use crate::limit::{BucketKey, Quota};
+use crate::rules::{Ban, Enforcement, KeySource, Limit};
+use crate::telemetry::{Metrics, Period, SubjectActivity};
+use crate::time::{Nanos, Timestamp};
+
+/// How many findings are shown, and of how many the store is asked whether they are banned.
+const MOST: usize = 12;
+const MOST_LOOKED_UP: usize = 64;
+
+/// How many of them are only near their limits.
+const MOST_NEAR: usize = 4;
+
+const PERIOD: Period = Period::Minute;
+
+/// A person who tries again and again is denied less often than that in a minute.
+const FEW: u64 = 5;
+
+/// An interval from which on a limit is slow: a unit comes back more seldom than each second.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// From how many abusers on their network is named in their place, and from how many clients on
+/// that are denied seldom each, but mostly in all.
+const ABUSERS_OF_NETWORK: usize = 3;
+const CLIENTS_OF_NETWORK: usize = 8;
+
+/// The networks that one owner has, as a rule.
+const V4_NETWORK: u8 = 24;
+const V6_NETWORK: u8 = 48;
+
+/// How long the remedies hold that are suggested.
+const FOR: &str = "1h";
+
+/// What a finding is about, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// It goes on although it is denied.
+    Abuse,
+    /// It wants more than the limit allows, and some of that is denied.
+    OverLimit,
+    /// A limit that is not enforced yet would deny it.
+    DryRun,
+    /// It has used most of its bucket.
+    NearLimit,
+    /// It is banned already.
+    Banned,
+}
+
+/// One subject of a limit, or several in one network.
+struct Finding<'s> {
+    kind: Kind,
+    limit: &'s Arc<Limit>,
+    /// As requests to this API name it.
+    id: String,
+    /// The name of the account, where the log shows names.
+    name: Option<String>,
+    /// The ids of those in the network; of one subject its own.
+    members: Vec<String>,
+    requests: u64,
+    denied: u64,
+    used_percent: u8,
+    /// Other limits per the same that deny it as well.
+    also: Vec<&'s str>,
+    /// The ban that holds, and how long.
+    banned: Option<(String, Nanos)>,
+}
+
+/// What can be done about a finding.
+struct Remedy {
+    action: Option<&'static str>,
+    ban: Option<String>,
+    text: String,
+    command: Option<String>,
+    /// The override that the command sets.
+    parameters: Option<Raised>,
+}
+
+/// Higher parameters of a limit; the members are those of an override.
+#[derive(Serialize)]
+struct Raised {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_flight: Option<u64>,
+    #[serde(rename = "for")]
+    length: &'static str,
+}
+
+/// All that needs attention.
+pub(super) async fn answer(
+    settings: &Settings,
+    metrics: &Metrics,
+    by: Option<BanStores<'_>>,
+    now: Timestamp,
+) -> Value {
+    let mut found = Vec::new();
+    for limit in settings.limits() {
+        let subjects = metrics.subjects(limit.name(), PERIOD, now.as_secs());
+        let (enforced, dry): (Vec<_>, Vec<_>) = subjects
+            .into_iter()
+            .partition(|subject| is_enforced(settings, limit, &subject.key));
+        let near = enforced.into_iter().filter(SubjectActivity::is_near_limit);
+        let alone = near.map(|subject| Finding::of(settings, limit, subject, now));
+        found.extend(by_network(limit, alone.collect()));
+        found.extend(Finding::dry_run(settings, limit, &dry));
+    }
+    let mut found = merged(found);
+    sort(&mut found);
+    found.truncate(MOST_LOOKED_UP);
+    // Without the store, nothing is known of bans; what is denied is known all the same.
+    if let Some(by) = by {
+        let _ = look_up_bans(settings, &mut found, by).await;
+        sort(&mut found);
+    }
+    let mut near = 0;
+    found.retain(|finding| {
+        near += usize::from(finding.kind == Kind::NearLimit);
+        finding.kind != Kind::NearLimit || near <= MOST_NEAR
+    });
+    found.truncate(MOST);
+    let found = found.iter().map(|finding| finding.to_json(settings, now));
+    json!({ "period": PERIOD.seconds(), "findings": found.collect::<Vec<_>>() })
+}
+
+/// Whether denials of this bucket are acted upon on some route.
+fn is_enforced(settings: &Settings, limit: &Limit, key: &str) -> bool {
+    let key = BucketKey::from(key);
+    let mut uses = settings
+        .routes
+        .iter()
+        .flat_map(|route| &route.policy.limits);
+    uses.any(|used| {
+        let is_of_limit = used.limit.name() == limit.name();
+        is_of_limit && used.is_enabled() && used.enforcement.acts_on(&key)
+    })
+}
+
+fn sort(found: &mut [Finding<'_>]) {
+    found.sort_by(|one, other| {
+        let weight = |finding: &Finding<'_>| (finding.denied, finding.requests);
+        let order = one.kind.cmp(&other.kind);
+        let order = order.then_with(|| weight(other).cmp(&weight(one)));
+        order.then_with(|| one.id.cmp(&other.id))
+    });
+}
+
+/// Whether a subject does not wait when it is denied.
+fn is_abuse(per: &[KeySource], quota: Option<Quota>, requests: u64, denied: u64) -> bool {
+    if denied < FEW {
+        return false;
+    }
+    if per.contains(&KeySource::Account) {
+        return denied.saturating_mul(10) >= requests.saturating_mul(9);
+    }
+    let interval = quota
+        .filter(|quota| !quota.is_in_flight())
+        .map(|quota| Duration::from(quota.emission_interval()));
+    let outpaces = interval
+        .filter(|interval| *interval >= SLOW)
+        .is_some_and(|interval| {
+            let units = f64::from(PERIOD.seconds()) / interval.as_secs_f64();
+            // Twice as often leaves room for two who share an address.
+            denied as f64 > 2.0 * units
+        });
+    denied.saturating_mul(2) >= requests || outpaces
+}
+
+/// Puts abusers of one network together, where they are several.
+fn by_network<'s>(limit: &'s Arc<Limit>, alone: Vec<Finding<'s>>) -> Vec<Finding<'s>> {
+    if !matches!(limit.per(), [KeySource::Address { .. }]) {
+        return alone;
+    }
+    let (mut networks, mut others) = (BTreeMap::<IpNet, Vec<Finding<'s>>>::new(), Vec::new());
+    for finding in alone {
+        match network_of(&finding.id).filter(|_| finding.denied > 0) {
+            Some(network) => networks.entry(network).or_default().push(finding),
+            None => others.push(finding),
+        }
+    }
+    for (network, clients) in networks {
+        let sum = |of: fn(&Finding<'_>) -> u64| clients.iter().map(of).sum::<u64>();
+        let abusers = clients.iter().filter(|client| client.kind == Kind::Abuse);
+        let is_spread = clients.len() >= CLIENTS_OF_NETWORK
+            && sum(|client| client.denied) * 2 >= sum(|client| client.requests);
+        let is_abused = abusers.count() >= ABUSERS_OF_NETWORK;
+        let (together, left): (Vec<_>, Vec<_>) = clients
+            .into_iter()
+            .partition(|client| is_spread || is_abused && client.kind == Kind::Abuse);
+        others.extend(left);
+        others.extend(Finding::of_network(limit, network, &together));
+    }
+    others
+}
+
+/// The network that an address, or a smaller network, is in.
+fn network_of(id: &str) -> Option<IpNet> {
+    let address = || id.parse().map(|address: IpAddr| address.into());
+    let net: IpNet = id.parse().ok().or_else(|| address().ok())?;
+    let prefix = match net {
+        IpNet::V4(_) => V4_NETWORK,
+        IpNet::V6(_) => V6_NETWORK,
+    };
+    let network = IpNet::new(net.addr(), prefix).ok()?.trunc();
+    (net.prefix_len() > prefix).then_some(network)
+}
+
+/// Puts what several limits per the same say of one subject together, as what the worst says.
+fn merged(mut found: Vec<Finding<'_>>) -> Vec<Finding<'_>> {
+    sort(&mut found);
+    let mut kept: Vec<Finding<'_>> = Vec::new();
+    for finding in found {
+        let is_same = |other: &&mut Finding<'_>| {
+            let is_subject = finding.kind != Kind::DryRun && other.kind != Kind::DryRun;
+            is_subject && other.id == finding.id && other.limit.per() == finding.limit.per()
+        };
+        match kept.iter_mut().find(is_same) {
+            Some(worse) if finding.denied > 0 => worse.also.push(finding.limit.name()),
+            Some(_) => {}
+            None => kept.push(finding),
+        }
+    }
+    kept
+}
+
+/// The ban that counts the same as a limit, so that its subjects can be banned.
+fn ban_for<'s>(settings: &'s Settings, limit: &Limit) -> Option<&'s Ban> {
+    let mut bans = settings.access.bans.iter();
+    let acts = bans
+        .find(|policy| policy.ban.per() == limit.per() && policy.enforcement != Enforcement::NONE);
+    acts.map(|policy| &*policy.ban)
+}
+
+/// Finds out who is banned already: a network when all of those in it are.
+async fn look_up_bans(
+    settings: &Settings,
+    found: &mut [Finding<'_>],
+    by: BanStores<'_>,
+) -> Result<(), ApiError> {
+    let mut targets = Vec::new();
+    for (place, finding) in found.iter().enumerate() {
+        let ban = ban_for(settings, finding.limit).filter(|_| finding.denied > 0);
+        let Some(ban) = ban else { continue };
+        for member in &finding.members {
+            let target = BanTarget::find(settings, ban.name(), member);
+            targets.extend(target.ok().map(|target| (place, target)));
+        }
+        if targets.len() >= MOST_LOOKED_UP {
+            break;
+        }
+    }
+    let (places, targets): (Vec<usize>, Vec<BanTarget<'_>>) = targets.into_iter().unzip();
+    let left = ban::time_left(&targets, by).await?;
+    for (place, finding) in found.iter_mut().enumerate() {
+        let of_members = places.iter().zip(&left).filter(|(of, _)| **of == place);
+        let shortest = of_members.map(|(_, left)| *left).min();
+        let ban = ban_for(settings, finding.limit);
+        let Some((left, ban)) = shortest.filter(|left| !left.is_zero()).zip(ban) else {
+            continue;
+        };
+        finding.kind = Kind::Banned;
+        finding.banned = Some((ban.name().to_string(), left));
+    }
+    Ok(())
+}
+
+impl<'s> Finding<'s> {
+    fn of(
+        settings: &Settings,
+        limit: &'s Arc<Limit>,
+        subject: SubjectActivity,
+        now: Timestamp,
+    ) -> Self {
+        let SubjectActivity {
+            requests,
+            denied,
+            used_percent,
+            ..
+        } = subject;
+        let id = limit.id_of(&subject.key);
+        let kind = match denied {
+            0 => Kind::NearLimit,
+            _ if is_abuse(limit.per(), quota_of(limit, &id, now), requests, denied) => Kind::Abuse,
+            _ => Kind::OverLimit,
+        };
+        Self {
+            kind,
+            limit,
+            members: vec![id.clone()],
+            id,
+            name: subject.name.filter(|_| settings.account.keeps_names),
+            requests,
+            denied,
+            used_percent,
+            also: Vec::new(),
+            banned: None,
+        }
+    }
+
+    /// Those of one network, where there are any.
+    fn of_network(limit: &'s Arc<Limit>, network: IpNet, members: &[Self]) -> Option<Self> {
+        let sum = |of: fn(&Self) -> u64| members.iter().map(of).sum();
+        Some(Self {
+            kind: Kind::Abuse,
+            limit,
+            id: network.to_string(),
+            name: None,
+            requests: sum(|member| member.requests),
+            denied: sum(|member| member.denied),
+            used_percent: members.iter().map(|member| member.used_percent).max()?,
+            members: members.iter().map(|member| member.id.clone()).collect(),
+            also: Vec::new(),
+            banned: None,
+        })
+    }
+
+    /// What a limit would deny of subjects that it is not enforced on; told of the one that it would
+    /// deny most.
+    fn dry_run(
+        settings: &Settings,
+        limit: &'s Arc<Limit>,
+        subjects: &[SubjectActivity],
+    ) -> Option<Self> {
+        let sum = |of: fn(&SubjectActivity) -> u64| subjects.iter().map(of).sum();
+        let denied = sum(|subject| subject.denied);
+        let most = subjects.iter().max_by_key(|subject| subject.denied)?;
+        let id = limit.id_of(&most.key);
+        (denied > 0).then(|| Self {
+            kind: Kind::DryRun,
+            limit,
+            members: vec![id.clone()],
+            id,
+            name: most.name.clone().filter(|_| settings.account.keeps_names),
+            requests: sum(|subject| subject.requests),
+            denied,
+            used_percent: most.used_percent,
+            also: Vec::new(),
+            banned: None,
+        })
+    }
+
+    fn is_network(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    fn to_json(&self, settings: &Settings, now: Timestamp) -> Value {
+        let remedy = self.remedy(settings, now);
+        let banned = self.banned.as_ref().map(|(ban, left)| {
+            let is_finite = *left != Nanos::NEVER;
+            let left = is_finite.then(|| Duration::from(*left).as_secs_f64());
+            json!({ "ban": ban, "ends_in": left })
+        });
+        json!({
+            "kind": self.kind,
+            "limit": self.limit.name(),
+            "subject": self.id,
+            "name": self.name,
+            "subjects": self.members.len(),
+            "requests": self.requests,
+            "denied": self.denied,
+            "rate": self.rate(),
+            "used": f64::from(self.used_percent) / 100.0,
+            "also": self.also,
+            "banned": banned,
+            "text": self.text(),
+            "remedy": {
+                "action": remedy.action,
+                "ban": remedy.ban,
+                "text": remedy.text,
+                "command": remedy.command,
+                "parameters": remedy.parameters,
+            },
+        })
+    }
+
+    /// How much it sends, in words that say something of little as well.
+    fn demand(&self) -> String {
+        match self.rate() {
+            rate if rate < 1.0 => format!("{} requests in the last minute", self.requests),
+            rate => format!("{rate} requests a second"),
+        }
+    }
+
+    /// Requests a second, to a tenth.
+    fn rate(&self) -> f64 {
+        let tenths = self.requests.saturating_mul(10) / u64::from(PERIOD.seconds());
+        tenths as f64 / 10.0
+    }
+
+    /// What is going on, in a sentence about the subject.
+    fn text(&self) -> String {
+        let (limit, sent) = (self.limit.name(), self.demand());
+        let denied = percent(self.denied, self.requests);
+        let also = match &*self.also {
+            [] => String::new(),
+            also => format!(", and {} denies it as well", also.join(", ")),
+        };
+        let clients = self.members.len();
+        match (self.kind, &self.banned) {
+            (Kind::Banned, Some((ban, left))) => {
+                let left = match *left {
+                    Nanos::NEVER => "for good".to_owned(),
+                    left => format!("for another {}", in_seconds(left)),
+                };
+                format!("is banned by {ban} {left}, and still sends {sent}")
+            }
+            (Kind::Abuse, _) if self.is_network() => format!(
+                "has {clients} clients that go on although {limit} denies {denied} of their {sent}{also}"
+            ),
+            (Kind::Abuse, _) => {
+                format!("goes on although {limit} denies {denied} of its {sent}{also}")
+            }
+            (Kind::DryRun, _) => format!(
+                "would be denied most by {limit}, a dry run: enforced, it would deny {denied} of its \
+                 requests"
+            ),
+            (Kind::NearLimit, _) => format!(
+                "has used {}% of {limit}, with {sent}; nothing is denied",
+                self.used_percent
+            ),
+            _ => format!("wants more than {limit} allows: {denied} of its {sent} are denied{also}"),
+        }
+    }
+
+    fn remedy(&self, settings: &Settings, now: Timestamp) -> Remedy {
+        let advice = |text: &str| Remedy {
+            action: None,
+            ban: None,
+            text: text.to_owned(),
+            command: None,
+            parameters: None,
+        };
+        let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
+        match (self.kind, &self.banned, ban_for(settings, self.limit)) {
+            (Kind::Banned, Some((ban, _)), _) => Remedy {
+                action: Some("lift"),
+                ban: Some(ban.clone()),
+                command: self.command(&["ban", "lift", ban], &[]),
+                ..advice("It is dealt with. If it is an honest client, lift the ban")
+            },
+            (Kind::Abuse, _, Some(ban)) => {
+                let length = HumanDuration(ban.schedule().first()).to_string();
+                let text = match self.is_network() {
+                    true => "Ban the network for a while",
+                    false => "Ban it for a while",
+                };
+                Remedy {
+                    action: Some("ban"),
+                    ban: Some(ban.name().to_string()),
+                    command: self.command(&["ban", "add", ban.name()], &["--for", &length]),
+                    ..advice(text)
+                }
+            }
+            (Kind::Abuse, _, None) if is_per_address => advice(
+                "The limit holds it off. To stop it, write it under `block`, or configure `bans` \
+                 per the same",
+            ),
+            (Kind::Abuse, _, None) => advice(
+                "The limit holds it off. Ask its owner to wait as Retry-After says, or configure \
+                 `bans` per the same",
+            ),
+            (Kind::DryRun, ..) => {
+                advice("If these are honest clients, raise the limit before you enforce it")
+            }
+            _ => {
+                let raised = self.raised(settings, now);
+                Remedy {
+                    action: Some("override"),
+                    command: raised
+                        .as_ref()
+                        .and_then(|raised| self.override_command(raised)),
+                    parameters: raised,
+                    ..advice("If it is a customer who may send more, raise its limit")
+                }
+            }
+        }
+    }
+
+    /// What gives the subject about as much as it asks for, or twice as much as it has.
+    fn raised(&self, settings: &Settings, now: Timestamp) -> Option<Raised> {
+        let quota = quota_of(self.limit, &self.id, now)?;
+        let allowed = self.requests.saturating_sub(self.denied).max(1);
+        let factor = self.requests.div_ceil(allowed).saturating_add(1);
+        let factor = factor.clamp(2, 10);
+        let units = Some(quota.burst().get().saturating_mul(factor));
+        if quota.is_in_flight() {
+            return Some(Raised {
+                burst: None,
+                count: None,
+                period: None,
+                in_flight: units,
+                length: FOR,
+            });
+        }
+        let written = settings.parameters_of(self.limit.name(), &quota)?;
+        Some(Raised {
+            burst: units,
+            count: Some(written.count?.saturating_mul(factor)),
+            period: written.period.map(|period| period.to_string()),
+            in_flight: None,
+            length: FOR,
+        })
+    }
+
+    fn override_command(&self, raised: &Raised) -> Option<String> {
+        let number = |units: Option<u64>| units.map(|units| units.to_string());
+        let options = [
+            ("--burst", number(raised.burst)),
+            ("--count", number(raised.count)),
+            ("--period", raised.period.clone()),
+            ("--in-flight", number(raised.in_flight)),
+            ("--for", Some(raised.length.to_owned())),
+        ];
+        let given = options
+            .iter()
+            .filter_map(|(name, value)| Some([*name, value.as_deref()?]));
+        let given: Vec<&str> = given.flatten().collect();
+        self.command(&["override", "set", self.limit.name()], &given)
+    }
+
+    /// A command about the subject for a shell; none if that would not be safe to paste.
+    fn command(&self, verb: &[&str], options: &[&str]) -> Option<String> {
+        let id = self.name.as_deref().filter(|name| self.is_named(name));
+        let words = verb.iter().copied().chain([id.unwrap_or(&self.id)]);
+        let words = words.chain(options.iter().copied()).map(quoted);
+        let words: Vec<String> = words.collect::<Option<_>>()?;
+        // What looks like an option is taken for one.
+        let is_option = words.get(verb.len())?.starts_with('-');
+        (!is_option).then(|| format!("weir {}", words.join(" ")))
+    }
+
+    /// Whether the name alone is an id of the subject.
+    fn is_named(&self, name: &str) -> bool {
+        let named = self.limit.bucket_of(name).ok();
+        let own = self.limit.bucket_of(&self.id).ok();
+        named.is_some() && named == own
+    }
+}
+
+/// The quota of a subject, be it that of an override.
+fn quota_of(limit: &Limit, id: &str, now: Timestamp) -> Option<Quota> {
+    let overridden = limit.override_of(id, now).ok().flatten();
+    overridden.map(|entry| entry.quota).or(limit.quota())
+}
+
+/// A share in whole percent; no share is 0% or 100% that is not.
+fn percent(part: u64, whole: u64) -> String {
+    let percent = part.saturating_mul(100) / whole.max(1);
+    match percent {
+        0 if part > 0 => "less than 1%".to_owned(),
+        percent => format!("{percent}%"),
+    }
+}
+
+fn in_seconds(span: Nanos) -> String {
+    let seconds = Duration::from_secs(Duration::from(span).as_secs().max(1));
+    HumanDuration(seconds).to_string()
+}
+
+/// A word of a command line; none if it has a character that a terminal would act upon.
+fn quoted(word: &str) -> Option<String> {
+    let is_bare = |char: char| char.is_ascii_alphanumeric() || "._:/@%+,=-".contains(char);
+    if !word.is_empty() && word.chars().all(is_bare) {
+        return Some(word.to_owned());
+    }
+    // Letters of all scripts are escaped by nobody; controls and what turns a line around are.
+    let is_shown = |char: char| "'\"\\".contains(char) || char.escape_debug().count() == 1;
+    let is_plain = word.chars().all(is_shown);
+    is_plain.then(|| format!("'{}'", word.replace('\'', r"'\''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::config::tests::Folder;
+
+    const NOW: u64 = 1_800_000_000;
+
+    const GATEWAY: &str = r#"
+admin: {address: 127.0.0.1:9901}
+account: [{header: x-api-key}]
+hash_key: {file: hash.key}
+log: {account: plain}
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+bans: {abusers: {per: address, strikes: {limits: [Logins], count: 10, period: 1m}, for: 30m}}
+routes:
+  - name: teams
+    match: {path: "/teams/{team}"}
+    upstream: app
+    limits: [Teams]
+  - {name: all, match: {}, upstream: app, limits: [Logins, Requests, Calls, {limit: New, enforce: false}]}
+"#;
+
+    const LIMITS: &str = "Logins: {per: address, burst: 5, count: 5, period: 6m}\n\
+                          Requests: {per: address, burst: 50, count: 600, period: 1m}\n\
+                          Calls: {per: account, burst: 100, count: 600, period: 1m}\n\
+                          New: {per: address, burst: 5, count: 60, period: 1m}\n\
+                          Teams: {per: \"path:team\", burst: 5, count: 5, period: 1h}\n";
+
+    fn settings(gateway: &str) -> Settings {
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway),
+            ("limits/defaults.yaml", LIMITS),
+            ("hash.key", "fedcba9876543210"),
+        ]);
+        folder.settings()
+    }
+
+    /// What a subject has sent, and been denied, of a limit: its key without the limit's name.
+    type Sent<'a> = (&'a str, &'a str, u32, u32);
+
+    /// What is found of these.
+    fn found(settings: &Settings, sent: &[Sent<'_>]) -> Vec<Value> {
+        let metrics = Metrics::new();
+        metrics.track_subjects();
+        for (limit, subject, requests, denied) in sent {
+            let handle = metrics.limit(limit);
+            let key = format!("{limit}:{subject}");
+            for request in 0..*requests {
+                let name = || (*limit == "Calls").then_some("acme");
+                let asked = handle.subject_asked(key.as_bytes(), || NOW, name).unwrap();
+                let used = if *denied > 0 { 100 } else { 90 };
+                handle.subject_decided(asked, request < *denied, used, NOW);
+            }
+        }
+        let now = Timestamp::from_nanos(NOW * 1_000_000_000);
+        let answer = answer(settings, &metrics, None, now)
+            .now_or_never()
+            .unwrap();
+        answer["findings"].as_array().unwrap().clone()
+    }
+
+    fn kinds(found: &[Value]) -> Vec<(&str, &str)> {
+        found
+            .iter()
+            .map(|found| {
+                (
+                    found["kind"].as_str().unwrap(),
+                    found["subject"].as_str().unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_client_that_does_not_wait_is_an_abuser_and_one_that_wants_a_little_more_is_not() {
+        let per = |burst, count, period| Quota::new(burst, count, Duration::from_secs(period)).ok();
+        let (fast, logins) = (per(100, 6000, 60), per(5, 5, 360));
+        let places = Quota::in_flight(10).ok();
+        let address = KeySource::parse("address", 64).unwrap();
+        for (source, quota, requests, denied, abuses) in [
+            (&address, fast, 1000, 100, false),
+            (&address, fast, 1000, 500, true),
+            (&address, fast, 4, 4, false),
+            // An attack on logins of which a ban has ended most before the limit was asked.
+            (&address, logins, 96, 10, true),
+            (&address, logins, 7, 2, false),
+            (&address, places, 100, 40, false),
+            (&address, places, 100, 60, true),
+            (&KeySource::Account, fast, 1000, 500, false),
+            (&KeySource::Account, logins, 96, 10, false),
+            (&KeySource::Account, logins, 96, 90, true),
+        ] {
+            let told = is_abuse(std::slice::from_ref(source), quota, requests, denied);
+            assert_eq!(told, abuses, "{source} {quota:?} {requests} {denied}");
+        }
+    }
+
+    #[test]
+    fn the_worst_comes_first_with_its_remedy() {
+        let settings = settings(GATEWAY);
+        let calls = settings.limit("Calls").unwrap().bucket_of("acme").unwrap();
+        let acme = calls.as_str().strip_prefix("Calls:").unwrap();
+        let found = found(
+            &settings,
+            &[
+                ("Calls", acme, 1200, 200),
+                ("Requests", "198.51.100.1", 500, 0),
+                ("Logins", "203.0.113.9", 90, 10),
+                ("Requests", "203.0.113.9", 900, 800),
+                ("New", "192.0.2.1", 100, 25),
+            ],
+        );
+        let subject = format!("hash:{acme}");
+        assert_eq!(
+            kinds(&found),
+            [
+                ("abuse", "203.0.113.9"),
+                ("over_limit", &*subject),
+                ("dry_run", "192.0.2.1"),
+                ("near_limit", "198.51.100.1"),
+            ]
+        );
+        let told = |place: usize| {
+            let (found, remedy) = (&found[place], &found[place]["remedy"]);
+            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+            [
+                text(&found["text"]),
+                text(&remedy["text"]),
+                text(&remedy["command"]),
+            ]
+            .join("\n")
+        };
+        insta::assert_snapshot!(told(0), @r"
+        goes on although Requests denies 88% of its 15 requests a second, and Logins denies it as well
+        Ban it for a while
+        weir ban add abusers 203.0.113.9 --for 30m
+        ");
+        insta::assert_snapshot!(told(1), @r"
+        wants more than Calls allows: 16% of its 20 requests a second are denied
+        If it is a customer who may send more, raise its limit
+        weir override set Calls acme --burst 300 --count 1800 --period 1m --for 1h
+        ");
+        insta::assert_snapshot!(told(2), @r"
+        would be denied most by New, a dry run: enforced, it would deny 25% of its requests
+        If these are honest clients, raise the limit before you enforce it
+        -
+        ");
+        insta::assert_snapshot!(told(3), @r"
+        has used 90% of Requests, with 8.3 requests a second; nothing is denied
+        If it is a customer who may send more, raise its limit
+        weir override set Requests 198.51.100.1 --burst 100 --count 1200 --period 1m --for 1h
+        ");
+    }
+
+    #[test]
+    fn abusers_of_one_network_are_named_by_it_and_honest_clients_in_it_are_not() {
+        let settings = settings(GATEWAY);
+        let found = found(
+            &settings,
+            &[
+                ("Logins", "203.0.113.1", 60, 50),
+                ("Logins", "203.0.113.2", 60, 50),
+                ("Logins", "203.0.113.3", 60, 50),
+                ("Logins", "203.0.113.4", 9, 1),
+                ("Logins", "2001:db8:0:1::/64", 60, 50),
+            ],
+        );
+        assert_eq!(
+            kinds(&found),
+            [
+                ("abuse", "203.0.113.0/24"),
+                ("abuse", "2001:db8:0:1::/64"),
+                ("over_limit", "203.0.113.4"),
+            ]
+        );
+        assert_eq!(found[0]["subjects"], 3);
+        assert_eq!(
+            found[0]["remedy"]["command"],
+            "weir ban add abusers 203.0.113.0/24 --for 30m"
+        );
+    }
+
+    #[test]
+    fn an_attack_that_is_spread_over_a_network_is_one_although_each_address_sends_little() {
+        let settings = settings(GATEWAY);
+        let addresses: Vec<String> = (1..=10).map(|host| format!("203.0.113.{host}")).collect();
+        let sent = |requests, denied| -> Vec<Sent<'_>> {
+            let each = addresses.iter();
+            each.map(|address| ("Logins", &**address, requests, denied))
+                .collect()
+        };
+        assert_eq!(
+            kinds(&found(&settings, &sent(6, 4))),
+            [("abuse", "203.0.113.0/24")]
+        );
+        let honest = found(&settings, &sent(6, 1));
+        assert!(
+            kinds(&honest).iter().all(|(kind, _)| *kind == "over_limit"),
+            "{honest:?}"
+        );
+    }
+
+    #[test]
+    fn without_a_ban_per_the_same_the_remedy_is_one_that_there_is() {
+        let without = GATEWAY.replace("bans: ", "# ");
+        let settings = settings(&without);
+        let found = found(&settings, &[("Logins", "203.0.113.9", 90, 50)]);
+        let remedy = &found[0]["remedy"];
+        assert_eq!(
+            (&remedy["action"], &remedy["command"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert!(
+            remedy["text"].as_str().unwrap().contains("`block`"),
+            "{remedy}"
+        );
+    }
+
+    #[test]
+    fn a_command_never_does_more_than_it_says_whatever_the_subject_is() {
+        let settings = settings(GATEWAY);
+        let command = |team: &str| {
+            let found = found(&settings, &[("Teams", team, 6, 2)]);
+            found[0]["remedy"]["command"].as_str().map(str::to_owned)
+        };
+        let parameters = "--burst 15 --count 15 --period 1h --for 1h";
+        for (team, shown) in [
+            ("red", "red"),
+            ("a b", "'a b'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("a';reboot;'", r"'a'\'';reboot;'\'''"),
+            ("caf\u{e9}", "'caf\u{e9}'"),
+        ] {
+            let expected = format!("weir override set Teams {shown} {parameters}");
+            assert_eq!(command(team), Some(expected), "{team}");
+        }
+        for team in [
+            "--config=/etc/passwd",
+            "a\nreboot",
+            "a\u{1b}[2J",
+            "\u{202e}toober",
+        ] {
+            assert_eq!(command(team), None, "{team:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_accounts_are_shown_only_while_the_log_shows_them() {
+        let hashed = GATEWAY.replace("account: plain", "account: hash");
+        for (gateway, name) in [(GATEWAY, json!("acme")), (&hashed, Value::Null)] {
+            let settings = settings(gateway);
+            let found = found(
+                &settings,
+                &[("Calls", "42c215a98a732f91bbfa66a067d1401d", 90, 50)],
+            );
+            assert_eq!(found[0]["name"], name, "{gateway}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What needs attention, as `weir top` says it: lines above the table.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// Where the admin API says it.
+pub(super) const PATH: &str = "/v1/findings";
+
+/// A subject that needs attention, and what can be done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) kind: FindingKind,
+    pub(super) text: String,
+    pub(super) remedy: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FindingKind {
+    Abuse,
+    OverLimit,
+    DryRun,
+    NearLimit,
+    Banned,
+}
+
+impl FindingKind {
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "abuse" => Self::Abuse,
+            "over_limit" => Self::OverLimit,
+            "dry_run" => Self::DryRun,
+            "near_limit" => Self::NearLimit,
+            "banned" => Self::Banned,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Abuse => "ABUSE",
+            Self::OverLimit => "OVER LIMIT",
+            Self::DryRun => "DRY RUN",
+            Self::NearLimit => "NEAR LIMIT",
+            Self::Banned => "BANNED",
+        }
+    }
+}
+
+impl Finding {
+    /// Those of an answer that are about a limit, if one is named. Clients chose parts of the texts,
+    /// so these are without what would move the cursor.
+    pub(super) fn all(answer: &Value, limit: Option<&str>) -> Vec<Self> {
+        let found = answer["findings"].as_array().into_iter().flatten();
+        let of_limit = found.filter(|found| {
+            let matches = |limit| found["limit"].as_str() == Some(limit);
+            limit.is_none_or(matches)
+        });
+        of_limit.filter_map(Self::parse).collect()
+    }
+
+    fn parse(found: &Value) -> Option<Self> {
+        let subject = found["name"].as_str().or(found["subject"].as_str())?;
+        let text = format!("{subject} {}", found["text"].as_str()?);
+        let remedy = &found["remedy"];
+        let mut advice = remedy["text"].as_str()?.to_owned();
+        if let Some(command) = remedy["command"].as_str() {
+            advice = format!("{advice}: {command}");
+        }
+        Some(Self {
+            kind: FindingKind::parse(found["kind"].as_str()?)?,
+            text: escaped(&text),
+            remedy: escaped(&advice),
+        })
+    }
+}
+
+/// Text that clients chose, without what would move the cursor. Quotes stay, so that a command can be
+/// pasted.
+fn escaped(text: &str) -> String {
+    let escape = |char: char| match char {
+        '\'' | '"' => char.to_string(),
+        char => char.escape_debug().to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+/// Two lines for each, and an empty one; nothing if there are none.
+pub(super) fn paragraph(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding {
+        kind,
+        text: what,
+        remedy,
+    } in findings
+    {
+        // Writing to a string never fails.
+        let _ = writeln!(text, "{:<10}  {what}", kind.title());
+        let _ = writeln!(text, "{:<10}  {remedy}", "");
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(kind: &str, limit: &str, subject: &str, command: &str) -> Value {
+        json!({
+            "kind": kind, "limit": limit, "subject": subject, "name": null, "text": "goes on",
+            "remedy": {"text": "Ban it", "command": command},
+        })
+    }
+
+    #[test]
+    fn each_finding_says_who_and_what_to_do_and_nothing_that_a_terminal_obeys() {
+        let mut named = found(
+            "over_limit",
+            "Calls",
+            "hash:42c2",
+            "weir override set Calls 'a b'",
+        );
+        named["name"] = json!("acme");
+        let answer = json!({"findings": [
+            found("abuse", "Logins", "203.0.113.9\u{1b}[2J", "weir ban add abusers 203.0.113.9"),
+            named,
+            found("of another version", "Logins", "a", "b"),
+        ]});
+        insta::assert_snapshot!(paragraph(&Finding::all(&answer, None)), @r"
+        ABUSE       203.0.113.9\u{1b}[2J goes on
+                    Ban it: weir ban add abusers 203.0.113.9
+        OVER LIMIT  acme goes on
+                    Ban it: weir override set Calls 'a b'
+        ");
+        let of_calls = Finding::all(&answer, Some("Calls"));
+        assert_eq!(of_calls.len(), 1);
+        assert_eq!(paragraph(&[]), "");
+        assert_eq!(Finding::all(&Value::Null, None), []);
+    }
+}
