@@ -16,8 +16,9 @@ use crate::proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {
-    /// Where they are written.
+    /// Where they are written, within the gateway.
     span: Option<Span>,
+    gateway: Span,
     lowered: Vec<Lowered<Upstream>>,
     by_name: HashMap<&'w str, usize>,
 }
@@ -44,6 +45,7 @@ pub(crate) fn upstreams<'w>(
         .collect();
     Upstreams {
         span: gateway.upstreams.as_ref().map(|written| written.span),
+        gateway: gateway.span,
         lowered,
         by_name: names.zip(0..).collect(),
     }
@@ -63,15 +65,16 @@ pub(crate) fn find_upstream(
     upstreams: &Upstreams<'_>,
 ) -> Lowered<usize> {
     let found = upstreams.by_name.get(name.as_str()).copied();
-    found.ok_or_else(|| {
-        let hint = match upstreams.span {
-            Some(_) => String::new(),
-            None => format!(
-                "add it: `upstreams: {{{}: {{servers: [\"http://127.0.0.1:3000\"]}}}}`",
-                name.value
-            ),
-        };
-        cx.unknown("upstream", name, upstreams.span, &hint)
+    found.ok_or_else(|| match upstreams.span {
+        Some(span) => cx.unknown("upstream", name, Some(span), ""),
+        None => match cx.sources.key_in_error(upstreams.gateway, &["upstreams"]) {
+            Some(reported) => reported,
+            None => {
+                let server = "{servers: [\"http://127.0.0.1:3000\"]}";
+                let help = format!("add it: `upstreams: {{{}: {server}}}`", name.value);
+                cx.unknown("upstream", name, None, &help)
+            }
+        },
     })
 }
 

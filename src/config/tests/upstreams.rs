@@ -165,4 +165,9 @@ fn redirects_and_fixed_responses_need_no_upstreams() {
     assert!(found.contains("unknown upstream \"app\""), "{found}");
     let help = "add it: `upstreams: {app: {servers: [\"http://127.0.0.1:3000\"]}}`";
     assert!(found.contains(help), "{found}");
+    // One mistake is one error.
+    let empty = format!("limits: {{}}\nupstreams:\n{ROUTE}");
+    let found = Folder::with(&[("gateway.yaml", &empty)]).findings();
+    assert!(found.contains("upstreams: there is no value"), "{found}");
+    assert!(!found.contains("unknown upstream"), "{found}");
 }
