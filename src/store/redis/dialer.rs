@@ -22,7 +22,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time;
 use tokio_rustls::TlsConnector;
@@ -80,14 +80,26 @@ impl Dialer {
     /// Connects and logs in, by what the files of the settings hold now.
     pub(super) async fn open(&mut self, address: &Address) -> Result<Socket, RedisError> {
         let socket = self.dial(address).await?;
-        let loan = Arc::new(Mutex::new(Some(socket)));
+        let heard = Vec::new();
+        let loan = Arc::new(Mutex::new(Some(Loan { socket, heard })));
         let login = self.login().await?;
         let config = AsyncConnectionConfig::new();
         let lent = SharedSocket(Arc::clone(&loan));
+        let logged_in = MultiplexedConnection::new_with_config(&login, lent, config).await;
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
-        drop(MultiplexedConnection::new_with_config(&login, lent, config).await?);
-        let socket = loan.lock().take();
-        socket.ok_or_else(|| not_connected().into())
+        let failure = logged_in.map(drop).err();
+        let loan = loan.lock().take();
+        let Some(mut loan) = loan else {
+            return Err(not_connected().into());
+        };
+        if failure.as_ref().is_some_and(RedisError::is_io_error) && loan.heard.is_empty() {
+            // It is closed: what came before that is there already.
+            let _ = loan.socket.read_buf(&mut loan.heard).await;
+        }
+        match loan.refusal().or(failure) {
+            Some(error) => Err(error),
+            None => Ok(loan.socket),
+        }
     }
 
     /// How to log in now.
@@ -191,8 +203,28 @@ fn not_connected() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
+/// What a server says that lets nobody in: it closes the connection without waiting for a command.
+const REFUSALS: [&[u8]; 2] = [b"-DENIED ", b"-ERR max number of clients"];
+
+/// A socket, and what was read from it first.
+struct Loan {
+    socket: Socket,
+    heard: Vec<u8>,
+}
+
+impl Loan {
+    /// Why the server lets nobody in, if it has said so. The crate takes it for the answer to a
+    /// command that it can go without.
+    fn refusal(&self) -> Option<RedisError> {
+        let is_refusal = REFUSALS.iter().any(|text| self.heard.starts_with(text));
+        let text = self.heard.split(|&byte| byte == b'\r').next()?;
+        let text = String::from_utf8_lossy(text.get(1..)?).into_owned();
+        is_refusal.then(|| io::Error::new(io::ErrorKind::ConnectionRefused, text).into())
+    }
+}
+
 /// A socket that is lent to the crate's connection, and taken back from it.
-struct SharedSocket(Arc<Mutex<Option<Socket>>>);
+struct SharedSocket(Arc<Mutex<Option<Loan>>>);
 
 impl SharedSocket {
     fn poll<T>(
@@ -200,7 +232,7 @@ impl SharedSocket {
         act: impl FnOnce(Pin<&mut Socket>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         match self.0.lock().as_mut() {
-            Some(socket) => act(Pin::new(socket)),
+            Some(loan) => act(Pin::new(&mut loan.socket)),
             None => Poll::Ready(Err(not_connected())),
         }
     }
@@ -212,7 +244,13 @@ impl AsyncRead for SharedSocket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll(|socket| socket.poll_read(cx, buffer))
+        let before = buffer.filled().len();
+        let read = self.poll(|socket| socket.poll_read(cx, buffer));
+        if let Some(loan) = self.0.lock().as_mut().filter(|loan| loan.heard.is_empty()) {
+            let heard = buffer.filled().get(before..).unwrap_or_default();
+            loan.heard.extend_from_slice(heard);
+        }
+        read
     }
 }
 

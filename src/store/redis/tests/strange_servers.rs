@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::*;
 use crate::time::{Clock, SystemClock};
@@ -176,5 +176,31 @@ async fn what_a_cluster_answers_ends_the_connection_with_a_reason_that_says_so()
             why.contains("Redis Cluster") && why.contains(detail),
             "{why}"
         );
+    }
+}
+
+/// A server in protected mode, or with as many clients as it may have, says so and hangs up.
+#[tokio::test]
+async fn why_a_server_lets_nobody_in_is_not_hidden_by_the_connection_that_it_closes() {
+    for refusal in [
+        "DENIED Redis is running in protected mode because protected mode is enabled",
+        "ERR max number of clients reached",
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let _ = client.write_all(format!("-{refusal}\r\n").as_bytes()).await;
+            }
+        });
+        let settings = RedisSettings::parse(&url, None, None).unwrap();
+        let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+        eventually_some(refusal, async || {
+            let error = redis.connected(Duration::from_millis(1)).await.unwrap_err();
+            let cause = std::error::Error::source(&error)?.to_string();
+            assert!(cause.contains(refusal), "{cause}");
+            Some(())
+        })
+        .await;
     }
 }
