@@ -94,16 +94,18 @@ class Machine:
         service.wait_for_port(place.port)
         return service
 
-    def shards(self, services, count):
+    def shards(self, services, count, first=10, in_cluster=False):
+        """Several are a Cluster, and so is one if asked for."""
+        in_cluster = in_cluster or count > 1
         shards = []
-        for number in range(count):
+        for number in range(first - 10, first - 10 + count):
             place = self.place(f"shard-{number}", 10 + number)
-            words = redis.arguments(place.port, place.folder, count > 1)
+            words = redis.arguments(place.port, place.folder, in_cluster)
             service = self.start(services, f"shard {number}", ["redis-server", *words], place)
             shard = redis.Shard(service, place.port)
             services.callback(shard.connection.close)
             shards.append(shard)
-        if count > 1:
+        if in_cluster:
             redis.join(shards)
         return shards
 
