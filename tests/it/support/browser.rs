@@ -211,9 +211,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
+        // Chromium would outlive its driver.
         if !self.session.is_empty() {
+            let delete = request("DELETE", &self.session);
+            let delete = delete.with("host", &self.address.to_string());
             let _ = TcpStream::connect(self.address)
-                .map(|stream| Client::over(stream).try_send(&request("DELETE", &self.session)));
+                .map(|stream| Client::over(stream).try_send(&delete));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
