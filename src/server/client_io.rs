@@ -39,7 +39,8 @@ pub(super) struct ClientIo<IO, G> {
     /// What was read ahead; it is returned by the next reads.
     read_ahead: Bytes,
     state: Arc<ConnectionState>,
-    scanner: FramingScanner,
+    /// Since hyper first got bytes of HTTP/1.1.
+    scanner: Option<Box<FramingScanner>>,
     /// Set while the client speaks HTTP/2.
     frames: Option<Box<FrameScanner>>,
     closing: Closing,
@@ -77,7 +78,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             io: io.take(MAX_READ),
             read_ahead: Bytes::new(),
             state,
-            scanner: FramingScanner::default(),
+            scanner: None,
             frames: None,
             closing: Closing::Open,
             stall_timeout,
@@ -122,8 +123,11 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     }
 
     fn scan(&mut self, bytes: &[u8]) {
-        if self.state.is_http1() && self.scanner.scan(bytes) {
-            self.state.suspect();
+        if self.state.is_http1() {
+            let scanner = self.scanner.get_or_insert_default();
+            if scanner.scan(bytes) {
+                self.state.suspect();
+            }
         }
     }
 

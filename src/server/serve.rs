@@ -240,7 +240,7 @@ impl Accepted {
             challenges: self.challenges,
             state: Arc::clone(&state),
             drain: self.draining.flag(),
-            metrics: self.shared.metrics.clone(),
+            in_flight: self.shared.metrics.in_flight.clone(),
             stall_timeout,
             max_headers: self.shared.max_headers,
         };

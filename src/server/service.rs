@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
+use prometheus_client::metrics::gauge::Gauge;
 
 use super::challenges::Challenges;
 use super::connection_state::{ConnectionState, InFlight};
@@ -27,7 +28,7 @@ use super::drain::DrainFlag;
 use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
 use crate::problem::NoResponse;
-use crate::telemetry::{GaugeGuard, ServerMetrics};
+use crate::telemetry::GaugeGuard;
 use crate::turn::Turn;
 
 /// A service that answers the requests of one connection. Implemented for every suitable service.
@@ -74,7 +75,7 @@ pub(super) struct TrackInFlight<S> {
     pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
     pub(super) drain: DrainFlag,
-    pub(super) metrics: ServerMetrics,
+    pub(super) in_flight: Gauge,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
 }
@@ -148,7 +149,7 @@ impl<S: ConnectionService> TrackInFlight<S> {
             is_head: request.method() == Method::HEAD,
             guard: Some(InFlightGuard {
                 state: self.state.request(),
-                _gauge: GaugeGuard::new(&self.metrics.in_flight),
+                _gauge: GaugeGuard::new(&self.in_flight),
             }),
             drain: self.drain.clone(),
             answer: match own {

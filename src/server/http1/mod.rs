@@ -334,7 +334,7 @@ mod tests {
             challenges: None,
             state: Arc::clone(&state),
             drain: Draining::never().flag(),
-            metrics: Metrics::new().server(),
+            in_flight: Metrics::new().server().in_flight.clone(),
             stall_timeout: settings.stall_timeout,
             max_headers: settings.max_headers,
         };

@@ -159,7 +159,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
         challenges: None,
         state: Arc::clone(&state),
         drain: draining.flag(),
-        metrics: Metrics::new().server(),
+        in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout: settings.stall_timeout,
         max_headers: settings.max_headers,
     };

@@ -155,7 +155,7 @@ where
         challenges: None,
         state: Arc::clone(&state),
         drain: draining.flag(),
-        metrics: Metrics::new().server(),
+        in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout,
         max_headers: settings.max_headers,
     };
