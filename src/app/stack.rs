@@ -10,10 +10,10 @@ use tower::ServiceBuilder;
 
 use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
-    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Identify,
-    IdentifyLayer, KnownBans, OnDenied, RateLimit, RateLimitLayer, RejectInvalid,
-    RejectInvalidLayer, RequestIdLayer, RequestIds, ResponseFormat, Route, RouteLayer, RoutePolicy,
-    RouteState, TarpitSlots, Trace, TraceLayer, Treatment, UpstreamId, UpstreamRouter,
+    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Correlate, CorrelateLayer,
+    Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans, OnDenied, RateLimit,
+    RateLimitLayer, RejectInvalid, RejectInvalidLayer, ResponseFormat, Route, RouteLayer,
+    RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -23,21 +23,18 @@ use crate::telemetry::{Disposition, Metrics, Tracer};
 use crate::time::Clock;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<
-    RequestIds<Trace<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>,
->;
+pub type Stack<S> =
+    Identify<Correlate<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
     identify: IdentifyLayer,
-    request_ids: RequestIdLayer,
-    trace: TraceLayer,
+    correlate: CorrelateLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
     format: ResponseFormat,
     redirects_to_https: bool,
     forwarded: ForwardedLayer,
-    has_request_ids: bool,
     limits_bodies: bool,
     access: AccessControl,
     metrics: Arc<Metrics>,
@@ -94,7 +91,7 @@ impl Layers {
         metrics: &Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
-        let trace = TraceLayer::new(tracer);
+        let correlate = CorrelateLayer::new(settings.request_id.clone(), tracer);
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let decisions = possible_decisions(settings, Some(&route.policy));
@@ -115,10 +112,9 @@ impl Layers {
             .expect(possible_decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
-            request_ids: RequestIdLayer::new(settings.request_id.clone()),
-            trace: trace.clone(),
             route,
-            access_log: AccessLogLayer::new(settings.log_queries, trace.is_on(), metrics),
+            access_log: AccessLogLayer::new(settings.log_queries, correlate.traces(), metrics),
+            correlate,
             format: ResponseFormat::new(
                 settings.error_pages.clone(),
                 formats_by_route,
@@ -126,7 +122,6 @@ impl Layers {
             ),
             redirects_to_https: false,
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
-            has_request_ids: settings.request_id.is_some(),
             limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             access,
             metrics: Arc::clone(metrics),
@@ -166,14 +161,12 @@ impl Layers {
             .with_format(self.format.clone())
             .redirecting_to_https(self.redirects_to_https)
             .with_body_limits(self.limits_bodies)
-            .with_request_ids(self.has_request_ids);
+            .with_request_ids(self.correlate.makes_ids());
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())
-            // Which id it has, by whether its peer is trusted; the log tells it.
-            .layer(self.request_ids.clone())
-            // Its place in a trace, which the log ends.
-            .layer(self.trace.clone())
+            // Its id and its place in a trace, by whether its peer is trusted; the log tells them.
+            .layer(self.correlate.clone())
             // Which route it takes; the log's labels and everything below depend on it.
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.

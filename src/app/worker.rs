@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use http::{Extensions, HeaderName, HeaderValue, Request, request};
+use http::{Extensions, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -28,6 +28,7 @@ use crate::proxy::{
 };
 use crate::rules::ClientCertificate;
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
+use crate::telemetry::RequestId;
 use crate::time::Clock;
 
 /// How long a worker that has served its last request waits for the store. Its calls have their own
@@ -132,9 +133,8 @@ fn client_ends(head: &request::Parts) -> Option<ClientEnds> {
     })
 }
 
-fn request_id(extensions: &Extensions) -> Option<(HeaderName, HeaderValue)> {
-    let id = RequestContext::request_id(extensions)?;
-    Some((id.header.clone(), id.value.clone()))
+fn request_id(extensions: &Extensions) -> Option<Arc<RequestId>> {
+    RequestContext::request_id(extensions).cloned()
 }
 
 fn certificate(connection: &Connection) -> Option<Arc<ClientCertificate>> {

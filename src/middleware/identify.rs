@@ -142,13 +142,13 @@ impl Rules {
         let verifiers = self.verifiers.as_ref()?;
         let certificate = RequestContext::certificate(request.extensions());
         let verification = self.account.unverified(request.headers(), certificate)?;
-        verifiers.verify(self.client(request).address, verification)
+        let peer = connection_peer(request.extensions());
+        verifiers.verify(self.client(peer, request.headers()).address, verification)
     }
 
-    fn client<B>(&self, request: &Request<B>) -> Client {
-        let peer = connection_peer(request.extensions());
-        let peer = peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address);
-        self.client.client(peer, request.headers())
+    fn client(&self, peer: Option<Peer>, headers: &HeaderMap) -> Client {
+        let address = peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address);
+        self.client.client(address, headers)
     }
 
     fn identify<B>(&self, request: &mut Request<B>) {
@@ -159,7 +159,7 @@ impl Rules {
     fn identity<B>(&self, request: &Request<B>) -> ClientIdentity {
         let peer = connection_peer(request.extensions());
         ClientIdentity {
-            client: self.client(request),
+            client: self.client(peer, request.headers()),
             account: self.account.account_of(
                 request.headers(),
                 RequestContext::certificate(request.extensions()),

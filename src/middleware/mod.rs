@@ -2,7 +2,7 @@
 //!
 //! They stand on each other through the [`RequestContext`] in a request's extensions:
 //! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route, and
-//! `RequestIdLayer` the request's id;
+//! `CorrelateLayer` the request's id and its place in a trace;
 //! [`RateLimitLayer`] and the proxy leave a [`Verdict`] and what came of the upstream in the
 //! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a
 //! response, it asks the future itself ([`HasVerdict`]).
@@ -50,6 +50,8 @@ mod bans;
 mod body_limit;
 #[cfg(feature = "gateway")]
 mod compression;
+#[cfg(feature = "gateway")]
+mod correlate;
 mod cors;
 #[cfg(feature = "decoys")]
 pub mod decoy;
@@ -67,16 +69,12 @@ mod redirect;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;
-#[cfg(feature = "gateway")]
-mod request_id;
 mod request_template;
 mod response_body;
 #[cfg(feature = "gateway")]
 mod response_format;
 mod route;
 mod route_action;
-#[cfg(feature = "gateway")]
-mod trace;
 mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -96,6 +94,8 @@ pub use bans::{
 pub use body_limit::LimitedBody;
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
+#[cfg(feature = "gateway")]
+pub use correlate::{Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES};
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -113,21 +113,17 @@ pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
-#[cfg(feature = "gateway")]
-pub use request_id::{MAX_BYTES as MAX_REQUEST_ID_BYTES, RequestId, RequestIdLayer, RequestIds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
 pub use response_format::{ErrorPages, ResponseFormat};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
 pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
-#[cfg(feature = "gateway")]
-pub use trace::{Trace, TraceLayer};
 
 use self::route::Routed;
 use crate::rules::ClientCertificate;
 #[cfg(feature = "gateway")]
-use crate::telemetry::ActiveTrace;
+use crate::telemetry::{ActiveTrace, RequestId};
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::Timestamp;
 

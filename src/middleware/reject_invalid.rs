@@ -16,11 +16,12 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::body_limit::LimitedBody;
+use super::correlate::put_request_id;
 use super::redirect::Redirect;
-use super::request_id::RequestId;
 use super::request_template::RequestValues;
 use super::response_format::{ResponseFormat, ResponseFormatter, vary_by_accept_if_cacheable};
 use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
+use crate::telemetry::RequestId;
 
 /// The response to a request that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
@@ -232,7 +233,7 @@ where
         };
         let request_id = this.request_id.take();
         if let Some(id) = &request_id {
-            response = id.put_into(response);
+            response = put_request_id(id, response);
         }
         if let Some(formatter) = this.formatter.take() {
             return Poll::Ready(Ok(formatter.format(response, request_id.as_deref())));

@@ -20,12 +20,12 @@ use super::compression::Compressor;
 use super::cors::CorsRequest;
 use super::grpc;
 use super::header_edits::RenderedEdits;
-use super::request_id::RequestId;
 use super::request_template::RequestValues;
 use super::{ClientIdentity, RequestContext, ResponseBody};
 use crate::media_type::prefers;
 use crate::problem::{CustomResponse, ProblemResponse};
 use crate::rules::Statuses;
+use crate::telemetry::RequestId;
 
 const HTML: &str = "text/html";
 const PROBLEM: &str = "application/problem+json";

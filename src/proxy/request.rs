@@ -1,9 +1,11 @@
 //! A client's request becomes one that an upstream gets, or is refused before anything counts it.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version, request};
@@ -16,6 +18,7 @@ use super::http1::{self, Coding, RequestWriter};
 use super::http2::Upload;
 use super::proxy_header::ClientEnds;
 use super::websocket::{self, Upgrade};
+use crate::telemetry::RequestId;
 
 /// Who makes sure that a request may be forwarded at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +44,8 @@ pub(super) struct Outbound<B> {
     /// What makes the body once more, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
     /// The request's id, if it has one.
-    pub(super) request_id: Option<HeaderValue>,
+    pub(super) request_id: Option<Arc<RequestId>>,
 }
-
-/// A request's id, and the header that it is sent in.
-pub type RequestId = (HeaderName, HeaderValue);
 
 /// Makes the same body again.
 pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
@@ -64,14 +64,11 @@ impl<B> Outbound<B> {
         }
     }
 
-    /// The same request with this id, in this header. No option of the client's connection removes
-    /// it.
-    pub(super) fn with_request_id(mut self: Box<Self>, id: Option<RequestId>) -> Box<Self> {
-        if let Some((header, value)) = id {
-            self.head.headers.insert(header, value.clone());
-            self.request_id = Some(value);
-        }
-        self
+    /// Sends this id along. No option of the client's connection removes it.
+    pub(super) fn set_request_id(&mut self, id: Arc<RequestId>) {
+        let headers = &mut self.head.headers;
+        headers.insert(id.header.clone(), id.value.clone());
+        self.request_id = Some(id);
     }
 
     /// Has the body sent from its beginning, if all of it is kept.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::VIA;
-use http::{Extensions, HeaderValue, Request, Response, StatusCode, Version, request};
+use http::{Extensions, Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::time::timeout_at;
@@ -20,12 +20,13 @@ use tower::Service;
 use super::error::ProxyError;
 use super::hop_by_hop;
 use super::proxy_header::ClientEnds;
-use super::request::{Checks, Outbound, RequestId, max_forwards_reached, spend_max_forwards, via};
+use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::settings::Timeouts;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
+use crate::telemetry::RequestId;
 use crate::turn;
 
 /// Forwards requests to an upstream.
@@ -34,7 +35,11 @@ use crate::turn;
 /// [`UpstreamOutcome`](crate::telemetry::UpstreamOutcome) in its extensions, or a problem of the
 /// proxy's own, with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
 #[derive(Clone)]
-pub struct Proxy {
+pub struct Proxy(Arc<Forwarding>);
+
+/// How requests are forwarded.
+#[derive(Clone)]
+struct Forwarding {
     upstream: Upstream,
     checks: Checks,
     key: Option<RequestKey>,
@@ -43,8 +48,8 @@ pub struct Proxy {
     request_id: Option<RequestIdOf>,
 }
 
-/// The id of a request, if it has one, and the header in which the upstream gets it.
-pub type RequestIdOf = fn(&Extensions) -> Option<RequestId>;
+/// The id of a request, if it has one.
+pub type RequestIdOf = fn(&Extensions) -> Option<Arc<RequestId>>;
 
 /// The hash of a request's subject, by which its server is chosen.
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
@@ -55,64 +60,56 @@ pub type ClientEndsOf = fn(&request::Parts) -> Option<ClientEnds>;
 impl Proxy {
     /// A proxy in front of `upstream`.
     pub fn new(upstream: Upstream) -> Self {
-        Self {
+        Self(Arc::new(Forwarding {
             upstream,
             checks: Checks::Here,
             key: None,
             client: None,
             buffering: None,
             request_id: None,
-        }
+        }))
     }
 
     /// The same proxy, which sends these ids along.
     #[must_use]
     pub fn with_request_ids(self, request_id: RequestIdOf) -> Self {
-        Self {
-            request_id: Some(request_id),
-            ..self
-        }
+        self.with(|forwarding| forwarding.request_id = Some(request_id))
     }
 
     /// The same proxy, which has servers chosen by this hash.
     #[must_use]
     pub fn with_key(self, key: RequestKey) -> Self {
-        Self {
-            key: Some(key),
-            ..self
-        }
+        self.with(|forwarding| forwarding.key = Some(key))
     }
 
     /// The same proxy, which tells servers by the PROXY protocol from whom requests are.
     #[must_use]
     pub fn with_client_ends(self, client: ClientEndsOf) -> Self {
-        Self {
-            client: Some(client),
-            ..self
-        }
+        self.with(|forwarding| forwarding.client = Some(client))
     }
 
     /// The same proxy, which reads request bodies before it sends them on, if it is told how much.
     #[must_use]
     pub fn with_request_buffering(self, buffering: Option<Arc<RequestBuffering>>) -> Self {
-        Self { buffering, ..self }
+        self.with(|forwarding| forwarding.buffering = buffering)
     }
 
     /// The same proxy with other time-outs than its upstream's.
     #[must_use]
     pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
-        let upstream = self.upstream.with_timeouts(timeouts);
-        Self { upstream, ..self }
+        self.with(|forwarding| forwarding.upstream = forwarding.upstream.with_timeouts(timeouts))
     }
 
     /// The same proxy, which gets only what [`refusal`](super::refusal) lets through, and so need
     /// not check it again.
     #[must_use]
     pub fn behind_refusal(self) -> Self {
-        Self {
-            checks: Checks::InFront,
-            ..self
-        }
+        self.with(|forwarding| forwarding.checks = Checks::InFront)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Forwarding)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 }
 
@@ -134,21 +131,19 @@ where
             let response = max_forwards_reached().map(ProxyBody::full);
             return ResponseFuture(Box::pin(ready(response)));
         }
-        let id = self.request_id.and_then(|of| of(request.extensions()));
-        let id_value = id.as_ref().map(|(_, value)| value.clone());
-        let proxy = self.clone();
-        if self.buffering.is_some() {
-            return proxy.buffer(request, id);
+        let id = self.0.request_id.and_then(|of| of(request.extensions()));
+        let forwarding = Arc::clone(&self.0);
+        if forwarding.buffering.is_some() {
+            return forwarding.buffer(request, id);
         }
         // Before the future is made, which would otherwise have room for the request as well.
-        let outbound = Outbound::of(request, self.checks);
-        let outbound = outbound.map(|outbound| outbound.with_request_id(id));
+        let outbound = Outbound::of(request, forwarding.checks);
         ResponseFuture(Box::pin(async move {
             let forwarded = match outbound {
-                Ok(outbound) => proxy.forward(outbound).await,
+                Ok(outbound) => forwarding.forward(outbound, id.as_ref()).await,
                 Err(error) => Err(error),
             };
-            forwarded.unwrap_or_else(|error| proxy.respond(error, id_value.as_ref()))
+            forwarded.unwrap_or_else(|error| forwarding.respond(error, id.as_deref()))
         }))
     }
 }
@@ -170,35 +165,38 @@ impl fmt::Debug for ResponseFuture {
     }
 }
 
-impl Proxy {
+impl Forwarding {
     /// Forwards a request whose body is read first.
-    fn buffer<B>(self, request: Request<B>, id: Option<RequestId>) -> ResponseFuture
+    fn buffer<B>(self: Arc<Self>, request: Request<B>, id: Option<Arc<RequestId>>) -> ResponseFuture
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let id_value = id.as_ref().map(|(_, value)| value.clone());
-        let forward = async move |proxy: &Self| {
-            let read = RequestBuffering::read(proxy.buffering.as_deref(), request).await;
+        let forward = async move |forwarding: &Self, id: Option<&Arc<RequestId>>| {
+            let read = RequestBuffering::read(forwarding.buffering.as_deref(), request).await;
             let (request, replay) = read.map_err(ProxyError::from_request_body)?;
-            let mut outbound = Outbound::of(request, proxy.checks)?.with_request_id(id);
+            let mut outbound = Outbound::of(request, forwarding.checks)?;
             outbound.replay = replay;
-            proxy.forward(outbound).await
+            forwarding.forward(outbound, id).await
         };
         ResponseFuture(Box::pin(async move {
-            let forwarded = forward(&self).await;
-            forwarded.unwrap_or_else(|error| self.respond(error, id_value.as_ref()))
+            let forwarded = forward(&self, id.as_ref()).await;
+            forwarded.unwrap_or_else(|error| self.respond(error, id.as_deref()))
         }))
     }
 
     async fn forward<B>(
         &self,
         mut outbound: Box<Outbound<B>>,
+        id: Option<&Arc<RequestId>>,
     ) -> Result<Response<ProxyBody>, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
+        if let Some(id) = id {
+            outbound.set_request_id(Arc::clone(id));
+        }
         let arrived = turn::now();
         if let Some(client) = self.client {
             outbound.client = client(&outbound.head).map(Box::new);
@@ -216,10 +214,10 @@ impl Proxy {
     }
 
     /// The response to a request with this id that was not forwarded, or got none.
-    fn respond(&self, error: ProxyError, id: Option<&HeaderValue>) -> Response<ProxyBody> {
+    fn respond(&self, error: ProxyError, id: Option<&RequestId>) -> Response<ProxyBody> {
         let upstream = self.upstream.name();
         let cause = error.source().map(tracing::field::display);
-        let request_id = id.and_then(|id| id.to_str().ok());
+        let request_id = id.map(RequestId::text);
         if error.is_client_fault() {
             tracing::debug!(upstream, %error, cause, request_id, "upstream request failed");
         } else {

@@ -23,7 +23,7 @@ use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, Timeouts, UpstreamSettings};
 use super::tls::Protocol;
 use super::websocket::{ShutdownSignal, Upgrade};
-use crate::telemetry::UpstreamOutcome;
+use crate::telemetry::{RequestId, UpstreamOutcome};
 use crate::turn;
 
 /// How long a request waits before it connects again, when none of the servers can be reached.
@@ -311,12 +311,12 @@ where
             next => next,
         };
         let next = next?;
-        let request_id = self.outbound.request_id.as_ref();
+        let request_id = self.outbound.request_id.as_deref();
         tracing::debug!(
             upstream = &*upstream.name,
             server = &**picked.endpoint.server().name(),
             next = &**next.endpoint.server().name(),
-            request_id = request_id.and_then(|id| id.to_str().ok()),
+            request_id = request_id.map(RequestId::text),
             "request sent again"
         );
         permit.used();

@@ -61,7 +61,7 @@ pub(crate) use metrics::{DecisionSample, LatencyCounts, RouteSample};
 pub(crate) use otlp::TracerSettings;
 #[cfg(feature = "gateway")]
 pub(crate) use otlp::{ActiveTrace, Tracer};
-pub use outcome::Disposition;
+pub use outcome::{Disposition, RequestId};
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
 #[cfg(feature = "gateway")]
 pub(crate) use tail::{Tail, TailFilter, Watch};

@@ -1,4 +1,4 @@
-//! What became of a request: what was decided about it, and what the upstream did. The proxy's part
+//! What became of a request: its id, what was decided about it, and what the upstream did. The proxy's part
 //! travels in the response's extensions, for the access log and the metrics.
 
 use std::any::Any;
@@ -7,9 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+/// The id of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The header that it is sent in, to the upstream and back to the client.
+    pub header: HeaderName,
+    /// The id: visible ASCII that needs no escapes in JSON and in HTML.
+    pub value: HeaderValue,
+}
+
+impl RequestId {
+    /// The id as text.
+    pub fn text(&self) -> &str {
+        self.value.to_str().unwrap_or_default()
+    }
+}
 
 /// What was decided about a request, all of its limits taken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,11 @@
-//! Request ids: by which the log of the gateway, that of the app, and what a client reports can be
-//! brought together.
+//! Correlates what the gateway says of a request with what others say of it: by an id, which the log
+//! of the gateway, that of the app, and a client's report have in common, and by its place in a
+//! trace.
 //!
 //! An id is taken from a trusted proxy, or else made: a UUID of random bits (RFC 9562, version 4).
-//! It stands in the [`RequestContext`], from where the other layers and the proxy take it.
+//! A trace is begun, or that of the client continued, and the upstream continues it (W3C Trace
+//! Context). Both stand in the [`RequestContext`], from where the other layers and the proxy take
+//! them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use uuid::fmt::Hyphenated;
 
 use super::{ClientIdentity, RequestContext, ResponseBody};
 use crate::problem::{self, ProblemResponse};
+use crate::telemetry::{RequestId, Tracer};
 
 /// How long an id of a trusted proxy may be. UUIDs have 36 bytes, and the trace ids of clouds up to
 /// a hundred.
@@ -30,67 +34,57 @@ thread_local! {
     static RANDOM: RefCell<SmallRng> = RefCell::new(make_rng());
 }
 
-/// The id of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestId {
-    /// The header that it is sent in, to the upstream and back to the client.
-    pub header: HeaderName,
-    /// The id: visible ASCII that needs no escapes in JSON and in HTML.
-    pub value: HeaderValue,
-}
-
-impl RequestId {
-    /// Shows the id to the client: in its header and, if Weir made this response for a problem, in
-    /// the document.
-    pub(super) fn put_into<R: Body<Data = Bytes>>(
-        &self,
-        mut response: Response<ResponseBody<R>>,
-    ) -> Response<ResponseBody<R>> {
-        let headers = response.headers_mut();
-        headers.insert(self.header.clone(), self.value.clone());
-        if response.extensions().get::<ProblemResponse>().is_none() {
-            return response;
-        }
-        let add = |document: Bytes| problem::with_request_id(&document, self.text());
-        response.map(|body| body.map_whole(add))
-    }
-
-    /// The id as text.
-    pub(super) fn text(&self) -> &str {
-        self.value.to_str().unwrap_or_default()
-    }
-}
-
-/// Gives each request an id.
+/// Gives requests ids and traces them, where that is asked for.
 #[derive(Clone, Debug, Default)]
-pub struct RequestIdLayer(Option<HeaderName>);
+pub struct CorrelateLayer(Option<Arc<Correlation>>);
 
-impl RequestIdLayer {
-    /// Takes ids of trusted proxies from this header. Without one, requests have no ids.
-    pub fn new(header: Option<HeaderName>) -> Self {
-        Self(header)
+#[derive(Debug)]
+struct Correlation {
+    id_header: Option<HeaderName>,
+    tracer: Option<Arc<Tracer>>,
+}
+
+impl CorrelateLayer {
+    /// Takes ids of trusted proxies from this header; without one, requests have no ids. Requests
+    /// are traced if there is a tracer.
+    pub fn new(id_header: Option<HeaderName>, tracer: Option<Arc<Tracer>>) -> Self {
+        let is_on = id_header.is_some() || tracer.is_some();
+        let correlation = Correlation { id_header, tracer };
+        Self(is_on.then(|| Arc::new(correlation)))
+    }
+
+    /// Whether requests have ids.
+    pub(crate) fn makes_ids(&self) -> bool {
+        let correlation = self.0.as_deref();
+        correlation.is_some_and(|correlation| correlation.id_header.is_some())
+    }
+
+    /// Whether requests have traces.
+    pub(crate) fn traces(&self) -> bool {
+        let correlation = self.0.as_deref();
+        correlation.is_some_and(|correlation| correlation.tracer.is_some())
     }
 }
 
-impl<S> Layer<S> for RequestIdLayer {
-    type Service = RequestIds<S>;
+impl<S> Layer<S> for CorrelateLayer {
+    type Service = Correlate<S>;
 
-    fn layer(&self, inner: S) -> RequestIds<S> {
-        RequestIds {
+    fn layer(&self, inner: S) -> Correlate<S> {
+        Correlate {
             inner,
-            header: self.0.clone(),
+            correlation: self.0.clone(),
         }
     }
 }
 
-/// A service whose requests have ids; see [`RequestIdLayer`].
+/// A service whose requests have ids and traces; see [`CorrelateLayer`].
 #[derive(Clone, Debug)]
-pub struct RequestIds<S> {
+pub struct Correlate<S> {
     inner: S,
-    header: Option<HeaderName>,
+    correlation: Option<Arc<Correlation>>,
 }
 
-impl<S, B> Service<Request<B>> for RequestIds<S>
+impl<S, B> Service<Request<B>> for Correlate<S>
 where
     S: Service<Request<B>>,
 {
@@ -102,26 +96,50 @@ where
         self.inner.poll_ready(cx)
     }
 
+    // A call of its own would move the request once more.
+    #[inline]
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        if let Some(header) = &self.header {
-            let value = accepted(header, &request).or_else(made);
+        if let Some(correlation) = &self.correlation {
+            correlation.begin(&mut request);
+        }
+        self.inner.call(request)
+    }
+}
+
+impl Correlation {
+    fn begin<B>(&self, request: &mut Request<B>) {
+        let identity = ClientIdentity::of(request.extensions());
+        let is_trusted = identity.is_some_and(|identity| identity.client.peer_is_trusted);
+        if let Some(header) = &self.id_header {
+            let given = is_trusted.then(|| valid(request.headers(), header).cloned());
+            let value = given.flatten().or_else(made);
             let id = value.map(|value| RequestId {
                 header: header.clone(),
                 value,
             });
             RequestContext::of(request.extensions_mut()).request_id = id.map(Arc::new);
         }
-        self.inner.call(request)
+        if let Some(tracer) = &self.tracer {
+            let trace = tracer.begin(request.headers(), is_trusted);
+            trace.inject(request.headers_mut());
+            RequestContext::of(request.extensions_mut()).trace = Some(Arc::new(trace));
+        }
     }
 }
 
-/// The id that a trusted proxy gave the request.
-fn accepted<B>(header: &HeaderName, request: &Request<B>) -> Option<HeaderValue> {
-    let identity = ClientIdentity::of(request.extensions())?;
-    if !identity.client.peer_is_trusted {
-        return None;
+/// Shows the id to the client: in its header and, if Weir made this response for a problem, in the
+/// document.
+pub(super) fn put_request_id<R: Body<Data = Bytes>>(
+    id: &RequestId,
+    mut response: Response<ResponseBody<R>>,
+) -> Response<ResponseBody<R>> {
+    let headers = response.headers_mut();
+    headers.insert(id.header.clone(), id.value.clone());
+    if response.extensions().get::<ProblemResponse>().is_none() {
+        return response;
     }
-    valid(request.headers(), header).cloned()
+    let add = |document: Bytes| problem::with_request_id(&document, id.text());
+    response.map(|body| body.map_whole(add))
 }
 
 /// The header's value, if it is an id. A second line is one that the proxy did not set, and nothing
@@ -167,7 +185,7 @@ mod tests {
 
     /// The id that a request gets whose peer sends these lines.
     async fn id(peer_is_trusted: bool, lines: &[&str]) -> String {
-        let service = RequestIdLayer::new(Some(HEADER)).layer(service_fn(
+        let service = CorrelateLayer::new(Some(HEADER), None).layer(service_fn(
             |request: Request<()>| async move {
                 let id = RequestContext::request_id(request.extensions());
                 Ok::<_, Infallible>(id.unwrap().text().to_owned())
@@ -233,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_header_no_request_has_an_id() {
         let service =
-            RequestIdLayer::default().layer(service_fn(|request: Request<()>| async move {
+            CorrelateLayer::default().layer(service_fn(|request: Request<()>| async move {
                 Ok::<_, Infallible>(RequestContext::request_id(request.extensions()).is_some())
             }));
         assert!(!service.oneshot(Request::new(())).await.unwrap());
@@ -247,7 +265,7 @@ mod tests {
         };
         let problem = Problem::new(http::StatusCode::NOT_FOUND, "No.");
         let problem: Response<ResponseBody<Empty<Bytes>>> = ResponseBody::problem(problem);
-        let problem = id.put_into(problem);
+        let problem = put_request_id(&id, problem);
         assert_eq!(problem.headers()[HEADER], "a-1");
         let document = problem.into_body().collect().await.unwrap().to_bytes();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
@@ -255,7 +273,7 @@ mod tests {
         assert_eq!(document["detail"], "No.");
 
         let other: Response<ResponseBody<Empty<Bytes>>> = Response::new(ResponseBody::full("{}"));
-        let other = id.put_into(other);
+        let other = put_request_id(&id, other);
         assert_eq!(other.headers()[HEADER], "a-1");
         assert_eq!(other.into_body().collect().await.unwrap().to_bytes(), "{}");
     }
