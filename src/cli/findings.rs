@@ -11,8 +11,11 @@ pub(super) const PATH: &str = "/v1/findings";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) kind: FindingKind,
+    /// Who does what.
     pub(super) text: String,
-    pub(super) remedy: String,
+    pub(super) advice: String,
+    /// The command that does it.
+    pub(super) command: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +66,11 @@ impl Finding {
         let subject = found["name"].as_str().or(found["subject"].as_str())?;
         let text = format!("{subject} {}", found["text"].as_str()?);
         let remedy = &found["remedy"];
-        let mut advice = remedy["text"].as_str()?.to_owned();
-        if let Some(command) = remedy["command"].as_str() {
-            advice = format!("{advice}: {command}");
-        }
         Some(Self {
             kind: FindingKind::parse(found["kind"].as_str()?)?,
             text: escaped(&text),
-            remedy: escaped(&advice),
+            advice: escaped(remedy["text"].as_str()?),
+            command: remedy["command"].as_str().map(escaped),
         })
     }
 }
@@ -85,18 +85,16 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Two lines for each, and an empty one; nothing if there are none.
+/// Lines for each, the command on one of its own, and an empty one; nothing if there are none.
 pub(super) fn paragraph(findings: &[Finding]) -> String {
     let mut text = String::new();
-    for Finding {
-        kind,
-        text: what,
-        remedy,
-    } in findings
-    {
+    for finding in findings {
+        let title = finding.kind.title();
         // Writing to a string never fails.
-        let _ = writeln!(text, "{:<10}  {what}", kind.title());
-        let _ = writeln!(text, "{:<10}  {remedy}", "");
+        let _ = writeln!(text, "{title:<10}  {}", finding.text);
+        for line in std::iter::once(&finding.advice).chain(&finding.command) {
+            let _ = writeln!(text, "{:<10}  {line}", "");
+        }
     }
     if !text.is_empty() {
         text.push('\n');
@@ -133,9 +131,11 @@ mod tests {
         ]});
         insta::assert_snapshot!(paragraph(&Finding::all(&answer, None)), @r"
         ABUSE       203.0.113.9\u{1b}[2J goes on
-                    Ban it: weir ban add abusers 203.0.113.9
+                    Ban it
+                    weir ban add abusers 203.0.113.9
         OVER LIMIT  acme goes on
-                    Ban it: weir override set Calls 'a b'
+                    Ban it
+                    weir override set Calls 'a b'
         ");
         let of_calls = Finding::all(&answer, Some("Calls"));
         assert_eq!(of_calls.len(), 1);

@@ -326,10 +326,11 @@ impl View {
             FindingKind::Banned => Color::Green,
         };
         let title = format!("{:<10}  ", finding.kind.title());
+        let remedy = finding.command.as_ref().unwrap_or(&finding.advice);
         let title = Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD));
         [
             Line::from(vec![title, Span::raw(finding.text.clone())]),
-            Line::styled(format!("{:12}{}", "", finding.remedy), bold()),
+            Line::styled(format!("{:12}{remedy}", ""), bold()),
         ]
     }
 
@@ -548,7 +549,7 @@ mod tests {
         let text = |height| drawn(&view, 100, height).backend().to_string();
         let all = text(20);
         assert!(all.contains("ABUSE       203.0.113.9 goes on"), "{all}");
-        assert!(all.contains("Ban it: weir ban add a 203.0.113.9"), "{all}");
+        assert!(all.contains("weir ban add a 203.0.113.9"), "{all}");
         assert!(
             all.contains("NEAR LIMIT") && all.contains("RequestsPerAddress"),
             "{all}"

@@ -189,6 +189,9 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     browser.sees("#subject-state", "5 of 5 used");
     browser.click("#subject-close");
 
+    // So many that it is named for a while after the last one.
+    gateway.statuses(&abuser, 50);
+
     // Ban, from the finding; it is on the clock from now on, and of all paths.
     let to_ban = "#findings button[data-action=ban][data-subject=\"192.0.2.66\"]";
     clicks_meanwhile(&browser, to_ban, denied);

@@ -23,7 +23,7 @@ fn setup(upstream: &Upstream) -> Setup {
         ])
         .limited_by("Logins, Calls")
         .key("client_address: {trusted_proxies: [127.0.0.1]}")
-        .key("bans: {abusers: {per: address, strikes: {limits: [Logins], count: 40, period: 1h}, for: 30m}}")
+        .key("bans: {abusers: {per: address, strikes: {limits: [Logins], count: 4000, period: 1h}, for: 30m}}")
         .key("account: [header: x-api-key]")
         .key("log: {account: plain}")
         .file("hash.key", "a key that gateways share")
@@ -234,7 +234,8 @@ fn a_reader_that_leaves_early_is_not_an_error() {
 fn attack_from_a_network_is_named_until_it_is_banned(gateway: &Gateway) {
     for host in 1..=4 {
         let attacker = from(&format!("203.0.113.{host}"));
-        assert_eq!(gateway.statuses(&attacker, 12)[2..], [429; 10]);
+        // So many that a new minute, which counts the last one by its share, changes nothing.
+        assert_eq!(gateway.statuses(&attacker, 40)[2..], [429; 38]);
     }
     assert_eq!(gateway.statuses(&from("198.51.100.1"), 1), [200]);
     let found = findings(gateway);
@@ -250,9 +251,9 @@ fn attack_from_a_network_is_named_until_it_is_banned(gateway: &Gateway) {
     let remedy = worst["remedy"]["command"].as_str().unwrap();
     assert_eq!(remedy, "weir ban add abusers 203.0.113.0/24 --for 30m");
     let top = printed(gateway, &["top"]);
-    let first: Vec<&str> = top.lines().take(2).collect();
+    let first: Vec<&str> = top.lines().take(3).collect();
     assert!(first[0].starts_with("ABUSE       203.0.113.0/24 "), "{top}");
-    assert!(first[1].contains(remedy), "{top}");
+    assert_eq!(first[2].trim(), remedy, "{top}");
 
     // The remedy works as it stands there.
     let words: Vec<&str> = remedy.split(' ').skip(1).collect();
@@ -306,7 +307,7 @@ fn an_account_is_named_where_the_log_names_it_and_the_remedy_raises_its_limit() 
     assert!(!answer.text().contains("acme"), "{}", answer.text());
 
     let gateway = setup(&upstream).start();
-    for host in 1..=4 {
+    for host in 1..=10 {
         gateway.statuses(&acme(&format!("192.0.{host}.1")), 1);
     }
     let top = printed_json(&gateway, &["top", "--limit", "Calls", "--json"]);
@@ -326,15 +327,13 @@ fn an_account_is_named_where_the_log_names_it_and_the_remedy_raises_its_limit() 
         table.lines().last().unwrap().contains("  acme  "),
         "{table}"
     );
-    let remedy = table.lines().nth(1).unwrap();
-    let words: Vec<&str> = remedy.split("weir ").nth(1).unwrap().split(' ').collect();
+    let remedy = table.lines().nth(2).unwrap().trim();
+    let words: Vec<&str> = remedy.split(' ').skip(1).collect();
     assert_eq!(words[..4], ["override", "set", "Calls", "acme"]);
     printed(&gateway, &words);
     let bucket = printed_json(&gateway, &["bucket", "get", "Calls", "acme", "--json"]);
-    assert_eq!(
-        (&bucket["burst"], &bucket["override"]["origin"]),
-        (&json!(9), &json!("api"))
-    );
+    assert_eq!(bucket["override"]["origin"], "api");
+    assert!(bucket["burst"].as_u64().unwrap() >= 6, "{bucket}");
     let listed = printed(&gateway, &["override", "list", "Calls"]);
     assert!(listed.contains("in force"), "{listed}");
 }

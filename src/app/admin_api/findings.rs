@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
-use crate::config::{HumanDuration, Settings};
+use crate::config::{HumanDuration, Settings, pluralized};
 use crate::limit::{BucketKey, Quota};
 use crate::rules::{Ban, Enforcement, KeySource, Limit};
 use crate::telemetry::{Metrics, Period, SubjectActivity};
@@ -34,7 +34,8 @@ const MOST_NEAR: usize = 4;
 
 const PERIOD: Period = Period::Minute;
 
-/// A person who tries again and again is denied less often than that in a minute.
+/// A person who tries again and again is denied less often than that in a minute, and a client that
+/// sends less is not told of before it is denied.
 const FEW: u64 = 5;
 
 /// An interval from which on a limit is slow: a unit comes back more seldom than each second.
@@ -127,7 +128,8 @@ pub(super) async fn answer(
             .partition(|subject| is_enforced(settings, limit, &subject.key));
         let near = enforced.into_iter().filter(SubjectActivity::is_near_limit);
         let alone = near.map(|subject| Finding::of(settings, limit, subject, now));
-        found.extend(by_network(limit, alone.collect()));
+        let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= FEW);
+        found.extend(by_network(limit, noted.collect()));
         found.extend(Finding::dry_run(settings, limit, &dry));
     }
     let mut found = merged(found);
@@ -401,7 +403,10 @@ impl<'s> Finding<'s> {
     /// How much it sends, in words that say something of little as well.
     fn demand(&self) -> String {
         match self.rate() {
-            rate if rate < 1.0 => format!("{} requests in the last minute", self.requests),
+            rate if rate < 1.0 => {
+                let requests = usize::try_from(self.requests).unwrap_or(usize::MAX);
+                format!("{} in the last minute", pluralized(requests, "request"))
+            }
             rate => format!("{rate} requests a second"),
         }
     }
@@ -748,6 +753,19 @@ routes:
         If it is a customer who may send more, raise its limit
         weir override set Requests 198.51.100.1 --burst 100 --count 1200 --period 1m --for 1h
         ");
+    }
+
+    #[test]
+    fn a_client_that_sends_little_is_not_told_of_before_it_is_denied() {
+        let settings = settings(GATEWAY);
+        assert!(found(&settings, &[("Logins", "203.0.113.1", 4, 0)]).is_empty());
+        let denied = found(&settings, &[("Logins", "203.0.113.1", 4, 1)]);
+        assert_eq!(kinds(&denied), [("over_limit", "203.0.113.1")]);
+        let text = denied[0]["text"].as_str().unwrap();
+        assert!(
+            text.ends_with("25% of its 4 requests in the last minute are denied"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -266,7 +266,7 @@ function showFindings() {
     if (remedy) {
       show(item.querySelector('.remedy'), [
         h('b', {}, 'Remedy: '),
-        command ? `${remedy}: ` : `${remedy}.`,
+        `${remedy}.`,
         command && h('code', {}, command),
       ]);
     }
