@@ -137,6 +137,7 @@ impl LogArgs {
             target: self.target.0,
             window: self.window.0,
             threads: self.threads,
+            conditions: Vec::new(),
         }
     }
 }
@@ -147,6 +148,7 @@ impl ReplayArgs {
             baseline: self.baseline,
             sweep: self.sweep,
             top: self.top,
+            conditions: self.fail_if,
             ..self.log.options(config)
         }
     }
@@ -210,6 +212,11 @@ fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
                 return ExitCode::from(BAD_CONFIGURATION);
             }
         }
+    }
+    // A log that was read wrongly, or is that of another day, must not pass for a good one.
+    if !conditions.is_empty() && report.requests.total == 0 {
+        complain("failed, as no request was replayed that --fail-if could judge");
+        code = ExitCode::FAILURE;
     }
     code
 }

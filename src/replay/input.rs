@@ -1,6 +1,7 @@
 //! Log files, one after the other or at once, packed or not, in chunks of whole lines; and the lines of
 //! a chunk, parsed and divided among the partitions.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,7 +14,7 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::format::{Format, Line, Names, Parsed, Parser, Wants};
+use super::format::{Format, LONGEST_LINE, Line, Names, Parsed, Parser, Wants};
 use super::ruleset::Partitioning;
 use crate::time::Timestamp;
 
@@ -23,8 +24,16 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The bytes that are read to see what a file is, and when it begins.
 const FIRST_BYTES: usize = 1 << 16;
 
-/// The longest line. What is longer is a line that is malformed.
-const LONGEST_LINE: usize = 1 << 18;
+/// The least that two logs have in common if they are taken for the same.
+const SAME_BYTES: usize = 1 << 12;
+
+/// How files begin that are packed by something that is not read here, and its name.
+const UNREAD: [(&[u8], &str); 4] = [
+    (b"\xfd7zXZ\0", "xz"),
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "zip"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+];
 
 /// The bytes of a usual line, to make room for as many lines as a chunk may have.
 const LINE_BYTES: usize = 256;
@@ -50,6 +59,8 @@ pub struct Chunk {
 struct LogFile {
     path: Arc<Path>,
     reader: Box<dyn Read + Send>,
+    /// What it is packed by.
+    packed: Option<&'static str>,
     /// The chunk that comes next, and the time of its first request.
     next: Option<(Chunk, Option<Timestamp>)>,
     /// What was read behind the last whole line.
@@ -60,6 +71,8 @@ struct LogFile {
 /// All files of a log.
 pub struct Input {
     files: Vec<LogFile>,
+    /// Chunks that were looked at, and come first.
+    sample: VecDeque<Chunk>,
     format: Format,
     is_coarse: bool,
 }
@@ -103,6 +116,7 @@ impl Input {
             })
         };
         let mut files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        refuse_copies(&files)?;
         let guessed = || {
             match files.iter().find_map(|file| file.next.as_ref()) {
                 Some((chunk, _)) => guess(&chunk.bytes),
@@ -127,6 +141,7 @@ impl Input {
         }
         Ok(Self {
             files,
+            sample: VecDeque::new(),
             format,
             is_coarse,
         })
@@ -142,11 +157,32 @@ impl Input {
         self.is_coarse
     }
 
-    /// The next chunk: of all files, that which begins first.
+    /// The first chunks, up to this many, which still are the next ones: standard input and pipes
+    /// cannot be read twice.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn sample(&mut self, chunks: usize) -> Result<&VecDeque<Chunk>, InputError> {
+        while self.sample.len() < chunks {
+            let Some(chunk) = self.read()? else { break };
+            self.sample.push_back(chunk);
+        }
+        Ok(&self.sample)
+    }
+
+    /// The next chunk.
     ///
     /// # Errors
     /// When its file cannot be read.
     pub fn next(&mut self) -> Result<Option<Chunk>, InputError> {
+        match self.sample.pop_front() {
+            Some(chunk) => Ok(Some(chunk)),
+            None => self.read(),
+        }
+    }
+
+    /// Of the chunks that come next in all files, that which begins first.
+    fn read(&mut self) -> Result<Option<Chunk>, InputError> {
         let waiting = self.files.iter_mut().filter(|file| file.next.is_some());
         let time = |file: &&mut LogFile| file.next.as_ref().and_then(|(_, time)| *time);
         let Some(file) = waiting.min_by_key(time) else {
@@ -162,6 +198,28 @@ impl Input {
             })?;
         Ok(chunk)
     }
+}
+
+/// Refuses files that begin alike: one under two names, or beside its packed copy.
+fn refuse_copies(files: &[LogFile]) -> Result<(), InputError> {
+    let first = |file: &LogFile| file.next.as_ref().map(|(chunk, _)| chunk.bytes.clone());
+    let mut known: Vec<(Vec<u8>, &Path)> = Vec::new();
+    for file in files {
+        let Some(bytes) = first(file).filter(|bytes| bytes.len() >= SAME_BYTES) else {
+            continue;
+        };
+        if let Some((_, other)) = known.iter().find(|(other, _)| *other == bytes) {
+            return Err(InputError {
+                path: file.path.to_path_buf(),
+                cause: io::Error::other(format!(
+                    "it begins as {} does, and requests of the same log would count twice",
+                    other.display()
+                )),
+            });
+        }
+        known.push((bytes, &file.path));
+    }
+    Ok(())
 }
 
 /// The form that one of the first lines is of; any where all are blank.
@@ -190,16 +248,23 @@ impl LogFile {
         };
         let mut raw = BufReader::with_capacity(CHUNK_BYTES, progress.wrap_read(raw));
         let magic = raw.fill_buf()?;
-        let reader: Box<dyn Read + Send> = if magic.starts_with(&[0x1f, 0x8b]) {
-            Box::new(MultiGzDecoder::new(raw))
-        } else if magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-            Box::new(zstd::Decoder::with_buffer(raw)?)
+        let is_packed_by = |start: &[u8]| magic.starts_with(start);
+        if let Some((_, packer)) = UNREAD.iter().find(|(start, _)| is_packed_by(start)) {
+            return Err(io::Error::other(format!(
+                "it is packed by {packer}; unpack it, and replay `--log -` or the unpacked file"
+            )));
+        }
+        let (reader, packed): (Box<dyn Read + Send>, _) = if is_packed_by(&[0x1f, 0x8b]) {
+            (Box::new(MultiGzDecoder::new(raw)), Some("gzip"))
+        } else if is_packed_by(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            (Box::new(zstd::Decoder::with_buffer(raw)?), Some("zstd"))
         } else {
-            Box::new(raw)
+            (Box::new(raw), None)
         };
         let mut file = Self {
             path: path.into(),
             reader,
+            packed,
             next: None,
             rest: Vec::new(),
             next_line: 1,
@@ -214,8 +279,7 @@ impl LogFile {
         read.append(&mut self.rest);
         loop {
             let wanted = bytes.saturating_sub(read.len()).max(FIRST_BYTES) as u64;
-            let more = (&mut self.reader).take(wanted).read_to_end(&mut read)?;
-            if more == 0 {
+            if self.read(wanted, &mut read)? == 0 {
                 break;
             }
             let end = memchr::memrchr(b'\n', &read).map(|last| last + 1);
@@ -224,8 +288,13 @@ impl LogFile {
                     self.rest = read.split_off(end);
                     break;
                 }
-                // A line without an end is cut, and what is left of it is malformed too.
-                None if read.len() > bytes + LONGEST_LINE => break,
+                // As much of the line is kept as it takes to see that it is too long.
+                None if read.len() > bytes + LONGEST_LINE => {
+                    self.rest = self.skip_line()?;
+                    read.truncate(LONGEST_LINE + 1);
+                    read.push(b'\n');
+                    break;
+                }
                 _ => {}
             }
         }
@@ -243,6 +312,31 @@ impl LogFile {
         };
         self.next = Some((chunk, time));
         Ok(())
+    }
+
+    /// Reads as many bytes, if there are.
+    fn read(&mut self, wanted: u64, to: &mut Vec<u8>) -> io::Result<usize> {
+        let read = (&mut self.reader).take(wanted).read_to_end(to);
+        read.map_err(|error| match self.packed {
+            Some(packer) => io::Error::other(format!(
+                "it is packed by {packer}, and cut off or damaged ({error})"
+            )),
+            None => error,
+        })
+    }
+
+    /// Skips the rest of a line, and returns what was read behind it.
+    fn skip_line(&mut self) -> io::Result<Vec<u8>> {
+        let mut read = Vec::with_capacity(FIRST_BYTES);
+        loop {
+            read.clear();
+            if self.read(FIRST_BYTES as u64, &mut read)? == 0 {
+                return Ok(read);
+            }
+            if let Some(end) = memchr::memchr(b'\n', &read) {
+                return Ok(read.split_off(end + 1));
+            }
+        }
     }
 }
 

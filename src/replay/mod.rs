@@ -71,6 +71,22 @@ pub struct Options {
     pub window: Duration,
     /// How many threads work; as many as there are cores where there is none.
     pub threads: Option<NonZeroUsize>,
+    /// What the replay must not come to.
+    pub conditions: Vec<Condition>,
+}
+
+impl Options {
+    /// Refuses a span of time that no request can be in.
+    fn check(&self) -> Result<(), ReplayError> {
+        match (self.from, self.to) {
+            (Some(from), Some(to)) if from >= to => Err(ReplayError::Usage(format!(
+                "--from {} is not before --to {}, so no request can count",
+                shown(from),
+                shown(to)
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why nothing was replayed.
@@ -96,6 +112,7 @@ pub enum ReplayError {
 /// # Errors
 /// When a configuration is in error, or a file cannot be read.
 pub fn replay(options: &Options) -> Result<Report, ReplayError> {
+    options.check()?;
     let (mut names, key) = (Names::default(), HashKey::random());
     let progress = progress();
     let input = Input::open(&options.logs, options.format, &progress)?;
@@ -105,6 +122,14 @@ pub fn replay(options: &Options) -> Result<Report, ReplayError> {
             .map_err(ReplayError::Configuration)
     };
     let rules = load(&options.config)?;
+    for condition in &options.conditions {
+        if let Some(limit) = condition.limit().filter(|name| !rules.has_limit(name)) {
+            return Err(ReplayError::Usage(format!(
+                "--fail-if {condition}: {}",
+                rules.lacks(limit)
+            )));
+        }
+    }
     let baseline = options.baseline.as_ref().map(&mut load).transpose()?;
     let variants = match &options.sweep {
         Some(sweep) => variants(options, sweep, &key, format, &mut names)?,
@@ -225,8 +250,12 @@ fn variants(
         let (name, parameter) = (&sweep.limit, value.parameter());
         match fits {
             true => Ok((*value, rules)),
+            false if limit.is_none() => Err(ReplayError::Usage(format!(
+                "--sweep: {}",
+                rules.lacks(name)
+            ))),
             false => Err(ReplayError::Usage(format!(
-                "--sweep: no limit {name} is replayed that could have {parameter} {}",
+                "--sweep: limit {name} cannot have {parameter} {}",
                 value.shown()
             ))),
         }

@@ -164,6 +164,24 @@ impl Ruleset {
         &self.limits
     }
 
+    /// Whether a limit of this name is replayed.
+    pub fn has_limit(&self, name: &str) -> bool {
+        let mut limits = self.limits.iter();
+        limits.any(|limit| limit.limit.name() == name)
+    }
+
+    /// Says that no limit of this name is replayed, and which ones are.
+    pub fn lacks(&self, name: &str) -> String {
+        let names: Vec<&str> = self.limits.iter().map(|limit| limit.limit.name()).collect();
+        match names.as_slice() {
+            [] => format!("no limit {name} is replayed, nor any other"),
+            names => format!(
+                "no limit {name} is replayed; those are {}",
+                names.join(", ")
+            ),
+        }
+    }
+
     /// The number of a limit, by its index among those of a route.
     pub fn number(&self, route: usize, index: usize) -> Option<usize> {
         self.numbers.get(route)?.get(index).copied()

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::format::{Format, Line, Names, Parsed, Wants};
+use super::format::{Line, Names, Parsed, Wants};
 use super::input::Input;
 use super::need::NeedReport;
 use super::report::LimitReport;
@@ -80,15 +79,16 @@ pub struct SuggestedRoute {
 /// # Errors
 /// When the configuration is in error, or a file cannot be read.
 pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
+    options.check()?;
     let progress = progress();
-    let input = Input::open(&options.logs, options.format, &progress)?;
+    let mut input = Input::open(&options.logs, options.format, &progress)?;
     let (format, key) = (input.format(), HashKey::random());
     let has_config = options.config.exists() || options.config.as_os_str() == "-";
     let mut made = BTreeMap::new();
     let mut settings = match has_config {
         true => config::load(&options.config, &key).map_err(ReplayError::Configuration)?,
         false => {
-            made = sampled(options, format)?;
+            made = sampled(&mut input)?;
             let text = gateway_yaml(&made);
             let files: HashMap<PathBuf, Vec<u8>> = [
                 (PathBuf::from("gateway.yaml"), text.into_bytes()),
@@ -211,14 +211,12 @@ impl MadeRoute {
 }
 
 /// The routes that the most requests of the first part of the log would take, by their names.
-fn sampled(options: &Options, format: Format) -> Result<BTreeMap<String, MadeRoute>, ReplayError> {
-    let mut input = Input::open(&options.logs, Some(format), &ProgressBar::hidden())?;
+fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError> {
     let names = Names::default();
-    let mut parser = format.parser(&names, Wants::default());
+    let mut parser = input.format().parser(&names, Wants::default());
     let mut counts: HashMap<(String, bool), u64> = HashMap::new();
     let mut all = 0;
-    for _ in 0..SAMPLED_CHUNKS {
-        let Some(chunk) = input.next()? else { break };
+    for chunk in input.sample(SAMPLED_CHUNKS)? {
         for line in chunk.bytes.split(|byte| *byte == b'\n') {
             if let Parsed::Request(line) = parser.parse(line) {
                 all += 1;

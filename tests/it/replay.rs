@@ -452,6 +452,7 @@ fn a_condition_that_is_met_fails_the_command() {
         ("L.denied>2", 1),
         ("L.denied>3", 0),
         ("M.denied>3", 2),
+        ("denied>137%", 2),
     ] {
         let output = run(
             folder.path(),
@@ -459,6 +460,28 @@ fn a_condition_that_is_met_fails_the_command() {
         );
         assert_eq!(output.status.code(), Some(code), "{condition}");
     }
+    // Nobody waits for a replay whose condition is about a limit that is not there.
+    let condition = ["--fail-if", "M.denied>3"];
+    let output = run(
+        folder.path(),
+        &[&["--log", "access.log"], &condition[..]].concat(),
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("no limit M is replayed; those are L"),
+        "{errors}"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    // A log of another day holds nothing that could fail.
+    let other_day = ["--log", "access.log", "--from", "2027-01-01"];
+    let output = run(
+        folder.path(),
+        &[&other_day[..], &["--fail-if", "denied>0"]].concat(),
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("no request was replayed"), "{errors}");
+    assert_eq!(run(folder.path(), &other_day).status.code(), Some(0));
 }
 
 #[test]
@@ -509,6 +532,19 @@ fn routes_without_limits_get_suggestions_that_load() {
     assert_eq!(routes[0]["route"], "free");
     let yaml = routes[0]["need"]["suggested"]["yaml"].as_str().unwrap();
     assert!(yaml.ends_with("period: 1m}"), "{yaml}");
+    // What comes by a pipe can be read only once, and nothing of it is lost.
+    let whole = found["requests"].clone();
+    let piped = |arguments: &[&str]| -> Value {
+        let mut command = Command::new(WEIR);
+        command
+            .current_dir(folder.path())
+            .args(["suggest", "--log", "-", "--json"]);
+        let log = fs::File::open(folder.path().join("access.log")).unwrap();
+        let output = command.args(arguments).stdin(log).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let made = piped(&["--config", "none.yaml"]);
+    assert_eq!(made["requests"], whole, "{made:#}");
     // Without a configuration, the limits and routes that are printed are one.
     fs::remove_file(folder.path().join("gateway.yaml")).unwrap();
     let text = suggest(&[]);
@@ -611,6 +647,74 @@ fn requests_before_and_after_the_given_times_do_not_count() {
         &["--log", "access.log", "--from", "yesterday"],
     );
     assert_eq!(output.status.code(), Some(2));
+    let turned = ["--from", "2026-11-22", "--to", "2026-11-21"];
+    let output = run(
+        folder.path(),
+        &[&["--log", "access.log"], &turned[..]].concat(),
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("is not before --to"), "{errors}");
+}
+
+#[test]
+fn a_log_that_is_given_under_two_names_does_not_count_twice() {
+    let log = combined(&["192.0.2.1"], 100);
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
+    let folder = setup.file("access.log", &log).written();
+    let path = |name| folder.path().join(name);
+    fs::hard_link(path("access.log"), path("linked.log")).unwrap();
+    let packed = zstd::encode_all(log.as_bytes(), 1).unwrap();
+    fs::write(path("access.log.zst"), packed).unwrap();
+    for other in ["linked.log", "access.log.zst"] {
+        let output = run(folder.path(), &["--log", "access.log", other]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{other}: {errors}");
+        let said = format!("{other}: it begins as access.log does");
+        assert!(errors.contains(&said), "{errors}");
+    }
+}
+
+#[test]
+fn logs_that_overlap_in_time_are_merged_and_those_of_any_year_are_replayed() {
+    let log = combined(&["192.0.2.1", "192.0.2.2"], 400);
+    let lines: Vec<&str> = log.split_inclusive('\n').collect();
+    let every_other =
+        |first: usize| -> String { lines.iter().skip(first).step_by(2).copied().collect() };
+    let setup = one_limit("L: {per: address, burst: 2, count: 1, period: 7s}");
+    let folder = setup
+        .file("one.log", &every_other(0))
+        .file("other.log", &every_other(1))
+        .file("both.log", &log)
+        .file("future.log", &log.replace("/2026:", "/2199:"))
+        .written();
+    let both = report(folder.path(), &["--log", "both.log"]);
+    assert_ne!(both["requests"]["denied"], 0);
+    let merged = report(folder.path(), &["--log", "one.log", "other.log"]);
+    assert_eq!(merged["limits"], both["limits"]);
+    assert_eq!(merged["log"]["late"], 0);
+    let future = report(folder.path(), &["--log", "future.log"]);
+    assert_eq!(future["requests"], both["requests"]);
+}
+
+#[test]
+fn a_clock_that_was_set_back_by_hours_makes_lines_late_and_the_report_says_so() {
+    const LINES: usize = 12_000;
+    let page = format!("GET /{} ", "a".repeat(1000));
+    let line = |end: f64| timed("192.0.2.1", end, 0.0).replace("GET /a ", &page);
+    let log: String = (0..LINES)
+        .map(|number| match number < LINES / 2 {
+            true => line(20_000.0 + number as f64),
+            false => line(number as f64),
+        })
+        .collect();
+    let setup = one_limit("L: {per: address, burst: 1, count: 1, period: 1s}");
+    let folder = setup.file("access.log", &log).written();
+    let report = report(folder.path(), &["--log", "access.log", "--threads", "1"]);
+    let late = report["log"]["late"].as_u64().unwrap();
+    assert!(late > LINES as u64 / 4, "{late}");
+    let caveats = report["caveats"].to_string();
+    assert!(caveats.contains("were replayed late"), "{caveats}");
 }
 
 #[test]
@@ -680,7 +784,7 @@ fn a_sweep_beside_a_baseline_has_its_own_counts() {
 #[test]
 fn odd_logs_are_read_or_refused_with_their_names() {
     let log = combined(&["192.0.2.1"], 8);
-    let long = format!("{log}{}\n{log}", "x".repeat(1 << 20));
+    let long = format!("{log}{}\n{log}", "x".repeat(10 << 20));
     let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
     let folder = setup
         .file("whole", &log)
@@ -690,7 +794,9 @@ fn odd_logs_are_read_or_refused_with_their_names() {
         .file("windows", &log.replace('\n', "\r\n"))
         .file("long", &long)
         .file("garbage", "\u{1}\u{2}\u{3}\n\u{4}")
+        .file("log.bz2", "BZh91AY&SY")
         .written();
+    fs::write(folder.path().join("log.xz"), b"\xfd7zXZ\0 and what follows").unwrap();
     for (file, requests, malformed) in [
         ("empty", 0, 0),
         ("blank", 0, 0),
@@ -703,8 +809,14 @@ fn odd_logs_are_read_or_refused_with_their_names() {
         assert_eq!(log["malformed"], malformed, "{file}: {log:#}");
     }
     let report = report(folder.path(), &["--log", "long"]);
-    assert_eq!(report["log"]["requests"], 16);
-    assert_ne!(report["log"]["malformed"], 0);
+    let counts = &report["log"];
+    assert_eq!(counts["requests"], 16, "{counts:#}");
+    assert_eq!(counts["malformed"], 1, "{counts:#}");
+    let example = &counts["examples"][0];
+    assert_eq!(
+        (&example["line"], &example["why"]),
+        (&9.into(), &"it is longer than 256 KiB".into())
+    );
     let packed = zstd::encode_all(log.repeat(1000).as_bytes(), 1).unwrap();
     fs::write(folder.path().join("cut.zst"), &packed[..packed.len() / 2]).unwrap();
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -716,8 +828,10 @@ fn odd_logs_are_read_or_refused_with_their_names() {
         (&["limits"], "limits: it is a directory"),
         (&["whole", "./whole"], "./whole: it is given twice"),
         (&["whole", "none"], "none: No such file"),
-        (&["cut.gz"], "cut.gz: "),
-        (&["cut.zst"], "cut.zst: "),
+        (&["cut.gz"], "cut.gz: it is packed by gzip, and cut off"),
+        (&["cut.zst"], "cut.zst: it is packed by zstd, and cut off"),
+        (&["log.xz"], "log.xz: it is packed by xz; unpack it"),
+        (&["log.bz2"], "log.bz2: it is packed by bzip2; unpack it"),
     ] {
         let output = run(folder.path(), &[&["--log"], files].concat());
         let errors = String::from_utf8_lossy(&output.stderr);

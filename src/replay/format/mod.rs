@@ -21,6 +21,9 @@ const SECOND: u64 = 1_000_000_000;
 /// The status that stands in logs, after nginx, for a client that left before the response.
 const LEFT: u16 = 499;
 
+/// The most bytes of a line, by far.
+pub const LONGEST_LINE: usize = 1 << 18;
+
 /// The form of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -135,6 +138,9 @@ impl Parser<'_> {
     pub fn parse(&mut self, line: &[u8]) -> Parsed {
         if line.trim_ascii().is_empty() {
             return Parsed::Other;
+        }
+        if line.len() > LONGEST_LINE {
+            return Parsed::Malformed("it is longer than 256 KiB");
         }
         let Ok(line) = str::from_utf8(line) else {
             return Parsed::Malformed("it is not UTF-8");

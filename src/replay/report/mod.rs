@@ -471,11 +471,15 @@ impl FromStr for Condition {
             )
         };
         let (count, threshold) = text.split_once('>').ok_or_else(malformed)?;
-        let or_equal = threshold.starts_with('=');
-        let threshold = threshold.trim_start_matches('=').trim();
-        let is_percent = threshold.ends_with('%');
-        let number = threshold.trim_end_matches('%').trim().parse().ok();
-        let threshold = number.filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        let greater = threshold.strip_prefix('=');
+        let or_equal = greater.is_some();
+        let threshold = greater.unwrap_or(threshold).trim();
+        let percent = threshold.strip_suffix('%');
+        let is_percent = percent.is_some();
+        let number = percent.unwrap_or(threshold).trim_end().parse().ok();
+        // A share cannot exceed 100%, so such a condition would never be met.
+        let most = if is_percent { 100.0 } else { f64::MAX };
+        let threshold = number.filter(|number: &f64| (0.0..=most).contains(number));
         let (limit, metric) = match count.trim().rsplit_once('.') {
             Some((limit, metric)) => (Some(limit.to_owned()), metric),
             None => (None, count.trim()),
@@ -506,6 +510,11 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
+    /// The limit whose count it is about; none if it is about all requests.
+    pub fn limit(&self) -> Option<&str> {
+        self.limit.as_deref()
+    }
+
     /// What the count is, if the report has come to it.
     ///
     /// # Errors
@@ -575,6 +584,11 @@ mod tests {
             "denied>x%",
             "L.malformed>1",
             "denied>-1",
+            "denied>==1",
+            "denied>5%%",
+            "denied>101%",
+            "denied>inf",
+            "denied>NaN",
         ] {
             let error = text.parse::<Condition>().unwrap_err();
             assert!(error.contains("denied>0.5%"), "{text}: {error}");
