@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,9 @@ const UNREAD: [(&[u8], &str); 4] = [
 
 /// The bytes of a usual line, to make room for as many lines as a chunk may have.
 const LINE_BYTES: usize = 256;
+
+/// Spreads numbers that are near each other over the whole range: 2^64 divided by the golden ratio.
+const SPREADING: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How many malformed lines are shown.
 const SHOWN: usize = 5;
@@ -447,8 +450,8 @@ impl Reading<'_> {
 
     /// The partition of a request.
     fn partition(&self, line: &Line) -> usize {
-        let mut hasher = DefaultHasher::new();
-        match self.partitioning {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let hash = match self.partitioning {
             Partitioning::One => return 0,
             Partitioning::Address {
                 v4_prefix,
@@ -456,22 +459,21 @@ impl Reading<'_> {
             } => match line.client {
                 IpAddr::V4(address) => {
                     let cut = 32_u32.saturating_sub(v4_prefix.into());
-                    address.to_bits().checked_shr(cut).hash(&mut hasher);
+                    let network = address.to_bits().checked_shr(cut).unwrap_or_default();
+                    u64::from(network).wrapping_mul(SPREADING)
                 }
                 IpAddr::V6(address) => {
                     let cut = 128_u32.saturating_sub(v6_prefix.into());
-                    address.to_bits().checked_shr(cut).hash(&mut hasher);
+                    hasher.hash_one(address.to_bits().checked_shr(cut))
                 }
             },
             Partitioning::Account => {
                 let details = line.details.as_ref();
-                details
-                    .and_then(|details| details.account.as_ref())
-                    .hash(&mut hasher);
+                hasher.hash_one(details.and_then(|details| details.account.as_ref()))
             }
-        }
-        let partitions = self.partitions as u64;
-        usize::try_from(hasher.finish() % partitions).unwrap_or_default()
+        };
+        let scaled = u128::from(hash) * self.partitions as u128;
+        usize::try_from(scaled >> 64).unwrap_or_default()
     }
 }
 

@@ -29,7 +29,7 @@ pub use self::format::Format;
 use self::format::{Names, Wants};
 use self::input::{Input, InputError, Reading};
 use self::need::Rate;
-use self::pipeline::{Partition, Pipeline, Window};
+use self::pipeline::{Partition, Pipeline, WaitingBytes, Window};
 use self::replayer::Replayer;
 use self::report::Findings;
 pub use self::report::{Condition, Report, csv, html, write_text};
@@ -43,8 +43,9 @@ use crate::time::Timestamp;
 /// The number of partitions, on every machine, where requests can be divided at all.
 const PARTITIONS: usize = 64;
 
-/// Lines that may wait to be put in order, in all partitions together.
-const MOST_WAITING: usize = 1 << 20;
+/// The bytes of lines that may wait to be put in order, in all partitions together: those of a million
+/// lines, or of fewer that are longer.
+const MOST_WAITING: usize = 160 << 20;
 
 /// What is replayed, and how.
 #[derive(Clone, Debug)]
@@ -184,8 +185,9 @@ impl Job<'_> {
         };
         let table = rules.route_table();
         let baseline_table = baseline.map(Ruleset::route_table).unwrap_or_default();
+        let in_all = WaitingBytes::new(MOST_WAITING, partitions);
         let partition = |_| {
-            let window = Window::new(MOST_WAITING / partitions, is_coarse);
+            let window = Window::new(&in_all, is_coarse);
             let replayer = Replayer::new(rules, names, &table, partitions, true);
             let baseline = baseline
                 .map(|rules| Replayer::new(rules, names, &baseline_table, partitions, false));

@@ -9,6 +9,7 @@
 //! are decided at once.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -19,7 +20,7 @@ use tokio::runtime::Handle;
 use super::format::{Line, Names};
 use super::input::{Chunk, Input, InputError, LogCounts, ParsedChunk, Reading};
 use super::replayer::{PastLine, Replayer};
-use super::tally::{Changes, Example, Kind, Minute, Outcome, Tally};
+use super::tally::{Changes, Example, Hashed, Kind, Minute, Outcome, Tally};
 use crate::time::{Nanos, Timestamp};
 
 const SECOND: u64 = 1_000_000_000;
@@ -176,7 +177,7 @@ impl Pipeline<'_> {
 
 /// A part of all subjects: their lines in order, and what is replayed over them.
 pub struct Partition<'r> {
-    window: Window,
+    window: Window<'r>,
     replays: Replays<'r>,
 }
 
@@ -187,8 +188,12 @@ struct Replays<'r> {
     variants: Vec<Replayer<'r>>,
     changes: Changes,
     fidelity: Changes,
-    minutes: HashMap<u64, Minute>,
+    minutes: Minutes,
+    past: PastLine,
 }
+
+/// Requests and denials, by minutes since 1970.
+type Minutes = HashMap<u64, Minute, BuildHasherDefault<Hashed>>;
 
 /// What was counted.
 #[derive(Debug, Default)]
@@ -204,7 +209,7 @@ pub struct Counted {
     /// How the baseline differs from what Weir's log says.
     pub fidelity: Changes,
     /// Requests and denials, by minutes since 1970.
-    pub minutes: HashMap<u64, Minute>,
+    pub minutes: Minutes,
     /// Lines that came too late to be put in order.
     pub late: u64,
 }
@@ -212,7 +217,7 @@ pub struct Counted {
 impl<'r> Partition<'r> {
     /// Nothing so far.
     pub fn new(
-        window: Window,
+        window: Window<'r>,
         replayer: Replayer<'r>,
         baseline: Option<Replayer<'r>>,
         variants: Vec<Replayer<'r>>,
@@ -223,7 +228,8 @@ impl<'r> Partition<'r> {
             variants,
             changes: Changes::default(),
             fidelity: Changes::default(),
-            minutes: HashMap::new(),
+            minutes: Minutes::default(),
+            past: PastLine::default(),
         };
         Self { window, replays }
     }
@@ -263,21 +269,23 @@ impl<'r> Partition<'r> {
 }
 
 impl Replays<'_> {
-    fn replay(&mut self, line: Line) {
-        let past = PastLine::new(line);
-        let is = self.replayer.arrive(&past);
+    fn replay(&mut self, line: &mut Line) {
+        let past = &mut self.past;
+        past.take(line);
+        let past = &*past;
+        let is = self.replayer.arrive(past);
         for variant in &mut self.variants {
-            variant.arrive(&past);
+            variant.arrive(past);
         }
         let recorded = past.recorded.filter(|recorded| recorded.is_comparable);
         let recorded = recorded.map(|recorded| Outcome::of(recorded.decision, recorded.by));
         let names = self.replayer.names();
         let was = match &mut self.baseline {
             Some(baseline) => {
-                let was = baseline.arrive(&past);
+                let was = baseline.arrive(past);
                 match recorded {
                     Some(recorded) => {
-                        let example = || example(&past, recorded, was, names);
+                        let example = || example(past, recorded, was, names);
                         self.fidelity.compare(recorded, was, example);
                     }
                     None => self.fidelity.not_compared += 1,
@@ -288,9 +296,8 @@ impl Replays<'_> {
         };
         match was {
             Some(was) => {
-                let example = || example(&past, was, is, names);
+                let example = || example(past, was, is, names);
                 self.changes.compare(was, is, example);
-                self.count_change(was, is);
             }
             None => self.changes.not_compared += 1,
         }
@@ -298,6 +305,9 @@ impl Replays<'_> {
         minute.requests += 1;
         minute.denied += u64::from(is.kind == Kind::Denied);
         minute.denied_before += u64::from(was.is_some_and(|was| was.kind == Kind::Denied));
+        if let Some(was) = was {
+            self.count_change(was, is);
+        }
     }
 
     /// Counts a change for the limit that denies, or denied.
@@ -354,16 +364,43 @@ fn example(past: &PastLine, was: Outcome, is: Outcome, names: &Names) -> Example
     }
 }
 
+/// The memory for the lines that wait in all partitions. One of them may take what the others leave,
+/// as one client may send nearly all requests.
+#[derive(Debug)]
+pub struct WaitingBytes {
+    most: usize,
+    /// What each partition may take in any case.
+    share: usize,
+    taken: AtomicUsize,
+}
+
+impl WaitingBytes {
+    /// At most these bytes, in this many partitions.
+    pub fn new(most: usize, partitions: usize) -> Self {
+        Self {
+            most,
+            share: most / partitions.max(1),
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) > self.most
+    }
+}
+
 /// Lines that wait for those that belong before them.
 #[derive(Debug)]
-pub struct Window {
-    waiting: Vec<Option<Line>>,
+pub struct Window<'r> {
+    waiting: Vec<Line>,
     /// The times of those that wait, and their places, when they are put in order.
     order: Vec<(Timestamp, usize)>,
     /// They are put in order when there are more.
     sort_at: usize,
-    /// How many may wait.
-    most: usize,
+    /// The bytes that they take.
+    bytes: usize,
+    /// Those of all partitions.
+    in_all: &'r WaitingBytes,
     /// When the last line was decided.
     decided: Timestamp,
     /// Whether times are of whole seconds, over which their lines are to be spread.
@@ -372,14 +409,15 @@ pub struct Window {
     late: u64,
 }
 
-impl Window {
-    /// A window of no more than `most` lines.
-    pub const fn new(most: usize, is_coarse: bool) -> Self {
+impl<'r> Window<'r> {
+    /// A window of lines that take their part of this memory.
+    pub const fn new(in_all: &'r WaitingBytes, is_coarse: bool) -> Self {
         Self {
             waiting: Vec::new(),
             order: Vec::new(),
             sort_at: FEW,
-            most,
+            bytes: 0,
+            in_all,
             decided: Timestamp::from_nanos(0),
             is_coarse,
             late: 0,
@@ -391,32 +429,35 @@ impl Window {
         if self.is_coarse {
             lines.iter_mut().for_each(|line| line.at = second(line.at));
         }
-        self.waiting.extend(lines.into_iter().map(Some));
+        let bytes = lines.iter().map(Line::bytes).sum();
+        self.bytes += bytes;
+        self.in_all.taken.fetch_add(bytes, Ordering::Relaxed);
+        self.waiting.append(&mut lines);
     }
 
     /// Whether enough lines wait to be put in order.
-    const fn is_worth_it(&self) -> bool {
-        self.waiting.len() >= self.sort_at
+    fn is_worth_it(&self) -> bool {
+        self.waiting.len() >= self.sort_at || self.takes_too_much()
+    }
+
+    fn takes_too_much(&self) -> bool {
+        self.bytes > self.in_all.share && self.in_all.is_exceeded()
     }
 
     /// Passes on the lines of before `until`, in order.
-    fn take(&mut self, until: Timestamp, mut pass: impl FnMut(Line)) {
+    fn take(&mut self, until: Timestamp, mut pass: impl FnMut(&mut Line)) {
         let until = match self.is_coarse {
             true if until != Timestamp::MAX => second(until),
             _ => until,
         };
-        let waiting = self.waiting.iter().flatten();
+        let waiting = self.waiting.iter();
         self.order.clear();
         // Of two lines at the same time the first of the log comes first.
         self.order.extend(waiting.map(|line| line.at).zip(0..));
         self.order.sort_unstable();
-        let before =
-            |order: &[(Timestamp, usize)], until| order.partition_point(|(at, _)| *at < until);
-        let mut count = before(&self.order, until);
-        let spared = self.order.len() - count;
-        if spared > self.most {
-            let half = self.order.get(count + spared / 2);
-            count = half.map_or(count, |(at, _)| before(&self.order, *at));
+        let mut count = self.order.partition_point(|(at, _)| *at < until);
+        while self.takes_too_much() && self.bytes_from(count) > self.in_all.share {
+            count += (self.order.len() - count).div_ceil(2);
         }
         let (taken, spared) = self.order.split_at_mut(count);
         for (at, _) in &mut *taken {
@@ -429,16 +470,31 @@ impl Window {
         if self.is_coarse {
             spread(taken);
         }
-        let mut take = |place: usize| self.waiting.get_mut(place).and_then(Option::take);
+        let mut freed = 0;
         for (at, place) in taken {
-            if let Some(mut line) = take(*place) {
+            if let Some(line) = self.waiting.get_mut(*place) {
+                freed += line.bytes();
                 line.shift(at.since(line.at));
                 pass(line);
             }
         }
-        let rest: Vec<_> = spared.iter().map(|(_, place)| take(*place)).collect();
-        self.waiting = rest;
-        self.sort_at = FEW.max(2 * self.waiting.len()).min(self.most.max(1));
+        self.bytes -= freed;
+        self.in_all.taken.fetch_sub(freed, Ordering::Relaxed);
+        // Those that are spared stay in the order of the log.
+        let mut spared_places: Vec<usize> = spared.iter().map(|(_, place)| *place).collect();
+        spared_places.sort_unstable();
+        for (to, place) in spared_places.into_iter().enumerate() {
+            self.waiting.swap(to, place);
+        }
+        self.waiting.truncate(self.order.len() - count);
+        self.sort_at = FEW.max(2 * self.waiting.len());
+    }
+
+    /// The bytes of the lines that come at this place in their order, and behind it.
+    fn bytes_from(&self, place: usize) -> usize {
+        let lines = self.order.iter().skip(place);
+        let lines = lines.filter_map(|(_, place)| self.waiting.get(*place));
+        lines.map(Line::bytes).sum()
     }
 }
 
@@ -463,5 +519,81 @@ impl Line {
         self.at = self.at + by;
         self.answered = self.answered + by;
         self.ended = self.ended + by;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use http::Method;
+
+    use super::*;
+
+    fn line(at: u64, target: &str) -> Line {
+        let at = Timestamp::from_nanos(at);
+        Line {
+            at,
+            answered: at,
+            ended: at,
+            client: Ipv4Addr::LOCALHOST.into(),
+            method: Method::GET,
+            target: target.as_bytes().into(),
+            status: None,
+            details: None,
+            recorded: None,
+        }
+    }
+
+    /// Passes lines through a window that none of them is old enough to leave, and returns their
+    /// times in the order in which they did.
+    fn passed(lines: impl Iterator<Item = Line>, window: &mut Window<'_>) -> Vec<Timestamp> {
+        let mut passed = Vec::new();
+        let mut lines = lines.peekable();
+        while lines.peek().is_some() {
+            window.push(lines.by_ref().take(30).collect());
+            if window.is_worth_it() {
+                window.take(Timestamp::default(), |line| passed.push(line.at));
+            }
+            let bytes: usize = window.waiting.iter().map(Line::bytes).sum();
+            assert_eq!(window.bytes, bytes);
+            assert!(bytes <= window.in_all.most, "{bytes}");
+        }
+        window.take(Timestamp::MAX, |line| passed.push(line.at));
+        assert_eq!(window.in_all.taken.load(Ordering::Relaxed), 0);
+        passed
+    }
+
+    #[test]
+    fn lines_that_wait_take_no_more_than_they_may_and_leave_in_order() {
+        let in_all = WaitingBytes::new(100 * line(0, "/").bytes(), 1);
+        let mut window = Window::new(&in_all, false);
+        // Each line stands behind the one that came after it.
+        let lines = (0..1500).map(|number| line(1000 + (number ^ 1), "/"));
+        let times = passed(lines, &mut window);
+        assert_eq!((times.len(), window.late), (1500, 0));
+        assert!(times.is_sorted());
+        // Long lines are fewer, and those of one moment are not kept until it is over.
+        let long = format!("/{}", "a".repeat(2000));
+        let lines = (0..300).map(|number| line(5000 + number / 200, &long));
+        assert_eq!(passed(lines, &mut window).len(), 300);
+    }
+
+    #[test]
+    fn one_partition_takes_what_others_leave_until_they_need_it() {
+        let in_all = WaitingBytes::new(100 * line(0, "/").bytes(), 10);
+        let mut all: Vec<Window<'_>> = (0..10).map(|_| Window::new(&in_all, false)).collect();
+        let lines = |count| (0..count).map(|number| line(1000 + number, "/")).collect();
+        all[0].push(lines(90));
+        assert!(!all[0].is_worth_it());
+        all[1..9]
+            .iter_mut()
+            .for_each(|window| window.push(lines(2)));
+        assert!(all[1..].iter().all(|window| !window.is_worth_it()));
+        assert!(all[0].is_worth_it());
+        let mut passed = 0;
+        all[0].take(Timestamp::default(), |_| passed += 1);
+        assert!((80..90).contains(&passed), "{passed}");
+        assert!(!in_all.is_exceeded());
     }
 }

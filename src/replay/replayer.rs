@@ -2,22 +2,22 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body_util::Empty;
 use siphasher::sip::SipHasher13;
 
-use super::format::{Line, Name, Names, Recorded};
+use super::format::{Line, Name, Names, Recorded, TargetMaker};
 use super::need::Gauge;
 use super::ruleset::{ReplayedLimit, Ruleset};
 use super::tally::{Decided, Kind, LimitTally, MOST_SUBJECTS, Outcome, Tally};
 use crate::app;
 use crate::middleware::{
-    PastRequest, Progress, RouteState, Simulated, Simulation, Unanswered, Waiting,
+    LimitDecision, PastRequest, Progress, RouteState, Simulated, Simulation, Unanswered, Waiting,
 };
 use crate::rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
 use crate::store::{Memory, MemorySettings};
@@ -30,7 +30,8 @@ const FEW_BUCKETS: usize = 65_536;
 /// After this many lines, a part of the store is swept.
 const SWEEP_EVERY: u64 = 4096;
 
-/// A request of a line, as the layers would get it.
+/// A request of a line, as the layers would get it. One is there for all lines of a partition: to
+/// make another for each would cost more than to decide about it.
 pub struct PastLine {
     /// When it was decided about, or arrived.
     pub at: Timestamp,
@@ -40,6 +41,7 @@ pub struct PastLine {
     pub request: Request<Empty<Bytes>>,
     /// What Weir decided at the time.
     pub recorded: Option<Recorded>,
+    targets: TargetMaker,
     answered: Timestamp,
     ended: Timestamp,
     status: Option<StatusCode>,
@@ -50,32 +52,51 @@ pub struct PastLine {
     is_refused: bool,
 }
 
-impl PastLine {
-    /// The request of a line.
-    pub fn new(line: Line) -> Self {
-        let mut request = Request::new(Empty::new());
-        *request.method_mut() = line.method;
-        *request.uri_mut() = line.target.into();
-        let details = line.details.map(|details| *details).unwrap_or_default();
-        *request.headers_mut() = details.headers;
-        // Where the host is not kept, it must not be missed.
-        if !request.headers().contains_key(http::header::HOST) {
-            *request.version_mut() = Version::HTTP_10;
-        }
-        let (head, body) = request.into_parts();
-        let is_refused = app::refusal(&head).is_some();
+impl Default for PastLine {
+    fn default() -> Self {
         Self {
-            at: line.at,
-            client: line.client,
-            request: Request::from_parts(head, body),
-            recorded: line.recorded,
-            answered: line.answered,
-            ended: line.ended,
-            status: line.status,
-            account: details.account,
-            route: details.route,
-            is_refused,
+            at: Timestamp::default(),
+            client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            request: Request::default(),
+            recorded: None,
+            targets: TargetMaker::default(),
+            answered: Timestamp::default(),
+            ended: Timestamp::default(),
+            status: None,
+            account: None,
+            route: None,
+            is_refused: false,
         }
+    }
+}
+
+impl PastLine {
+    /// Makes it the request of a line, whose parts it takes.
+    pub fn take(&mut self, line: &mut Line) {
+        self.at = line.at;
+        self.client = line.client;
+        self.recorded = line.recorded;
+        self.answered = line.answered;
+        self.ended = line.ended;
+        self.status = line.status;
+        let (mut head, body) = std::mem::take(&mut self.request).into_parts();
+        head.method = std::mem::take(&mut line.method);
+        // The last target goes before the next one is made in its place.
+        head.uri = Uri::default();
+        let target = self.targets.target(&[&line.target]);
+        head.uri = target.map(Uri::from).unwrap_or_default();
+        let details = line.details.take().map(|details| *details);
+        let details = details.unwrap_or_default();
+        head.headers = details.headers;
+        // Where the host is not kept, it must not be missed.
+        head.version = match head.headers.contains_key(http::header::HOST) {
+            true => Version::HTTP_11,
+            false => Version::HTTP_10,
+        };
+        self.account = details.account;
+        self.route = details.route;
+        self.is_refused = app::refusal(&head).is_some();
+        self.request = Request::from_parts(head, body);
     }
 
     /// The status in the log, if it is that of an upstream: what Weir denied got its own.
@@ -197,7 +218,13 @@ impl<'r> Replayer<'r> {
         let account = past.account.as_deref();
         let account = account.filter(|_| !accounts.sources.is_empty());
         let account = account.map(|shown| accounts.logged(shown));
-        let progress = self.simulation.arrive(&PastRequest {
+        let after = After {
+            route: index,
+            answered: past.answered,
+            ended: past.ended,
+            status: past.upstream_status(),
+        };
+        let past_request = PastRequest {
             request,
             route,
             attributes: RequestAttributes {
@@ -210,15 +237,19 @@ impl<'r> Replayer<'r> {
                 captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
                 now: past.at,
             },
-        });
-        let after = After {
-            route: index,
-            answered: past.answered,
-            ended: past.ended,
-            status: past.upstream_status(),
         };
+        let limits = &mut self.tally.limits;
+        let progress = self.simulation.arrive(&past_request, |decision| {
+            count(
+                self.rules,
+                &self.hasher,
+                limits,
+                &decision,
+                (after, past.at),
+            );
+        });
         match progress {
-            Progress::Decided(simulated) => self.decided(simulated, after, past.at),
+            Progress::Decided(simulated) => self.decided(simulated, after),
             Progress::Waits(waiting) => {
                 let at = waiting.until();
                 self.push(at, EventKind::TurnComes(waiting, after));
@@ -267,33 +298,7 @@ impl<'r> Replayer<'r> {
         Some(request)
     }
 
-    fn decided(&mut self, simulated: Simulated, after: After, at: Timestamp) -> Outcome {
-        for decision in &simulated.limits {
-            let number = after
-                .route
-                .and_then(|route| self.rules.number(route, decision.limit));
-            let Some(number) = number else { continue };
-            let (Some(tally), Some(limit)) = (
-                self.tally.limits.get_mut(number),
-                self.rules.limits().get(number),
-            ) else {
-                continue;
-            };
-            let Some(disposition) = decision.disposition else {
-                continue;
-            };
-            let transaction = &decision.transaction;
-            let is_regular = limit.limit.quota() == Some(transaction.quota);
-            tally.decided(&Decided {
-                key: transaction.key.as_str(),
-                hash: self.hasher.hash(transaction.key.as_bytes()),
-                cost: transaction.cost,
-                disposition,
-                at,
-                ended: after.ended,
-                is_measured: is_regular && limit.spend.counts(after.status),
-            });
-        }
+    fn decided(&mut self, simulated: Simulated, after: After) -> Outcome {
         if let Some(ban) = &simulated.banned_by {
             *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
         }
@@ -340,13 +345,16 @@ impl<'r> Replayer<'r> {
             };
             match kind {
                 EventKind::TurnComes(waiting, after) => {
-                    let simulated = self.simulation.turn_has_come(*waiting);
                     let later = After {
                         answered: after.answered.max(at),
                         ended: after.ended.max(at),
                         ..after
                     };
-                    self.decided(simulated, later, at);
+                    let limits = &mut self.tally.limits;
+                    let simulated = self.simulation.turn_has_come(*waiting, |decision| {
+                        count(self.rules, &self.hasher, limits, &decision, (later, at));
+                    });
+                    self.decided(simulated, later);
                 }
                 EventKind::Answered(mut unanswered, after) => {
                     self.simulation.answer(&mut unanswered, after.status, at);
@@ -358,6 +366,36 @@ impl<'r> Replayer<'r> {
             }
         }
     }
+}
+
+/// Counts what a limit has decided about a request.
+fn count(
+    rules: &Ruleset,
+    hasher: &SipHasher13,
+    tallies: &mut [LimitTally],
+    decision: &LimitDecision<'_>,
+    (after, at): (After, Timestamp),
+) {
+    let route = after.route;
+    let number = route.and_then(|route| rules.number(route, decision.limit));
+    let Some(number) = number else { return };
+    let (Some(tally), Some(limit), Some(disposition)) = (
+        tallies.get_mut(number),
+        rules.limits().get(number),
+        decision.disposition,
+    ) else {
+        return;
+    };
+    let is_regular = limit.limit.quota() == Some(decision.quota);
+    tally.decided(&Decided {
+        key: decision.key.as_str(),
+        hash: hasher.hash(decision.key.as_bytes()),
+        cost: decision.cost,
+        disposition,
+        at,
+        ended: after.ended,
+        is_measured: is_regular && limit.spend.counts(after.status),
+    });
 }
 
 /// How the needs of a limit's subjects are measured.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::Method;
 use serde::Serialize;
 
-use super::format::{Line, Names, Parsed, Wants};
+use super::format::{Line, Names, Parsed, Wants, split_query};
 use super::input::Input;
 use super::need::NeedReport;
 use super::report::LimitReport;
@@ -248,9 +248,9 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
 /// The pattern of a request's path, and whether it writes.
 fn kind_of(line: &Line) -> (String, bool) {
     let mut path = String::new();
-    let mut segments = line
-        .target
-        .path()
+    let target = str::from_utf8(&line.target).unwrap_or_default();
+    let mut segments = split_query(target)
+        .0
         .split('/')
         .filter(|segment| !segment.is_empty());
     for (index, segment) in segments.by_ref().take(SEGMENTS).enumerate() {
@@ -358,7 +358,7 @@ mod tests {
             ended: crate::time::Timestamp::default(),
             client: std::net::Ipv4Addr::LOCALHOST.into(),
             method,
-            target: http::uri::PathAndQuery::from_static(target),
+            target: target.as_bytes().into(),
             status: None,
             details: None,
             recorded: None,

@@ -124,12 +124,17 @@ pub struct LimitTally {
     pub gauge: Option<Gauge>,
     /// How many requests found which level, by rate.
     pub levels: Option<LevelsByRate>,
-    /// What is known of subjects, by hashes of their keys.
-    pub subjects: HashMap<u64, Subject, BuildHasherDefault<Hashed>>,
+    subjects: Subjects,
+    /// The subjects of other partitions. None is in two of them, and to put all into one map would take
+    /// the memory of both.
+    others: Vec<Subjects>,
     /// Requests of subjects that are not remembered, as there were too many.
     pub untracked: u64,
     most_subjects: usize,
 }
+
+/// What is known of subjects, by hashes of their keys.
+type Subjects = HashMap<u64, Subject, BuildHasherDefault<Hashed>>;
 
 /// What is known of a subject.
 #[derive(Debug)]
@@ -172,7 +177,8 @@ impl LimitTally {
             no_longer_denied: 0,
             levels: gauge.as_ref().map(Gauge::levels),
             gauge,
-            subjects: HashMap::default(),
+            subjects: Subjects::default(),
+            others: Vec::new(),
             untracked: 0,
             most_subjects,
         }
@@ -243,8 +249,14 @@ impl LimitTally {
         if let (Some(levels), Some(more)) = (&mut self.levels, &other.levels) {
             levels.add(more);
         }
-        // No subject is in two partitions.
-        self.subjects.extend(other.subjects);
+        self.others.push(other.subjects);
+        self.others.extend(other.others);
+    }
+
+    /// What is known of subjects.
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        let all = std::iter::once(&self.subjects).chain(&self.others);
+        all.flat_map(Subjects::values)
     }
 }
 

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, StatusCode};
 use http_body::Body;
-use smallvec::SmallVec;
 
-use super::decisions::{QueriedLimits, meaning};
-use super::deferred_charge::{DeferredCharge, DeferredCharges};
+use super::decisions::meaning;
+use super::deferred_charge::DeferredCharges;
 use super::delay::Turn;
 use super::in_flight::{InFlight, LeaseRequest, join};
 use super::plan::StoreQuery;
-use crate::limit::{Batch, Transaction};
+use super::policy::PreparedPolicy;
+use crate::limit::{BucketKey, Quota};
 use crate::middleware::backend::{Backend, BackgroundTasks};
 use crate::middleware::bans::{AccessControl, BanCheck};
 use crate::middleware::route::RouteState;
@@ -50,10 +50,6 @@ pub struct PastRequest<'r, B> {
 }
 
 /// How far a request is.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are decided, and a box for each would be an allocation"
-)]
 pub enum Progress {
     /// It is decided.
     Decided(Simulated),
@@ -71,18 +67,20 @@ pub struct Simulated {
     pub banned_by: Option<Arc<str>>,
     /// The list that its client is on.
     pub listed: Option<&'static str>,
-    /// What each limit that was asked decided.
-    pub limits: SmallVec<[LimitDecision; 2]>,
     /// What is to be done when it is answered and over; none for most.
     pub unanswered: Option<Box<Unanswered>>,
 }
 
 /// What one limit decided.
-pub struct LimitDecision {
+pub struct LimitDecision<'d> {
     /// Its index among those of the route.
     pub limit: usize,
-    /// Its bucket, quota and cost.
-    pub transaction: Transaction,
+    /// Its bucket.
+    pub key: &'d BucketKey,
+    /// What the bucket may hold.
+    pub quota: Quota,
+    /// What the request takes.
+    pub cost: NonZeroU64,
     /// Allowed, denied, or would deny; none where another's denial answered for it.
     pub disposition: Option<Disposition>,
 }
@@ -90,6 +88,7 @@ pub struct LimitDecision {
 /// A request that waits for its turn.
 pub struct Waiting {
     undecided: Undecided,
+    route: Arc<RouteState>,
     outcome: Outcome,
     turn: Turn,
 }
@@ -101,11 +100,9 @@ pub struct Unanswered {
     in_flight: Option<InFlight>,
 }
 
+/// A request that the store was asked about. It is large, and stays where it is.
 struct Undecided {
-    route: Arc<RouteState>,
-    queried: QueriedLimits,
-    asked: Batch,
-    charges: Vec<DeferredCharge>,
+    query: StoreQuery,
     leases: Option<LeaseRequest>,
     bans: Option<Box<BanCheck>>,
     delayed: bool,
@@ -119,7 +116,6 @@ impl Simulated {
             denied_by: None,
             banned_by: None,
             listed: None,
-            limits: SmallVec::new(),
             unanswered: None,
         }
     }
@@ -148,8 +144,13 @@ impl Simulation {
         &self.store
     }
 
-    /// Decides about a request that arrives at its attributes' time.
-    pub fn arrive<B: Body>(&self, past: &PastRequest<'_, B>) -> Progress {
+    /// Decides about a request that arrives at its attributes' time, and passes on what each limit
+    /// that was asked decided.
+    pub fn arrive<B: Body>(
+        &self,
+        past: &PastRequest<'_, B>,
+        tell: impl FnMut(LimitDecision<'_>),
+    ) -> Progress {
         let attributes = &past.attributes;
         let now = attributes.now;
         self.clock.set(now);
@@ -172,26 +173,29 @@ impl Simulation {
             true => None,
             false => self.access.check(attributes, &self.backend),
         };
+        let mut undecided = Undecided {
+            query: StoreQuery::default(),
+            leases: None,
+            bans: None,
+            delayed: false,
+            arrived: now,
+        };
+        let query = &mut undecided.query;
         let policy = &past.route.policy;
-        let mut query = StoreQuery::default();
-        let missing = policy.plan(past.request, attributes, &mut query).err();
+        let missing = policy.plan(past.request, attributes, query).err();
         if missing.is_some() {
-            query = StoreQuery::default();
+            *query = StoreQuery::default();
         }
-        let StoreQuery {
-            mut batch,
-            claims,
-            queried,
-            charges,
-        } = query;
-        if bans.is_none() && missing.is_none() && queried.is_empty() {
+        if bans.is_none() && missing.is_none() && query.queried.is_empty() {
             return Progress::Decided(Simulated::new(Disposition::Unlimited));
         }
-        let asked = batch.clone();
-        let leases = (!claims.is_empty()).then(|| LeaseRequest {
-            claims: claims.into(),
-            batch: asked.clone(),
-        });
+        if !query.claims.is_empty() {
+            undecided.leases = Some(LeaseRequest {
+                claims: std::mem::take(&mut query.claims).into(),
+                batch: query.batch.clone(),
+            });
+        }
+        let mut batch = query.batch.clone();
         let mut bans = bans.map(|(bans, checks)| {
             batch.insert_many(0, checks);
             bans
@@ -216,20 +220,15 @@ impl Simulation {
                 ..Simulated::new(Disposition::Denied)
             });
         }
-        let undecided = Undecided {
-            route: Arc::clone(past.route),
-            queried,
-            asked,
-            charges,
-            leases,
-            bans,
-            delayed: false,
-            arrived: now,
-        };
-        match undecided.turn(&mut outcome, &self.backend) {
-            None => Progress::Decided(undecided.conclude(outcome, &self.backend)),
+        undecided.bans = bans;
+        match undecided.turn(past.route, &mut outcome, &self.backend) {
+            None => {
+                let backend = &self.backend;
+                Progress::Decided(undecided.conclude(past.route, &mut outcome, backend, tell))
+            }
             Some(turn) => Progress::Waits(Box::new(Waiting {
                 undecided,
+                route: Arc::clone(past.route),
                 outcome,
                 turn,
             })),
@@ -242,10 +241,15 @@ impl Simulation {
     }
 
     /// Goes on with a request whose turn has come, at [`Waiting::until`].
-    pub fn turn_has_come(&self, waiting: Waiting) -> Simulated {
+    pub fn turn_has_come(
+        &self,
+        waiting: Waiting,
+        tell: impl FnMut(LimitDecision<'_>),
+    ) -> Simulated {
         let Waiting {
             mut undecided,
-            outcome,
+            route,
+            mut outcome,
             turn,
         } = waiting;
         let now = undecided.arrived + turn.wait.into();
@@ -253,7 +257,7 @@ impl Simulation {
         turn.has_come();
         undecided.arrived = now;
         undecided.delayed = true;
-        undecided.conclude(outcome, &self.backend)
+        undecided.conclude(&route, &mut outcome, &self.backend, tell)
     }
 
     /// The response begins: with this status, or not at all, because the client left.
@@ -294,52 +298,59 @@ impl Unanswered {
 
 impl Undecided {
     /// The request's turn, if it was allowed and has to wait for it.
-    fn turn(&self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
-        let policy = &self.route.policy;
+    fn turn(&self, route: &RouteState, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
+        let policy = &route.policy;
         let delay = policy.delay.as_ref()?;
-        if policy.denial(&self.queried, outcome).is_some() {
+        let queried = &self.query.queried;
+        if policy.denial(queried, outcome).is_some() {
             return None;
         }
-        Turn::of(delay, self.asked.clone(), &self.queried, outcome, backend)
+        Turn::of(delay, self.query.batch.clone(), queried, outcome, backend)
     }
 
     /// Decides about a request whose turn it is, or that was denied.
-    fn conclude(mut self, mut outcome: Outcome, backend: &Backend) -> Simulated {
-        let in_flight = self.lease(&mut outcome, backend);
-        let limits = self.limits(&outcome);
-        let policy = &self.route.policy;
-        if let Some(denial) = policy.denial(&self.queried, &outcome) {
+    fn conclude(
+        &mut self,
+        route: &Arc<RouteState>,
+        outcome: &mut Outcome,
+        backend: &Backend,
+        tell: impl FnMut(LimitDecision<'_>),
+    ) -> Simulated {
+        let policy = &route.policy;
+        let in_flight = self.lease(policy, outcome, backend);
+        self.tell(outcome, tell);
+        let queried = &self.query.queried;
+        if let Some(denial) = policy.denial(queried, outcome) {
             if let Some(bans) = &mut self.bans {
                 bans.denied_by(denial.limits());
             }
             return Simulated {
                 denied_by: Some(denial.limit()),
-                limits,
                 ..Simulated::new(Disposition::Denied)
             };
         }
-        let would_deny = policy.would_deny(&self.queried, &outcome);
+        let would_deny = policy.would_deny(queried, outcome);
         if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
-            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome));
+            bans.would_be_denied_by(policy.would_denials(queried, outcome));
         }
         let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
         let disposition = match () {
             () if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
             () if self.delayed => Disposition::Delayed,
-            () if self.queried.is_empty() => Disposition::Unlimited,
+            () if queried.is_empty() => Disposition::Unlimited,
             () => Disposition::Allowed,
         };
-        let charges =
-            DeferredCharges::new(&self.route, backend, self.charges, self.arrived, &outcome);
-        let is_over = charges.is_none() && self.bans.is_none() && in_flight.is_none();
+        let charges = std::mem::take(&mut self.query.charges);
+        let charges = DeferredCharges::new(route, backend, charges, self.arrived, outcome);
+        let bans = self.bans.take();
+        let is_over = charges.is_none() && bans.is_none() && in_flight.is_none();
         Simulated {
             denied_by: would_deny,
             banned_by: would_ban,
-            limits,
             unanswered: (!is_over).then(|| {
                 Box::new(Unanswered {
                     charges,
-                    bans: self.bans,
+                    bans,
                     in_flight,
                 })
             }),
@@ -348,35 +359,43 @@ impl Undecided {
     }
 
     /// Asks for the places in flight, if the other limits have allowed the request.
-    fn lease(&self, outcome: &mut Outcome, backend: &Backend) -> Option<InFlight> {
+    fn lease(
+        &self,
+        policy: &PreparedPolicy,
+        outcome: &mut Outcome,
+        backend: &Backend,
+    ) -> Option<InFlight> {
         let leases = self.leases.as_ref()?;
-        let policy = &self.route.policy;
-        if policy.denial(&self.queried, outcome).is_some() {
-            outcome.decisions.resize(self.queried.limits.len(), None);
+        let queried = &self.query.queried;
+        if policy.denial(queried, outcome).is_some() {
+            outcome.decisions.resize(queried.limits.len(), None);
             return None;
         }
         let asked = leases.ask(backend, self.arrived);
         let leased = at_once(asked).unwrap_or_else(|| leases.undecided());
         join(outcome, &leased.outcome);
-        if policy.denial(&self.queried, outcome).is_some() {
+        if policy.denial(queried, outcome).is_some() {
             leases.undo(outcome, backend);
         }
-        leases.places(policy, &self.queried, leased)
+        leases.places(policy, queried, leased)
     }
 
-    /// What each limit of the batch decided, and then those on requests in flight.
-    fn limits(&mut self, outcome: &Outcome) -> SmallVec<[LimitDecision; 2]> {
+    /// Passes on what each limit of the batch decided, and then those on requests in flight.
+    fn tell(&self, outcome: &Outcome, mut tell: impl FnMut(LimitDecision<'_>)) {
+        let asked = self.query.batch.iter();
+        let asked = asked.map(|transaction| (&transaction.key, transaction.cost));
         let claims = self.leases.iter().flat_map(|leases| &leases.claims);
-        let claims = claims.map(|claim| (claim.key.clone(), NonZeroU64::MIN));
-        let asked = std::mem::take(&mut self.asked).into_iter();
-        let asked = asked.map(|transaction| (transaction.key, transaction.cost));
-        let decided = self.queried.decided(outcome).zip(asked.chain(claims));
-        let decisions = decided.map(|((queried, decision), (key, cost))| LimitDecision {
-            limit: queried.limit,
-            transaction: Transaction::new(key, queried.quota, cost),
-            disposition: decision.map(|decision| meaning(queried.role, &decision)),
-        });
-        decisions.collect()
+        let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
+        let decided = self.query.queried.decided(outcome);
+        for ((queried, decision), (key, cost)) in decided.zip(asked.chain(claims)) {
+            tell(LimitDecision {
+                limit: queried.limit,
+                key,
+                quota: queried.quota,
+                cost,
+                disposition: decision.map(|decision| meaning(queried.role, &decision)),
+            });
+        }
     }
 }
 

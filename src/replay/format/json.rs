@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -28,62 +27,109 @@ const ACCESS: &str = "weir::access";
 #[serde(transparent)]
 struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
-fn text<'t>(text: &'t Option<Text<'_>>) -> Option<&'t str> {
-    text.as_ref().map(|Text(text)| &**text)
+/// The fields of a line of Weir.
+#[derive(Debug, Default, PartialEq)]
+struct WeirLine<'l> {
+    timestamp: Option<&'l str>,
+    target: Option<&'l str>,
+    client: Option<&'l str>,
+    method: Option<&'l str>,
+    path: Option<&'l str>,
+    query: Option<&'l str>,
+    status: Option<u16>,
+    route: Option<&'l str>,
+    decision: Option<&'l str>,
+    limit: Option<&'l str>,
+    ban: Option<&'l str>,
+    account: Option<&'l str>,
+    host: Option<&'l str>,
+    duration: Option<Nanos>,
+    upstream: Option<Nanos>,
+    delay: Option<Nanos>,
+    decided_ns: Option<u64>,
+    user_agent: Option<&'l str>,
+    referer: Option<&'l str>,
+    request_id: Option<&'l str>,
 }
 
-/// The fields of a line of Weir.
-#[derive(Debug, Default, PartialEq, Deserialize)]
-struct WeirLine<'l> {
-    #[serde(borrow)]
-    timestamp: Option<Text<'l>>,
-    #[serde(borrow)]
-    target: Option<Text<'l>>,
-    #[serde(borrow)]
-    client: Option<Text<'l>>,
-    #[serde(borrow)]
-    method: Option<Text<'l>>,
-    #[serde(borrow)]
-    path: Option<Text<'l>>,
-    #[serde(borrow)]
-    query: Option<Text<'l>>,
-    status: Option<u16>,
-    #[serde(borrow)]
-    route: Option<Text<'l>>,
-    #[serde(borrow)]
-    decision: Option<Text<'l>>,
-    #[serde(borrow)]
-    limit: Option<Text<'l>>,
-    #[serde(borrow)]
-    ban: Option<Text<'l>>,
-    #[serde(borrow)]
-    account: Option<Text<'l>>,
-    #[serde(borrow)]
-    host: Option<Text<'l>>,
-    duration_ms: Option<f64>,
-    upstream_ms: Option<f64>,
-    delay_ms: Option<f64>,
-    decided_ns: Option<u64>,
-    #[serde(borrow)]
-    user_agent: Option<Text<'l>>,
-    #[serde(borrow)]
-    referer: Option<Text<'l>>,
-    #[serde(borrow)]
-    request_id: Option<Text<'l>>,
+/// Sets a field; none if it has a value already, or this is not one for it.
+type Setter = for<'l> fn(&mut WeirLine<'l>, Plain<'l>) -> Option<()>;
+
+/// What sets the field of this name.
+fn setter(name: &str) -> Setter {
+    match name {
+        "timestamp" => |line, value| value.text(&mut line.timestamp),
+        "target" => |line, value| value.text(&mut line.target),
+        "client" => |line, value| value.text(&mut line.client),
+        "method" => |line, value| value.text(&mut line.method),
+        "path" => |line, value| value.text(&mut line.path),
+        "query" => |line, value| value.text(&mut line.query),
+        "status" => |line, value| value.number(&mut line.status, |text| text.parse().ok()),
+        "route" => |line, value| value.text(&mut line.route),
+        "decision" => |line, value| value.text(&mut line.decision),
+        "limit" => |line, value| value.text(&mut line.limit),
+        "ban" => |line, value| value.text(&mut line.ban),
+        "account" => |line, value| value.text(&mut line.account),
+        "host" => |line, value| value.text(&mut line.host),
+        "duration_ms" => |line, value| value.number(&mut line.duration, milliseconds),
+        "upstream_ms" => |line, value| value.number(&mut line.upstream, milliseconds),
+        "delay_ms" => |line, value| value.number(&mut line.delay, milliseconds),
+        "decided_ns" => |line, value| value.number(&mut line.decided_ns, |text| text.parse().ok()),
+        "user_agent" => |line, value| value.text(&mut line.user_agent),
+        "referer" => |line, value| value.text(&mut line.referer),
+        "request_id" => |line, value| value.text(&mut line.request_id),
+        _ => |_, _| Some(()),
+    }
+}
+
+/// The names of fields, in the order in which lines have them. Nearly every line has those of the line
+/// before it, and to compare a name takes a part of the time that it takes to find its end and what it
+/// means.
+#[derive(Debug, Default)]
+pub(super) struct Layout(Vec<(Box<str>, Setter)>);
+
+/// The most names that are remembered.
+const MOST_NAMES: usize = 64;
+
+/// How many fields may be missing that the line before had.
+const MISSING_NAMES: usize = 4;
+
+impl Layout {
+    /// What sets the field whose name comes next in a line. The name is expected at `place`.
+    fn setter(&mut self, line: &mut PlainJson<'_>, place: &mut usize) -> Option<Setter> {
+        let rest = line.line.as_bytes().get(line.at..)?;
+        let expected = self.0.iter().skip(*place).take(MISSING_NAMES).zip(*place..);
+        for ((name, setter), known) in expected {
+            if rest.starts_with(name.as_bytes()) {
+                line.at += name.len();
+                *place = known + 1;
+                return Some(*setter);
+            }
+        }
+        let start = line.at;
+        let setter = setter(line.text()?);
+        line.skip(b':')?;
+        if self.0.len() < MOST_NAMES {
+            let name = line.line.get(start..line.at)?.into();
+            self.0.insert((*place).min(self.0.len()), (name, setter));
+            *place += 1;
+        }
+        Some(setter)
+    }
 }
 
 impl<'l> WeirLine<'l> {
     /// The fields of a line as Weir writes nearly all: without blanks, and with nothing escaped. It takes
     /// a part of the time that is needed to read any JSON. None where the line is not of this kind, or not
     /// of JSON at all.
-    fn plain(line: &'l str) -> Option<Self> {
+    fn plain(line: &'l str, layout: &mut Layout) -> Option<Self> {
         let mut fields = Self::default();
         let mut line = PlainJson { line, at: 0 };
+        let mut place = 0;
         line.skip(b'{')?;
         loop {
-            let name = line.text()?;
-            line.skip(b':')?;
-            fields.set(name, line.value()?)?;
+            let set = layout.setter(&mut line, &mut place)?;
+            set(&mut fields, line.value()?)?;
             if line.skip(b',').is_none() {
                 break;
             }
@@ -92,50 +138,97 @@ impl<'l> WeirLine<'l> {
         line.peek().is_none().then_some(fields)
     }
 
-    /// Sets a field; none if it has a value already, or this is not one for it.
-    fn set(&mut self, name: &str, value: Plain<'l>) -> Option<()> {
-        let place = match name {
-            "timestamp" => &mut self.timestamp,
-            "target" => &mut self.target,
-            "client" => &mut self.client,
-            "method" => &mut self.method,
-            "path" => &mut self.path,
-            "query" => &mut self.query,
-            "route" => &mut self.route,
-            "decision" => &mut self.decision,
-            "limit" => &mut self.limit,
-            "ban" => &mut self.ban,
-            "account" => &mut self.account,
-            "host" => &mut self.host,
-            "user_agent" => &mut self.user_agent,
-            "referer" => &mut self.referer,
-            "request_id" => &mut self.request_id,
-            "status" => return value.number(&mut self.status),
-            "duration_ms" => return value.number(&mut self.duration_ms),
-            "upstream_ms" => return value.number(&mut self.upstream_ms),
-            "delay_ms" => return value.number(&mut self.delay_ms),
-            "decided_ns" => return value.number(&mut self.decided_ns),
-            _ => return Some(()),
+    /// The same of a line in any JSON; none if a field has a value that is not one for it.
+    fn of(all: &'l Fields<'_>) -> Option<Self> {
+        let mut fields = Self::default();
+        for (Text(name), Scalar(value)) in &all.0 {
+            if let Some(value) = value {
+                setter(name)(&mut fields, Plain::Either(value))?;
+            }
+        }
+        Some(fields)
+    }
+
+    fn parsed(&self, names: &Names, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+        match self.target {
+            Some(ACCESS) => {}
+            Some(_) => return Ok(Parsed::Other),
+            None => return Err("it is not a line of Weir's log: it has no target"),
+        }
+        let client = self.client.and_then(|text| text.parse().ok());
+        let (at, answered, ended) = self.times().ok_or(NO_TIME)?;
+        let line = make.line(&RawLine {
+            at,
+            answered,
+            ended,
+            client: client.ok_or(NO_CLIENT)?,
+            method: self.method.unwrap_or_default().as_bytes(),
+            path: self.path.unwrap_or_default(),
+            query: self.query,
+            status: self.status,
+            host: self.host,
+            headers: &[
+                ("user-agent", self.user_agent),
+                ("referer", self.referer),
+                ("x-request-id", self.request_id),
+            ],
+            account: self.account,
+            route: self.route,
+            recorded: self.recorded(names),
+        });
+        line.map(Parsed::Request).ok_or(NO_REQUEST)
+    }
+
+    fn recorded(&self, names: &Names) -> Option<Recorded> {
+        let word = self.decision?;
+        let mut all = Disposition::ALL.into_iter();
+        let decision = all.find(|known| known.as_str() == word)?;
+        let is_decided = !matches!(decision, Disposition::FailedOpen | Disposition::Unavailable);
+        Some(Recorded {
+            decision,
+            by: self.limit.or(self.ban).map(|name| names.find(name)),
+            is_comparable: is_decided,
+        })
+    }
+
+    /// When the request was decided about, when its response began, and when that was over.
+    fn times(&self) -> Option<(Timestamp, Timestamp, Timestamp)> {
+        let took = self.duration.unwrap_or_default();
+        let at = match self.decided_ns {
+            Some(nanos) => Timestamp::from_nanos(nanos),
+            None => rfc3339(self.timestamp?)?.before(took),
         };
-        match value {
-            Plain::Text(text) if place.is_none() => *place = Some(Text(Cow::Borrowed(text))),
+        let answered = match self.upstream {
+            Some(upstream) => at + self.delay.unwrap_or_default() + upstream,
+            None => at + took,
+        };
+        Some((at, answered, at + took))
+    }
+}
+
+/// A value in a line of Weir.
+enum Plain<'l> {
+    Text(&'l str),
+    Number(&'l str),
+    /// A text or a number, which JSON that is not plain is not asked about.
+    Either(&'l str),
+    True,
+}
+
+impl<'l> Plain<'l> {
+    fn text(self, place: &mut Option<&'l str>) -> Option<()> {
+        match self {
+            Plain::Text(text) | Plain::Either(text) if place.is_none() => *place = Some(text),
             _ => return None,
         }
         Some(())
     }
-}
 
-/// A value in a line of Weir that is plain.
-enum Plain<'l> {
-    Text(&'l str),
-    Number(&'l str),
-    True,
-}
-
-impl Plain<'_> {
-    fn number<T: FromStr>(&self, place: &mut Option<T>) -> Option<()> {
+    fn number<T>(self, place: &mut Option<T>, read: impl Fn(&str) -> Option<T>) -> Option<()> {
         match self {
-            Plain::Number(text) if place.is_none() => *place = Some(text.parse().ok()?),
+            Plain::Number(text) | Plain::Either(text) if place.is_none() => {
+                *place = Some(read(text)?);
+            }
             _ => return None,
         }
         Some(())
@@ -229,65 +322,15 @@ pub(super) fn weir(
     line: &str,
     names: &Names,
     make: &mut LineMaker,
+    layout: &mut Layout,
 ) -> Result<Parsed, &'static str> {
-    let any_json =
-        || serde_json::from_str(line).map_err(|_| "it is not a JSON object of Weir's log");
-    let fields = WeirLine::plain(line).map_or_else(any_json, Ok)?;
-    match text(&fields.target) {
-        Some(ACCESS) => {}
-        Some(_) => return Ok(Parsed::Other),
-        None => return Err("it is not a line of Weir's log: it has no target"),
+    const NOT_WEIR: &str = "it is not a JSON object of Weir's log";
+    if let Some(fields) = WeirLine::plain(line, layout) {
+        return fields.parsed(names, make);
     }
-    let client = text(&fields.client).and_then(|text| text.parse().ok());
-    let (at, answered, ended) = times(&fields).ok_or(NO_TIME)?;
-    let line = make.line(&RawLine {
-        at,
-        answered,
-        ended,
-        client: client.ok_or(NO_CLIENT)?,
-        method: text(&fields.method).unwrap_or_default().as_bytes(),
-        path: text(&fields.path).unwrap_or_default(),
-        query: text(&fields.query),
-        status: fields.status,
-        host: text(&fields.host),
-        headers: &[
-            ("user-agent", text(&fields.user_agent)),
-            ("referer", text(&fields.referer)),
-            ("x-request-id", text(&fields.request_id)),
-        ],
-        account: text(&fields.account),
-        route: text(&fields.route),
-        recorded: recorded(&fields, names),
-    });
-    line.map(Parsed::Request).ok_or(NO_REQUEST)
-}
-
-fn recorded(fields: &WeirLine<'_>, names: &Names) -> Option<Recorded> {
-    let Text(word) = fields.decision.as_ref()?;
-    let mut all = Disposition::ALL.into_iter();
-    let decision = all.find(|known| known.as_str() == word)?;
-    let by = fields.limit.as_ref().or(fields.ban.as_ref());
-    let is_decided = !matches!(decision, Disposition::FailedOpen | Disposition::Unavailable);
-    Some(Recorded {
-        decision,
-        by: by.map(|Text(name)| names.find(name)),
-        is_comparable: is_decided,
-    })
-}
-
-/// When the request was decided about, when its response began, and when that was over.
-fn times(fields: &WeirLine<'_>) -> Option<(Timestamp, Timestamp, Timestamp)> {
-    let span = |number: Option<f64>| Nanos::from(milliseconds(number.unwrap_or_default()));
-    let took = span(fields.duration_ms);
-    let at = match fields.decided_ns {
-        Some(nanos) => Timestamp::from_nanos(nanos),
-        None => rfc3339(text(&fields.timestamp)?)?.before(took),
-    };
-    let answered = match fields.upstream_ms {
-        Some(_) => at + span(fields.delay_ms) + span(fields.upstream_ms),
-        None => at + took,
-    };
-    Some((at, answered, at + took))
+    let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_WEIR)?;
+    let fields = WeirLine::of(&fields).ok_or(NOT_WEIR)?;
+    fields.parsed(names, make)
 }
 
 /// What nginx calls its variables, and what operators do, the best first.
@@ -599,16 +642,46 @@ mod tests {
 
     const LINE: &str = r#"{"timestamp":"2026-11-21T10:00:00.027073Z","level":"INFO","client":"10.0.237.176","method":"GET","path":"/items/5","status":200,"aborted":true,"remaining":19,"duration_ms":9.073,"store_ms":0.0,"decided_ns":1795255200018000308,"user_agent":"Mozilla/5.0 (X11)","target":"weir::access"}"#;
 
-    fn any_json(line: &str) -> Option<WeirLine<'_>> {
-        serde_json::from_str(line).ok()
+    fn plain(line: &str) -> Option<WeirLine<'_>> {
+        WeirLine::plain(line, &mut Layout::default())
     }
 
     #[test]
     fn a_plain_line_is_read_as_any_json_is() {
-        let plain = WeirLine::plain(LINE).expect("a plain line");
-        assert_eq!(plain, any_json(LINE).unwrap());
+        let plain = plain(LINE).expect("a plain line");
+        let fields: Fields<'_> = serde_json::from_str(LINE).unwrap();
+        assert_eq!(Some(&plain), WeirLine::of(&fields).as_ref());
         assert_eq!(plain.decided_ns, Some(1_795_255_200_018_000_308));
-        assert_eq!(text(&plain.path), Some("/items/5"));
+        assert_eq!(plain.duration, Some(Nanos::new(9_073_000)));
+        assert_eq!(plain.path, Some("/items/5"));
+    }
+
+    #[test]
+    fn lines_with_other_fields_in_another_order_are_read_as_by_themselves() {
+        let mut layout = Layout::default();
+        let without = |part: &str| LINE.replace(part, "");
+        let denied = LINE.replace("\"status\":200", "\"status\":429,\"limit\":\"L\"");
+        let turned = r#"{"target":"weir::access","path":"/","status":204,"client":"::1"}"#;
+        let many: Vec<String> = (0..MOST_NAMES)
+            .map(|name| format!("{{\"x{name}\":1,\"path\":\"/{name}\"}}"))
+            .collect();
+        let lines = [
+            LINE,
+            &denied,
+            LINE,
+            &without("\"aborted\":true,"),
+            turned,
+            &without("\"client\":\"10.0.237.176\",\"method\":\"GET\",\"path\":\"/items/5\","),
+            turned,
+            LINE,
+        ];
+        let lines = lines.into_iter().chain(many.iter().map(String::as_str));
+        for line in lines.chain([LINE, turned, &denied]) {
+            let read = WeirLine::plain(line, &mut layout);
+            assert!(read.is_some(), "{line}");
+            assert_eq!(read, plain(line), "{line}");
+            assert!(layout.0.len() <= MOST_NAMES);
+        }
     }
 
     #[test]
@@ -632,7 +705,7 @@ mod tests {
         ] {
             let line = LINE.replace(part, other);
             assert_ne!(line, LINE, "{part}");
-            assert!(WeirLine::plain(&line).is_none(), "{line}");
+            assert!(plain(&line).is_none(), "{line}");
         }
     }
 
@@ -645,8 +718,13 @@ mod tests {
         ) {
             let end = LINE.len().min(place + removed);
             let line = format!("{}{added}{}", &LINE[..place], &LINE[end..]);
-            if let Some(plain) = WeirLine::plain(&line) {
-                prop_assert_eq!(Some(plain), any_json(&line), "{}", line);
+            let mut layout = Layout::default();
+            WeirLine::plain(LINE, &mut layout);
+            let read = WeirLine::plain(&line, &mut layout);
+            prop_assert_eq!(&read, &plain(&line), "{}", line);
+            if let Some(read) = read {
+                let fields: Fields<'_> = serde_json::from_str(&line).unwrap();
+                prop_assert_eq!(Some(read), WeirLine::of(&fields), "{}", line);
             }
         }
 

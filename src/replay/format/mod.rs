@@ -11,7 +11,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use smallvec::SmallVec;
 
+use self::json::Layout;
 use self::time::common_log;
 use crate::telemetry::Disposition;
 use crate::time::Timestamp;
@@ -103,9 +105,10 @@ impl Format {
             names,
             make: LineMaker {
                 wants,
-                targets: BytesMut::new(),
+                targets: TargetMaker::default(),
             },
             last_time: (Vec::new(), None),
+            layout: Layout::default(),
         }
     }
 }
@@ -131,6 +134,8 @@ pub struct Parser<'n> {
     make: LineMaker,
     /// The last time that was read in the common log format. Most lines have that of the line before.
     last_time: (Vec<u8>, Option<Timestamp>),
+    /// How the lines of Weir before it were made up.
+    layout: Layout,
 }
 
 impl Parser<'_> {
@@ -146,7 +151,7 @@ impl Parser<'_> {
             return Parsed::Malformed("it is not UTF-8");
         };
         let parsed = match self.format {
-            Format::Weir => json::weir(line, self.names, &mut self.make),
+            Format::Weir => json::weir(line, self.names, &mut self.make, &mut self.layout),
             Format::Combined => self.combined(line),
             Format::NginxJson => json::nginx(line, &mut self.make),
             Format::Caddy => json::caddy(line, &mut self.make),
@@ -187,7 +192,10 @@ impl Parser<'_> {
         let mut rest_of = rest.trim_ascii_start().splitn(3, ' ');
         let status = rest_of.next().unwrap_or_default();
         let status = status.parse().map_err(|_| "it has no status")?;
-        let rest = rest_of.nth(1).unwrap_or_default();
+        let rest = match self.make.wants.headers {
+            true => rest_of.nth(1).unwrap_or_default(),
+            false => "",
+        };
         let (referer, rest) = quoted(rest).unwrap_or(("-", ""));
         let (user_agent, _) = quoted(rest).unwrap_or(("-", ""));
         // What was no request of HTTP got an error, and met no limit.
@@ -227,6 +235,9 @@ impl Parser<'_> {
     }
 }
 
+/// Room for most targets without an allocation.
+const TARGET_BYTES: usize = 36;
+
 /// A request, with no more of it than the rules ask for.
 #[derive(Debug)]
 pub struct Line {
@@ -240,14 +251,27 @@ pub struct Line {
     pub client: IpAddr,
     /// The method.
     pub method: Method,
-    /// The path, and the query where it is logged.
-    pub target: PathAndQuery,
+    /// The path, and the query where it is logged. It is here as bytes, which lie beside the rest of
+    /// the line: [`TargetMaker`] makes of it what requests have.
+    pub target: SmallVec<[u8; TARGET_BYTES]>,
     /// The status of the response; none if the client left before.
     pub status: Option<StatusCode>,
     /// What only some rules ask for.
     pub details: Option<Box<Details>>,
     /// What Weir decided at the time.
     pub recorded: Option<Recorded>,
+}
+
+impl Line {
+    /// How much memory it takes, more or less.
+    pub fn bytes(&self) -> usize {
+        let target = if self.target.spilled() {
+            self.target.len()
+        } else {
+            0
+        };
+        size_of::<Self>() + target + self.details.as_deref().map_or(0, Details::bytes)
+    }
 }
 
 /// What only some rules ask for.
@@ -259,6 +283,17 @@ pub struct Details {
     pub account: Option<Box<str>>,
     /// The route that it took at the time.
     pub route: Option<Box<str>>,
+}
+
+impl Details {
+    fn bytes(&self) -> usize {
+        /// What a map takes for each header beside its value.
+        const OF_HEADER: usize = 128;
+        let headers = self.headers.values();
+        let headers: usize = headers.map(|value| OF_HEADER + value.len()).sum();
+        let texts = [&self.account, &self.route].into_iter().flatten();
+        size_of::<Self>() + headers + texts.map(|text| text.len()).sum::<usize>()
+    }
 }
 
 /// Which details are kept of lines.
@@ -358,26 +393,43 @@ struct RawLine<'l> {
     recorded: Option<Recorded>,
 }
 
+/// Makes the targets of requests, one after the other: as long as only one of them is there, they take
+/// the same room.
+#[derive(Debug, Default)]
+pub struct TargetMaker(BytesMut);
+
+impl TargetMaker {
+    /// The target of these bytes; none where HTTP does not allow it.
+    pub fn target(&mut self, parts: &[&[u8]]) -> Option<PathAndQuery> {
+        /// Room for the targets of many lines, so that it is rarely made anew.
+        const ROOM: usize = 1 << 12;
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        if self.0.capacity() < bytes {
+            self.0.reserve(bytes.max(ROOM));
+        }
+        for part in parts {
+            self.0.extend_from_slice(part);
+        }
+        PathAndQuery::from_maybe_shared(self.0.split().freeze()).ok()
+    }
+}
+
 /// Makes lines of their parts.
 #[derive(Debug)]
 struct LineMaker {
     wants: Wants,
-    /// Where targets are, side by side: an allocation for each would cost more than all else here.
-    targets: BytesMut,
+    targets: TargetMaker,
 }
 
 impl LineMaker {
     /// The line with the details that are wanted; none where it is not a request that HTTP allows.
     fn line(&mut self, raw: &RawLine<'_>) -> Option<Line> {
-        let query = raw.query.filter(|query| !query.is_empty());
-        self.targets
-            .reserve(raw.path.len() + 1 + query.map_or(0, str::len));
-        self.targets.extend_from_slice(raw.path.as_bytes());
-        if let Some(query) = query {
-            self.targets.extend_from_slice(b"?");
-            self.targets.extend_from_slice(query.as_bytes());
-        }
-        let target = self.targets.split().freeze();
+        let path = raw.path.as_bytes();
+        let target = match raw.query.filter(|query| !query.is_empty()) {
+            Some(query) => self.targets.target(&[path, b"?", query.as_bytes()]),
+            None => self.targets.target(&[path]),
+        };
+        let target = target?;
         let status = raw.status.filter(|status| *status != LEFT);
         Some(Line {
             at: raw.at,
@@ -385,7 +437,7 @@ impl LineMaker {
             ended: raw.ended,
             client: raw.client.to_canonical(),
             method: Method::from_bytes(raw.method).ok()?,
-            target: PathAndQuery::from_maybe_shared(target).ok()?,
+            target: SmallVec::from_slice(target.as_str().as_bytes()),
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
             details: raw.details(self.wants),
             recorded: raw.recorded,
@@ -424,7 +476,7 @@ impl RawLine<'_> {
 }
 
 /// The path and the query of a request's target.
-fn split_query(target: &str) -> (&str, Option<&str>) {
+pub fn split_query(target: &str) -> (&str, Option<&str>) {
     match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
@@ -452,11 +504,13 @@ fn is_given(text: &str) -> bool {
 /// The text in the next quotes, and what follows them. A backslash escapes a quote.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let (_, inside) = text.split_once('"')?;
-    let mut escaped = false;
-    let end = inside.bytes().position(|byte| {
-        let is_end = byte == b'"' && !escaped;
-        escaped = byte == b'\\' && !escaped;
-        is_end
-    })?;
-    Some((inside.get(..end)?, inside.get(end + 1..)?))
+    let mut end = 0;
+    loop {
+        let rest = inside.as_bytes().get(end..)?;
+        end += memchr::memchr2(b'"', b'\\', rest)?;
+        match inside.as_bytes().get(end)? {
+            b'"' => return Some((inside.get(..end)?, inside.get(end + 1..)?)),
+            _ => end += 2,
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! The times of log lines.
 
-use std::time::Duration;
-
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
@@ -82,21 +80,28 @@ pub(super) fn seconds(text: &str) -> Option<Nanos> {
 
 /// A decimal number of seconds, to the nanosecond.
 fn decimal(text: &str) -> Option<Nanos> {
-    const DIGITS: usize = 9;
+    scaled(text, 9)
+}
+
+/// A decimal number with its point moved to the right by this many digits. Further ones are left out.
+fn scaled(text: &str, digits: usize) -> Option<Nanos> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) {
         return None;
     }
-    let fraction = fraction.get(..DIGITS).unwrap_or(fraction);
-    let scale = 10_u64.pow(u32::try_from(DIGITS - fraction.len()).ok()?);
-    let nanos = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse::<u64>().ok()? * scale
+    let fraction = fraction.get(..digits).unwrap_or(fraction);
+    let scale = |digits| {
+        u32::try_from(digits)
+            .ok()
+            .and_then(|digits| 10_u64.checked_pow(digits))
+    };
+    let nanos = match fraction {
+        "" => 0,
+        fraction => fraction.parse::<u64>().ok()? * scale(digits - fraction.len())?,
     };
     // Microseconds since 1970 are too many seconds for nanoseconds.
-    let whole = whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
+    let whole = whole.parse::<u64>().ok()?.checked_mul(scale(digits)?)?;
     Some(Nanos::new(whole.checked_add(nanos)?))
 }
 
@@ -105,9 +110,9 @@ pub(super) fn nanoseconds(text: &str) -> Option<Nanos> {
     text.parse().ok().map(Nanos::new)
 }
 
-/// A span of this many milliseconds; zero of a number that is none.
-pub(super) fn milliseconds(number: f64) -> Duration {
-    Duration::try_from_secs_f64(number / 1000.0).unwrap_or_default()
+/// A span of this many milliseconds, to the nanosecond.
+pub(super) fn milliseconds(text: &str) -> Option<Nanos> {
+    scaled(text, 6)
 }
 
 #[cfg(test)]
@@ -138,6 +143,22 @@ mod tests {
         assert_eq!(seconds("0.125, 1 : -"), Some(Nanos::new(1_125_000_000)));
         for text in ["-", "", "x", "1e3", "-1", ".5"] {
             assert_eq!(seconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_are_read_to_the_nanosecond() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("9.073", 9_073_000),
+            ("0.000001", 1),
+            ("0.0000019", 1),
+            ("86400000.5", 86_400_000_500_000),
+        ] {
+            assert_eq!(milliseconds(text), Some(Nanos::new(nanos)), "{text}");
+        }
+        for text in ["", ".5", "-1", "1e3", "99999999999999"] {
+            assert_eq!(milliseconds(text), None, "{text}");
         }
     }
 

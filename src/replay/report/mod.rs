@@ -303,8 +303,10 @@ fn limit_report(
     (top, target): (usize, f64),
 ) -> LimitReport {
     let per = limit.limit.per();
-    let subjects = || tally.subjects.values();
-    let mut denied: Vec<_> = subjects().filter(|subject| subject.denied > 0).collect();
+    let mut denied: Vec<_> = tally
+        .subjects()
+        .filter(|subject| subject.denied > 0)
+        .collect();
     denied.sort_by(|one, other| (other.denied, &one.key).cmp(&(one.denied, &other.key)));
     let denied_subjects = denied.len() as u64;
     let prefix = |key: &str| {
@@ -326,7 +328,8 @@ fn limit_report(
         own: limit.limit.quota().map_or(0, |quota| quota.burst().get()),
         gauge,
         levels,
-        needs: subjects()
+        needs: tally
+            .subjects()
             .filter_map(|subject| subject.need.as_ref())
             .collect(),
         target,
@@ -343,7 +346,7 @@ fn limit_report(
         baseline_denied: None,
         newly_denied: tally.newly_denied,
         no_longer_denied: tally.no_longer_denied,
-        subjects: tally.subjects.len() as u64,
+        subjects: tally.subjects().count() as u64,
         denied_subjects,
         first_denied: tally.first.map(shown),
         last_denied: tally.last.map(shown),
