@@ -134,3 +134,104 @@ pub(super) fn millis(moment: Timestamp) -> u64 {
 pub(super) fn moment(millis: u64) -> Timestamp {
     Timestamp::from_nanos(millis.saturating_mul(1_000_000))
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::store::StoreFuture;
+
+    const NOW: Timestamp = Timestamp::from_nanos(5_000_000);
+
+    fn entry(number: usize) -> SharedEntry {
+        SharedEntry {
+            until: 1000 + number as u64,
+            text: number.to_string(),
+        }
+    }
+
+    /// A store of one list, of which another gateway removes the first entry while it is read.
+    #[derive(Default)]
+    struct Lists {
+        version: Mutex<u64>,
+        entries: Mutex<Vec<SharedEntry>>,
+        is_disturbed: Mutex<bool>,
+    }
+
+    impl SharedLists for Lists {
+        fn change(
+            &self,
+            _: &str,
+            add: Vec<SharedEntry>,
+            remove: Vec<String>,
+            _: Timestamp,
+        ) -> StoreFuture<u64> {
+            *self.version.lock() += 1;
+            let mut entries = self.entries.lock();
+            let before = entries.len();
+            entries.retain(|entry| !remove.contains(&entry.text));
+            let removed = before - entries.len();
+            entries.extend(add);
+            entries.sort_unstable();
+            StoreFuture::ready(removed as u64)
+        }
+
+        fn version(&self, _: &str) -> StoreFuture<u64> {
+            StoreFuture::ready(*self.version.lock())
+        }
+
+        fn entries(
+            &self,
+            list: &str,
+            from: u64,
+            skip: usize,
+            count: usize,
+        ) -> StoreFuture<Vec<SharedEntry>> {
+            let found = {
+                let entries = self.entries.lock();
+                let lasting = entries.iter().filter(|entry| entry.until >= from);
+                lasting.skip(skip).take(count).cloned().collect()
+            };
+            if std::mem::take(&mut *self.is_disturbed.lock()) {
+                let first = self.entries.lock()[0].text.clone();
+                drop(self.change(list, Vec::new(), vec![first], NOW));
+            }
+            StoreFuture::ready(found)
+        }
+    }
+
+    #[tokio::test]
+    async fn no_entry_is_missed_when_another_gateway_changes_a_long_list_while_it_is_read() {
+        let lists = Arc::new(Lists::default());
+        let all = (0..AT_ONCE + 2).map(entry).collect();
+        lists.change("", all, Vec::new(), NOW).await.unwrap();
+        let mut list = SharedList::new(Arc::<Lists>::clone(&lists), "");
+        *lists.is_disturbed.lock() = true;
+        assert_eq!(list.look(NOW).await.unwrap(), News::Changed);
+        let expected: Vec<SharedEntry> = (1..AT_ONCE + 2).map(entry).collect();
+        assert_eq!(list.entries(), expected);
+        assert_eq!(list.look(NOW).await.unwrap(), News::Nothing);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_has_lost_a_list_gets_back_what_has_not_ended() {
+        let lists = Arc::new(Lists::default());
+        let mut list = SharedList::new(Arc::<Lists>::clone(&lists), "");
+        assert_eq!(list.look(NOW).await.unwrap(), News::Nothing);
+        let both = vec![entry(0), entry(7)];
+        assert_eq!(list.change(both, Vec::new(), NOW).await.unwrap(), 0);
+        lists.entries.lock().clear();
+        *lists.version.lock() = 0;
+        let later = moment(1005);
+        assert_eq!(list.look(later).await.unwrap(), News::Restored);
+        assert_eq!(*lists.entries.lock(), [entry(7)]);
+        assert_eq!(list.entries(), [entry(7)]);
+        assert_eq!(list.look(later).await.unwrap(), News::Nothing);
+        // What others remove is not given back, as the list is still there.
+        let removed = lists.change("", Vec::new(), vec!["7".to_owned()], later);
+        assert_eq!(removed.await.unwrap(), 1);
+        assert_eq!(list.look(later).await.unwrap(), News::Changed);
+        assert!(list.entries().is_empty() && lists.entries.lock().is_empty());
+    }
+}
