@@ -15,6 +15,10 @@ use crate::support::*;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
+/// Only operators ban here: nobody gets that many strikes.
+const BANS: &str = "bans: {abusers: {per: address, for: 30m, \
+                    strikes: {limits: [Logins], count: 4000, period: 1h}}}";
+
 fn setup(upstream: &Upstream) -> Setup {
     Setup::before(upstream)
         .limits(&[
@@ -23,7 +27,7 @@ fn setup(upstream: &Upstream) -> Setup {
         ])
         .limited_by("Logins, Calls")
         .key("client_address: {trusted_proxies: [127.0.0.1]}")
-        .key("bans: {abusers: {per: address, strikes: {limits: [Logins], count: 4000, period: 1h}, for: 30m}}")
+        .key(BANS)
         .key("account: [header: x-api-key]")
         .key("log: {account: plain}")
         .file("hash.key", "a key that gateways share")

@@ -64,11 +64,12 @@ function aboutSubject(finding) {
   const { limit, subject, name, subjects, text, remedy } = finding;
   const [kind, title] = KINDS[finding.kind] ?? ['warn', finding.kind];
   const isNetwork = subjects > 1;
+  const canExplain = !isNetwork && addressOf(limit, subject);
   const [label, style] = ACTIONS[remedy.action] ?? [];
   const ban = remedy.ban ?? undefined;
   const buttons = [
     label && { label, style, ban, limit, subject, name, action: remedy.action },
-    !isNetwork && addressOf(limit, subject) && { label: 'Explain', limit, subject, action: 'explain' },
+    canExplain && { label: 'Explain', limit, subject, action: 'explain' },
     !isNetwork && { label: 'Manage', limit, subject, name },
   ].filter(Boolean);
   return {

@@ -250,7 +250,7 @@ function override({ limit, subject, title, bucket, suggested }) {
     in_flight: bucket.most * 2,
   };
   const parameters = bucket.most
-    ? [field('Requests in flight', 'in_flight', { type: 'number', min: 1, value: wanted.in_flight })]
+    ? [field('In flight', 'in_flight', { type: 'number', min: 1, value: wanted.in_flight })]
     : [
         field('Burst', 'burst', { type: 'number', min: 1, value: wanted.burst }),
         field('Count', 'count', { type: 'number', min: 1, value: wanted.count }),
