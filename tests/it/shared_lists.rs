@@ -131,5 +131,10 @@ fn what_operators_set_is_not_lost_when_redis_forgets_it() {
     what_operators_set_outlives(&setup, || {
         server.kill();
         server.restart();
+        // Each gateway looks once a second.
+        eventually("both lists are there again", || {
+            let lists = ["EXISTS", "weir::list:overrides", "weir::list:standing-bans"];
+            server.command(&lists).starts_with(":2").then_some(())
+        });
     });
 }
