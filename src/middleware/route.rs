@@ -279,24 +279,18 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let Some(routed) = RequestContext::routed(request.extensions()) else {
             return UpstreamFuture::Unrouted;
         };
         let upstream = routed.upstream;
-        let request = match &routed.route.before_upstream {
-            None => request,
-            Some(action) => {
-                let is_diverted = upstream != routed.route.upstream;
-                match Arc::clone(action).take(request, is_diverted) {
-                    Ok(request) => request,
-                    Err(response) => {
-                        let response = Some(response);
-                        return UpstreamFuture::Answered { response };
-                    }
-                }
-            }
-        };
+        let is_diverted = upstream != routed.route.upstream;
+        if let Some(action) = routed.route.before_upstream.clone()
+            && let Some(response) = action.apply(&mut request, is_diverted)
+        {
+            let response = Some(response);
+            return UpstreamFuture::Answered { response };
+        }
         match self.service(upstream) {
             Some(service) => UpstreamFuture::Routed {
                 future: service.clone().call(request),

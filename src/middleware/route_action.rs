@@ -89,46 +89,48 @@ pub(super) struct RequestAction {
 }
 
 impl RequestAction {
-    /// The request as the upstream gets it, or the response in its place. A request that `is_diverted`
-    /// to another upstream is answered there.
-    pub(super) fn take<B: Body, R>(
+    /// Makes the request what the upstream gets, or returns the response in its place. A request
+    /// that `is_diverted` to another upstream is answered there.
+    pub(super) fn apply<B: Body, R>(
         &self,
-        request: Request<B>,
+        request: &mut Request<B>,
         is_diverted: bool,
-    ) -> Result<Request<B>, Box<Response<ResponseBody<R>>>> {
+    ) -> Option<Box<Response<ResponseBody<R>>>> {
         if let Some(cors) = &self.preflights
-            && let Some(answer) = cors.answer(&request)
+            && let Some(answer) = cors.answer(request)
         {
-            return Err(Box::new(answer));
+            return Some(Box::new(answer));
         }
         match &self.action.answer {
-            Some(answer) if !is_diverted => Err(Box::new(answer.respond(&self.rewritten(request)))),
+            Some(answer) if !is_diverted => {
+                self.rewrite(request);
+                Some(Box::new(answer.respond(request)))
+            }
             _ => {
                 // Headers tell of the path as it was sent.
                 let edits = self.action.request_headers.as_ref();
-                let edits = edits.map(|edits| edits.render(&values(&request)));
-                let mut request = self.rewritten(request);
+                let edits = edits.map(|edits| edits.render(&values(request)));
+                self.rewrite(request);
                 if let Some(edits) = edits {
                     edits.apply_to_request(request.headers_mut());
                 }
-                Ok(request)
+                None
             }
         }
     }
 
-    fn rewritten<B>(&self, mut request: Request<B>) -> Request<B> {
+    fn rewrite<B>(&self, request: &mut Request<B>) {
         let Some(rewrite) = &self.action.rewrite else {
-            return request;
+            return;
         };
         let Some(uri) = rewrite.rewritten(request.uri()) else {
-            return request;
+            return;
         };
         *request.uri_mut() = uri;
         let prefix = rewrite.strip_prefix.as_ref().map(PathPrefix::as_str);
         if let Some(prefix) = prefix.and_then(|prefix| HeaderValue::from_str(prefix).ok()) {
             request.headers_mut().append(FORWARDED_PREFIX, prefix);
         }
-        request
     }
 }
 
@@ -263,10 +265,11 @@ mod tests {
             })),
             ..RouteAction::default()
         });
-        let request = Request::get("/api/x")
+        let mut diverted = Request::get("/api/x")
             .body(Full::<Bytes>::default())
             .unwrap();
-        let diverted = action.take::<_, Full<Bytes>>(request, true).unwrap();
+        let response = action.apply::<_, Full<Bytes>>(&mut diverted, true);
+        assert!(response.is_none());
         assert_eq!(diverted.uri(), "/x");
         assert_eq!(diverted.headers()[FORWARDED_PREFIX], "/api");
     }

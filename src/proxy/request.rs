@@ -51,7 +51,7 @@ pub(super) struct Outbound<B> {
 pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
 
 impl<B> Outbound<B> {
-    /// A request of the gateway's own.
+    /// A request whose head is all of it.
     pub(super) fn without_body(head: request::Parts) -> Self {
         Self {
             head,
@@ -99,26 +99,22 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and moved
     /// from step to step.
     pub(super) fn of(request: Request<B>, checks: Checks) -> Result<Box<Self>, ProxyError> {
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        let mut outbound = Box::new(Self::without_body(head));
+        let head = &mut outbound.head;
         match checks {
-            Checks::Here => check(&head)?,
-            Checks::InFront => debug_assert!(check(&head).is_ok(), "{head:?} is not checked"),
+            Checks::Here => check(head)?,
+            Checks::InFront => debug_assert!(check(head).is_ok(), "{head:?} is not checked"),
         }
-        set_host(&mut head)?;
-        set_fields(&mut head);
-        let upgrade = set_connection(&mut head);
+        set_host(head)?;
+        set_fields(head);
+        outbound.upgrade = set_connection(head);
         let coding = set_framing(&head.method, &mut head.headers, &body);
-        set_target(&mut head);
-        let body = (coding != Coding::Length(0)).then_some((body, coding));
-        Ok(Box::new(Self {
-            head,
-            writer: RequestWriter::new(body),
-            upload: None,
-            upgrade,
-            client: None,
-            replay: None,
-            request_id: None,
-        }))
+        set_target(head);
+        if coding != Coding::Length(0) {
+            outbound.writer = RequestWriter::new(Some((body, coding)));
+        }
+        Ok(outbound)
     }
 }
 
