@@ -20,8 +20,9 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::admin::{Period, Sort, TopQuery, name_or_id};
+use super::admin::{Period, Sort, TopQuery};
 use super::findings::{self, Finding, FindingKind};
+use super::tables::name_or_id;
 use crate::app::{AdminClient, AdminError};
 
 /// How often the gateway is asked.

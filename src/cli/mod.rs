@@ -8,6 +8,7 @@ mod admin;
 mod findings;
 mod live_top;
 mod replay;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,308 @@
+//! What the admin API answered, as tables and lines for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::config::HumanDuration;
+
+/// The subjects, a line each.
+pub(super) fn top_table(answer: &Value) -> String {
+    let heads = [
+        "LIMIT",
+        "SUBJECT",
+        "REQUESTS",
+        "DENIED",
+        "PER SECOND",
+        "USED",
+    ];
+    let rows = rows(answer, "subjects", |subject| {
+        let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
+        [
+            shown(&subject["limit"]),
+            shown(name_or_id(subject)),
+            subject["requests"].to_string(),
+            subject["denied"].to_string(),
+            subject["rate"].to_string(),
+            format!("{used:.0}%"),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no subjects".to_owned(),
+        false => table(heads, 2, &rows),
+    }
+}
+
+/// The name of a subject's account where that is known, and else its id.
+pub(super) fn name_or_id(subject: &Value) -> &Value {
+    match &subject["name"] {
+        Value::Null => &subject["subject"],
+        name => name,
+    }
+}
+
+/// The buckets, a line each.
+pub(super) fn bucket_table(answer: &Value) -> String {
+    let heads = ["SUBJECT", "REMAINING", "BURST", "FULL IN"];
+    let rows = rows(answer, "buckets", |bucket| {
+        let burst = bucket.get("burst").or(bucket.get("most"));
+        [
+            shown(&bucket["subject"]),
+            bucket["remaining"].to_string(),
+            burst.map_or_else(String::new, Value::to_string),
+            bucket["reset_in"].as_f64().map_or_else(String::new, span),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no subjects".to_owned(),
+        false => table(heads, 1, &rows) + more(answer),
+    }
+}
+
+/// The bans, a line each.
+pub(super) fn ban_table(answer: &Value) -> String {
+    let heads = ["BAN", "SUBJECT", "SINCE", "WHY", "ENDS IN"];
+    let rows = rows(answer, "bans", |ban| {
+        [
+            shown(&ban["ban"]),
+            shown(&ban["subject"]),
+            shown(&ban["since"]),
+            why(&ban["why"]),
+            ban["ends_in"].as_f64().map_or("never".to_owned(), span),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no bans".to_owned(),
+        false => table(heads, 4, &rows) + more(answer),
+    }
+}
+
+/// The cause of a ban, in words.
+fn why(cause: &Value) -> String {
+    let by = cause["by"].as_str().unwrap_or_default();
+    if by == "operator" {
+        let comment = match &cause["comment"] {
+            Value::String(comment) => format!(": {}", comment.escape_debug()),
+            _ => String::new(),
+        };
+        return shown(&cause["name"]) + &comment;
+    }
+    let what = match &cause[by] {
+        Value::String(what) => what.escape_debug().to_string(),
+        what => what.to_string(),
+    };
+    format!("{by} {what}, strikes: {}", cause["strikes"])
+}
+
+/// Says that there are others.
+fn more(answer: &Value) -> &'static str {
+    match answer["next"].is_null() {
+        true => "",
+        false => "and others; see --count\n",
+    }
+}
+
+fn span(seconds: f64) -> String {
+    // A duration has no form for parts of a second that is as short.
+    let seconds = Duration::try_from_secs_f64(seconds.ceil());
+    let span = seconds.map(|span| HumanDuration(span).to_string());
+    span.unwrap_or_default()
+}
+
+fn rows<const N: usize>(
+    answer: &Value,
+    items: &str,
+    row: impl Fn(&Value) -> [String; N],
+) -> Vec<[String; N]> {
+    let items = answer[items].as_array();
+    items.into_iter().flatten().map(row).collect()
+}
+
+/// How many overrides an answer is about.
+pub(super) fn total(answer: &Value) -> u64 {
+    answer["total"].as_u64().unwrap_or_default()
+}
+
+/// The overrides, a line each.
+pub(super) fn override_table(answer: &Value) -> String {
+    let none = Vec::new();
+    let overrides = answer["overrides"].as_array().unwrap_or(&none);
+    if overrides.is_empty() {
+        return "no overrides".to_owned();
+    }
+    let rows = overrides.iter().map(|listed| {
+        let number = |name: &str| match &listed[name] {
+            Value::Null => "-".to_owned(),
+            number => number.to_string(),
+        };
+        let in_flight = &listed["in_flight"];
+        let rate = match in_flight.is_null() {
+            true => format!(
+                "{}, {} per {}",
+                number("burst"),
+                number("count"),
+                shown(&listed["period"])
+            ),
+            false => format!("{in_flight} in flight"),
+        };
+        let state = match listed["in_force"].as_bool() {
+            Some(true) => "in force".to_owned(),
+            _ => format!("not: {}", shown(&listed["reason"])),
+        };
+        let by = match listed["origin"].as_str() {
+            Some("file") => "a file".to_owned(),
+            _ => shown(&listed["set_by"]),
+        };
+        [
+            shown(&listed["limit"]),
+            shown(&listed["id"]),
+            rate,
+            shown(&listed["until"]),
+            by,
+            state,
+            shown(&listed["comment"]),
+        ]
+    });
+    let heads = [
+        "LIMIT",
+        "ID",
+        "BURST, RATE",
+        "UNTIL",
+        "SET BY",
+        "STATE",
+        "COMMENT",
+    ];
+    let mut text = table(heads, heads.len(), &rows.collect::<Vec<_>>());
+    let listed = overrides.len() as u64;
+    if total(answer) > listed {
+        let rest = total(answer) - listed;
+        // Writing to a string never fails.
+        let _ = writeln!(
+            text,
+            "... and {rest} more; name a limit, or ask the admin API by pages"
+        );
+    }
+    text
+}
+
+/// A text as a terminal may show it.
+fn shown(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.escape_debug().to_string(),
+        None => "-".to_owned(),
+    }
+}
+
+/// Rows under their heads, of which the first `texts` columns are to the left.
+fn table<const N: usize>(heads: [&str; N], texts: usize, rows: &[[String; N]]) -> String {
+    let mut table = String::new();
+    for row in std::iter::once(&heads.map(str::to_owned)).chain(rows) {
+        let mut line = String::new();
+        for (column, (cell, head)) in row.iter().zip(heads).enumerate() {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            let width = cells.map(|cell| cell.chars().count()).max();
+            let width = width.unwrap_or_default().max(head.len());
+            let gap = if column == 0 { "" } else { "  " };
+            // Writing to a string never fails.
+            let _ = match column < texts {
+                true => write!(line, "{gap}{cell:width$}"),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+/// The members of an object, a line each; of one within it, by its name and theirs.
+pub(super) fn lines(answer: &Value) -> String {
+    let mut text = String::new();
+    write_lines(&mut text, "", answer);
+    text
+}
+
+fn write_lines(text: &mut String, prefix: &str, value: &Value) {
+    let Some(members) = value.as_object() else {
+        return;
+    };
+    for (name, value) in members {
+        // Writing to a string never fails.
+        let _ = match value {
+            Value::Null => Ok(()),
+            Value::Object(_) => {
+                write_lines(text, &format!("{prefix}{name}."), value);
+                Ok(())
+            }
+            Value::String(value) => writeln!(text, "{prefix}{name}: {}", value.escape_debug()),
+            value => writeln!(text, "{prefix}{name}: {value}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_columns_of_the_table_stand_under_each_other() {
+        let subject = |limit: &str, subject: &str, requests: u32, rate: f64| {
+            json!({
+                "limit": limit, "subject": subject, "requests": requests,
+                "denied": 0, "rate": rate, "used": 0.5,
+            })
+        };
+        let subjects = [
+            subject("Logins", "203.0.113.9", 1234, 20.57),
+            subject("SearchesPerAccount", "a\u{1b}[2J", 5, 0.08),
+        ];
+        insta::assert_snapshot!(top_table(&json!({ "subjects": subjects })), @r"
+        LIMIT               SUBJECT      REQUESTS  DENIED  PER SECOND  USED
+        Logins              203.0.113.9      1234       0       20.57   50%
+        SearchesPerAccount  a\u{1b}[2J          5       0        0.08   50%
+        ");
+        assert_eq!(top_table(&json!({ "subjects": [] })), "no subjects");
+    }
+
+    #[test]
+    fn bans_and_buckets_are_lines_with_nothing_that_a_terminal_obeys() {
+        let ban = |subject: &str, ends_in: Value, why: Value| {
+            json!({
+                "ban": "abusers", "subject": subject, "since": "2026-11-22T14:00:00Z",
+                "ends_in": ends_in, "why": why,
+            })
+        };
+        let limit = json!({"by": "limit", "limit": "Logins", "strikes": 10, "offence": 1});
+        let operator = json!({"by": "operator", "name": "alice", "comment": "a\u{1b}[2J"});
+        let bans = [
+            ban("203.0.113.9", json!(5400.2), limit),
+            ban("198.51.100.0/24", Value::Null, operator),
+        ];
+        insta::assert_snapshot!(ban_table(&json!({"bans": bans, "next": null})), @r"
+        BAN      SUBJECT          SINCE                 WHY                        ENDS IN
+        abusers  203.0.113.9      2026-11-22T14:00:00Z  limit Logins, strikes: 10  1h30m1s
+        abusers  198.51.100.0/24  2026-11-22T14:00:00Z  alice: a\u{1b}[2J            never
+        ");
+        let bucket = json!({"subject": "a\nb", "remaining": 3, "burst": 20, "reset_in": 60.0});
+        let buckets = json!({"buckets": [bucket], "next": "more"});
+        insta::assert_snapshot!(bucket_table(&buckets), @r"
+        SUBJECT  REMAINING  BURST  FULL IN
+        a\nb             3     20       1m
+        and others; see --count
+        ");
+        assert_eq!(ban_table(&json!({"bans": []})), "no bans");
+    }
+
+    #[test]
+    fn an_objects_members_are_lines_without_those_that_are_null() {
+        let answer =
+            json!({"limit": "L", "override": {"id": "a\nb", "until": null}, "remaining": 3});
+        assert_eq!(
+            lines(&answer),
+            "limit: L\noverride.id: a\\nb\nremaining: 3\n"
+        );
+    }
+}
