@@ -10,6 +10,8 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
 
+use crate::support::tls::Certificate;
+use crate::support::upstream::{Entrance, text};
 use crate::support::*;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -18,6 +20,11 @@ const PARENT: &str = "00f067aa0ba902b7";
 /// A server that takes what is sent to it, and what it was sent.
 struct Collector(Upstream);
 
+/// The key of a configuration that sends to this collector.
+fn otlp(endpoint: &str, more: &str) -> String {
+    format!("telemetry: {{otlp: {{endpoint: \"{endpoint}\"{more}}}}}")
+}
+
 impl Collector {
     fn start() -> Self {
         Self(Upstream::start())
@@ -25,8 +32,7 @@ impl Collector {
 
     /// The key of a configuration that sends here.
     fn key(&self, more: &str) -> String {
-        let address = self.0.address();
-        format!("telemetry: {{otlp: {{endpoint: \"http://{address}\"{more}}}}}")
+        otlp(&format!("http://{}", self.0.address()), more)
     }
 
     fn received<M: Message + Default>(&self, path: &str) -> Vec<M> {
@@ -175,6 +181,63 @@ fn what_weir_answers_itself_has_no_span_of_an_upstream() {
 }
 
 #[test]
+fn the_time_of_redis_is_a_span_within_the_decision() {
+    let (upstream, collector, redis) =
+        (Upstream::start(), Collector::start(), RedisServer::start());
+    let gateway = Setup::before(&upstream)
+        .key(&collector.key(""))
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key(&format!(
+            "store: {{redis: {{url: \"{}\", timeout: 10s}}}}",
+            redis.url()
+        ))
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    assert_eq!(gateway.send(&traced("/", "01")).status, 200);
+    let spans = collector.trace(TRACE, 4);
+    let named = |name: &str| {
+        let mut found = spans.iter().filter(|span| span.name == name);
+        found.next().expect("a span of this name")
+    };
+    let (decide, store) = (named("decide"), named("store"));
+    assert_eq!(store.parent_span_id, decide.span_id);
+    assert_eq!(store.kind, SpanKind::Client as i32);
+    assert_eq!(attributes(&store.attributes)["db.system.name"], "redis");
+    assert!(store.start_time_unix_nano < store.end_time_unix_nano);
+    assert!(store.end_time_unix_nano <= decide.end_time_unix_nano);
+}
+
+#[test]
+fn spans_go_to_no_collector_by_tls_whose_authority_is_not_trusted() {
+    let upstream = Upstream::start();
+    let certificate = Certificate::of("localhost");
+    let entrance = Entrance::Tls(certificate.server(&["http/1.1"], None));
+    let collector = Collector(Upstream::behind(entrance, |_| text("{}")));
+    let endpoint = format!("https://localhost:{}", collector.0.address().port());
+    let start = |more: &str| {
+        Setup::before(&upstream)
+            .key(&otlp(&endpoint, more))
+            .file("ca.pem", &certificate.certificate)
+            .start()
+    };
+
+    let stranger = start("");
+    assert_eq!(stranger.send(&get("/")).status, 200);
+    eventually("spans that are dropped", || {
+        let dropped = stranger.metric("weir_otlp_spans_dropped_total")?;
+        (dropped >= 2.0).then_some(())
+    });
+    assert_eq!(collector.0.count(), 0);
+
+    let trusting = start(", ca: ca.pem");
+    assert_eq!(trusting.send(&get("/")).status, 200);
+    eventually("spans by TLS", || {
+        (collector.spans().len() == 2).then_some(())
+    });
+}
+
+#[test]
 fn a_trusted_proxy_decides_what_is_sampled_and_other_clients_do_not() {
     let (upstream, collector) = (Upstream::start(), Collector::start());
     let setup = Setup::before(&upstream).key(&collector.key(", sample: 0%"));
@@ -230,9 +293,7 @@ fn a_collector_that_is_away_costs_spans_and_no_request() {
     let address = free.local_addr().unwrap();
     drop(free);
     let mut gateway = Setup::before(&upstream)
-        .key(&format!(
-            "telemetry: {{otlp: {{endpoint: \"http://{address}\"}}}}"
-        ))
+        .key(&otlp(&format!("http://{address}"), ""))
         .start();
     assert_eq!(gateway.statuses(&get("/"), 20), [200; 20]);
     eventually("spans that are dropped", || {
