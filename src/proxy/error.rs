@@ -56,6 +56,12 @@ pub(super) enum ProxyError {
         #[source]
         source: io::Error,
     },
+    #[error("{server} ended the connection before it got to the request")]
+    LeftBehind {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
     #[error("{server} refused the request before processing it")]
     Refused {
         server: Arc<str>,
@@ -118,6 +124,11 @@ impl ProxyError {
         }
     }
 
+    /// Whether the server has not processed the request, and said so.
+    pub(super) fn is_unprocessed(&self) -> bool {
+        matches!(self, Self::LeftBehind { .. } | Self::Refused { .. })
+    }
+
     /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
@@ -126,6 +137,7 @@ impl ProxyError {
             // With TLS 1.3 a server says only now that it wants another certificate.
             ExchangeError::Closed(source) if is_of_tls(&source) => Self::Tls { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
+            ExchangeError::LeftBehind(source) => Self::LeftBehind { server, source },
             ExchangeError::Refused(source) => Self::Refused { server, source },
             ExchangeError::Protocol(source) => Self::Protocol { server, source },
             ExchangeError::Host(_) => Self::Host,
@@ -221,7 +233,7 @@ impl ProxyError {
                 "bad_response",
                 "The upstream server sent no valid response.",
             ),
-            Self::Refused { .. } => (
+            Self::LeftBehind { .. } | Self::Refused { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "refused",
                 "The upstream server takes no more requests at the moment.",

@@ -59,7 +59,10 @@ pub(super) enum ExchangeError {
     /// The server closed the connection in the middle of the response's head.
     #[error("the connection was closed in the middle of a head")]
     BrokenOff(#[source] io::Error),
-    /// The server says that it has not processed the request.
+    /// The connection ended in order before the server got to the request.
+    #[error("the connection ended before the request")]
+    LeftBehind(#[source] io::Error),
+    /// The server says that it has not processed the request, and does not go away in order.
     #[error("the request was refused")]
     Refused(#[source] io::Error),
     /// What the server sent is not HTTP/2.

@@ -146,7 +146,7 @@ impl Upstream {
             arrived,
             tried: Tried::new(),
             reuse: true,
-            refused_until: None,
+            resent_until: None,
             pause: RECONNECT_PAUSE.0,
         };
         Box::pin(attempts.run(picked, exchanged)).await
@@ -165,9 +165,9 @@ struct Attempts<'u, B> {
     tried: Tried,
     /// Whether it may go out on a kept-alive connection, as none turned out to be closed.
     reuse: bool,
-    /// Until when it is sent again if servers refuse it; none before the first one did.
-    refused_until: Option<Instant>,
-    /// How long it waits when it is refused again.
+    /// Until when it is sent again if servers leave it behind; none before the first one did.
+    resent_until: Option<Instant>,
+    /// How long it waits when it is left behind again.
     pause: Duration,
 }
 
@@ -209,8 +209,8 @@ where
                 self.reuse = false;
                 continue;
             }
-            if self.is_refused(&exchanged) {
-                picked = self.after_refusal(picked).await;
+            if self.is_left_behind(&exchanged) {
+                picked = self.next_after_left_behind(picked).await;
                 continue;
             }
             let next = match self.may_retry(&mut picked, &exchanged) {
@@ -245,28 +245,36 @@ where
     fn is_stale(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
         match exchanged {
             Err(ProxyError::Closed { .. }) => self.repeatable || !self.outbound.has_begun(),
-            Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
-            _ => false,
+            Err(error) => error.is_unprocessed() && self.outbound.can_restart(),
+            Ok(_) => false,
         }
     }
 
-    /// Whether a server has not processed the request, so that it is as good as not sent.
-    fn is_refused(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
-        let is_refused = matches!(exchanged, Err(ProxyError::Refused { .. }));
+    /// Whether a server has ended the connection in order before it got to the request, which is as
+    /// good as not sent.
+    fn is_left_behind(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
+        let is_left_behind = matches!(exchanged, Err(ProxyError::LeftBehind { .. }));
         let is_late = |until| Instant::now() + self.pause >= until;
-        is_refused && self.outbound.can_restart() && !self.refused_until.is_some_and(is_late)
+        is_left_behind && self.outbound.can_restart() && !self.resent_until.is_some_and(is_late)
     }
 
-    /// The server to which such a request goes, another one if there is one. A server that has too
-    /// much to do gets a moment, and one that goes away may leave the request behind several times.
-    async fn after_refusal(&mut self, picked: Picked<'u>) -> Picked<'u> {
+    /// The server to which such a request goes, another one if there is one that it was not sent
+    /// to. A server that ends each connection after so many requests may leave one behind several
+    /// times.
+    async fn next_after_left_behind(&mut self, mut picked: Picked<'u>) -> Picked<'u> {
         let until = Instant::now() + self.upstream.timeouts.connect;
-        self.refused_until.get_or_insert(until);
+        self.resent_until.get_or_insert(until);
         sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
         self.pause = RECONNECT_PAUSE.1.min(2 * self.pause);
-        let endpoints = &self.upstream.endpoints;
-        let other = endpoints.pick(self.key, &[picked.place], Instant::now());
-        other.unwrap_or(picked)
+        let mut not = self.tried.clone();
+        not.push(picked.place);
+        let other = self.upstream.endpoints.pick(self.key, &not, Instant::now());
+        self.log_sent_again(&picked, other.as_ref().unwrap_or(&picked));
+        let Some(other) = other else {
+            return picked;
+        };
+        picked.in_flight.settle();
+        other
     }
 
     /// Whether what became of a request is a reason to send it again, it is safe, and there is a
@@ -282,16 +290,22 @@ where
                 None => picked.in_flight.settle(),
             }
         }
-        let retries = self.upstream.retries.as_ref().filter(|_| self.repeatable)?;
+        let retries = self.upstream.retries.as_ref()?;
         let is_reason = match exchanged {
+            Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
+            _ if !self.repeatable => false,
             Ok(exchanged) => retries.on_status.contains(exchanged.status()),
             Err(ProxyError::Closed { .. } | ProxyError::BrokenOff { .. }) => retries.on_closed,
             Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
             Err(_) => false,
         };
-        // A server that closes a connection may be restarting.
-        let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
-        let may_return = is_closed && self.tried.is_empty();
+        // A server that closes a connection may be restarting, and one that refuses a request may
+        // take it by another connection.
+        let may_come_back = matches!(
+            exchanged,
+            Err(ProxyError::Closed { .. } | ProxyError::Refused { .. })
+        );
+        let may_return = may_come_back && self.tried.is_empty();
         self.tried.push(picked.place);
         let has_other = self.tried.len() < self.upstream.endpoints.len();
         (is_reason && (has_other || may_return)).then_some(may_return)
@@ -311,16 +325,20 @@ where
             next => next,
         };
         let next = next?;
+        self.log_sent_again(picked, &next);
+        permit.used();
+        Some((next, permit))
+    }
+
+    fn log_sent_again(&self, picked: &Picked<'u>, next: &Picked<'u>) {
         let request_id = self.outbound.request_id.as_deref();
         tracing::debug!(
-            upstream = &*upstream.name,
+            upstream = &*self.upstream.name,
             server = &**picked.endpoint.server().name(),
             next = &**next.endpoint.server().name(),
             request_id = request_id.map(RequestId::text),
             "request sent again"
         );
-        permit.used();
-        Some((next, permit))
     }
 
     async fn exchange(

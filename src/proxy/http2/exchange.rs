@@ -47,9 +47,9 @@ where
     let response = poll_fn(|cx| {
         if let Poll::Ready(response) = response.as_mut().poll(cx) {
             return Poll::Ready(response.map_err(|error| {
-                let refused = error.message().is_some();
-                let error = from_hyper(error.into_error(), refused, upload);
-                if matches!(error, ExchangeError::Refused(_)) {
+                let is_unsent = error.message().is_some();
+                let error = from_hyper(error.into_error(), is_unsent, upload);
+                if let ExchangeError::LeftBehind(_) | ExchangeError::Refused(_) = error {
                     slot.retire();
                 }
                 error
@@ -101,13 +101,16 @@ fn request(head: &request::Parts, is_secure: bool) -> Result<Request<()>, Exchan
     Ok(request)
 }
 
-/// Why there is no response. A stream that was `refused` was not processed (RFC 9113 section 8.7).
-fn from_hyper<B>(error: hyper::Error, refused: bool, upload: &Upload<B>) -> ExchangeError {
+/// Why there is no response to a request, which may not have been sent.
+fn from_hyper<B>(error: hyper::Error, is_unsent: bool, upload: &Upload<B>) -> ExchangeError {
     if let Some(error) = upload.take_error() {
         return ExchangeError::RequestBody(error);
     }
     let cause = error.source().and_then(|cause| cause.downcast_ref());
-    if refused || cause.is_some_and(is_refusal) {
+    if is_unsent || cause.is_some_and(is_left_behind) {
+        return ExchangeError::LeftBehind(io::Error::other(error));
+    }
+    if cause.is_some_and(is_refusal) {
         return ExchangeError::Refused(io::Error::other(error));
     }
     match cause {
@@ -116,8 +119,14 @@ fn from_hyper<B>(error: hyper::Error, refused: bool, upload: &Upload<B>) -> Exch
     }
 }
 
-/// Whether the server has not processed the request: it says so, or goes away and names an earlier
-/// stream as the last one (RFC 9113 section 6.8).
+/// Whether the server goes away in order, and names an earlier stream as the last one that it
+/// processes (RFC 9113 section 6.8).
+fn is_left_behind(error: &h2::Error) -> bool {
+    error.is_remote() && error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
+}
+
+/// Whether the server has not processed the request: it says so, or goes away because of an error
+/// (RFC 9113 section 8.7).
 fn is_refusal(error: &h2::Error) -> bool {
     let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
     error.is_remote() && (is_refused || error.is_go_away())

@@ -10,6 +10,7 @@ use super::support::*;
 use crate::proxy::{Protocol, Proxy, Server, UpstreamSettings};
 
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -176,9 +177,9 @@ async fn a_refused_request_is_sent_again_with_its_body() {
 async fn a_request_that_was_never_processed_does_not_fail_while_connections_come_and_go() {
     let (proxy, listener) = upstream().await;
     let response = begin(&proxy, post("again"));
-    for _ in 0..3 {
+    for _ in 0..5 {
         let mut peer = accept(&listener).await;
-        call(&mut peer).await.1.send_reset(Reason::REFUSED_STREAM);
+        peer.abrupt_shutdown(Reason::NO_ERROR);
         serve(peer);
     }
     let mut peer = accept(&listener).await;
@@ -190,11 +191,39 @@ async fn a_request_that_was_never_processed_does_not_fail_while_connections_come
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_everything_is_not_asked_for_ever() {
-    let (listener, server) = listen().await;
-    let mut settings = http2_settings(server);
-    settings.timeouts.connect = Duration::from_millis(200);
+async fn a_request_that_was_left_behind_does_not_go_back_to_a_server_that_did_not_answer_it() {
+    let (listeners, servers): (Vec<_>, Vec<_>) =
+        [listen().await, listen().await].into_iter().unzip();
+    let mut settings = settings(&[]);
+    let http2 = |server| Server::from(server).with_protocol(Protocol::Http2);
+    settings.servers = servers.into_iter().map(http2).collect();
+    settings.timeouts.response = Duration::from_secs(2);
     let proxy = proxy(settings);
+    let silent = Arc::new(OnceLock::new());
+    for (place, listener) in listeners.into_iter().enumerate() {
+        let silent = Arc::clone(&silent);
+        tokio::spawn(async move {
+            let mut is_first = true;
+            loop {
+                let mut peer = accept(&listener).await;
+                if *silent.get_or_init(|| place) == place {
+                    serve(peer);
+                } else if std::mem::take(&mut is_first) {
+                    peer.abrupt_shutdown(Reason::NO_ERROR);
+                    serve(peer);
+                } else {
+                    ok(&mut call(&mut peer).await.1);
+                    serve(peer);
+                }
+            }
+        });
+    }
+    assert_eq!(begin(&proxy, get("/")).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_everything_is_not_asked_for_ever() {
+    let (proxy, listener) = upstream().await;
     let asked = tokio::spawn(async move {
         let mut asked = 0;
         let refused = async {
@@ -207,11 +236,11 @@ async fn a_server_that_refuses_everything_is_not_asked_for_ever() {
         };
         tokio::select! {
             () = refused => {}
-            response = begin(&proxy, get("/")) => assert_eq!(response.unwrap().status(), 503),
+            response = begin(&proxy, post("x")) => assert_eq!(response.unwrap().status(), 503),
         }
         asked
     });
-    assert!(asked.await.unwrap() > 1);
+    assert_eq!(asked.await.unwrap(), 2);
 }
 
 #[tokio::test]
