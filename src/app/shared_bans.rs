@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use super::shared_list::{FOR_GOOD, News, SharedList, millis, moment};
+use super::shared_list::{FOR_GOOD, ListChange, SharedList, millis, moment};
 use crate::middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
 use crate::rules::{Banned, StandingBans};
 use crate::store::{SharedEntry, SharedLists, StoreError};
@@ -223,9 +223,9 @@ impl SharedBans {
         };
         let mut list = lists.standing.lock().await;
         match list.look(self.clock.now()).await? {
-            News::Nothing => {}
-            News::Changed => self.put_in_force(standing_in(&list)),
-            News::Restored => {
+            ListChange::Nothing => {}
+            ListChange::Changed => self.put_in_force(standing_in(&list)),
+            ListChange::Restored => {
                 let bans = list.entries().len();
                 tracing::warn!(
                     bans,

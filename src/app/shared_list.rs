@@ -23,7 +23,7 @@ pub(super) struct SharedList {
 
 /// What has become of a list since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum ListChange {
     Nothing,
     /// Another gateway has changed it.
     Changed,
@@ -48,25 +48,25 @@ impl SharedList {
     }
 
     /// Learns what other gateways have changed.
-    pub(super) async fn look(&mut self, now: Timestamp) -> Result<News, StoreError> {
+    pub(super) async fn look(&mut self, now: Timestamp) -> Result<ListChange, StoreError> {
         let version = self.lists.version(self.name).await?;
         if self.version == Some(version) {
-            return Ok(News::Nothing);
+            return Ok(ListChange::Nothing);
         }
         let lasting = self.entries.iter().filter(|entry| lasts(entry, now));
         let lasting: Vec<SharedEntry> = lasting.cloned().collect();
         // No gateway deletes a list, be it empty.
         if version == 0 && !lasting.is_empty() {
             self.change(lasting, Vec::new(), now).await?;
-            return Ok(News::Restored);
+            return Ok(ListChange::Restored);
         }
         let (version, entries) = self.read(version, now).await?;
         self.version = Some(version);
         let is_same = entries == self.entries;
         self.entries = entries;
         Ok(match is_same {
-            true => News::Nothing,
-            false => News::Changed,
+            true => ListChange::Nothing,
+            false => ListChange::Changed,
         })
     }
 
@@ -208,30 +208,30 @@ mod tests {
         lists.change("", all, Vec::new(), NOW).await.unwrap();
         let mut list = SharedList::new(Arc::<Lists>::clone(&lists), "");
         *lists.is_disturbed.lock() = true;
-        assert_eq!(list.look(NOW).await.unwrap(), News::Changed);
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
         let expected: Vec<SharedEntry> = (1..AT_ONCE + 2).map(entry).collect();
         assert_eq!(list.entries(), expected);
-        assert_eq!(list.look(NOW).await.unwrap(), News::Nothing);
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Nothing);
     }
 
     #[tokio::test]
     async fn a_store_that_has_lost_a_list_gets_back_what_has_not_ended() {
         let lists = Arc::new(Lists::default());
         let mut list = SharedList::new(Arc::<Lists>::clone(&lists), "");
-        assert_eq!(list.look(NOW).await.unwrap(), News::Nothing);
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Nothing);
         let both = vec![entry(0), entry(7)];
         assert_eq!(list.change(both, Vec::new(), NOW).await.unwrap(), 0);
         lists.entries.lock().clear();
         *lists.version.lock() = 0;
         let later = moment(1005);
-        assert_eq!(list.look(later).await.unwrap(), News::Restored);
+        assert_eq!(list.look(later).await.unwrap(), ListChange::Restored);
         assert_eq!(*lists.entries.lock(), [entry(7)]);
         assert_eq!(list.entries(), [entry(7)]);
-        assert_eq!(list.look(later).await.unwrap(), News::Nothing);
+        assert_eq!(list.look(later).await.unwrap(), ListChange::Nothing);
         // What others remove is not given back, as the list is still there.
         let removed = lists.change("", Vec::new(), vec!["7".to_owned()], later);
         assert_eq!(removed.await.unwrap(), 1);
-        assert_eq!(list.look(later).await.unwrap(), News::Changed);
+        assert_eq!(list.look(later).await.unwrap(), ListChange::Changed);
         assert!(list.entries().is_empty() && lists.entries.lock().is_empty());
     }
 }

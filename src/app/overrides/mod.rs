@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use self::file::{FileError, OverridesFile};
-use super::shared_list::{FOR_GOOD, News, SharedList, millis};
+use super::shared_list::{FOR_GOOD, ListChange, SharedList, millis};
 use crate::config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
 use crate::store::{SharedEntry, SharedLists, StoreError};
 use crate::time::{Clock, Timestamp};
@@ -351,9 +351,9 @@ impl OverrideKeeper {
             return Ok(());
         };
         match list.look(self.clock.now()).await? {
-            News::Nothing => {}
-            News::Changed => target.set_overrides(self.known()),
-            News::Restored => {
+            ListChange::Nothing => {}
+            ListChange::Changed => target.set_overrides(self.known()),
+            ListChange::Restored => {
                 let overrides = list.entries().len();
                 tracing::warn!(
                     overrides,

@@ -81,24 +81,24 @@ impl Dialer {
     pub(super) async fn open(&mut self, address: &Address) -> Result<Socket, RedisError> {
         let socket = self.dial(address).await?;
         let heard = Vec::new();
-        let loan = Arc::new(Mutex::new(Some(Loan { socket, heard })));
+        let lent = Arc::new(Mutex::new(Some(LentSocket { socket, heard })));
         let login = self.login().await?;
         let config = AsyncConnectionConfig::new();
-        let lent = SharedSocket(Arc::clone(&loan));
-        let logged_in = MultiplexedConnection::new_with_config(&login, lent, config).await;
+        let shared = SharedSocket(Arc::clone(&lent));
+        let logged_in = MultiplexedConnection::new_with_config(&login, shared, config).await;
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
         let failure = logged_in.map(drop).err();
-        let loan = loan.lock().take();
-        let Some(mut loan) = loan else {
+        let lent = lent.lock().take();
+        let Some(mut lent) = lent else {
             return Err(not_connected().into());
         };
-        if failure.as_ref().is_some_and(RedisError::is_io_error) && loan.heard.is_empty() {
+        if failure.as_ref().is_some_and(RedisError::is_io_error) && lent.heard.is_empty() {
             // It is closed: what came before that is there already.
-            let _ = loan.socket.read_buf(&mut loan.heard).await;
+            let _ = lent.socket.read_buf(&mut lent.heard).await;
         }
-        match loan.refusal().or(failure) {
+        match lent.refusal().or(failure) {
             Some(error) => Err(error),
-            None => Ok(loan.socket),
+            None => Ok(lent.socket),
         }
     }
 
@@ -207,12 +207,12 @@ fn not_connected() -> io::Error {
 const REFUSALS: [&[u8]; 2] = [b"-DENIED ", b"-ERR max number of clients"];
 
 /// A socket, and what was read from it first.
-struct Loan {
+struct LentSocket {
     socket: Socket,
     heard: Vec<u8>,
 }
 
-impl Loan {
+impl LentSocket {
     /// Why the server lets nobody in, if it has said so. The crate takes it for the answer to a
     /// command that it can go without.
     fn refusal(&self) -> Option<RedisError> {
@@ -224,7 +224,7 @@ impl Loan {
 }
 
 /// A socket that is lent to the crate's connection, and taken back from it.
-struct SharedSocket(Arc<Mutex<Option<Loan>>>);
+struct SharedSocket(Arc<Mutex<Option<LentSocket>>>);
 
 impl SharedSocket {
     fn poll<T>(
@@ -232,7 +232,7 @@ impl SharedSocket {
         act: impl FnOnce(Pin<&mut Socket>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         match self.0.lock().as_mut() {
-            Some(loan) => act(Pin::new(&mut loan.socket)),
+            Some(lent) => act(Pin::new(&mut lent.socket)),
             None => Poll::Ready(Err(not_connected())),
         }
     }
@@ -246,9 +246,9 @@ impl AsyncRead for SharedSocket {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = self.poll(|socket| socket.poll_read(cx, buffer));
-        if let Some(loan) = self.0.lock().as_mut().filter(|loan| loan.heard.is_empty()) {
+        if let Some(lent) = self.0.lock().as_mut().filter(|lent| lent.heard.is_empty()) {
             let heard = buffer.filled().get(before..).unwrap_or_default();
-            loan.heard.extend_from_slice(heard);
+            lent.heard.extend_from_slice(heard);
         }
         read
     }
