@@ -136,7 +136,7 @@ pub(super) fn moment(millis: u64) -> Timestamp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
@@ -153,10 +153,17 @@ mod tests {
 
     /// A store of one list, of which another gateway removes the first entry while it is read.
     #[derive(Default)]
-    struct Lists {
+    pub(in crate::app) struct Lists {
         version: Mutex<u64>,
         entries: Mutex<Vec<SharedEntry>>,
         is_disturbed: Mutex<bool>,
+        /// Why it refuses changes, if it does.
+        pub(in crate::app) change_fails: Mutex<Option<fn() -> StoreError>>,
+    }
+
+    /// As Redis says that its user has no right to a command.
+    pub(in crate::app) fn is_forbidden() -> StoreError {
+        StoreError::Forbidden("NOPERM".into())
     }
 
     impl SharedLists for Lists {
@@ -165,12 +172,15 @@ mod tests {
             _: &str,
             add: Vec<SharedEntry>,
             remove: Vec<String>,
-            _: Timestamp,
+            now: Timestamp,
         ) -> StoreFuture<u64> {
+            if let Some(why) = *self.change_fails.lock() {
+                return StoreFuture::failed(why());
+            }
             *self.version.lock() += 1;
             let mut entries = self.entries.lock();
             let before = entries.len();
-            entries.retain(|entry| !remove.contains(&entry.text));
+            entries.retain(|entry| lasts(entry, now) && !remove.contains(&entry.text));
             let removed = before - entries.len();
             entries.extend(add);
             entries.sort_unstable();

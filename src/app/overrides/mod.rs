@@ -335,13 +335,13 @@ impl OverrideKeeper {
     }
 
     async fn poll(&mut self, target: &impl OverrideTarget) {
-        let looked = match self.look(target).await {
-            Ok(()) => self.remove_ended(target).await,
-            error => error,
-        };
-        match looked {
-            Ok(()) => self.can_read(),
-            Err(error) => self.cannot_read(&error),
+        if let Err(error) = self.look(target).await {
+            return self.cannot_read(&error);
+        }
+        self.can_read();
+        // A user who may read may have no right to change anything.
+        if let Err(error) = self.remove_ended(target).await {
+            tracing::debug!(%error, "overrides that have ended are left for others to remove");
         }
     }
 
@@ -528,7 +528,98 @@ impl OverrideKeeper {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
+    use super::super::shared_list::tests::{Lists, is_forbidden};
     use super::*;
+    use crate::time::{ManualClock, Nanos};
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000_000);
+
+    /// A configuration that remembers what it was told.
+    #[derive(Default)]
+    struct Target {
+        in_force: Mutex<Vec<KeptOverride>>,
+        ended: Mutex<Vec<String>>,
+    }
+
+    impl OverrideTarget for Target {
+        fn set_overrides(&self, overrides: Vec<KeptOverride>) {
+            *self.in_force.lock() = overrides;
+        }
+
+        fn check_overrides(&self, overrides: &[ApiOverride]) -> Vec<OverrideCheck> {
+            overrides.iter().map(|_| Ok(Vec::new())).collect()
+        }
+
+        fn logged_id(&self, _: &str, id: &str) -> String {
+            self.ended.lock().push(id.to_owned());
+            id.to_owned()
+        }
+    }
+
+    impl Target {
+        fn ids(&self) -> Vec<String> {
+            let in_force = self.in_force.lock();
+            in_force
+                .iter()
+                .map(|kept| kept.written.id.clone())
+                .collect()
+        }
+    }
+
+    fn keeper(lists: &Arc<Lists>, clock: &ManualClock) -> OverrideKeeper {
+        OverrideKeeper {
+            list: Some(SharedList::new(Arc::<Lists>::clone(lists), LIST)),
+            clock: Arc::new(clock.clone()),
+            changes: mpsc::channel(1).1,
+            trouble: None,
+            pause: POLL_INTERVAL,
+        }
+    }
+
+    /// An override that ends so many seconds after `NOW`, if it ends.
+    fn lasting(id: &str, seconds: Option<u64>) -> KeptOverride {
+        let mut parameters = Map::new();
+        if let Some(seconds) = seconds {
+            let until = NOW + Nanos::from_secs(seconds);
+            parameters.insert("until".to_owned(), json!(Until(until).to_string()));
+        }
+        KeptOverride {
+            written: ApiOverride {
+                limit: "L".to_owned(),
+                id: id.to_owned(),
+                parameters,
+            },
+            set_by: "alice".to_owned(),
+            set_at: "2001-09-09T01:46:40Z".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_may_not_remove_what_ended_is_not_late_to_learn_what_others_set() {
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let target = Target::default();
+        let mut other = SharedList::new(Arc::<Lists>::clone(&lists), LIST);
+        let short = vec![lasting("short", Some(1)).entry()];
+        other.change(short, Vec::new(), NOW).await.unwrap();
+        let mut keeper = keeper(&lists, &clock);
+        assert_eq!(keeper.first().await.len(), 1);
+
+        *lists.change_fails.lock() = Some(is_forbidden);
+        clock.advance(Duration::from_secs(2));
+        keeper.poll(&target).await;
+        assert_eq!(
+            (keeper.pause, keeper.trouble.as_deref()),
+            (POLL_INTERVAL, None)
+        );
+        *lists.change_fails.lock() = None;
+        let long = vec![lasting("long", None).entry()];
+        other.change(long, Vec::new(), clock.now()).await.unwrap();
+        *lists.change_fails.lock() = Some(is_forbidden);
+        keeper.poll(&target).await;
+        assert_eq!(target.ids(), ["long"]);
+    }
 
     #[test]
     fn an_override_is_read_as_it_was_written() {
