@@ -58,7 +58,7 @@ const KEEP_FOR: Duration = Duration::from_secs(120);
 /// of the one in its place one after the other.
 const GONE_FOR: Duration = Duration::from_secs(10);
 
-/// How many nodes are asked when one names such a node.
+/// How many nodes have to name such a node before the map of the last one is taken.
 const OPINIONS: usize = 3;
 
 /// The nodes of a Cluster.
@@ -192,7 +192,8 @@ impl Cluster {
     }
 
     /// Asks the nodes, one after the other, until one tells the map. One that names a node which was
-    /// replaced may not have heard of that, so its map counts only if others say the same.
+    /// replaced may not have heard of that, so its map is taken only if no other of those that are
+    /// asked tells one without such a node.
     async fn learn(&self) {
         let topology = self.topology();
         let mut nodes: Vec<_> = topology.nodes.iter().collect();
