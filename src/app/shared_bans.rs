@@ -332,7 +332,7 @@ impl SharedBans {
             if u64::from(polls) % per_repeat == per_repeat - 1 {
                 let own = self.known.list(self.clock.now());
                 let _ = self.add_begun(&**lists, &own).await;
-                self.put_in_force(self.standing());
+                self.drop_ended().await;
             }
             polls = polls.wrapping_add(1);
             let told = self.tell(&**lists).await;
@@ -366,6 +366,15 @@ impl SharedBans {
         Ok(())
     }
 
+    /// Keeps no standing bans that have ended. The list stands still meanwhile: a ban that another
+    /// thread puts in force between the two steps would be lost.
+    async fn drop_ended(&self) {
+        if let Some(lists) = &self.lists {
+            let _unchanged = lists.standing.lock().await;
+            self.put_in_force(self.standing());
+        }
+    }
+
     fn put_in_force(&self, mut standing: Vec<StandingBan>) {
         standing.sort_by(|one, other| (&one.ban, &one.of).cmp(&(&other.ban, &other.of)));
         let mut bans = StandingBans::default();
@@ -390,4 +399,44 @@ fn standing_in(list: &SharedList) -> Vec<StandingBan> {
 /// Its keys are names of fields, so it can always be written.
 fn json(entry: &impl Serialize) -> String {
     serde_json::to_string(entry).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::super::shared_list::tests::Lists;
+    use super::*;
+    use crate::time::ManualClock;
+
+    #[tokio::test]
+    async fn a_ban_that_is_set_while_ended_ones_are_dropped_is_not_lost() {
+        let store = Arc::new(Lists::default());
+        let clock = Arc::new(ManualClock::at(moment(1000)));
+        let bans = SharedBans::new(KnownBans::default(), clock, Some(store.clone()));
+        let banned = Banned::Subject("203.0.113.9".to_owned());
+        let standing = StandingBan {
+            ban: "Abuse".to_owned(),
+            of: "203.0.113.9".to_owned(),
+            is_network: false,
+            since: 1000,
+            until: None,
+            by: "alice".to_owned(),
+            comment: None,
+        };
+        *store.change_waits.lock() = true;
+        let mut change = pin!(bans.change("Abuse", &banned, Some(standing.clone())));
+        assert!(change.as_mut().now_or_never().is_none());
+        let mut drop_ended = pin!(bans.drop_ended());
+        assert!(
+            drop_ended.as_mut().now_or_never().is_none(),
+            "the bans before the change were put in force"
+        );
+        store.go_on.notify_one();
+        change.await.unwrap();
+        drop_ended.await;
+        assert_eq!(bans.standing(), [standing]);
+    }
 }

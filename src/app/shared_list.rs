@@ -138,6 +138,7 @@ pub(super) fn moment(millis: u64) -> Timestamp {
 #[cfg(test)]
 pub(super) mod tests {
     use parking_lot::Mutex;
+    use tokio::sync::Notify;
 
     use super::*;
     use crate::store::StoreFuture;
@@ -159,6 +160,9 @@ pub(super) mod tests {
         is_disturbed: Mutex<bool>,
         /// Why it refuses changes, if it does.
         pub(in crate::app) change_fails: Mutex<Option<fn() -> StoreError>>,
+        /// Whether the answer to a change comes only when it is told to go on.
+        pub(in crate::app) change_waits: Mutex<bool>,
+        pub(in crate::app) go_on: Arc<Notify>,
     }
 
     /// As Redis says that its user has no right to a command.
@@ -184,6 +188,13 @@ pub(super) mod tests {
             let removed = before - entries.len();
             entries.extend(add);
             entries.sort_unstable();
+            if *self.change_waits.lock() {
+                let go_on = Arc::clone(&self.go_on);
+                return StoreFuture::waiting(async move {
+                    go_on.notified().await;
+                    Ok(removed as u64)
+                });
+            }
             StoreFuture::ready(removed as u64)
         }
 
