@@ -35,6 +35,26 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How long a request in flight is counted without a word from its gateway.
     pub lease: Duration,
+    pub(super) cluster_times: ClusterTimes,
+}
+
+/// How long a Redis Cluster may take to say which node serves what.
+#[derive(Clone, Copy)]
+pub(super) struct ClusterTimes {
+    /// How long one node may take to tell the map.
+    pub(super) map_answer: Duration,
+    /// How long after a node that was out of reach has been replaced others may still name it: they
+    /// learn of the one in its place one after the other.
+    pub(super) gone_for: Duration,
+}
+
+impl Default for ClusterTimes {
+    fn default() -> Self {
+        Self {
+            map_answer: Duration::from_millis(250),
+            gone_for: Duration::from_secs(10),
+        }
+    }
 }
 
 /// How many servers there are, and how they are found.
@@ -119,6 +139,7 @@ impl RedisSettings {
             clock: DecisionClock::new(ClockSource::Local),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
+            cluster_times: ClusterTimes::default(),
         }
     }
 

@@ -45,18 +45,11 @@ const LEARN_PAUSE: Duration = Duration::from_millis(50);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_millis(150);
 
-/// How long one node may take to tell the map.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
-
 /// How long one that is not connected yet may take.
 const SEED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a node without slots is kept after a redirection to it: slots may be on their way.
 const KEEP_FOR: Duration = Duration::from_secs(120);
-
-/// How long after a node that was out of reach has been replaced others may still name it: they learn
-/// of the one in its place one after the other.
-const GONE_FOR: Duration = Duration::from_secs(10);
 
 /// How many nodes have to name such a node before the map of the last one is taken.
 const OPINIONS: usize = 3;
@@ -198,6 +191,7 @@ impl Cluster {
         let topology = self.topology();
         let mut nodes: Vec<_> = topology.nodes.iter().collect();
         nodes.shuffle(&mut rand::rng());
+        let answer_timeout = self.settings.cluster_times.map_answer;
         let mut opinions = Vec::new();
         for node in nodes {
             // One that is given up may be cut off from the others, and know nothing new.
@@ -205,7 +199,7 @@ impl Cluster {
                 continue;
             };
             let asked = ask_slots(&session.connection, &node.member.address);
-            if let Ok(Ok(ranges)) = time::timeout(ANSWER_TIMEOUT, asked).await {
+            if let Ok(Ok(ranges)) = time::timeout(answer_timeout, asked).await {
                 if !self.names_gone_node(&ranges) {
                     return self.adopt(&ranges);
                 }
@@ -233,8 +227,9 @@ impl Cluster {
     }
 
     fn names_gone_node(&self, ranges: &[SlotRange]) -> bool {
+        let gone_for = self.settings.cluster_times.gone_for;
         let mut gone = self.gone.lock();
-        gone.retain(|_, since| since.elapsed() < GONE_FOR);
+        gone.retain(|_, since| since.elapsed() < gone_for);
         ranges.iter().any(|range| gone.contains_key(&range.primary))
     }
 

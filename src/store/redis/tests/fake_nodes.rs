@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::super::cluster::slot_of;
 use super::super::resp::{Replies, split_first};
+use super::super::settings::ClusterTimes;
 use super::*;
 use crate::limit::{Claim, Claims};
 use crate::store::Leases;
@@ -491,8 +492,18 @@ async fn a_node_that_was_replaced_is_not_asked_again_because_another_has_not_hea
     }
     let recorder = Arc::<Recorder>::default();
     let reachability = Arc::new(Reachability::new(Arc::<Recorder>::clone(&recorder)));
-    let redis = Redis::spawn(cluster.settings(), Arc::new(Unobserved)).unwrap();
-    redis.guard_nodes(GuardSettings::default(), &reachability);
+    let mut settings = cluster.settings();
+    // On a slow machine, too, each node answers in time, and nothing is forgotten.
+    settings.cluster_times = ClusterTimes {
+        map_answer: PATIENCE,
+        gone_for: Duration::from_secs(3600),
+    };
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    let guard = GuardSettings {
+        timeout: PATIENCE,
+        ..GuardSettings::default()
+    };
+    redis.guard_nodes(guard, &reachability);
     let told = |word: &str| {
         let change = format!("{dead} {word}");
         let changes = recorder.node_changes();
