@@ -6,7 +6,7 @@
 
 mod file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
@@ -271,6 +271,33 @@ fn parsed(entries: &[SharedEntry]) -> (Vec<KeptOverride>, Vec<&str>) {
     (overrides.collect(), strange)
 }
 
+/// The overrides of a list that have ended, and their texts.
+fn ended(entries: &[SharedEntry], now: Timestamp) -> Vec<(String, ApiOverride)> {
+    let ended = entries.iter().filter_map(|entry| {
+        let kept = KeptOverride::parse(&entry.text)?;
+        let has_ended = kept.has_ended(now);
+        has_ended.then(|| (entry.text.clone(), kept.written))
+    });
+    ended.collect()
+}
+
+async fn remove_ended(
+    list: &mut SharedList,
+    ended: Vec<(String, ApiOverride)>,
+    now: Timestamp,
+    target: &impl OverrideTarget,
+) -> Result<(), StoreError> {
+    let (texts, ended): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
+    // If none is there any more, another gateway was faster, and has said so.
+    if list.change(Vec::new(), texts, now).await? > 0 {
+        for ApiOverride { limit, id, .. } in ended {
+            let id = target.logged_id(&limit, &id);
+            tracing::info!(limit, id, "override ended");
+        }
+    }
+    Ok(())
+}
+
 /// The overrides in the file of a configuration whose buckets are in memory.
 ///
 /// # Errors
@@ -287,6 +314,8 @@ pub(super) struct OverrideKeeper {
     changes: mpsc::Receiver<Change>,
     /// Why the storage cannot be read, as it was logged.
     trouble: Option<String>,
+    /// The texts that are not overrides, as they were logged.
+    strange: BTreeSet<String>,
     pause: Duration,
 }
 
@@ -308,6 +337,7 @@ impl OverrideKeeper {
             clock,
             changes,
             trouble: None,
+            strange: BTreeSet::new(),
             pause: POLL_INTERVAL,
         };
         (keeper, OverrideChanges(sender))
@@ -320,6 +350,7 @@ impl OverrideKeeper {
         {
             self.cannot_read(&error.into());
         }
+        self.warn_of_strange_texts();
         self.known()
     }
 
@@ -335,58 +366,36 @@ impl OverrideKeeper {
     }
 
     async fn poll(&mut self, target: &impl OverrideTarget) {
-        if let Err(error) = self.look(target).await {
-            return self.cannot_read(&error);
-        }
-        self.can_read();
-        // A user who may read may have no right to change anything.
-        if let Err(error) = self.remove_ended(target).await {
-            tracing::debug!(%error, "overrides that have ended are left for others to remove");
+        match self.look(target).await {
+            Ok(()) => self.can_read(),
+            Err(error) => self.cannot_read(&error),
         }
     }
 
-    /// Learns what others have changed.
+    /// Learns what others have changed, and removes what has ended.
     async fn look(&mut self, target: &impl OverrideTarget) -> Result<(), StorageError> {
         let Some(list) = &mut self.list else {
             return Ok(());
         };
-        match list.look(self.clock.now()).await? {
-            ListChange::Nothing => {}
-            ListChange::Changed => target.set_overrides(self.known()),
-            ListChange::Restored => {
-                let overrides = list.entries().len();
-                tracing::warn!(
-                    overrides,
-                    "the overrides by the admin API were lost where they are kept, and were written \
-                     again"
-                );
-            }
-        }
-        Ok(())
-    }
-
-    async fn remove_ended(&mut self, target: &impl OverrideTarget) -> Result<(), StorageError> {
-        let Some(list) = &mut self.list else {
-            return Ok(());
-        };
         let now = self.clock.now();
-        let ended = list.entries().iter().filter_map(|entry| {
-            let kept = KeptOverride::parse(&entry.text)?;
-            kept.has_ended(now)
-                .then(|| (entry.text.clone(), kept.written))
-        });
-        let (texts, ended): (Vec<_>, Vec<_>) = ended.unzip();
-        if ended.is_empty() {
-            return Ok(());
+        // What has ended is not read again when the list has changed.
+        let ended = ended(list.entries(), now);
+        let change = list.look(now).await?;
+        if change == ListChange::Restored {
+            let overrides = list.entries().len();
+            tracing::warn!(
+                overrides,
+                "the overrides by the admin API were lost where they are kept, and were written \
+                 again"
+            );
         }
-        let removed = list.change(Vec::new(), texts, now).await?;
-        target.set_overrides(self.known());
-        // Otherwise another gateway was faster, and has said so.
-        if removed > 0 {
-            for ApiOverride { limit, id, .. } in ended {
-                let id = target.logged_id(&limit, &id);
-                tracing::info!(limit, id, "override ended");
-            }
+        let any_ended = !ended.is_empty();
+        // A user who may read may have no right to change anything.
+        if any_ended && let Err(error) = remove_ended(list, ended, now, target).await {
+            tracing::debug!(%error, "overrides that have ended are left for others to remove");
+        }
+        if any_ended || change == ListChange::Changed {
+            self.put_in_force(target);
         }
         Ok(())
     }
@@ -469,7 +478,7 @@ impl OverrideKeeper {
         let list = self.list.as_mut().ok_or(OverrideError::Late)?;
         let changed = list.change(add, remove, self.clock.now()).await;
         changed.map_err(StorageError)?;
-        target.set_overrides(self.known());
+        self.put_in_force(target);
         Ok(())
     }
 
@@ -487,14 +496,28 @@ impl OverrideKeeper {
 
     /// The overrides, as they are known here.
     fn known(&self) -> Vec<KeptOverride> {
-        let (overrides, strange) = parsed(self.entries());
-        for text in strange {
+        parsed(self.entries()).0
+    }
+
+    fn put_in_force(&mut self, target: &impl OverrideTarget) {
+        self.warn_of_strange_texts();
+        target.set_overrides(self.known());
+    }
+
+    /// Of each once, as long as it is there; how many are new.
+    fn warn_of_strange_texts(&mut self) -> usize {
+        let (_, strange) = parsed(self.entries());
+        let strange: BTreeSet<String> = strange.into_iter().map(str::to_owned).collect();
+        let new = strange.difference(&self.strange);
+        let warned = new.inspect(|text| {
             tracing::warn!(
                 text,
                 "this is not an override by the admin API; it is left out"
             );
-        }
-        overrides
+        });
+        let warned = warned.count();
+        self.strange = strange;
+        warned
     }
 
     fn can_read(&mut self) {
@@ -574,6 +597,7 @@ mod tests {
             clock: Arc::new(clock.clone()),
             changes: mpsc::channel(1).1,
             trouble: None,
+            strange: BTreeSet::new(),
             pause: POLL_INTERVAL,
         }
     }
@@ -638,6 +662,46 @@ mod tests {
         assert!(entry.until < FOR_GOOD);
         let until = kept.until().unwrap();
         assert!(kept.has_ended(until) && !kept.has_ended(Timestamp::default()));
+    }
+
+    #[tokio::test]
+    async fn no_override_ends_unsaid_because_another_is_set_at_the_same_time() {
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let target = Target::default();
+        let mut keeper = keeper(&lists, &clock);
+        for wanted in [lasting("first", Some(1)), lasting("second", Some(3))] {
+            keeper.set(&wanted, &target).await.unwrap();
+        }
+        // Here there is no poll in between, and the list is read again.
+        clock.advance(Duration::from_secs(2));
+        keeper.set(&lasting("third", None), &target).await.unwrap();
+        assert_eq!(*target.ended.lock(), ["first"]);
+        // Here the list has been changed by another, too.
+        clock.advance(Duration::from_secs(2));
+        let mut other = SharedList::new(Arc::<Lists>::clone(&lists), LIST);
+        let fourth = vec![lasting("fourth", None).entry()];
+        other.change(fourth, Vec::new(), NOW).await.unwrap();
+        keeper.poll(&target).await;
+        keeper.poll(&target).await;
+        assert_eq!(*target.ended.lock(), ["first", "second"]);
+        assert_eq!(target.ids(), ["fourth", "third"]);
+    }
+
+    #[tokio::test]
+    async fn a_text_that_is_not_an_override_is_not_warned_of_at_each_change() {
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let mut keeper = keeper(&lists, &clock);
+        let mut other = SharedList::new(Arc::<Lists>::clone(&lists), LIST);
+        for (text, warned) in [("[]", 1), ("{}", 1), ("{\"limit\":\"L\",\"id\":\"a\"}", 0)] {
+            let entry = SharedEntry {
+                until: FOR_GOOD,
+                text: text.to_owned(),
+            };
+            other.change(vec![entry], Vec::new(), NOW).await.unwrap();
+            let list = keeper.list.as_mut().unwrap();
+            assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
+            assert_eq!(keeper.warn_of_strange_texts(), warned, "{text}");
+        }
     }
 
     /// What another gateway has changed is seen after one pause at most.
