@@ -1,7 +1,8 @@
 //! The addresses of a server that has a name.
 //!
 //! Each new connection asks the system for them. What it has said last is remembered, so that an
-//! outage of the name service is none of the servers, which most likely are where they were.
+//! outage of the name service is not an outage of the servers, which most likely are where they
+//! were.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,13 +16,13 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long an answer is waited for if an earlier one is known.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the earlier answer goes before the name service is asked again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How long an address may take to accept before the next one is tried as well (RFC 8305).
-const HEAD_START: Duration = Duration::from_millis(250);
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// What the name service has last said of one server. All workers share it.
 #[derive(Default)]
@@ -66,7 +67,7 @@ impl KnownAddresses {
         };
         let found = match known {
             None => lookup.await,
-            Some(_) => timeout(PATIENCE, lookup)
+            Some(_) => timeout(LOOKUP_TIMEOUT, lookup)
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         };
@@ -89,7 +90,7 @@ impl KnownAddresses {
                     tracing::warn!(
                         host,
                         %error,
-                        "a server's name cannot be resolved; its addresses of before are used"
+                        "a server's name cannot be resolved; its last known addresses are used"
                     );
                 }
                 Ok(known)
@@ -112,7 +113,7 @@ async fn first_to_accept(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
                 Some(Err(error)) => failure = error,
                 None => return Err(failure),
             },
-            () = sleep(HEAD_START), if addresses.len() > 0 => {}
+            () = sleep(CONNECTION_ATTEMPT_DELAY), if addresses.len() > 0 => {}
         }
     }
 }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_of_the_name_service_is_none_of_the_server() {
+    async fn an_outage_of_the_name_service_is_not_an_outage_of_the_server() {
         let known = KnownAddresses::default();
         assert!(failed(&known).await.is_err(), "nothing is known");
         assert!(
@@ -172,7 +173,10 @@ mod tests {
         answered(&known, &first).await;
         let begin = Instant::now();
         let found = known.resolve("app", pending()).await.unwrap();
-        assert_eq!((&*found, begin.elapsed()), (&*addresses(&first), PATIENCE));
+        assert_eq!(
+            (&*found, begin.elapsed()),
+            (&*addresses(&first), LOOKUP_TIMEOUT)
+        );
     }
 
     #[tokio::test]
