@@ -5,6 +5,7 @@
 //! were.
 
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long an answer is waited for if an earlier one is known.
+/// How long an answer is waited for at most if an earlier one is known.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the earlier answer goes before the name service is asked again.
@@ -26,76 +28,145 @@ const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// What the name service has last said of one server. All workers share it.
 #[derive(Default)]
-pub(in crate::proxy) struct KnownAddresses(Mutex<Known>);
+pub(in crate::proxy) struct KnownAddresses(Arc<Mutex<Known>>);
+
+/// What a lookup has found; all who wait for it get the same.
+type Answer = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
 #[derive(Default)]
 struct Known {
     /// None before the first answer.
     addresses: Option<Arc<[SocketAddr]>>,
-    /// Until when the name service, which failed, is not asked.
+    /// Until when nobody waits for the name service, which has failed or is late.
     trusted_until: Option<Instant>,
+    /// Whether it has failed or was late, and has not answered in time since.
+    is_failing: bool,
+    /// Where the lookup that is under way will leave its answer.
+    lookup: Option<watch::Receiver<Option<Answer>>>,
 }
 
 impl KnownAddresses {
-    /// Connects to the first address of the host that accepts.
-    pub(super) async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+    /// Connects to the first address of the host that accepts. The caller gives up at `deadline`.
+    pub(super) async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        deadline: Instant,
+    ) -> io::Result<TcpStream> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return TcpStream::connect((address, port)).await;
         }
-        let lookup = async { Ok(lookup_host((host, port)).await?.collect()) };
-        let addresses = self.resolve(host, lookup).await?;
+        let name = host.to_owned();
+        let lookup = async move { Ok(lookup_host((name, port)).await?.collect()) };
+        let addresses = self.resolve(host, deadline, lookup).await?;
         match &*addresses {
             [only] => TcpStream::connect(only).await,
             several => first_to_accept(several).await,
         }
     }
 
-    /// What `lookup` says, or else what an earlier one has said.
+    /// What `lookup` says, or one that is under way already, or else what an earlier one has said,
+    /// early enough that half of the time until `deadline` is left to connect.
     async fn resolve(
         &self,
         host: &str,
-        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>>,
+        deadline: Instant,
+        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> io::Result<Arc<[SocketAddr]>> {
-        let known = {
-            let known = self.0.lock();
+        let now = Instant::now();
+        let (last_known, mut pending) = {
+            let mut known = self.0.lock();
             match (&known.addresses, known.trusted_until) {
-                (Some(addresses), Some(until)) if Instant::now() < until => {
-                    return Ok(Arc::clone(addresses));
+                (Some(addresses), Some(until)) if now < until => return Ok(Arc::clone(addresses)),
+                (addresses, _) => {
+                    let addresses = addresses.clone();
+                    let under_way = known.lookup_under_way();
+                    let pending = under_way.unwrap_or_else(|| self.begin(&mut known, host, lookup));
+                    (addresses, pending)
                 }
-                (addresses, _) => addresses.clone(),
             }
         };
-        let found = match known {
-            None => lookup.await,
-            Some(_) => timeout(LOOKUP_TIMEOUT, lookup)
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+        let answer = async {
+            let answer = pending.wait_for(Option::is_some).await.ok();
+            answer.and_then(|answer| answer.clone())
         };
-        let found = found.and_then(|found| match found.is_empty() {
-            true => Err(no_address()),
-            false => Ok(Arc::from(found)),
+        let Some(last_known) = last_known else {
+            return match answer.await {
+                Some(Ok(found)) => Ok(found),
+                Some(Err(error)) => Err(io::Error::new(error.kind(), error)),
+                None => Err(io::ErrorKind::Interrupted.into()),
+            };
+        };
+        let patience = LOOKUP_TIMEOUT.min(deadline.saturating_duration_since(now) / 2);
+        match timeout(patience, answer).await {
+            Ok(Some(Ok(found))) => Ok(found),
+            Ok(_) => Ok(last_known),
+            Err(_) => {
+                let late = io::ErrorKind::TimedOut.into();
+                self.0.lock().trust_last_known(host, &late);
+                Ok(last_known)
+            }
+        }
+    }
+
+    /// Begins a lookup in a task of its own, which remembers the answer even if those who wait for
+    /// it have given up.
+    fn begin(
+        &self,
+        known: &mut Known,
+        host: &str,
+        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    ) -> watch::Receiver<Option<Answer>> {
+        let (sender, receiver) = watch::channel(None);
+        known.trusted_until = None;
+        known.lookup = Some(receiver.clone());
+        let (known, host) = (Arc::clone(&self.0), host.to_owned());
+        tokio::spawn(async move {
+            let answer = match lookup.await {
+                Ok(found) if found.is_empty() => Err(Arc::new(no_address())),
+                Ok(found) => Ok(Arc::from(found)),
+                Err(error) => Err(Arc::new(error)),
+            };
+            known.lock().learn(&host, &answer);
+            sender.send_replace(Some(answer));
         });
-        let mut remembered = self.0.lock();
-        match (found, known) {
-            (Ok(found), _) => {
-                *remembered = Known {
-                    addresses: Some(Arc::clone(&found)),
-                    trusted_until: None,
-                };
-                Ok(found)
+        receiver
+    }
+}
+
+impl Known {
+    /// None as well if the worker whose lookup it was has ended.
+    fn lookup_under_way(&self) -> Option<watch::Receiver<Option<Answer>>> {
+        let lookup = self.lookup.as_ref();
+        lookup
+            .filter(|lookup| lookup.has_changed().is_ok())
+            .cloned()
+    }
+
+    fn learn(&mut self, host: &str, answer: &Answer) {
+        self.lookup = None;
+        match answer {
+            Ok(found) => {
+                self.addresses = Some(Arc::clone(found));
+                // An answer that somebody has not waited for is used, but is not the end of it.
+                let is_late = self.trusted_until.is_some();
+                self.is_failing &= is_late;
             }
-            (Err(error), Some(known)) => {
-                let until = Instant::now() + ASKED_AGAIN_AFTER;
-                if remembered.trusted_until.replace(until).is_none() {
-                    tracing::warn!(
-                        host,
-                        %error,
-                        "a server's name cannot be resolved; its last known addresses are used"
-                    );
-                }
-                Ok(known)
-            }
-            (Err(error), None) => Err(error),
+            Err(error) => self.trust_last_known(host, error),
+        }
+    }
+
+    fn trust_last_known(&mut self, host: &str, error: &io::Error) {
+        if self.addresses.is_none() {
+            return;
+        }
+        self.trusted_until = Some(Instant::now() + ASKED_AGAIN_AFTER);
+        if !mem::replace(&mut self.is_failing, true) {
+            tracing::warn!(
+                host,
+                %error,
+                "a server's name cannot be resolved; its last known addresses are used"
+            );
         }
     }
 }
@@ -127,55 +198,131 @@ mod tests {
     use std::future::pending;
 
     use tokio::net::TcpListener;
+    use tokio::sync::oneshot;
 
     use super::*;
+
+    impl KnownAddresses {
+        /// The name service says where the server is, and nothing from then on.
+        pub(in crate::proxy) async fn fall_silent(&self, last: SocketAddr) {
+            let lookup = async move { Ok(vec![last]) };
+            self.resolve("app", later(), lookup).await.unwrap();
+            let asked = self.resolve("app", later(), pending());
+            assert!(timeout(Duration::ZERO, asked).await.is_err());
+        }
+
+        /// Whether connections are made without asking the name service.
+        pub(in crate::proxy) fn are_trusted(&self) -> bool {
+            let until = self.0.lock().trusted_until;
+            until.is_some_and(|until| Instant::now() < until)
+        }
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     async fn answered(known: &KnownAddresses, texts: &[&str]) -> Vec<SocketAddr> {
-        let found = known.resolve("app", async { Ok(addresses(texts)) }).await;
+        let found = addresses(texts);
+        let found = known.resolve("app", later(), async { Ok(found) }).await;
         found.unwrap().to_vec()
     }
 
     async fn failed(known: &KnownAddresses) -> io::Result<Vec<SocketAddr>> {
         let lookup = async { Err(io::Error::other("no answer")) };
-        Ok(known.resolve("app", lookup).await?.to_vec())
+        Ok(known.resolve("app", later(), lookup).await?.to_vec())
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_the_name_service_is_not_an_outage_of_the_server() {
         let known = KnownAddresses::default();
-        assert!(failed(&known).await.is_err(), "nothing is known");
-        assert!(
-            known
-                .resolve("app", async { Ok(Vec::new()) })
-                .await
-                .is_err()
-        );
+        let error = failed(&known).await.expect_err("nothing is known");
+        assert_eq!(error.to_string(), "no answer");
+        let none = known.resolve("app", later(), async { Ok(Vec::new()) });
+        assert!(none.await.is_err());
         let (first, second) = (["10.0.0.1:80"], ["10.0.0.2:80", "10.0.0.3:80"]);
         assert_eq!(answered(&known, &first).await, addresses(&first));
         assert_eq!(answered(&known, &second).await, addresses(&second));
         assert_eq!(failed(&known).await.unwrap(), addresses(&second));
         // The next ones do not wait for it.
-        let unasked = known.resolve("app", pending()).await.unwrap();
+        let unasked = known.resolve("app", later(), pending()).await.unwrap();
         assert_eq!(*unasked, *addresses(&second));
+        assert!(known.0.lock().is_failing);
         sleep(ASKED_AGAIN_AFTER).await;
         assert_eq!(answered(&known, &first).await, addresses(&first));
+        assert!(!known.0.lock().is_failing);
         assert_eq!(answered(&known, &second).await, addresses(&second));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_name_service_that_keeps_silent_does_not_hold_up_requests() {
+    async fn a_name_service_that_keeps_silent_does_not_use_up_the_time_to_connect() {
+        for (within, waited) in [
+            (LOOKUP_TIMEOUT * 5, LOOKUP_TIMEOUT),
+            (LOOKUP_TIMEOUT, LOOKUP_TIMEOUT / 2),
+            (LOOKUP_TIMEOUT / 2, LOOKUP_TIMEOUT / 4),
+        ] {
+            let known = KnownAddresses::default();
+            let first = ["10.0.0.1:80"];
+            answered(&known, &first).await;
+            let begin = Instant::now();
+            let found = known.resolve("app", begin + within, pending());
+            let found = timeout(within, found).await.unwrap().unwrap();
+            assert_eq!((&*found, begin.elapsed()), (&*addresses(&first), waited));
+            assert!(known.are_trusted());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_has_waited_for_is_not_lost() {
         let known = KnownAddresses::default();
-        let first = ["10.0.0.1:80"];
-        answered(&known, &first).await;
-        let begin = Instant::now();
-        let found = known.resolve("app", pending()).await.unwrap();
+        for texts in [["10.0.0.1:80"], ["10.0.0.2:80"]] {
+            let (answer, lookup) = oneshot::channel();
+            let lookup = async { Ok(lookup.await.unwrap()) };
+            let asked = known.resolve("app", later(), lookup);
+            assert!(timeout(LOOKUP_TIMEOUT / 2, asked).await.is_err());
+            // Whoever comes meanwhile waits for the same lookup.
+            let again = known.resolve("app", later(), async { unreachable!() });
+            assert!(timeout(LOOKUP_TIMEOUT / 2, again).await.is_err());
+            answer.send(addresses(&texts)).unwrap();
+            tokio::task::yield_now().await;
+            assert_eq!(failed(&known).await.unwrap(), addresses(&texts));
+            sleep(ASKED_AGAIN_AFTER).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_name_service_is_not_taken_for_one_that_answers_again() {
+        let known = KnownAddresses::default();
+        answered(&known, &["10.0.0.1:80"]).await;
+        let slow = async {
+            sleep(LOOKUP_TIMEOUT * 3).await;
+            Ok(addresses(&["10.0.0.2:80"]))
+        };
+        let found = known.resolve("app", later(), slow).await.unwrap();
+        assert_eq!(*found, *addresses(&["10.0.0.1:80"]));
+        sleep(LOOKUP_TIMEOUT * 3).await;
+        assert!(known.0.lock().is_failing);
+        let found = known.resolve("app", later(), pending()).await.unwrap();
+        assert_eq!(*found, *addresses(&["10.0.0.2:80"]));
+    }
+
+    #[test]
+    fn a_worker_that_ends_does_not_leave_others_waiting_for_its_lookup() {
+        let known = KnownAddresses::default();
+        let worker = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().start_paused(true).build().unwrap()
+        };
+        let first = "10.0.0.1:80".parse().unwrap();
+        worker().block_on(known.fall_silent(first));
+        let second = ["10.0.0.2:80"];
         assert_eq!(
-            (&*found, begin.elapsed()),
-            (&*addresses(&first), LOOKUP_TIMEOUT)
+            worker().block_on(answered(&known, &second)),
+            addresses(&second)
         );
     }
 
@@ -191,7 +338,10 @@ mod tests {
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert!(first_to_accept(&[closed, closed]).await.is_err());
         let known = KnownAddresses::default();
-        let stream = known.connect("localhost", open.port()).await.unwrap();
+        let stream = known
+            .connect("localhost", open.port(), later())
+            .await
+            .unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
     }
 }

@@ -42,13 +42,14 @@ pub(super) enum ChannelResponse {
 }
 
 impl Channel {
-    /// A connection to `server` for one request alone.
+    /// A connection to `server` for one request alone. The caller gives up at `deadline`.
     pub(super) async fn open_alone(
         server: &Server,
         addresses: &KnownAddresses,
+        deadline: Instant,
     ) -> io::Result<Self> {
         let is_http1 = server.protocol() == Protocol::Http1;
-        let stream = Stream::connect(server, addresses, is_http1, None).await?;
+        let stream = Stream::connect(server, addresses, is_http1, None, deadline).await?;
         if is_http1 || !speaks_http2(&stream, server.protocol())? {
             return Ok(Self::Http1(Connection::over(stream, Weak::new(), None)));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::balance::{Balance, InFlight, Picker, ServerState, Standing, UpstreamState};
 use super::channel::{Channel, speaks_http2};
@@ -145,9 +145,11 @@ impl Endpoint {
         client: Option<&ClientEnds>,
     ) -> Result<Channel, ProxyError> {
         let permit = budget.permit(deadline).await?;
-        let within = deadline.saturating_duration_since(Instant::now()) / share.max(1);
+        let now = Instant::now();
+        let deadline = now + deadline.saturating_duration_since(now) / share.max(1);
         let server = Arc::clone(self.server.name());
-        match timeout(within, self.open(permit, is_upgrade, slot, client)).await {
+        let opened = self.open(permit, is_upgrade, slot, client, deadline);
+        match timeout_at(deadline, opened).await {
             Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
@@ -159,16 +161,17 @@ impl Endpoint {
         is_upgrade: bool,
         slot: Slot,
         client: Option<&ClientEnds>,
+        deadline: Instant,
     ) -> io::Result<Channel> {
         if let Some(http2) = self.http2(is_upgrade) {
-            return Box::pin(self.open_http2(http2, permit)).await;
+            return Box::pin(self.open_http2(http2, permit, deadline)).await;
         }
         let open = match self.state.connections() {
             None => None,
             Some(limit) => Some(limit.open().await),
         };
         let addresses = self.state.addresses();
-        let stream = Stream::connect(&self.server, addresses, true, client).await?;
+        let stream = Stream::connect(&self.server, addresses, true, client, deadline).await?;
         let mut connection = self.http1(stream, permit);
         (connection.open, connection.slot) = (open, slot);
         Ok(Channel::Http1(connection))
@@ -180,6 +183,7 @@ impl Endpoint {
         &self,
         http2: &Http2,
         permit: Option<OwnedSemaphorePermit>,
+        deadline: Instant,
     ) -> io::Result<Channel> {
         let _opening = match http2.was_declined.load(Ordering::Relaxed) {
             true => None,
@@ -189,7 +193,7 @@ impl Endpoint {
             return Ok(Channel::Http2(stream));
         }
         let addresses = self.state.addresses();
-        let stream = Stream::connect(&self.server, addresses, false, None).await?;
+        let stream = Stream::connect(&self.server, addresses, false, None, deadline).await?;
         if speaks_http2(&stream, self.server.protocol())? {
             let stream = http2.connections.add(stream, permit).await?;
             return Ok(Channel::Http2(stream));
@@ -340,5 +344,29 @@ impl Endpoints {
             place,
             in_flight,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_service_that_keeps_silent_does_not_use_up_a_servers_share_of_the_time() {
+        for protocol in [Protocol::Http1, Protocol::Http2] {
+            let server: Server = "http://localhost:9".parse().unwrap();
+            let server = server.with_protocol(protocol);
+            let settings = UpstreamSettings::new("app", vec![server]);
+            let state = UpstreamState::new(&settings);
+            let budget = ConnectionBudget::default();
+            let endpoints = Endpoints::new(&settings, &budget, &state);
+            let endpoint = &endpoints.all[0];
+            let addresses = endpoint.state.addresses();
+            addresses.fall_silent("127.0.0.1:9".parse().unwrap()).await;
+            let deadline = Instant::now() + Duration::from_secs(1);
+            let opened = endpoint.connect(&budget, 2, deadline, false, None, None);
+            drop(opened.await);
+            assert!(addresses.are_trusted(), "{protocol:?}");
+        }
     }
 }

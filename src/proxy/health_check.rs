@@ -11,7 +11,7 @@ use http::header::{CONNECTION, HOST, USER_AGENT};
 use http::{HeaderValue, Request, request};
 use http_body_util::Full;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::balance::{HealthCheck, ServerState, UpstreamState};
 use super::channel::Channel;
@@ -43,7 +43,8 @@ pub fn start_health_checks(settings: &UpstreamSettings, state: &UpstreamState) {
 async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, check: HealthCheck) {
     let mut results = Results::default();
     loop {
-        let checked = timeout(check.timeout, ask(&server, &state, &host, &check)).await;
+        let deadline = Instant::now() + check.timeout;
+        let checked = timeout_at(deadline, ask(&server, &state, &host, &check, deadline)).await;
         let checked = checked.unwrap_or_else(|_| Err("it did not respond in time".to_owned()));
         if let Some(healthy) = results.add(checked.is_ok(), &check) {
             state.set_healthy(healthy, checked.err().as_deref().unwrap_or_default());
@@ -59,9 +60,10 @@ async fn ask(
     state: &ServerState,
     host: &HeaderValue,
     check: &HealthCheck,
+    deadline: Instant,
 ) -> Result<(), String> {
     let head = head(host, check).map_err(|error| error.to_string())?;
-    let channel = Channel::open_alone(server, state.addresses()).await;
+    let channel = Channel::open_alone(server, state.addresses(), deadline).await;
     let channel = channel.map_err(|error| error.to_string())?;
     let mut outbound = Outbound::<Full<Bytes>>::without_body(head);
     let (is_secure, now) = (server.is_secure(), Instant::now());
@@ -120,6 +122,10 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
     fn changes(results: &str) -> String {
@@ -131,6 +137,21 @@ mod tests {
             None => '.',
         };
         results.chars().map(change).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_service_that_keeps_silent_does_not_use_up_the_time_of_a_check() {
+        let server: Server = "http://localhost:9".parse().unwrap();
+        let mut check = HealthCheck::new("/health".into());
+        check.timeout = Duration::from_millis(500);
+        let settings = UpstreamSettings::new("app", vec![server.clone()]);
+        let state = Arc::clone(&UpstreamState::new(&settings).servers()[0]);
+        let last = "127.0.0.1:9".parse().unwrap();
+        state.addresses().fall_silent(last).await;
+        let host = server.host_header().clone();
+        let checks = follow(server, Arc::clone(&state), host, check.clone());
+        assert!(timeout(check.timeout, checks).await.is_err());
+        assert!(state.addresses().are_trusted());
     }
 
     #[test]

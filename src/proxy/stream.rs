@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::addresses::KnownAddresses;
@@ -27,11 +28,13 @@ pub(super) enum Stream {
 impl Stream {
     /// Connects to a server, tells it by the PROXY protocol from whom the connection is, and shakes
     /// hands with it, where that is due. With TLS that may lead to HTTP/2 unless it is `http1_only`.
+    /// The caller gives up at `deadline`.
     pub(super) async fn connect(
         server: &Server,
         addresses: &KnownAddresses,
         http1_only: bool,
         client: Option<&ClientEnds>,
+        deadline: Instant,
     ) -> io::Result<Self> {
         let header = server.proxy_protocol();
         let header = header.map(|protocol| protocol.header(client)).transpose()?;
@@ -45,7 +48,7 @@ impl Stream {
                 return Ok(Self::Unix(stream));
             }
         };
-        let mut stream = addresses.connect(host, port).await?;
+        let mut stream = addresses.connect(host, port, deadline).await?;
         stream.set_nodelay(true)?;
         if let Some(header) = header {
             stream.write_all(&header).await?;
