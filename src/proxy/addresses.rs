@@ -150,7 +150,9 @@ impl Known {
                 self.addresses = Some(Arc::clone(found));
                 // An answer that somebody has not waited for is used, but is not the end of it.
                 let is_late = self.trusted_until.is_some();
-                self.is_failing &= is_late;
+                if !is_late && mem::take(&mut self.is_failing) {
+                    tracing::info!(host, "a server's name can be resolved again");
+                }
             }
             Err(error) => self.trust_last_known(host, error),
         }
@@ -196,6 +198,8 @@ fn no_address() -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::io::BufRead as _;
+    use std::os::unix::net::UnixStream;
 
     use tokio::net::TcpListener;
     use tokio::sync::oneshot;
@@ -308,6 +312,34 @@ mod tests {
         assert!(known.0.lock().is_failing);
         let found = known.resolve("app", later(), pending()).await.unwrap();
         assert_eq!(*found, *addresses(&["10.0.0.2:80"]));
+    }
+
+    #[test]
+    fn an_outage_of_the_name_service_is_not_logged_twice_and_its_end_is_not_left_out() {
+        let (read, write) = UnixStream::pair().unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(std::sync::Mutex::new(write));
+        tracing::subscriber::with_default(subscriber.finish(), || {
+            let mut known = Known::default();
+            for is_found in [false, true, false, false, true, true] {
+                let answer = match is_found {
+                    true => Ok(addresses(&["10.0.0.1:80"]).into()),
+                    false => Err(Arc::new(no_address())),
+                };
+                known.trusted_until = None;
+                known.learn("app", &answer);
+            }
+        });
+        let lines: Vec<_> = io::BufReader::new(read)
+            .lines()
+            .map(Result::unwrap)
+            .collect();
+        let [begin, end] = &*lines else {
+            panic!("{lines:?}");
+        };
+        assert!(begin.contains("WARN") && begin.contains("its last known addresses are used"));
+        assert!(end.contains("INFO") && end.contains("can be resolved again"));
     }
 
     #[test]
