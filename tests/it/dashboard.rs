@@ -243,6 +243,29 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
 }
 
 #[test]
+fn an_override_of_a_subject_with_a_star_never_covers_other_subjects() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    assert_eq!(gateway.statuses(&get("/teams/red*"), 1), [200]);
+    let browser = dashboard(&gateway);
+    choose_hour(&browser);
+    browser.sees("#subject-rows", "red*");
+    browser.click(&button("Teams", "red*"));
+    browser.sees("#subject-state", "1 of 5 used");
+    browser.click("#do-override");
+    browser.fill("#subject-form [name=burst]", "8");
+    browser.click("#subject-form .primary");
+    browser.sees("#subject-result", "Set");
+    browser.sees("#subject-state", "of 8 used");
+    let burst = |team: &str| {
+        let bucket = gateway.admin(&get(&format!("/v1/buckets/Teams/{team}")));
+        bucket.json()["burst"].clone()
+    };
+    assert_eq!((burst("red*"), burst("redder")), (json!(8), json!(5)));
+    assert_quiet(&browser);
+}
+
+#[test]
 fn a_request_is_explained_from_the_subject_that_it_is_about() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream).start();

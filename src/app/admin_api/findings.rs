@@ -465,7 +465,7 @@ impl<'s> Finding<'s> {
             (Kind::Banned, Some((ban, _)), _) => Remedy {
                 action: Some("lift"),
                 ban: Some(ban.clone()),
-                command: self.command(&["ban", "lift", ban], &[]),
+                command: command(&["ban", "lift", ban], self.shown_id(), &[]),
                 ..advice("It is dealt with. If it is an honest client, lift the ban")
             },
             (Kind::Abuse, _, Some(ban)) => {
@@ -477,7 +477,11 @@ impl<'s> Finding<'s> {
                 Remedy {
                     action: Some("ban"),
                     ban: Some(ban.name().to_string()),
-                    command: self.command(&["ban", "add", ban.name()], &["--for", &length]),
+                    command: command(
+                        &["ban", "add", ban.name()],
+                        self.shown_id(),
+                        &["--for", &length],
+                    ),
                     ..advice(text)
                 }
             }
@@ -545,18 +549,15 @@ impl<'s> Finding<'s> {
             .iter()
             .filter_map(|(name, value)| Some([*name, value.as_deref()?]));
         let given: Vec<&str> = given.flatten().collect();
-        self.command(&["override", "set", self.limit.name()], &given)
+        // Clients choose subjects, and a bare `*` in the id of an override covers others as well.
+        let id = self.shown_id().replace('*', r"\*");
+        command(&["override", "set", self.limit.name()], &id, &given)
     }
 
-    /// A command about the subject for a shell; none if that would not be safe to paste.
-    fn command(&self, verb: &[&str], options: &[&str]) -> Option<String> {
-        let id = self.name.as_deref().filter(|name| self.is_named(name));
-        let words = verb.iter().copied().chain([id.unwrap_or(&self.id)]);
-        let words = words.chain(options.iter().copied()).map(quoted);
-        let words: Vec<String> = words.collect::<Option<_>>()?;
-        // What looks like an option is taken for one.
-        let is_option = words.get(verb.len())?.starts_with('-');
-        (!is_option).then(|| format!("weir {}", words.join(" ")))
+    /// The name where it is an id of the subject, which people know it by.
+    fn shown_id(&self) -> &str {
+        let name = self.name.as_deref().filter(|name| self.is_named(name));
+        name.unwrap_or(&self.id)
     }
 
     /// Whether the name alone is an id of the subject.
@@ -565,6 +566,14 @@ impl<'s> Finding<'s> {
         let own = self.limit.bucket_of(&self.id).ok();
         named.is_some() && named == own
     }
+}
+
+/// A command about a subject for a shell; none if that would not be safe to paste.
+fn command(verb: &[&str], id: &str, options: &[&str]) -> Option<String> {
+    let words = verb.iter().chain([&id]).chain(options);
+    let words: Vec<String> = words.map(|word| quoted(word)).collect::<Option<_>>()?;
+    // What looks like an option is taken for one.
+    (!id.starts_with('-')).then(|| format!("weir {}", words.join(" ")))
 }
 
 /// The quota of a subject, be it that of an override.
@@ -846,6 +855,10 @@ routes:
             ("$(reboot)", "'$(reboot)'"),
             ("a';reboot;'", r"'a'\'';reboot;'\'''"),
             ("caf\u{e9}", "'caf\u{e9}'"),
+            // A bare `*` would raise the limit of other teams as well.
+            ("*", r"'\*'"),
+            ("red*", r"'red\*'"),
+            (r"red\*", r"'red\\*'"),
         ] {
             let expected = format!("weir override set Teams {shown} {parameters}");
             assert_eq!(command(team), Some(expected), "{team}");

@@ -274,14 +274,20 @@ function override({ limit, subject, title, bucket, suggested }) {
           name === 'for' && /^\d{4}-/.test(value) ? 'until' : name,
           isNumber(name) ? Number(value) : value,
         ]);
-      const set = await ask('PUT', path('v1/overrides', limit, subject), Object.fromEntries(body));
+      const target = path('v1/overrides', limit, overrideId(subject));
+      const set = await ask('PUT', target, Object.fromEntries(body));
       return set.warnings ? `Set, but: ${set.warnings.join('; ')}` : 'Set';
     },
   });
 }
 
+/** The id of an override for this subject alone: a bare `*` would cover others as well. */
+function overrideId(subject) {
+  return subject.replaceAll('*', '\\*');
+}
+
 function deleteOverride({ limit, subject, bucket }) {
-  const id = bucket?.override?.id ?? subject;
+  const id = bucket?.override?.id ?? overrideId(subject);
   confirm({
     text: `The override of ${id} for ${limit} that was set here ends.`,
     label: 'Delete the override',
