@@ -243,6 +243,25 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
 }
 
 #[test]
+fn the_page_never_says_that_there_are_more_bans_once_they_are_lifted() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let each = |method: &str| {
+        for host in 1..=51 {
+            let path = format!("/v1/bans/abusers/192.0.2.{host}");
+            let response = gateway.admin(&request(method, &path).with("host", "localhost"));
+            assert_eq!(response.status, 200, "{}", response.text());
+        }
+    };
+    each("PUT");
+    let browser = dashboard(&gateway);
+    browser.sees("#no-banned", "The first 50 are shown");
+    each("DELETE");
+    browser.sees("#no-banned", "Nobody is banned.");
+    assert_quiet(&browser);
+}
+
+#[test]
 fn an_override_of_a_subject_with_a_star_never_covers_other_subjects() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream).start();

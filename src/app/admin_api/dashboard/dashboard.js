@@ -132,7 +132,6 @@ async function askSubjects() {
 async function askBans() {
   if (state.paused || !state.configuration || state.configuration.bans.length === 0) return;
   const { bans, next } = await ask('GET', `v1/bans?count=${BANS}`);
-  $('no-banned').hidden = bans.length > 0;
   rows(
     $('banned-rows'),
     bans,
@@ -159,8 +158,8 @@ async function askBans() {
     ],
   );
   const more = `The first ${BANS} are shown; GET /v1/bans lists the others.`;
-  if (next) fill($('no-banned'), more);
-  if (next) $('no-banned').hidden = false;
+  fill($('no-banned'), next ? more : 'Nobody is banned.');
+  $('no-banned').hidden = bans.length > 0 && !next;
 }
 
 /** Why a ban began. */
