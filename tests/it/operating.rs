@@ -275,6 +275,61 @@ fn attack_from_a_network_is_named_until_it_is_banned(gateway: &Gateway) {
 }
 
 #[test]
+fn a_banned_client_that_keeps_sending_never_vanishes_and_never_hides_a_dry_run() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream)
+        .limits(&[
+            "Logins: {per: address, burst: 2, count: 1, period: 1000h}",
+            "Calls: {per: account, burst: 3, count: 1, period: 1000h}",
+            "Trial: {per: address, burst: 1, count: 1, period: 1000h}",
+        ])
+        .limited_by("Logins, Calls, {limit: Trial, enforce: false}")
+        .start();
+    let client = from("203.0.113.7");
+    // Nothing is denied before it is banned, and no limit decides after that.
+    assert_eq!(gateway.statuses(&client, 2), [200; 2]);
+    printed(&gateway, &["ban", "add", "abusers", "203.0.113.7"]);
+    assert_eq!(gateway.statuses(&client, 40), [429; 40]);
+    let found = findings(&gateway);
+    let banned = found.iter().find(|found| found["kind"] == "banned");
+    let banned = banned.unwrap();
+    assert_eq!(banned["subject"], "203.0.113.7", "{banned}");
+    let text = banned["text"].as_str().unwrap();
+    assert!(text.ends_with(" requests in the last minute"), "{text}");
+    let dry = found.iter().find(|found| found["kind"] == "dry_run");
+    assert_eq!(dry.unwrap()["limit"], "Trial", "{found:#?}");
+}
+
+#[test]
+fn large_networks_that_are_banned_are_never_named_as_abusers_again() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let networks = ["198.51.100", "203.0.113"];
+    for network in networks {
+        for host in 1..=65 {
+            gateway.statuses(&from(&format!("{network}.{host}")), 12);
+        }
+    }
+    let kinds = || {
+        let found = findings(&gateway).into_iter();
+        let kinds = found.map(|found| (found["kind"].clone(), found["subject"].clone()));
+        let mut kinds: Vec<_> = kinds.collect();
+        kinds.sort_by_key(|(_, subject)| subject.to_string());
+        kinds
+    };
+    let all = |kind: &str| networks.map(|of| (json!(kind), json!(format!("{of}.0/24"))));
+    assert_eq!(kinds(), all("abuse"));
+    for network in networks {
+        let network = format!("{network}.0/24");
+        printed(
+            &gateway,
+            &["ban", "add", "abusers", &network, "--for", "30m"],
+        );
+    }
+    assert_eq!(kinds(), all("banned"));
+}
+
+#[test]
 fn an_attack_is_named_with_a_remedy_that_works() {
     let upstream = Upstream::start();
     attack_from_a_network_is_named_until_it_is_banned(&setup(&upstream).start());

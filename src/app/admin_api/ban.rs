@@ -281,10 +281,7 @@ impl<'s> BanTarget<'s> {
         by.shared.refresh().await?;
         let standing = by.shared.standing();
         let standing = standing.iter().find(|ban| self.is_banned_by(ban));
-        let standing_left = standing.map(|ban| match ban.until {
-            Some(until) => moment(until).since(by.now),
-            None => Nanos::NEVER,
-        });
+        let standing_left = standing.map(|ban| left_of(ban, by.now));
         let standing = standing.map(|ban| {
             json!({
                 "subject": self.shown(&ban.of, ban.is_network),
@@ -340,6 +337,13 @@ impl<'s> BanTarget<'s> {
             || standing.is_network && standing.ban == **self.ban.name() && is_in()
     }
 
+    /// How long one of these holds for it yet; zero if none does.
+    pub(super) fn standing_left(&self, standing: &[StandingBan], now: Timestamp) -> Nanos {
+        let of_target = standing.iter().filter(|ban| self.is_banned_by(ban));
+        let left = of_target.map(|ban| left_of(ban, now));
+        left.max().unwrap_or(Nanos::ZERO)
+    }
+
     fn shown(&self, of: &str, is_network: bool) -> String {
         match is_network {
             true => of.to_owned(),
@@ -355,14 +359,7 @@ pub(super) async fn time_left(
 ) -> Result<Vec<Nanos>, ApiError> {
     by.shared.refresh().await?;
     let standing = by.shared.standing();
-    let standing_left = |target: &BanTarget<'_>| {
-        let of_target = standing.iter().filter(|ban| target.is_banned_by(ban));
-        let ends = of_target.map(|ban| {
-            ban.until
-                .map_or(Nanos::NEVER, |until| moment(until).since(by.now))
-        });
-        ends.max().unwrap_or(Nanos::ZERO)
-    };
+    let standing_left = |target: &BanTarget<'_>| target.standing_left(&standing, by.now);
     let mut all_left: Vec<Nanos> = targets.iter().map(standing_left).collect();
     let subjects = targets.iter().enumerate();
     let subjects =
@@ -381,6 +378,11 @@ pub(super) async fn time_left(
         }
     }
     Ok(all_left)
+}
+
+fn left_of(standing: &StandingBan, now: Timestamp) -> Nanos {
+    let end = standing.until.map(moment);
+    end.map_or(Nanos::NEVER, |end| end.since(now))
 }
 
 fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {

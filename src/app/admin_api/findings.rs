@@ -8,6 +8,7 @@
 //! until nine of ten of its requests are denied: many programs may use it at once, and none of them
 //! knows how long the others were told to wait.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,8 +26,11 @@ use crate::rules::{Ban, Enforcement, KeySource, Limit};
 use crate::telemetry::{Metrics, Period, SubjectActivity};
 use crate::time::{Nanos, Timestamp};
 
-/// How many findings are shown, and of how many the store is asked whether they are banned.
+/// How many findings are shown.
 const MOST: usize = 12;
+
+/// Of how many that are denied, and of how many others, it is found out whether they are banned; and
+/// of how many clients of these the store is asked at most.
 const MOST_LOOKED_UP: usize = 64;
 
 /// How many of them are only near their limits.
@@ -67,6 +71,8 @@ enum Kind {
     NearLimit,
     /// It is banned already.
     Banned,
+    /// It sends, which is worth a word only if it is banned.
+    Sends,
 }
 
 /// One subject of a limit, or several in one network.
@@ -126,20 +132,28 @@ pub(super) async fn answer(
         let (enforced, dry): (Vec<_>, Vec<_>) = subjects
             .into_iter()
             .partition(|subject| is_enforced(settings, limit, &subject.key));
-        let near = enforced.into_iter().filter(SubjectActivity::is_near_limit);
-        let alone = near.map(|subject| Finding::of(settings, limit, subject, now));
+        let alone = enforced.into_iter();
+        let alone = alone.map(|subject| Finding::of(settings, limit, subject, now));
         let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= FEW);
         found.extend(by_network(limit, noted.collect()));
         found.extend(Finding::dry_run(settings, limit, &dry));
     }
-    let mut found = merged(found);
+    let (mut found, mut others): (Vec<_>, Vec<_>) = merged(found)
+        .into_iter()
+        .partition(|finding| finding.denied > 0);
     sort(&mut found);
-    found.truncate(MOST_LOOKED_UP);
-    // Without the store, nothing is known of bans; what is denied is known all the same.
-    if let Some(by) = by {
-        let _ = look_up_bans(settings, &mut found, by).await;
-        sort(&mut found);
+    // No limit is asked about those that are banned, so these may be any that send much.
+    others.sort_by_key(|finding| Reverse(finding.requests));
+    for some in [&mut found, &mut others] {
+        some.truncate(MOST_LOOKED_UP);
+        // Without the store, nothing is known of bans; what is denied is known all the same.
+        if let Some(by) = by {
+            let _ = look_up_bans(settings, some, by).await;
+        }
     }
+    found.extend(others);
+    found.retain(|finding| finding.kind != Kind::Sends);
+    sort(&mut found);
     let mut near = 0;
     found.retain(|finding| {
         near += usize::from(finding.kind == Kind::NearLimit);
@@ -258,35 +272,39 @@ fn ban_for<'s>(settings: &'s Settings, limit: &Limit) -> Option<&'s Ban> {
     acts.map(|policy| &*policy.ban)
 }
 
-/// Finds out who is banned already: a network when all of those in it are.
+/// Finds out who is banned already: a network when it is, or all of those in it are.
 async fn look_up_bans(
     settings: &Settings,
     found: &mut [Finding<'_>],
     by: BanStores<'_>,
 ) -> Result<(), ApiError> {
-    let mut targets = Vec::new();
-    for (place, finding) in found.iter().enumerate() {
-        let ban = ban_for(settings, finding.limit).filter(|_| finding.denied > 0);
+    by.shared.refresh().await?;
+    let standing = by.shared.standing();
+    let (mut places, mut members) = (Vec::new(), Vec::new());
+    for (place, finding) in found.iter_mut().enumerate() {
+        // A dry run is about all subjects that it would deny, though it names one.
+        let ban = ban_for(settings, finding.limit).filter(|_| finding.kind != Kind::DryRun);
         let Some(ban) = ban else { continue };
-        for member in &finding.members {
-            let target = BanTarget::find(settings, ban.name(), member);
-            targets.extend(target.ok().map(|target| (place, target)));
+        let target = |id: &String| BanTarget::find(settings, ban.name(), id).ok();
+        let left = target(&finding.id).map(|target| target.standing_left(&standing, by.now));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            finding.found_banned(ban, left);
+            continue;
         }
-        if targets.len() >= MOST_LOOKED_UP {
-            break;
+        let of_finding: Vec<_> = finding.members.iter().filter_map(target).collect();
+        if members.len() + of_finding.len() <= MOST_LOOKED_UP {
+            places.extend(of_finding.iter().map(|_| place));
+            members.extend(of_finding);
         }
     }
-    let (places, targets): (Vec<usize>, Vec<BanTarget<'_>>) = targets.into_iter().unzip();
-    let left = ban::time_left(&targets, by).await?;
+    let left = ban::time_left(&members, by).await?;
     for (place, finding) in found.iter_mut().enumerate() {
         let of_members = places.iter().zip(&left).filter(|(of, _)| **of == place);
         let shortest = of_members.map(|(_, left)| *left).min();
-        let ban = ban_for(settings, finding.limit);
-        let Some((left, ban)) = shortest.filter(|left| !left.is_zero()).zip(ban) else {
-            continue;
-        };
-        finding.kind = Kind::Banned;
-        finding.banned = Some((ban.name().to_string(), left));
+        let shortest = shortest.filter(|left| !left.is_zero());
+        if let Some((left, ban)) = shortest.zip(ban_for(settings, finding.limit)) {
+            finding.found_banned(ban, left);
+        }
     }
     Ok(())
 }
@@ -298,6 +316,7 @@ impl<'s> Finding<'s> {
         subject: SubjectActivity,
         now: Timestamp,
     ) -> Self {
+        let is_near_limit = subject.is_near_limit();
         let SubjectActivity {
             requests,
             denied,
@@ -306,6 +325,7 @@ impl<'s> Finding<'s> {
         } = subject;
         let id = limit.id_of(&subject.key);
         let kind = match denied {
+            0 if !is_near_limit => Kind::Sends,
             0 => Kind::NearLimit,
             _ if is_abuse(limit.per(), quota_of(limit, &id, now), requests, denied) => Kind::Abuse,
             _ => Kind::OverLimit,
@@ -366,6 +386,11 @@ impl<'s> Finding<'s> {
         })
     }
 
+    fn found_banned(&mut self, ban: &Ban, left: Nanos) {
+        self.kind = Kind::Banned;
+        self.banned = Some((ban.name().to_string(), left));
+    }
+
     fn is_network(&self) -> bool {
         self.members.len() > 1
     }
@@ -403,12 +428,14 @@ impl<'s> Finding<'s> {
     /// How much it sends, in words that say something of little as well.
     fn demand(&self) -> String {
         match self.rate() {
-            rate if rate < 1.0 => {
-                let requests = usize::try_from(self.requests).unwrap_or(usize::MAX);
-                format!("{} in the last minute", pluralized(requests, "request"))
-            }
+            rate if rate < 1.0 => self.sent_in_period(),
             rate => format!("{rate} requests a second"),
         }
+    }
+
+    fn sent_in_period(&self) -> String {
+        let requests = usize::try_from(self.requests).unwrap_or(usize::MAX);
+        format!("{} in the last minute", pluralized(requests, "request"))
     }
 
     /// Requests a second, to a tenth.
@@ -432,7 +459,8 @@ impl<'s> Finding<'s> {
                     Nanos::NEVER => "for good".to_owned(),
                     left => format!("for another {}", in_seconds(left)),
                 };
-                format!("is banned by {ban} {left}, and still sends {sent}")
+                let sent = self.sent_in_period();
+                format!("is banned by {ban} {left}, and sent {sent}")
             }
             (Kind::Abuse, _) if self.is_network() => format!(
                 "has {clients} clients that go on although {limit} denies {denied} of their {sent}{also}"
