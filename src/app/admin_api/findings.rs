@@ -469,8 +469,8 @@ impl<'s> Finding<'s> {
                 format!("goes on although {limit} denies {denied} of its {sent}{also}")
             }
             (Kind::DryRun, _) => format!(
-                "would be denied most by {limit}, a dry run: enforced, it would deny {denied} of its \
-                 requests"
+                "would be denied most by {limit}, a dry run: enforced, {limit} would deny {denied} of \
+                 all requests that it counts"
             ),
             (Kind::NearLimit, _) => format!(
                 "has used {}% of {limit}, with {sent}; nothing is denied",
@@ -781,7 +781,7 @@ routes:
         weir override set Calls acme --burst 300 --count 1800 --period 1m --for 1h
         ");
         insta::assert_snapshot!(told(2), @r"
-        would be denied most by New, a dry run: enforced, it would deny 25% of its requests
+        would be denied most by New, a dry run: enforced, New would deny 25% of all requests that it counts
         If these are honest clients, raise the limit before you enforce it
         -
         ");
