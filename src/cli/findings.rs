@@ -51,13 +51,14 @@ impl FindingKind {
 }
 
 impl Finding {
-    /// Those of an answer that are about a limit, if one is named. Clients chose parts of the texts,
-    /// so these are without what would move the cursor.
+    /// Those of an answer that are about a limit, if one is named, be it beside a worse one. Clients
+    /// chose parts of the texts, so these are without what would move the cursor.
     pub(super) fn all(answer: &Value, limit: Option<&str>) -> Vec<Self> {
         let found = answer["findings"].as_array().into_iter().flatten();
         let of_limit = found.filter(|found| {
-            let matches = |limit| found["limit"].as_str() == Some(limit);
-            limit.is_none_or(matches)
+            let also = found["also"].as_array().into_iter().flatten();
+            let mut limits = also.chain([&found["limit"]]);
+            limit.is_none_or(|limit| limits.any(|of| of == limit))
         });
         of_limit.filter_map(Self::parse).collect()
     }
@@ -113,6 +114,16 @@ mod tests {
             "kind": kind, "limit": limit, "subject": subject, "name": null, "text": "goes on",
             "remedy": {"text": "Ban it", "command": command},
         })
+    }
+
+    #[test]
+    fn an_abuser_of_a_limit_is_never_left_out_because_another_limit_denies_it_more() {
+        let mut worst = found("abuse", "Requests", "203.0.113.9", "weir ban add");
+        worst["also"] = json!(["Logins"]);
+        let answer = json!({"findings": [worst]});
+        for (limit, shown) in [("Requests", 1), ("Logins", 1), ("Calls", 0)] {
+            assert_eq!(Finding::all(&answer, Some(limit)).len(), shown, "{limit}");
+        }
     }
 
     #[test]
