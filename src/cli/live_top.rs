@@ -312,14 +312,17 @@ impl View {
             let style = self.colored(Color::Red).add_modifier(Modifier::BOLD);
             frame.render_widget(Line::styled(text, style), error);
         }
-        let lines = findings.iter().flat_map(|finding| self.lines(finding));
+        let width = usize::from(attention.width);
+        let lines = findings
+            .iter()
+            .flat_map(|finding| self.lines(finding, width));
         frame.render_widget(Text::from_iter(lines), attention);
         self.draw_subjects(frame, table);
         frame.render_widget(Line::styled(KEYS, self.colored(Color::DarkGray)), keys);
     }
 
     /// What goes on, and what can be done about it.
-    fn lines(&self, finding: &Finding) -> [Line<'static>; 2] {
+    fn lines(&self, finding: &Finding, width: usize) -> [Line<'static>; 2] {
         let color = match finding.kind {
             FindingKind::Abuse => Color::Red,
             FindingKind::OverLimit | FindingKind::DryRun => Color::Yellow,
@@ -327,11 +330,14 @@ impl View {
             FindingKind::Banned => Color::Green,
         };
         let title = format!("{:<10}  ", finding.kind.title());
-        let remedy = finding.command.as_ref().unwrap_or(&finding.advice);
+        let remedy = |text: &String| Line::styled(format!("{:12}{text}", ""), bold());
+        // A command that is cut at the edge is another command.
+        let command = finding.command.as_ref().map(remedy);
+        let command = command.filter(|command| command.width() <= width);
         let title = Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD));
         [
             Line::from(vec![title, Span::raw(finding.text.clone())]),
-            Line::styled(format!("{:12}{remedy}", ""), bold()),
+            command.unwrap_or_else(|| remedy(&finding.advice)),
         ]
     }
 
@@ -567,6 +573,27 @@ mod tests {
         of_another["findings"] = json!([finding("abuse", "goes on")]);
         view.answered(Ok(of_another));
         assert!(view.findings.is_empty());
+    }
+
+    #[test]
+    fn a_command_is_never_cut_at_the_edge_of_the_terminal() {
+        let mut view = view(true);
+        let mut of_all = answer();
+        let command = "weir override set Calls acme --burst 300 --count 1800 --period 1m --for 1h";
+        of_all["findings"] = json!([{
+            "kind": "over_limit", "limit": "Calls", "subject": "acme", "name": null,
+            "text": "wants more", "remedy": {"text": "Raise its limit", "command": command},
+        }]);
+        view.answered(Ok(of_all));
+        for (width, remedy) in [
+            (72, "Raise its limit"),
+            (85, "Raise its limit"),
+            (86, command),
+        ] {
+            let screen = drawn(&view, width, 20).backend().to_string();
+            let line = screen.lines().nth(2).unwrap().trim_matches('"').trim();
+            assert_eq!(line, remedy, "{width}");
+        }
     }
 
     #[test]
