@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue};
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -42,6 +42,9 @@ pub enum AdminError {
         /// Why.
         cause: String,
     },
+    /// The gateway does not have what is asked for.
+    #[error("{0}")]
+    NotFound(String),
     /// The gateway refuses.
     #[error("{0}")]
     Refused(String),
@@ -126,9 +129,11 @@ impl AdminClient {
                     .get("detail")
                     .and_then(Value::as_str)
                     .map(str::to_owned);
-                Err(AdminError::Refused(
-                    detail.unwrap_or_else(|| status.to_string()),
-                ))
+                let detail = detail.unwrap_or_else(|| status.to_string());
+                Err(match status {
+                    StatusCode::NOT_FOUND => AdminError::NotFound(detail),
+                    _ => AdminError::Refused(detail),
+                })
             }
             None => Err(self.unreachable(format!("{status}, and not as an admin listener does"))),
         }

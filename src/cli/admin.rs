@@ -344,9 +344,7 @@ impl TopArgs {
         if self.admin.json {
             return Ok(answer.to_string());
         }
-        // A gateway of another version may not say what needs attention.
-        let found = client.ask(Method::GET, findings::PATH, None);
-        let found = found.unwrap_or_default();
+        let found = findings::ask(&client)?;
         let found = Finding::all(&found, self.query.limit.as_deref());
         Ok(findings::paragraph(&found) + &top_table(&answer))
     }

@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
+use http::Method;
 use serde_json::Value;
 
+use crate::app::{AdminClient, AdminError};
+
 /// Where the admin API says it.
-pub(super) const PATH: &str = "/v1/findings";
+const PATH: &str = "/v1/findings";
 
 /// A subject that needs attention, and what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,14 @@ impl FindingKind {
             Self::NearLimit => "NEAR LIMIT",
             Self::Banned => "BANNED",
         }
+    }
+}
+
+/// What the admin API says of it; null from an older gateway, which has no such path.
+pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
+    match client.ask(Method::GET, PATH, None) {
+        Err(AdminError::NotFound(_)) => Ok(Value::Null),
+        answer => answer,
     }
 }
 
@@ -105,6 +116,11 @@ pub(super) fn paragraph(findings: &[Finding]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::thread;
+
     use serde_json::json;
 
     use super::*;
@@ -114,6 +130,32 @@ mod tests {
             "kind": kind, "limit": limit, "subject": subject, "name": null, "text": "goes on",
             "remedy": {"text": "Ban it", "command": command},
         })
+    }
+
+    #[test]
+    fn no_failure_but_that_of_an_older_gateway_is_ever_taken_for_no_findings() {
+        let asked = |status: &str| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let body = r#"{"detail": "because"}"#;
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let gateway = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let client = AdminClient::new(Path::new("none"), Some(address), None).unwrap();
+            let answer = ask(&client);
+            gateway.join().unwrap();
+            answer.map_err(|error| error.to_string())
+        };
+        assert_eq!(asked("404 Not Found"), Ok(Value::Null));
+        for status in ["403 Forbidden", "500 Internal Server Error"] {
+            assert_eq!(asked(status), Err("because".to_owned()), "{status}");
+        }
     }
 
     #[test]

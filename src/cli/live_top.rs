@@ -100,11 +100,8 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
 /// The subjects, and what needs attention among them.
 fn ask_both(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
     let mut answer = client.ask(Method::GET, path, None)?;
-    // A gateway of another version may not say it.
-    let found = client.ask(Method::GET, findings::PATH, None);
-    let found = found
-        .ok()
-        .and_then(|mut found| found.get_mut("findings").map(Value::take));
+    let mut found = findings::ask(client)?;
+    let found = found.get_mut("findings").map(Value::take);
     if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
         members.insert("findings".to_owned(), found);
     }
