@@ -150,11 +150,14 @@ impl TopSubjects {
                 };
                 let of_all = merged.entry(hash).or_insert_with(|| SubjectActivity {
                     key: String::from_utf8_lossy(&entry.key).into_owned(),
-                    name: entry.name.as_deref().map(str::to_owned),
+                    name: None,
                     requests: 0,
                     denied: 0,
                     used_percent: 0,
                 });
+                // A thread may have met the subject when its name was not known.
+                let name = || entry.name.as_deref().map(str::to_owned);
+                of_all.name = of_all.name.take().or_else(name);
                 of_all.requests += u64::from(counts.requests);
                 of_all.denied += u64::from(counts.denied);
                 of_all.used_percent = of_all.used_percent.max(counts.used_percent);
@@ -526,6 +529,27 @@ mod tests {
             known(&top, Period::Hour, NOW - 7200),
             [("L:a".to_owned(), 5)]
         );
+    }
+
+    #[test]
+    fn a_name_that_one_thread_knows_is_never_lost_to_another_that_does_not() {
+        for names in [[None, Some("acme")], [Some("acme"), None]] {
+            let top = TopSubjects(Arc::new(Shards {
+                hasher: SipHasher13::new(),
+                sketches: names.iter().map(|_| Mutex::default()).collect(),
+            }));
+            for (sketch, name) in top.0.sketches.iter().zip(names) {
+                let mut sketch = sketch.lock();
+                let sketch = sketch.get_or_insert_default();
+                let entry = sketch.admit(NonZeroU64::MIN, b"L:a", seconds(NOW), || name);
+                entry
+                    .unwrap()
+                    .each(seconds(NOW), |counts| counts.requests += 1);
+            }
+            let found = top.within(Period::Minute, NOW);
+            assert_eq!((found.len(), found[0].requests), (1, 2));
+            assert_eq!(found[0].name.as_deref(), Some("acme"), "{names:?}");
+        }
     }
 
     #[test]
