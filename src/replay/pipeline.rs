@@ -459,6 +459,13 @@ impl<'r> Window<'r> {
         while self.takes_too_much() && self.bytes_from(count) > self.in_all.share {
             count += (self.order.len() - count).div_ceil(2);
         }
+        if let Some((last, _)) = count.checked_sub(1).and_then(|last| self.order.get(last))
+            && self.is_coarse
+        {
+            // The rest of a second would be spread from its beginning again.
+            let last = self.decided.max(*last);
+            count = self.order.partition_point(|(at, _)| *at <= last);
+        }
         let (taken, spared) = self.order.split_at_mut(count);
         for (at, _) in &mut *taken {
             self.late += u64::from(*at < self.decided);
@@ -577,6 +584,20 @@ mod tests {
         let long = format!("/{}", "a".repeat(2000));
         let lines = (0..300).map(|number| line(5000 + number / 200, &long));
         assert_eq!(passed(lines, &mut window).len(), 300);
+    }
+
+    #[test]
+    fn time_never_goes_back_because_there_is_no_room_for_a_whole_second() {
+        let in_all = WaitingBytes::new(100 * line(0, "/").bytes(), 1);
+        let mut window = Window::new(&in_all, true);
+        let seconds = [1; 60].into_iter().chain([2; 140]);
+        window.push(seconds.map(|at| line(at * SECOND, "/")).collect());
+        let mut times = Vec::new();
+        window.take(Timestamp::default(), |line| times.push(line.at));
+        window.push(vec![line(3 * SECOND, "/")]);
+        window.take(Timestamp::MAX, |line| times.push(line.at));
+        assert_eq!((times.len(), window.late), (201, 0));
+        assert!(times.is_sorted(), "{times:?}");
     }
 
     #[test]
