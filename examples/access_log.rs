@@ -1,6 +1,6 @@
 //! Writes an access log as Weir would, to measure `weir replay`: an hour of visits with one or more
 //! requests each, in the order in which requests ended. Half of the visits are of clients with a heavy
-//! tail: the first of them sends some hundredth of all requests, and most send a few.
+//! tail: the first of them sends some three hundredths of all requests, and most send a few.
 //!
 //! `cargo run --release --example access_log -- 10000000 100000 > access.log` writes ten million lines
 //! of some hundred thousand clients.
@@ -22,7 +22,8 @@ const LONGEST_PAUSE: u64 = 200 * MILLISECOND;
 
 const AGENTS: [&str; 4] = [
     "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/130.0 Safari/537.36",
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) \
+     Chrome/130.0 Safari/537.36",
     "python-requests/2.32.3",
     "okhttp/4.12.0",
 ];
