@@ -277,7 +277,8 @@ fn an_override_of_a_subject_with_a_star_never_covers_other_subjects() {
     browser.sees("#subject-result", "Set");
     browser.sees("#subject-state", "of 8 used");
     let burst = |team: &str| {
-        let bucket = gateway.admin(&get(&format!("/v1/buckets/Teams/{team}")));
+        let path = format!("/v1/buckets/Teams/{team}");
+        let bucket = gateway.admin(&get(&path).with("host", "localhost"));
         bucket.json()["burst"].clone()
     };
     assert_eq!((burst("red*"), burst("redder")), (json!(8), json!(5)));

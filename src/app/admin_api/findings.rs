@@ -514,12 +514,12 @@ impl<'s> Finding<'s> {
                 }
             }
             (Kind::Abuse, _, None) if is_per_address => advice(
-                "The limit holds it off. To stop it, write it under `block`, or configure `bans` \
-                 per the same",
+                "The limit holds it off. To stop it, write it under `block`, or configure a ban \
+                 with the same `per`",
             ),
             (Kind::Abuse, _, None) => advice(
                 "The limit holds it off. Ask its owner to wait as Retry-After says, or configure \
-                 `bans` per the same",
+                 a ban with the same `per`",
             ),
             (Kind::DryRun, ..) => {
                 advice("If these are honest clients, raise the limit before you enforce it")
