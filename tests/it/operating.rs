@@ -470,7 +470,7 @@ fn numbers_that_are_too_great_are_refused_and_never_wrap_around() {
 fn a_body_of_ten_megabytes_is_refused_without_being_kept() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream).start();
-    let before = gateway.resident();
+    let before = gateway.peak_resident();
     let body = format!("{{\"comment\": \"{}\"}}", "x".repeat(10_000_000));
     for request in [
         put("/v1/overrides/Calls/acme", &body),
@@ -487,7 +487,7 @@ fn a_body_of_ten_megabytes_is_refused_without_being_kept() {
             assert_eq!(head.status, 400);
         }
     }
-    let grown = gateway.resident().saturating_sub(before);
+    let grown = gateway.peak_resident().saturating_sub(before);
     assert!(grown < 8_000_000, "{grown} bytes");
     assert_eq!(ask(&gateway, get("/v1/overrides")).json()["total"], 0);
 }

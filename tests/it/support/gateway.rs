@@ -238,9 +238,18 @@ impl Gateway {
 
     /// Resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory so far, in bytes.
+    pub(crate) fn peak_resident(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, of: &str) -> u64 {
         let status = PathBuf::from(format!("/proc/{}/status", self.process.id()));
         let status = fs::read_to_string(status).expect("the state of the process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(of));
         let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
         kilobytes.unwrap().parse::<u64>().unwrap() * 1024
     }
