@@ -20,6 +20,8 @@ mod config;
 pub mod fuzzing;
 #[cfg(feature = "internals")]
 pub mod internals;
+#[cfg(feature = "gateway")]
+mod keepalive;
 pub mod limit;
 #[cfg(feature = "gateway")]
 mod media_type;

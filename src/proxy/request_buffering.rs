@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, UPGRADE};
@@ -13,6 +15,7 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use super::request::Replay;
 
@@ -22,6 +25,10 @@ const UNIT: usize = 1024;
 /// The pieces in which a body is kept. One buffer for all of it would be copied as it grows, and
 /// take twice what `total` counts.
 const PIECE: usize = 64 * 1024;
+
+/// How long a body may take to arrive, beside a second for each `UNIT` of it. A client that is slower
+/// would keep its room from others at next to no cost to itself.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -65,22 +72,25 @@ impl RequestBuffering {
         Ok((Request::from_parts(head, body), replay))
     }
 
-    /// The room for a body; none for one that is not kept.
+    /// The room for a body; none for one that is not kept. Room is taken as the body arrives, or a
+    /// client could take it by announcing a length.
     fn room(&self, body: &impl Body) -> Option<Room> {
         let hint = body.size_hint();
         let least = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
         if body.is_end_stream() || least > self.max {
             return None;
         }
-        let most = hint.upper().and_then(|most| usize::try_from(most).ok());
-        let most = most.map_or(self.max, |most| most.min(self.max));
-        let units = u32::try_from(most.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.total).try_acquire_many_owned(units).ok()?;
-        Some(Room {
+        let permit = Arc::clone(&self.total).try_acquire_owned().ok()?;
+        let room = Room {
             max: self.max,
             permit,
-        })
+        };
+        (units(least) <= 1 + self.total.available_permits()).then_some(room)
     }
+}
+
+fn units(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT)
 }
 
 /// Whether the client may wait for the response before it sends the rest.
@@ -100,24 +110,33 @@ struct Room {
 impl Room {
     /// Reads a body to its end, or until there is no more room. What is kept is copied, as a small
     /// frame may hold on to a large buffer.
-    async fn fill<B>(self, mut body: B) -> Result<Buffered<B>, BoxError>
+    async fn fill<B>(mut self, mut body: B) -> Result<Buffered<B>, BoxError>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<BoxError>,
     {
+        let start = Instant::now();
         let mut kept = Pieces::default();
         let mut trailers = None;
         let (mut next, mut is_whole) = (None, true);
-        while let Some(frame) = body.frame().await {
+        loop {
+            let arrived = Duration::from_secs(units(kept.bytes) as u64);
+            let frame = timeout_at(start + READ_TIMEOUT + arrived, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| too_slow())? else {
+                break;
+            };
             match frame.map_err(Into::into)?.into_data() {
                 Ok(data) if kept.bytes + data.len() > self.max => {
                     (next, is_whole) = (Some(data), false);
                     break;
                 }
-                Ok(data) => kept.push(&data, body.size_hint().lower()),
+                Ok(data) => {
+                    kept.push(&data);
+                    is_whole = self.grow(kept.allocated());
+                }
                 Err(frame) => trailers = frame.into_trailers().ok(),
             }
-            if body.is_end_stream() {
+            if !is_whole || body.is_end_stream() {
                 break;
             }
         }
@@ -129,6 +148,21 @@ impl Room {
             room: Some(Arc::new(self.permit)),
         })
     }
+
+    /// Takes room for so many bytes in all, if there is enough left.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let missing = units(bytes).saturating_sub(self.permit.num_permits());
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let more = Arc::clone(self.permit.semaphore()).try_acquire_many_owned(missing);
+        more.map(|more| self.permit.merge(more)).is_ok()
+    }
+}
+
+fn too_slow() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "the client sends the body too slowly",
+    )
 }
 
 /// What has been read, in pieces.
@@ -140,8 +174,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Copies what was read, when at least `expected` bytes are still to come.
-    fn push(&mut self, mut data: &[u8], expected: u64) {
+    fn push(&mut self, mut data: &[u8]) {
         self.bytes += data.len();
         while !data.is_empty() {
             if self.last.len() >= PIECE {
@@ -150,15 +183,17 @@ impl Pieces {
             let (now, later) = data.split_at(data.len().min(PIECE - self.last.len()));
             let needed = self.last.len() + now.len();
             if needed > self.last.capacity() {
-                let expected = usize::try_from(expected).unwrap_or(PIECE);
-                let target = expected
-                    .saturating_add(needed)
-                    .max(2 * self.last.capacity());
-                self.last.reserve_exact(target.min(PIECE) - self.last.len());
+                let target = needed.max(2 * self.last.capacity()).min(PIECE);
+                self.last.reserve_exact(target - self.last.len());
             }
             self.last.extend_from_slice(now);
             data = later;
         }
+    }
+
+    /// How much memory it takes, in bytes.
+    fn allocated(&self) -> usize {
+        self.full.len() * PIECE + self.last.capacity()
     }
 
     fn finish(mut self) -> VecDeque<Bytes> {
@@ -223,6 +258,9 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if let Some(read) = this.kept.pop_front() {
+            if this.kept.is_empty() && !this.is_whole {
+                this.room = None;
+            }
             return Poll::Ready(Some(Ok(Frame::data(read))));
         }
         if let Some(rest) = &mut this.rest {
@@ -256,10 +294,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
-    use futures_util::stream;
+    use futures_util::{StreamExt, stream};
     use http_body_util::{Full, StreamBody};
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -316,12 +353,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_does_not_take_more_memory_than_it_has_bytes() {
-        for (frame, expected) in [(1_000, 0), (1_000, 1_000_000), (300_000, 0)] {
+        for frame in [1_000, 300_000] {
             let mut pieces = Pieces::default();
             let frame = vec![b'x'; frame];
             for _ in 0..1_000_000 / frame.len() {
-                pieces.push(&frame, expected);
+                pieces.push(&frame);
                 assert!(pieces.last.capacity() <= PIECE);
+                assert!(pieces.allocated() < 2 * pieces.bytes.max(UNIT));
                 assert!(pieces.full.iter().all(|piece| piece.len() == PIECE));
             }
             let bytes = pieces.bytes;
@@ -340,6 +378,83 @@ mod tests {
         let (third, replays) = read(&buffering, Full::from("third")).await;
         assert!(replays, "the room of the first is free again");
         assert_eq!(text(third).await, "third");
+    }
+
+    /// A body that announces a length, of which a byte comes each second, until it is dropped.
+    fn drip(length: u64) -> impl Body<Data = Bytes, Error = io::Error> + Unpin + 'static {
+        let frames = stream::unfold((), |()| async {
+            sleep(Duration::from_secs(1)).await;
+            Some((Ok(data("x")), ()))
+        });
+        Announced(Box::pin(StreamBody::new(frames)), length)
+    }
+
+    /// A body with a length that was announced.
+    struct Announced<B>(Pin<Box<B>>, u64);
+
+    impl<B: Body> Body for Announced<B> {
+        type Data = B::Data;
+        type Error = B::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+            self.0.as_mut().poll_frame(cx)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.1)
+        }
+    }
+
+    /// Two of them took all of the room for as long as they liked.
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_drip_neither_take_the_room_that_they_announce_nor_stay() {
+        let buffering = RequestBuffering::new(1024 * 1024, 2 * 1024 * 1024);
+        let free = || buffering.total.available_permits();
+        let before = free();
+        let start = Instant::now();
+        let dripped = || {
+            let request = Request::new(drip(1024 * 1024));
+            RequestBuffering::read(Some(&buffering), request)
+        };
+        let honest = async {
+            sleep(Duration::from_secs(20)).await;
+            assert_eq!(free(), before - 2, "a unit each");
+            let (body, replays) = read(&buffering, Full::from("honest")).await;
+            assert!(replays);
+            drop(body);
+        };
+        let (first, second, ()) = tokio::join!(dripped(), dripped(), honest);
+        assert!(first.is_err() && second.is_err());
+        assert_eq!(start.elapsed(), READ_TIMEOUT + Duration::from_secs(1));
+        assert_eq!(free(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_but_steady_upload_is_read_to_its_end() {
+        let buffering = RequestBuffering::new(1024 * 1024, 1024 * 1024);
+        let frames = stream::iter(0..100).then(async |_| {
+            sleep(Duration::from_secs(3)).await;
+            Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; 4 * UNIT])))
+        });
+        let (body, replays) = read(&buffering, Box::pin(StreamBody::new(frames))).await;
+        assert!(replays);
+        assert_eq!(body.size_hint().exact(), Some(100 * 4 * UNIT as u64));
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_on_as_it_comes_gives_its_room_back() {
+        let buffering = RequestBuffering::new(7, 1024);
+        let frames = vec![data("four"), data("five5"), data("more")];
+        let (mut body, _) = read(&buffering, chunked(frames)).await;
+        assert_eq!(buffering.total.available_permits(), 0);
+        for _ in 0..2 {
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(buffering.total.available_permits(), 1);
+        assert_eq!(text(body).await, "more");
     }
 
     #[tokio::test]

@@ -25,7 +25,7 @@ use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::settings::Timeouts;
 use super::upstream::{Upstream, UpstreamResponse};
-use super::websocket::{self, ShutdownSignal};
+use super::websocket;
 use crate::telemetry::RequestId;
 use crate::turn;
 
@@ -204,12 +204,12 @@ impl Forwarding {
         let key = self.key.as_ref().and_then(|key| key(&outbound.head));
         let Some(deadline) = self.upstream.deadline(arrived) else {
             let response = self.upstream.send(outbound, key, arrived).await?;
-            return to_client(response, self.upstream.shutdown());
+            return to_client(response, &self.upstream);
         };
         let sent = self.upstream.send(outbound, key, arrived);
         let sent = Box::pin(timeout_at(deadline, sent)).await;
         let response = sent.map_err(|_| ProxyError::TotalTimeout)??;
-        let response = to_client(response, self.upstream.shutdown())?;
+        let response = to_client(response, &self.upstream)?;
         Ok(response.map(|body| body.until(deadline)))
     }
 
@@ -227,11 +227,10 @@ impl Forwarding {
     }
 }
 
-/// Makes an upstream's response fit to be sent to the client. If it has changed the protocol, the
-/// client is told of the gateway's `shutdown`.
+/// Makes an upstream's response fit to be sent to the client.
 fn to_client(
     response: UpstreamResponse,
-    shutdown: &ShutdownSignal,
+    upstream: &Upstream,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let UpstreamResponse {
         mut head,
@@ -249,8 +248,9 @@ fn to_client(
             server: server.clone(),
         };
         let upgrade = upgrade.filter(|_| !is_other);
-        let (client, upstream) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
-        let tunnel = websocket::begin(&mut head, client, upstream, shutdown.clone());
+        let (client, connection) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
+        let (idle_timeout, shutdown) = upstream.tunnel_bounds();
+        let tunnel = websocket::begin(&mut head, client, connection, idle_timeout, shutdown);
         head.extensions_mut().insert(tunnel);
         head.extensions_mut().insert(outcome);
         return Ok(head.map(|()| ProxyBody::full(Full::default())));

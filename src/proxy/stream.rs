@@ -17,6 +17,7 @@ use super::addresses::KnownAddresses;
 use super::proxy_header::ClientEnds;
 use super::settings::{Address, Server};
 use super::tls::HTTP2;
+use crate::keepalive;
 
 /// An open connection to a server.
 pub(super) enum Stream {
@@ -50,6 +51,7 @@ impl Stream {
         };
         let mut stream = addresses.connect(host, port, deadline).await?;
         stream.set_nodelay(true)?;
+        keepalive::enable((&stream).into())?;
         if let Some(header) = header {
             stream.write_all(&header).await?;
         }

@@ -92,8 +92,9 @@ impl Upstream {
         self.0.timeouts.total.map(|total| arrived + total)
     }
 
-    pub(super) fn shutdown(&self) -> &ShutdownSignal {
-        &self.0.shutdown
+    /// How long nothing may pass through a tunnel, and what tells it of the gateway's shutdown.
+    pub(super) fn tunnel_bounds(&self) -> (Duration, ShutdownSignal) {
+        (self.0.timeouts.body, self.0.shutdown.clone())
     }
 
     /// The upstream's name.

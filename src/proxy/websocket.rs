@@ -6,9 +6,12 @@
 //! Bytes pass through a tunnel unread, but for the lengths of frames on their way to the client.
 //! When the gateway drains, clients are sent a Close frame (1001, going away) between two of the
 //! upstream's. What they send goes on to the upstream, so that both ends see an orderly closing
-//! handshake.
+//! handshake. A tunnel through which nothing passes for the upstream's body time-out is cut.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use base64::Engine;
@@ -20,10 +23,10 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink, split};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio::try_join;
 
-use super::connection::Connection;
+use super::connection::{Connection, DeadlineTimer};
 use super::hop_by_hop::has_token;
 use crate::telemetry::{Traffic, Tunnel};
 
@@ -89,11 +92,13 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const PIECE: usize = 8 * 1024;
 
 /// Tells the client that the upstream agreed, and connects the two when the client's connection is
-/// ready for that. What is returned tells of the tunnel, and lasts as long.
+/// ready for that, for as long as bytes pass within each `idle_timeout`. What is returned tells of
+/// the tunnel, and lasts as long.
 pub(super) fn begin(
     response: &mut Response<()>,
     upgrade: Upgrade,
     upstream: Box<Connection>,
+    idle_timeout: Duration,
     shutdown: ShutdownSignal,
 ) -> Tunnel {
     if upgrade.is_stream {
@@ -110,7 +115,9 @@ pub(super) fn begin(
         let Upgrade {
             client, extensions, ..
         } = upgrade;
-        match carry(client, *upstream, carried.traffic(), shutdown).await {
+        let traffic = carried.traffic();
+        let carrying = carry(client, *upstream, traffic, shutdown);
+        match unless_idle(carrying, traffic, idle_timeout).await {
             Ok(()) => carried.traffic().complete(),
             Err(error) => tracing::debug!(%error, "an upgraded connection broke off"),
         }
@@ -137,6 +144,29 @@ async fn carry(
         downward(from_upstream, to_client, traffic, shutdown),
     )?;
     Ok(())
+}
+
+/// Fails when a tunnel is carried through which nothing passes for `timeout`.
+async fn unless_idle(
+    carrying: impl Future<Output = io::Result<()>>,
+    traffic: &Traffic,
+    timeout: Duration,
+) -> io::Result<()> {
+    let mut carrying = pin!(carrying);
+    let mut timer = DeadlineTimer::default();
+    let (mut seen, mut since) = (traffic.bytes(), Instant::now());
+    poll_fn(|cx| {
+        if let Poll::Ready(ended) = carrying.as_mut().poll(cx) {
+            return Poll::Ready(ended);
+        }
+        let now_seen = traffic.bytes();
+        if now_seen != seen {
+            (seen, since) = (now_seen, Instant::now());
+        }
+        let idle = timer.poll_past(since + timeout, cx);
+        idle.map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "nothing passed")))
+    })
+    .await
 }
 
 /// Carries what the client sends until it sends no more.

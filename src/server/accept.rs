@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::keepalive;
 use crate::telemetry::{AcceptFailed, ServerMetrics};
 
 /// How long handshakes that are under way may take when the listener closes. A client with a longer
@@ -33,10 +34,15 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Must be called on the runtime that will accept.
-    pub(super) fn new(listener: std::net::TcpListener, metrics: ServerMetrics) -> io::Result<Self> {
+    /// Must be called on the runtime that will accept. A client may read nothing for
+    /// `stall_timeout`.
+    pub(super) fn new(
+        listener: std::net::TcpListener,
+        stall_timeout: Duration,
+        metrics: ServerMetrics,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        limit_unsent(&listener);
+        set_inherited_options(&listener, stall_timeout);
         Ok(Self {
             address: listener.local_addr()?,
             listener: TcpListener::from_std(listener)?,
@@ -101,15 +107,18 @@ impl Acceptor {
     }
 }
 
-/// Bounds the unsent bytes of all connections accepted from now on: they inherit the option.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn limit_unsent(listener: &std::net::TcpListener) {
-    // Without the bound, clients are still served.
-    let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(MAX_UNSENT);
+/// Sets what all connections accepted from now on inherit. Without these options, clients are still
+/// served.
+fn set_inherited_options(listener: &std::net::TcpListener, stall_timeout: Duration) {
+    let _ = keepalive::enable(listener.into());
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let _ = keepalive::bound_retransmission(listener.into(), stall_timeout);
+        let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(MAX_UNSENT);
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = stall_timeout;
 }
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn limit_unsent(_: &std::net::TcpListener) {}
 
 fn is_client_error(error: &io::Error) -> bool {
     matches!(
@@ -154,7 +163,7 @@ mod tests {
 
     fn acceptor() -> Acceptor {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        Acceptor::new(listener, Metrics::new().server()).unwrap()
+        Acceptor::new(listener, Duration::from_secs(120), Metrics::new().server()).unwrap()
     }
 
     async fn wait(acceptor: &mut Acceptor, error: io::Error) -> Duration {
@@ -203,6 +212,29 @@ mod tests {
         let (stream, _) = acceptor.next().await;
         let bound = socket2::SockRef::from(&stream).tcp_notsent_lowat();
         assert_eq!(bound.unwrap(), MAX_UNSENT);
+    }
+
+    /// Clients that vanished without a packet held their connections for ever.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_notices_clients_that_vanished() {
+        let mut acceptor = acceptor();
+        let _client = std::net::TcpStream::connect(acceptor.address).unwrap();
+        let (stream, _) = acceptor.next().await;
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(
+            socket.tcp_keepalive_time().unwrap(),
+            Duration::from_secs(45)
+        );
+        assert_eq!(
+            socket.tcp_keepalive_interval().unwrap(),
+            Duration::from_secs(15)
+        );
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        // It is not cut off while it may still read nothing.
+        let bound = socket.tcp_user_timeout().unwrap();
+        assert_eq!(bound, Some(Duration::from_secs(120)));
     }
 
     #[tokio::test]

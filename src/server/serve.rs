@@ -126,7 +126,11 @@ where
 {
     /// Accepts and starts connections until the drain is over.
     async fn run(self, listener: std::net::TcpListener) -> io::Result<usize> {
-        let mut acceptor = Acceptor::new(listener, self.shared.metrics.clone())?;
+        let mut acceptor = Acceptor::new(
+            listener,
+            self.shared.stall_timeout,
+            self.shared.metrics.clone(),
+        )?;
         let mut draining = self.draining.clone();
         loop {
             tokio::select! {

@@ -12,6 +12,7 @@ use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
     ("turn", &[]),
+    ("keepalive", &[]),
     ("media_type", &[]),
     ("problem", &[]),
     ("status_set", &[]),
@@ -32,8 +33,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "media_type",
         ],
     ),
-    ("proxy", &["status_set", "turn", "telemetry", "problem"]),
-    ("server", &["turn", "telemetry", "problem", "media_type"]),
+    (
+        "proxy",
+        &["status_set", "turn", "keepalive", "telemetry", "problem"],
+    ),
+    (
+        "server",
+        &["turn", "keepalive", "telemetry", "problem", "media_type"],
+    ),
     (
         "config",
         &[

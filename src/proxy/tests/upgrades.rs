@@ -1,4 +1,14 @@
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::support::*;
+use crate::proxy::Server;
+use crate::proxy::addresses::KnownAddresses;
+use crate::proxy::stream::Stream;
+
+const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                      Upgrade: websocket\r\nsec-websocket-accept: y\r\n\r\n";
 
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nhost: app\r\nconnection: keep-alive, Upgrade\r\n\
                        upgrade: websocket\r\nsec-websocket-key: x\r\n\r\n";
@@ -41,6 +51,48 @@ async fn a_websocket_passes_bytes_both_ways_until_one_side_closes() {
     upstream.write("pong").await;
     drop(upstream);
     assert_eq!(client.rest().await, "pong");
+}
+
+/// A client that vanished held its connections and its place among those in flight for ever.
+#[tokio::test(start_paused = true)]
+async fn a_websocket_ends_when_nothing_passes_for_the_body_timeout() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.timeouts.body = Duration::from_secs(100);
+    let mut client = RawConnection::connect(gateway(settings).await).await;
+    client.write(UPGRADE).await;
+    let mut upstream = RawConnection::accept(&listener).await;
+    upstream.head().await;
+    upstream.write(AGREED).await;
+    client.head().await;
+    // Either direction keeps it open.
+    for _ in 0..3 {
+        sleep(Duration::from_secs(60)).await;
+        client.write("ping").await;
+        assert_eq!(upstream.read_to("ping").await, "ping");
+        sleep(Duration::from_secs(60)).await;
+        upstream.write("pong").await;
+        assert_eq!(client.read_to("pong").await, "pong");
+    }
+    let quiet = Instant::now();
+    assert_eq!(client.rest().await, "");
+    assert_eq!(upstream.rest().await, "");
+    assert!(quiet.elapsed() >= Duration::from_secs(100));
+    assert!(quiet.elapsed() < Duration::from_secs(101));
+}
+
+#[tokio::test]
+async fn a_connection_to_a_server_is_probed_while_it_is_quiet() {
+    let (listener, server) = listen().await;
+    let server = Server::from(server);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let addresses = KnownAddresses::default();
+    let stream = Stream::connect(&server, &addresses, true, None, deadline);
+    let (stream, _peer) = tokio::join!(stream, listener.accept());
+    let Stream::Tcp(stream) = stream.unwrap() else {
+        panic!("no TCP");
+    };
+    assert!(socket2::SockRef::from(&stream).keepalive().unwrap());
 }
 
 #[tokio::test]
