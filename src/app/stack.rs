@@ -163,7 +163,8 @@ impl Layers {
             .with_body_limits(self.limits_bodies)
             .with_request_ids(self.correlate.makes_ids());
         ServiceBuilder::new()
-            // Who sent it; the log, the limits and the forwarding fields all need to know.
+            // Who sent it; the log, the limits and the forwarding fields all need to know. An account
+            // that takes a password to verify is left to the limits.
             .layer(self.identify.clone())
             // Its id and its place in a trace, by whether its peer is trusted; the log tells them.
             .layer(self.correlate.clone())
@@ -225,6 +226,9 @@ fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<D
         let delay = limited.and_then(|policy| policy.delay.as_ref());
         all.extend(delay.map(|_| Disposition::Delayed));
         all.extend(decision_without_store(settings));
+    }
+    if settings.account.verifies_passwords() {
+        all.push(Disposition::Unavailable);
     }
     if partly_enforced(settings, route) {
         all.push(Disposition::WouldDeny);
@@ -346,6 +350,9 @@ mod tests {
                 get("/").header("transfer-encoding", "chunked, chunked"),
             ),
             (501, of("TRACE")),
+            (501, of("post")),
+            (501, of("pOST")),
+            (501, of("connect").uri("app:443")),
             (501, of("CONNECT").uri("app:443")),
             (204, of("OPTIONS").header("max-forwards", "0")),
         ] {

@@ -50,6 +50,16 @@ impl Mode {
         matches!(self, Self::CheckAndSpend | Self::SpendOnly)
     }
 
+    /// The mode that denies alike and takes nothing.
+    #[must_use]
+    pub const fn non_spending(self) -> Self {
+        match self {
+            Self::CheckAndSpend | Self::CheckOnly => Self::CheckOnly,
+            Self::SpendOnly | Self::Peek => Self::Peek,
+            Self::AllowOnly => Self::AllowOnly,
+        }
+    }
+
     /// The mode that treats the bucket alike and never denies: it tells by [`Decision::fits`]
     /// whether this mode would have.
     #[must_use]

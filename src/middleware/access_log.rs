@@ -15,6 +15,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
+use crate::middleware::identify::UnverifiedAccount;
 use crate::middleware::{ClientIdentity, HasVerdict, RequestContext, Verdict};
 use crate::telemetry::{
     ActiveTrace, Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
@@ -98,6 +99,8 @@ struct Line {
     uri: Uri,
     version: Version,
     identity: Option<ClientIdentity>,
+    /// The account that is learned while the request is under way.
+    unverified: Option<Arc<UnverifiedAccount>>,
     host: Option<HeaderValue>,
     scheme: &'static str,
     user_agent: Option<HeaderValue>,
@@ -125,6 +128,7 @@ impl Line {
             uri: request.uri().clone(),
             version: request.version(),
             identity: identity.cloned(),
+            unverified: RequestContext::unverified(request.extensions()).cloned(),
             host: headers.get(header::HOST).cloned(),
             scheme: identity.map_or("http", |identity| identity.scheme(headers)),
             user_agent: headers.get(header::USER_AGENT).cloned(),
@@ -177,6 +181,8 @@ impl Line {
     fn log(&self, record: &Record, took: Duration) {
         let identity = self.identity.as_ref();
         let account = identity.and_then(|identity| identity.account.as_ref());
+        let learned = || self.unverified.as_ref()?.learned();
+        let account = account.or_else(learned);
         let verdict = self.verdict.as_ref();
         let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
         let finished = RequestFinished {

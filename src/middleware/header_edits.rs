@@ -52,6 +52,15 @@ pub struct RenderedEdits {
 }
 
 impl HeaderEdits {
+    /// Whether a value shows the account.
+    pub(super) fn shows_account(&self) -> bool {
+        let mut templates = self.set.iter().chain(&self.add);
+        templates.any(|(_, template)| match template {
+            HeaderTemplate::Fixed(_) => false,
+            HeaderTemplate::Template(template) => template.shows_account(),
+        })
+    }
+
     /// The edits for a request.
     pub fn render(self: &Arc<Self>, request: &RequestValues<'_>) -> RenderedEdits {
         let templates = self.set.iter().chain(&self.add);

@@ -4,22 +4,25 @@
 //! the request's extensions. A request without one comes from an [unknown
 //! address](ClientIdentity::UNKNOWN), which is trusted by no rule. Where the limits stand alone,
 //! they identify clients themselves, by address or by a [`KeyExtractor`].
+//!
+//! Passwords take long to verify, so the layer leaves that to the limits, which do it once something
+//! needs the account.
 
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 use http::header::FORWARDED;
 use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
-use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::RequestContext;
-use super::verifiers::{Verifiers, Verifying};
-use crate::rules::{Account, AccountRules, Client, ClientRules, HashKey, parse_forwarded};
+use super::verifiers::Verifiers;
+use crate::rules::{
+    Account, AccountRules, Client, ClientRules, HashKey, Verification, parse_forwarded,
+};
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -137,118 +140,101 @@ pub struct Identify<S> {
 }
 
 impl Rules {
-    /// Verifies the request's credentials, if they have to be.
-    fn verify<B>(&self, request: &Request<B>) -> Option<Verifying> {
-        let verifiers = self.verifiers.as_ref()?;
-        let certificate = RequestContext::certificate(request.extensions());
-        let verification = self.account.unverified(request.headers(), certificate)?;
-        let peer = connection_peer(request.extensions());
-        verifiers.verify(self.client(peer, request.headers()).address, verification)
-    }
-
     fn client(&self, peer: Option<Peer>, headers: &HeaderMap) -> Client {
         let address = peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address);
         self.client.client(address, headers)
     }
 
-    fn identify<B>(&self, request: &mut Request<B>) {
-        let identity = self.identity(request);
-        RequestContext::of(request.extensions_mut()).identity = Some(identity);
-    }
-
-    fn identity<B>(&self, request: &Request<B>) -> ClientIdentity {
-        let peer = connection_peer(request.extensions());
+    fn identity(&self, extensions: &Extensions, headers: &HeaderMap) -> ClientIdentity {
+        let peer = connection_peer(extensions);
         ClientIdentity {
-            client: self.client(peer, request.headers()),
-            account: self.account.account_of(
-                request.headers(),
-                RequestContext::certificate(request.extensions()),
-            ),
+            client: self.client(peer, headers),
+            account: None,
             secure: peer.is_some_and(|peer| peer.secure),
         }
+    }
+
+    fn account<B>(&self, request: &Request<B>) -> Option<Account> {
+        let certificate = RequestContext::certificate(request.extensions());
+        self.account.account_of(request.headers(), certificate)
+    }
+
+    /// What has to be done before the request's account is known.
+    fn verification<B>(&self, request: &Request<B>) -> Option<Verification> {
+        let certificate = RequestContext::certificate(request.extensions());
+        self.account.unverified(request.headers(), certificate)
+    }
+}
+
+/// The account of a request whose password nobody has verified yet. It takes a fraction of a second
+/// of computing to learn, which is done once something needs the account.
+#[derive(Debug)]
+pub(super) struct UnverifiedAccount {
+    rules: Arc<Rules>,
+    learned: OnceLock<Account>,
+}
+
+impl UnverifiedAccount {
+    /// The account, once it was learned.
+    #[cfg(feature = "gateway")]
+    pub(super) fn learned(&self) -> Option<&Account> {
+        self.learned.get()
+    }
+
+    /// Verifies the request's password, and leaves the account in its identity. False if that takes
+    /// too long.
+    pub(super) async fn learn<B>(&self, request: &mut Request<B>) -> bool {
+        let address = ClientIdentity::of(request.extensions()).map(|known| known.client.address);
+        let address = address.unwrap_or(ClientIdentity::UNKNOWN);
+        if let (Some(verifiers), Some(verification)) =
+            (&self.rules.verifiers, self.rules.verification(request))
+            && !verifiers.verify(address, verification).await
+        {
+            return false;
+        }
+        let account = self.rules.account(request);
+        if let Some(account) = &account {
+            // Nobody else learns it.
+            let _ = self.learned.set(account.clone());
+        }
+        let context = RequestContext::of(request.extensions_mut());
+        if let Some(identity) = &mut context.identity {
+            identity.account = account;
+        }
+        true
     }
 }
 
 impl<S, B> Service<Request<B>> for Identify<S>
 where
-    S: Service<Request<B>> + Clone,
+    S: Service<Request<B>>,
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = IdentifyFuture<S, S::Future, B>;
+    type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        if let Some(verifying) = self.rules.verify(&request) {
-            let awaited = Awaited {
-                verifying,
-                identify: self.clone(),
-                request,
-            };
-            return IdentifyFuture::Verifying {
-                awaited: Some(Box::new(awaited)),
-            };
+        let mut identity = self.rules.identity(request.extensions(), request.headers());
+        let verifiers = self.rules.verifiers.as_ref();
+        let unverified = verifiers.and_then(|_| self.rules.verification(&request));
+        let unverified = unverified.map(|_| {
+            Arc::new(UnverifiedAccount {
+                rules: Arc::clone(&self.rules),
+                learned: OnceLock::new(),
+            })
+        });
+        // What comes after the password in the list is asked once this is known to be wrong.
+        if unverified.is_none() {
+            identity.account = self.rules.account(&request);
         }
-        self.rules.identify(&mut request);
-        IdentifyFuture::Called {
-            future: self.inner.call(request),
-        }
-    }
-}
-
-pin_project! {
-    /// The future of [`Identify`].
-    #[project = IdentifyFutureProjection]
-    pub enum IdentifyFuture<S, F, B> {
-        /// The inner service answers.
-        Called {
-            #[pin]
-            future: F,
-        },
-        /// The request's credentials are verified first.
-        Verifying {
-            awaited: Option<Box<Awaited<S, B>>>,
-        },
-    }
-}
-
-/// A request whose credentials are verified.
-pub struct Awaited<S, B> {
-    verifying: Verifying,
-    identify: Identify<S>,
-    request: Request<B>,
-}
-
-impl<S, B> Future for IdentifyFuture<S, S::Future, B>
-where
-    S: Service<Request<B>>,
-{
-    type Output = Result<S::Response, S::Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            let awaited = match self.as_mut().project() {
-                IdentifyFutureProjection::Called { future } => return future.poll(cx),
-                IdentifyFutureProjection::Verifying { awaited } => awaited,
-            };
-            if let Some(awaited) = awaited {
-                ready!(awaited.verifying.as_mut().poll(cx));
-            }
-            let Some(awaited) = awaited.take() else {
-                return Poll::Pending;
-            };
-            let Awaited {
-                mut identify,
-                mut request,
-                ..
-            } = *awaited;
-            identify.rules.identify(&mut request);
-            let future = identify.inner.call(request);
-            self.set(IdentifyFuture::Called { future });
-        }
+        let context = RequestContext::of(request.extensions_mut());
+        context.identity = Some(identity);
+        context.unverified = unverified;
+        self.inner.call(request)
     }
 }
 

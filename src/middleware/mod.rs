@@ -120,6 +120,7 @@ pub use response_format::{ErrorPages, ResponseFormat};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
 pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
 
+use self::identify::UnverifiedAccount;
 use self::route::Routed;
 use crate::rules::ClientCertificate;
 #[cfg(feature = "gateway")]
@@ -148,6 +149,8 @@ pub struct RequestContext {
     certificate: Option<Arc<ClientCertificate>>,
     ends: Option<Arc<ConnectionEnds>>,
     identity: Option<ClientIdentity>,
+    /// None where the identity is complete.
+    unverified: Option<Arc<UnverifiedAccount>>,
     routed: Option<Routed>,
     #[cfg(feature = "gateway")]
     request_id: Option<Arc<RequestId>>,
@@ -207,6 +210,19 @@ impl RequestContext {
     /// The request's client, if a layer has identified it.
     fn identity(extensions: &Extensions) -> Option<&ClientIdentity> {
         extensions.get::<Self>()?.identity.as_ref()
+    }
+
+    /// The request's account, if it is not known before its password is verified.
+    fn unverified(extensions: &Extensions) -> Option<&Arc<UnverifiedAccount>> {
+        extensions.get::<Self>()?.unverified.as_ref()
+    }
+
+    /// Takes over the account that another layer has learned.
+    #[cfg(feature = "gateway")]
+    fn complete_identity(&mut self) {
+        if let (Some(identity), Some(unverified)) = (&mut self.identity, &self.unverified) {
+            identity.account = unverified.learned().cloned();
+        }
     }
 
     /// The request's id, if a layer has given it one.

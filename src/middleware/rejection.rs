@@ -12,8 +12,8 @@ use crate::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemRespons
 use crate::rules::KeySource;
 use crate::time::Nanos;
 
-/// When to try again after the store failed: by then the circuit breaker has asked it anew.
-const STORE_RETRY_SECS: u64 = 1;
+/// When to try again: by then the circuit breaker has asked a store anew that has failed.
+const RETRY_SECS: u64 = 1;
 
 /// An honest response to a denied request; by default 429 with a problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,16 +113,21 @@ pub(super) fn no_route<B>() -> Response<ResponseBody<B>> {
 
 /// The response when the store is out of reach and `on_failure` is `deny`.
 pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
-    let problem = Problem::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "The limits cannot be checked at the moment.",
-    )
-    .of_type(
+    try_again("The limits cannot be checked at the moment.")
+}
+
+/// The response when too many other passwords are being verified.
+pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
+    try_again("The password cannot be verified at the moment.")
+}
+
+fn try_again<B>(detail: &str) -> Response<ResponseBody<B>> {
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).of_type(
         problem::types::TEMPORARY_REDUCED_CAPACITY,
         "Request cannot be satisfied due to temporary server capacity constraints",
     );
     let mut response = ResponseBody::problem(problem);
     let headers = response.headers_mut();
-    headers.insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
+    headers.insert(RETRY_AFTER, integer(RETRY_SECS));
     response
 }

@@ -114,6 +114,12 @@ impl RequestTemplate {
         }
     }
 
+    /// Whether it shows the account.
+    pub(super) fn shows_account(&self) -> bool {
+        let account = Piece::Value(RequestValue::Account);
+        self.pieces.contains(&account)
+    }
+
     /// The names of captures that it uses.
     pub fn captures_used(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {

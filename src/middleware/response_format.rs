@@ -19,7 +19,7 @@ use http_body::Body;
 use super::compression::Compressor;
 use super::cors::CorsRequest;
 use super::grpc;
-use super::header_edits::RenderedEdits;
+use super::header_edits::{HeaderEdits, RenderedEdits};
 use super::request_template::RequestValues;
 use super::{ClientIdentity, RequestContext, ResponseBody};
 use crate::media_type::prefers;
@@ -109,7 +109,7 @@ fn of_route(request: &request::Parts) -> Option<ResponseFormatter> {
     let cors = route.cors();
     let cors = cors.and_then(|cors| CorsRequest::of(cors, &request.headers));
     let edits = route.response_headers();
-    let edits = edits.map(|edits| edits.render(&RequestValues::of_head(request)));
+    let edits = edits.map(|edits| ResponseEdits::of(edits, request));
     let compressor = route.compression();
     let compressor = compressor.map(|settings| Compressor::new(settings, request));
     (cors.is_some() || edits.is_some() || compressor.is_some()).then(|| ResponseFormatter {
@@ -125,6 +125,40 @@ fn is_secure(request: &request::Parts) -> bool {
     identity.is_some_and(|identity| identity.scheme(&request.headers) == "https")
 }
 
+/// What a route changes about the headers of one response.
+#[derive(Debug)]
+enum ResponseEdits {
+    Rendered(RenderedEdits),
+    /// The account, which they show, is learned before the response is there.
+    Unverified {
+        edits: Arc<HeaderEdits>,
+        request: Box<request::Parts>,
+    },
+}
+
+impl ResponseEdits {
+    fn of(edits: &Arc<HeaderEdits>, request: &request::Parts) -> Self {
+        let is_known = RequestContext::unverified(&request.extensions).is_none();
+        if is_known || !edits.shows_account() {
+            return Self::Rendered(edits.render(&RequestValues::of_head(request)));
+        }
+        Self::Unverified {
+            edits: Arc::clone(edits),
+            request: Box::new(request.clone()),
+        }
+    }
+
+    fn rendered(self) -> RenderedEdits {
+        match self {
+            Self::Rendered(edits) => edits,
+            Self::Unverified { edits, mut request } => {
+                RequestContext::of(&mut request.extensions).complete_identity();
+                edits.render(&RequestValues::of_head(&request))
+            }
+        }
+    }
+}
+
 /// Formats the response to one request.
 #[derive(Debug, Default)]
 pub(super) struct ResponseFormatter {
@@ -133,7 +167,7 @@ pub(super) struct ResponseFormatter {
     /// None where the route has no CORS configured that concerns the request.
     cors: Option<CorsRequest>,
     /// What the route changes about headers.
-    edits: Option<RenderedEdits>,
+    edits: Option<ResponseEdits>,
     /// What the client is told about HTTPS.
     hsts: Option<HeaderValue>,
     /// The content type of a gRPC call.
@@ -170,7 +204,8 @@ impl ResponseFormatter {
         let is_made = is_problem || extensions.remove::<CustomResponse>().is_some();
         let headers = response.headers_mut();
         // What suits the app's responses, such as how long they may be cached, is wrong for a 429.
-        if let Some(edits) = self.edits.filter(|edits| !is_made || edits.always()) {
+        let edits = self.edits.map(ResponseEdits::rendered);
+        if let Some(edits) = edits.filter(|edits| !is_made || edits.always()) {
             edits.apply(headers);
         }
         if let Some(cors) = &self.cors {

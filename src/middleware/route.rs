@@ -38,6 +38,8 @@ pub struct RouteState {
     before_upstream: Option<Arc<RequestAction>>,
     /// What is changed about the headers of responses.
     response_headers: Option<Arc<HeaderEdits>>,
+    /// Whether requests need an account, whatever limits count by.
+    needs_account: bool,
 }
 
 /// The route of a request.
@@ -66,6 +68,7 @@ impl RouteState {
             upstream,
             before_upstream,
             response_headers: action.response_headers.clone(),
+            needs_account: action.needs_account(),
             ..route
         })
     }
@@ -79,6 +82,7 @@ impl RouteState {
             upstream: None,
             before_upstream: None,
             response_headers: None,
+            needs_account: true,
         }
     }
 
@@ -143,6 +147,21 @@ impl RouteState {
     /// What is changed about the headers of responses.
     pub(super) fn response_headers(&self) -> Option<&Arc<HeaderEdits>> {
         self.response_headers.as_ref()
+    }
+
+    /// Whether a request that these lists and bans let through needs its account.
+    pub(super) fn needs_account(&self, access: Option<&AccessControl>) -> bool {
+        self.needs_account
+            || self.policy.counts_accounts
+            || access.is_some_and(AccessControl::concerns_accounts)
+    }
+
+    /// The same for requests that take no route, which get 404.
+    pub(super) fn unrouted(self) -> Self {
+        Self {
+            needs_account: false,
+            ..self
+        }
     }
 
     /// Whether any limit is used.

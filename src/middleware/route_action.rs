@@ -68,6 +68,19 @@ impl RouteAction {
         self.rewrite.is_none() && self.request_headers.is_none() && self.answer.is_none()
     }
 
+    /// Whether requests need an account: those that are forwarded do, for the log and for the choice
+    /// of a server.
+    pub(super) fn needs_account(&self) -> bool {
+        let edits = self.response_headers.as_ref();
+        let is_shown = edits.is_some_and(|edits| edits.shows_account());
+        is_shown
+            || match &self.answer {
+                None => true,
+                Some(Answer::Redirect(redirect)) => redirect.to().shows_account(),
+                Some(Answer::Fixed(_)) => false,
+            }
+    }
+
     /// What has to be done with requests of a route; none for those that are only forwarded.
     pub(super) fn before_upstream(&self, cors: Option<&Arc<Cors>>) -> Option<Arc<RequestAction>> {
         let preflights = cors.filter(|cors| cors.answers_preflights());

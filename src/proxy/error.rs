@@ -187,7 +187,7 @@ impl ProxyError {
             Self::Method => (
                 StatusCode::NOT_IMPLEMENTED,
                 "method",
-                "CONNECT and TRACE are not forwarded.",
+                "CONNECT, TRACE and methods with lower-case letters are not forwarded.",
             ),
             Self::TransferCoding => (
                 StatusCode::NOT_IMPLEMENTED,

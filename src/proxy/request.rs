@@ -147,6 +147,11 @@ fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(ProxyError::Method);
     }
+    // Methods are case-sensitive, but many apps take `post` for POST, which takes another route here.
+    let mut method = parts.method.as_str().bytes();
+    if method.any(|byte| byte.is_ascii_lowercase()) {
+        return Err(ProxyError::Method);
+    }
     check_coding(&parts.headers)?;
     check_target(parts)?;
     check_host(parts)

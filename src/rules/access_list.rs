@@ -93,6 +93,11 @@ impl AccessList {
         self.networks.v4.is_empty() && self.networks.v6.is_empty() && self.accounts.is_empty()
     }
 
+    /// Whether it names accounts.
+    pub fn has_accounts(&self) -> bool {
+        !self.accounts.is_empty()
+    }
+
     /// How many networks, of which none is within another, and how many accounts are listed.
     pub fn len(&self) -> (usize, usize) {
         let networks = self.networks.v4.len() + self.networks.v6.len();

@@ -141,15 +141,15 @@ impl BasicAuth {
         let is_known = expected.is_some();
         let expected = expected.unwrap_or(&self.0.other).clone();
         let hash = self.0.key.hash(&credentials.text);
-        let known = self.0.known.lock();
-        let is_right = known.right.get(credentials.name()?) == Some(&hash);
-        if is_right || known.wrong.iter().any(|wrong| wrong.contains(&hash)) {
+        if self.0.known.lock().knows(credentials.name()?, hash) {
             return None;
         }
-        drop(known);
         let users = Arc::clone(&self.0);
         Some(Box::new(move || {
-            if let (Some(name), Some(password)) = (credentials.name(), credentials.password()) {
+            // Another request with the same credentials may have been first.
+            if let (Some(name), Some(password)) = (credentials.name(), credentials.password())
+                && !users.known.lock().knows(name, hash)
+            {
                 let is_right = expected.verify(password) && is_known;
                 users.known.lock().remember(name, hash, is_right);
             }
@@ -165,6 +165,12 @@ impl fmt::Debug for BasicAuth {
 }
 
 impl Known {
+    /// Whether a user's credentials with this hash were verified.
+    fn knows(&self, name: &str, hash: SecretHash) -> bool {
+        let is_right = self.right.get(name) == Some(&hash);
+        is_right || self.wrong.iter().any(|wrong| wrong.contains(&hash))
+    }
+
     fn remember(&mut self, name: &str, hash: SecretHash, is_right: bool) {
         if is_right {
             self.right.insert(name.to_owned(), hash);

@@ -53,11 +53,12 @@ pub struct ActiveBan {
 
 impl AccessControl {
     /// The standing ban that keeps a request out. If several do, the first of the configuration
-    /// decides.
+    /// decides. One that would, if it were acted upon, is not counted if it is asked for again.
     pub(in crate::middleware) fn standing(
         &self,
         request: &RequestAttributes<'_>,
         now: Timestamp,
+        looks: bool,
     ) -> Option<ActiveBan> {
         self.0.bans.iter().find_map(|ban| {
             if !ban.known.any_standing() {
@@ -67,7 +68,9 @@ impl AccessControl {
             let subject = ban.policy.ban.subject(request)?;
             let key = ban.policy.ban.ban_key(&subject);
             let acts = ban.policy.enforcement.acts_on(&key);
-            ban.metrics.held(acts);
+            if !looks || acts && !ban.treatment.looks_real() {
+                ban.metrics.held(acts);
+            }
             acts.then(|| ActiveBan {
                 name: Arc::clone(ban.policy.ban.name()),
                 treatment: Arc::clone(&ban.treatment),
@@ -136,9 +139,9 @@ impl BanCheck {
         self.subjects.iter().all(|subject| !subject.acts)
     }
 
-    /// The ban that keeps the request for this path out, by the first decisions of an outcome,
-    /// which are taken off. If several hold, the first decides.
-    pub fn judge(&mut self, outcome: &mut Outcome, path: &str) -> Option<ActiveBan> {
+    /// The ban that keeps the request out, by the first decisions of an outcome, which are taken off.
+    /// If several hold, the first decides.
+    pub fn judge(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
         let count = self.subjects.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
         let mut active = None;
@@ -148,7 +151,6 @@ impl BanCheck {
             };
             subject.is_done = true;
             let ban = &subject.ban;
-            ban.metrics.held(subject.acts);
             let name = Arc::clone(ban.policy.ban.name());
             if !subject.acts {
                 self.would_hold.get_or_insert(name);
@@ -160,13 +162,20 @@ impl BanCheck {
                 });
             }
         }
-        if active.is_none() {
-            self.strike(|_, policy| {
-                let is_strike = policy.paths.matches(path);
-                is_strike.then(|| StrikeCause::Path(path.chars().take(LONGEST_PATH).collect()))
-            });
-        }
         active
+    }
+
+    /// Counts the bans that hold, and the path as a strike where none keeps the request out.
+    pub fn judged(&mut self, is_banned: bool, path: &str) {
+        let holding = self.subjects.iter().filter(|subject| subject.is_done);
+        holding.for_each(|subject| subject.ban.metrics.held(subject.acts));
+        if is_banned {
+            return;
+        }
+        self.strike(|_, policy| {
+            let is_strike = policy.paths.matches(path);
+            is_strike.then(|| StrikeCause::Path(path.chars().take(LONGEST_PATH).collect()))
+        });
     }
 
     /// These limits have denied the request.

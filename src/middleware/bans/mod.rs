@@ -14,7 +14,9 @@ pub(super) use self::check::{ActiveBan, BanCheck};
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
-use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, SecretHash, StatusSet};
+use crate::rules::{
+    Access, AccessLists, Ban, Enforcement, KeySource, PathSet, SecretHash, StatusSet,
+};
 use crate::telemetry::{BanMetrics, Bans, Metrics};
 
 /// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
@@ -112,6 +114,20 @@ impl AccessControl {
         of_bans.chain([&self.0.blocked])
     }
 
+    /// Whether a list names accounts, or a ban is of them.
+    pub(super) fn concerns_accounts(&self) -> bool {
+        let mut bans = self.0.bans.iter();
+        let lists = &self.0.lists;
+        lists.allow.has_accounts()
+            || lists.block.has_accounts()
+            || bans.any(|ban| ban.policy.ban.per().contains(&KeySource::Account))
+    }
+
+    /// Whether an account may be let through whatever holds for its address.
+    pub(super) fn allows_accounts(&self) -> bool {
+        self.0.lists.allow.has_accounts()
+    }
+
     /// Whether the client of a request is on a list.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
         match ClientIdentity::of(extensions) {
@@ -129,10 +145,14 @@ impl AccessControl {
         self.0.lists.access(address, account)
     }
 
-    /// Counts a request of a blocked client, and returns what it gets.
+    /// What the blocked get.
     pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
-        self.0.metrics.blocked();
         &self.0.blocked
+    }
+
+    /// Counts a request of a blocked client.
+    pub(super) fn count_blocked(&self) {
+        self.0.metrics.blocked();
     }
 }
 

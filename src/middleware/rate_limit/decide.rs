@@ -1,5 +1,9 @@
-//! A request's way from the question to the store to what becomes of it: `ask`, `decided`, `turn`
-//! where requests are delayed, `leased`, `conclude`, then `forward` or `deny`.
+//! A request's way from the lists to what becomes of it: `start`, `ask`, `decided`, `turn` where
+//! requests are delayed, `leased`, `conclude`, then `forward` or `deny`.
+//!
+//! Where the account is needed, and only a password that nobody has verified yet names it, what needs
+//! no account is looked at first, and nothing is taken. The password of a request that is refused by
+//! that is not verified; any other request starts again with its account ([`learn`](RateLimit::learn)).
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.
@@ -19,21 +23,94 @@ use super::plan::{MissingValue, StoreQuery, attributes};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
 use super::{Denied, LimitedService, RateLimit, RequestBody, State};
-use crate::limit::Batch;
+use crate::limit::{Batch, Transaction};
 use crate::middleware::backend::{Backend, PendingTasks};
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
+use crate::middleware::identify::UnverifiedAccount;
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::route::{RouteState, Routed};
 use crate::middleware::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 use crate::problem::Problem;
-use crate::rules::Captures;
+use crate::rules::{Access, Captures};
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
 use crate::time::{Nanos, Timestamp};
 use crate::turn;
 
 impl<S> RateLimit<S> {
+    /// Decides about a request, by the lists first.
+    pub(super) fn start<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let Some(control) = self.settings.access.as_ref() else {
+            return self.ask(request);
+        };
+        match control.access(request.extensions()) {
+            _ if control.allows_accounts() && unverified(&request).is_some() => self.learn(request),
+            Access::Unlisted => self.ask(request),
+            Access::Allowed(_) => self.pass(request, Some("allow")),
+            Access::Blocked(_) => {
+                let treatment = control.blocked();
+                if self.is_learned_for(treatment, &request) {
+                    return self.learn(request);
+                }
+                control.count_blocked();
+                let mut context = ResponseContext::of(Disposition::Denied, None);
+                context.verdict.listed = Some("block");
+                let treatment = TreatmentContext {
+                    treatment,
+                    route: &self.settings.route_or_none(request.extensions()).clone(),
+                    retry_in: Nanos::NEVER,
+                };
+                treatment.treat(&mut self.inner, request, context)
+            }
+        }
+    }
+
+    /// Verifies the password of a request, and starts again with its account.
+    fn learn<B: RequestBody>(
+        &mut self,
+        mut request: Request<B>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let unverified = RequestContext::of(request.extensions_mut())
+            .unverified
+            .take();
+        let Some(unverified) = unverified else {
+            return self.start(request);
+        };
+        let clone = self.clone();
+        let mut ready = std::mem::replace(self, clone);
+        State::Waiting {
+            decision: Box::pin(async move {
+                match unverified.learn(&mut request).await {
+                    true => ready.start(request),
+                    false => unavailable(rejection::unverified(), None),
+                }
+            }),
+        }
+    }
+
+    /// Whether the account of a request has to be learned before the request goes on.
+    fn needs_account<B>(&self, request: &Request<B>) -> bool {
+        let access = self.settings.access.as_ref();
+        let route = || self.settings.route_or_none(request.extensions());
+        unverified(request).is_some() && route().needs_account(access)
+    }
+
+    /// Whether the account has to be learned before a client gets this. An invented answer takes as
+    /// long as a real one, and so tells no client that it is banned.
+    fn is_learned_for<B>(&self, treatment: &PreparedTreatment, request: &Request<B>) -> bool {
+        treatment.looks_real() && self.needs_account(request)
+    }
+
     /// Forwards a request that no limit applies to.
     pub(super) fn pass<B: RequestBody>(
         &mut self,
@@ -43,6 +120,9 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
+        if self.needs_account(&request) {
+            return self.learn(request);
+        }
         let route = self.settings.route_or_none(request.extensions());
         let conceals = route.policy.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::of(Disposition::Unlimited, conceals);
@@ -76,8 +156,12 @@ impl<S> RateLimit<S> {
             return unidentified();
         }
         let access = settings.access.as_ref();
-        let standing = access.and_then(|access| access.standing(&attributes, now));
+        let looks = self.needs_account(&request);
+        let standing = access.and_then(|access| access.standing(&attributes, now, looks));
         if let Some(ban) = standing {
+            if self.is_learned_for(&ban.treatment, &request) {
+                return self.learn(request);
+            }
             let mut context = ResponseContext::of(Disposition::Denied, None);
             context.verdict.banned_by = Some(ban.name);
             context.verdict.decided_at = Some(now);
@@ -89,11 +173,11 @@ impl<S> RateLimit<S> {
             return treatment.treat(&mut self.inner, request, context);
         }
         let bans = access.and_then(|access| access.check(&attributes, backend));
-        let mut query = StoreQuery::default();
+        let mut query = StoreQuery::new(looks);
         let missing = match route.policy.plan(&request, &attributes, &mut query) {
             Ok(()) => None,
             Err(missing) => {
-                query = StoreQuery::default();
+                query = StoreQuery::new(looks);
                 Some(missing)
             }
         };
@@ -106,7 +190,14 @@ impl<S> RateLimit<S> {
             claims,
             queried,
             charges,
+            ..
         } = query;
+        let look = looks.then(|| Box::new(batch.clone()));
+        if looks {
+            batch
+                .iter_mut()
+                .for_each(|asked| asked.mode = asked.mode.non_spending());
+        }
         let leases = (!claims.is_empty()).then(|| {
             Box::new(LeaseRequest {
                 claims: claims.into(),
@@ -126,6 +217,7 @@ impl<S> RateLimit<S> {
             leases,
             delayed,
             delay: None,
+            look,
             bans,
             missing,
             request,
@@ -178,6 +270,9 @@ struct Undecided<B> {
     delayed: Option<Box<Batch>>,
     /// How long the request has waited for its turn.
     delay: Option<Duration>,
+    /// What the limits are asked in the end, if they are only looked at because the account is not
+    /// known yet.
+    look: Option<Box<Batch>>,
     /// What bans have to do with it, where there are any; their decisions come first.
     bans: Option<Box<BanCheck>>,
     /// The limit that denies the request because it lacks a value, unless a ban keeps it out.
@@ -220,11 +315,19 @@ impl<B: RequestBody> Undecided<B> {
             Ok(outcome) => outcome,
             // A dry run stops no request, whatever becomes of the store.
             Err(_) if self.is_idle() => undecided(self.asked_of_store()),
-            Err(_) => return unavailable(self.waited()),
+            Err(_) => return unavailable(rejection::unavailable(), Some(self.waited())),
         };
-        if let Some(bans) = &mut self.bans
-            && let Some(ban) = bans.judge(&mut outcome, self.request.uri().path())
-        {
+        let ban = self.bans.as_mut().and_then(|bans| bans.judge(&mut outcome));
+        if let Some(look) = self.look.take() {
+            if !self.is_refused(ban.as_ref(), &outcome) {
+                return limiter.learn(self.request);
+            }
+            self.refused_by_look(*look, &limiter.settings.backend);
+        }
+        if let Some(bans) = &mut self.bans {
+            bans.judged(ban.is_some(), self.request.uri().path());
+        }
+        if let Some(ban) = ban {
             return self.treat_banned(limiter, &ban, &outcome);
         }
         if let Some(missing) = self.missing.take() {
@@ -244,6 +347,34 @@ impl<B: RequestBody> Undecided<B> {
                 turn.come().await;
                 self.allowed_or_not(&mut ready, outcome)
             }),
+        }
+    }
+
+    /// Whether the request is refused honestly, whatever its account. An invented answer takes as long
+    /// as a real one.
+    fn is_refused(&self, ban: Option<&ActiveBan>, outcome: &Outcome) -> bool {
+        let policy = &self.route.policy;
+        match (ban, &policy.on_denied) {
+            (Some(ban), _) => !ban.treatment.looks_real(),
+            (None, OnDenied::Shadow(_)) => false,
+            (None, OnDenied::Reject(_)) => {
+                self.missing.is_some() || policy.denial(&self.queried, outcome).is_some()
+            }
+        }
+    }
+
+    /// Counts a request that was refused before its limits were asked for more than a look.
+    fn refused_by_look(&mut self, batch: Batch, backend: &Backend) {
+        let policy = &self.route.policy;
+        for (queried, transaction) in self.queried.limits.iter_mut().zip(&batch) {
+            if let Some(limit) = policy.limit(queried.limit) {
+                queried.subject = limit.tracked(transaction, self.arrived, None);
+            }
+        }
+        let counts_denied = |asked: &Transaction| asked.quota.algorithm().counts_denied();
+        if batch.iter().any(counts_denied) {
+            let counted = backend.store.decide(batch, self.arrived);
+            backend.tasks.run(async move { drop(counted.await) });
         }
     }
 
@@ -298,7 +429,7 @@ impl<B: RequestBody> Undecided<B> {
             Err(_) if self.queried.is_idle() => leases.undecided(),
             Err(_) => {
                 leases.undo(&mut outcome, &limiter.settings.backend);
-                return unavailable(self.waited());
+                return unavailable(rejection::unavailable(), Some(self.waited()));
             }
         };
         join(&mut outcome, &leased.outcome);
@@ -481,6 +612,11 @@ impl<B: RequestBody> Undecided<B> {
     }
 }
 
+/// The account of a request, if it has to be learned.
+fn unverified<B>(request: &Request<B>) -> Option<&Arc<UnverifiedAccount>> {
+    RequestContext::unverified(request.extensions())
+}
+
 /// What a client gets on a route that a ban or the block list keeps it out of.
 pub(super) struct TreatmentContext<'r> {
     pub(super) treatment: &'r Arc<PreparedTreatment>,
@@ -569,10 +705,12 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
 }
 
 /// Refuses a request about which nothing can decide.
-fn unavailable<F, R>(store: Duration) -> State<F, R> {
-    let mut response = rejection::unavailable();
+fn unavailable<F, R>(
+    mut response: Response<ResponseBody<R>>,
+    store: Option<Duration>,
+) -> State<F, R> {
     let verdict = Verdict {
-        store: Some(store),
+        store,
         ..Verdict::new(Disposition::Unavailable)
     };
     response.extensions_mut().insert(verdict);

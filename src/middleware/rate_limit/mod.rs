@@ -35,7 +35,6 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use self::decide::TreatmentContext;
 pub use self::delay::Delay;
 pub use self::header_fields::HeaderForms;
 pub use self::in_flight::InFlight;
@@ -52,10 +51,10 @@ use super::identify::{Identification, KeyExtractor, peer};
 use super::route::RouteState;
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::limit::{Quota, QuotaError};
-use crate::rules::{Access, HashKey, KeySource, Limit, LimitUse, Missing};
+use crate::rules::{HashKey, KeySource, Limit, LimitUse, Missing};
 use crate::store::{Leases, Memory, MemorySettings, Store};
-use crate::telemetry::{Disposition, Metrics};
-use crate::time::{Clock, Nanos};
+use crate::telemetry::Metrics;
+use crate::time::Clock;
 
 /// Puts limits on a service.
 #[derive(Clone)]
@@ -180,10 +179,11 @@ impl RateLimitLayer {
             headers: HeaderForms::NONE,
             ..RoutePolicy::default()
         };
+        let unrouted = RouteState::without_access_control(unrouted, metrics).unrouted();
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
-            unrouted: Arc::new(RouteState::without_access_control(unrouted, metrics)),
+            unrouted: Arc::new(unrouted),
             access: None,
             identification: None,
             shares_unknown: false,
@@ -341,23 +341,9 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
         if let Some(identification) = &self.settings.identification {
             identification.identify(&mut request);
         }
-        let control = self.settings.access.as_ref();
-        let access = control.map(|control| (control, control.access(request.extensions())));
-        let state = match access {
-            None | Some((_, Access::Unlisted)) => self.ask(request),
-            Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
-            Some((control, Access::Blocked(_))) => {
-                let mut context = ResponseContext::of(Disposition::Denied, None);
-                context.verdict.listed = Some("block");
-                let treatment = TreatmentContext {
-                    treatment: control.blocked(),
-                    route: &self.settings.route_or_none(request.extensions()).clone(),
-                    retry_in: Nanos::NEVER,
-                };
-                treatment.treat(&mut self.inner, request, context)
-            }
-        };
-        ResponseFuture { state }
+        ResponseFuture {
+            state: self.start(request),
+        }
     }
 }
 

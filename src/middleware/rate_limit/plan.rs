@@ -12,7 +12,7 @@ use super::header_fields::HeaderForms;
 use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::{Batch, Claim, Mode, Transaction};
 use crate::middleware::{ClientIdentity, RequestContext};
-use crate::rules::{Admission, Captures, KeySource, LimitMatch, RequestAttributes};
+use crate::rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAttributes};
 use crate::time::{Nanos, Timestamp};
 
 /// A limit without the value that it counts by.
@@ -30,6 +30,9 @@ pub(super) struct StoreQuery {
     pub(super) queried: QueriedLimits,
     /// What is charged once the request is through; most requests leave nothing.
     pub(super) charges: Vec<DeferredCharge>,
+    /// Whether the account is not known yet. Then limits that count by it are left out, and no subject
+    /// is tracked.
+    looks: bool,
 }
 
 /// What limits and bans go by in a request on a route of this name.
@@ -74,7 +77,7 @@ impl PreparedPolicy {
             }
             match used.matching(attributes) {
                 LimitMatch::Counted { transaction, .. } if used.is_plain() => {
-                    let asked = limit.asked(index, &transaction, attributes);
+                    let asked = limit.asked(index, &transaction, attributes, query.looks);
                     query.ask(asked, Role::new(used.mode, true), transaction, ahead);
                 }
                 LimitMatch::Counted { transaction, .. } => {
@@ -82,11 +85,13 @@ impl PreparedPolicy {
                     let arrival = used.admission(transaction, attributes.headers, size);
                     // The limit's headers are logged_cost all the same, if the route shows any.
                     if !arrival.is_free || self.headers != HeaderForms::NONE {
-                        let asked = limit.asked(index, &arrival.transaction, attributes);
+                        let asked =
+                            limit.asked(index, &arrival.transaction, attributes, query.looks);
                         query.add(asked, used.mode, arrival, ahead);
                     }
                 }
                 LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
+                LimitMatch::Missing(KeySource::Account) if query.looks => {}
                 // A request without a subject is not among the share that is acted upon.
                 LimitMatch::Missing(_) if used.enforcement.is_partial() => {
                     query.queried.missing_in_dry_run.get_or_insert(index);
@@ -126,19 +131,41 @@ impl PreparedLimit {
         index: usize,
         transaction: &Transaction,
         attributes: &RequestAttributes<'_>,
+        looks: bool,
     ) -> Asked {
-        let key = transaction.key.as_bytes();
-        let now = || attributes.now.as_secs();
-        let is_account = || self.used.limit.per().contains(&KeySource::Account);
-        let name = || attributes.account?.name().filter(|_| is_account());
+        let subject = match looks {
+            true => None,
+            false => self.tracked(transaction, attributes.now, attributes.account),
+        };
         Asked {
             limit: index,
-            subject: self.metrics.subject_asked(key, now, name),
+            subject,
         }
+    }
+
+    /// The subject of a request, where subjects are tracked.
+    pub(super) fn tracked(
+        &self,
+        transaction: &Transaction,
+        now: Timestamp,
+        account: Option<&Account>,
+    ) -> Option<NonZeroU64> {
+        let is_account = || self.used.limit.per().contains(&KeySource::Account);
+        let name = || account?.name().filter(|_| is_account());
+        let key = transaction.key.as_bytes();
+        self.metrics.subject_asked(key, || now.as_secs(), name)
     }
 }
 
 impl StoreQuery {
+    /// An empty one. If it `looks`, the account of the request is not known yet.
+    pub(super) fn new(looks: bool) -> Self {
+        Self {
+            looks,
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, asked: Asked, mode: Mode, arrival: Admission, ahead: Option<Nanos>) {
         let transaction = arrival.transaction;
         if let Some(later) = arrival.later {

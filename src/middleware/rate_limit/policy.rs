@@ -87,6 +87,8 @@ pub struct PreparedPolicy {
     pub compression: Option<Arc<Compression>>,
     /// Whether a limit counts clients by their addresses.
     pub counts_addresses: bool,
+    /// Whether a limit counts clients by their accounts.
+    pub counts_accounts: bool,
     /// Headers of responses that are not for clients.
     concealed: Vec<HeaderName>,
 }
@@ -109,8 +111,9 @@ impl PreparedPolicy {
             OnDenied::Shadow(_) => Rejection::default().status,
         };
         let concealed = concealed(&policy.limits);
-        let mut sources = policy.limits.iter().flat_map(|used| used.limit.per());
-        let counts_addresses = sources.any(|source| matches!(source, KeySource::Address { .. }));
+        let sources = || policy.limits.iter().flat_map(|used| used.limit.per());
+        let counts_addresses = sources().any(|source| matches!(source, KeySource::Address { .. }));
+        let counts_accounts = sources().any(|source| *source == KeySource::Account);
         let prepare = |used: LimitUse| {
             let name = used.limit.name();
             PreparedLimit {
@@ -133,6 +136,7 @@ impl PreparedPolicy {
             #[cfg(feature = "gateway")]
             compression: policy.compression,
             counts_addresses,
+            counts_accounts,
             concealed,
         }
     }

@@ -203,9 +203,11 @@ impl Simulation {
         let Some(mut outcome) = at_once(self.backend.admit(batch, now, false)) else {
             return Progress::Decided(Simulated::new(Disposition::Unavailable));
         };
-        if let Some(bans) = &mut bans
-            && let Some(ban) = bans.judge(&mut outcome, past.request.uri().path())
-        {
+        let ban = bans.as_mut().and_then(|bans| bans.judge(&mut outcome));
+        if let Some(bans) = &mut bans {
+            bans.judged(ban.is_some(), past.request.uri().path());
+        }
+        if let Some(ban) = ban {
             return Progress::Decided(Simulated {
                 banned_by: Some(ban.name),
                 ..Simulated::new(Disposition::Denied)
