@@ -66,7 +66,8 @@ pub(super) struct ProcessState {
 #[derive(Clone, Debug)]
 pub(super) struct RefusedLoad {
     pub(super) at: Timestamp,
-    pub(super) errors: String,
+    /// Each error, with its remedy in lines of its own.
+    pub(super) errors: Vec<String>,
 }
 
 /// Identifies a decoy: its route, and for whom it is.
@@ -314,7 +315,9 @@ impl Reloads {
         files.last = Arc::clone(&inputs);
         *self.process.refused.lock() = loaded.outcome.as_ref().err().map(|found| RefusedLoad {
             at: SystemClock.now(),
-            errors: config::without_passwords(&found.to_string()),
+            errors: (found.lines())
+                .map(|line| config::without_passwords(&line))
+                .collect(),
         });
         match loaded.outcome {
             Err(found) => ReloadFailed { cause: &found }.emit(&self.process.metrics),

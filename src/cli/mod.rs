@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
@@ -206,10 +207,23 @@ fn print_answer(result: Result<String, AdminError>) -> ExitCode {
 /// Help and version are errors to clap, but not to the caller.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
+    if let Some(tip) = configuration_tip(error) {
+        let _ = writeln!(io::stderr(), "\n  {tip}");
+    }
     if error.use_stderr() {
         ExitCode::from(BAD_CONFIGURATION)
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Help with the name of a file where no argument is expected.
+fn configuration_tip(error: &clap::Error) -> Option<String> {
+    match (error.kind(), error.get(ContextKind::InvalidArg)?) {
+        (ErrorKind::UnknownArgument, ContextValue::String(word)) if !word.starts_with('-') => {
+            Some(format!("tip: name a configuration with '--config {word}'"))
+        }
+        _ => None,
     }
 }
 

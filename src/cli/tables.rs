@@ -48,7 +48,7 @@ pub(super) fn bucket_table(answer: &Value) -> String {
     let rows = rows(answer, "buckets", |bucket| {
         let burst = bucket.get("burst").or(bucket.get("most"));
         [
-            shown(&bucket["subject"]),
+            shown(name_or_id(bucket)),
             bucket["remaining"].to_string(),
             burst.map_or_else(String::new, Value::to_string),
             bucket["reset_in"].as_f64().map_or_else(String::new, span),
@@ -286,11 +286,17 @@ mod tests {
         abusers  203.0.113.9      2026-11-22T14:00:00Z  limit Logins, strikes: 10  1h30m1s
         abusers  198.51.100.0/24  2026-11-22T14:00:00Z  alice: a\u{1b}[2J            never
         ");
-        let bucket = json!({"subject": "a\nb", "remaining": 3, "burst": 20, "reset_in": 60.0});
-        let buckets = json!({"buckets": [bucket], "next": "more"});
+        let bucket = |subject: &str, name: Value| {
+            json!({
+                "subject": subject, "name": name, "remaining": 3, "burst": 20, "reset_in": 60.0,
+            })
+        };
+        let named = bucket("41dafd041fa88f6a2abda85bf3564aa2", json!("acme"));
+        let buckets = json!({"buckets": [bucket("a\nb", Value::Null), named], "next": "more"});
         insta::assert_snapshot!(bucket_table(&buckets), @r"
         SUBJECT  REMAINING  BURST  FULL IN
         a\nb             3     20       1m
+        acme             3     20       1m
         and others; see --count
         ");
         assert_eq!(ban_table(&json!({"bans": []})), "no bans");

@@ -18,6 +18,7 @@ routes:
   - name: rest
     match: {path: "/*"}
     upstream: demo
+    limits: []
   - name: login
     match: {host: app.example.com, path: /login, methods: [POST]}
     upstream: app
@@ -645,4 +646,17 @@ routes:
       matches path /gone
       is answered with 410 Gone and a fixed body of 2 bytes
     ");
+}
+
+#[test]
+fn a_configuration_that_is_named_without_its_option_gets_a_tip() {
+    let tip = |args: &[&str]| {
+        let error = Cli::try_parse_from(args).unwrap_err();
+        configuration_tip(&error)
+    };
+    let expected = Some("tip: name a configuration with '--config other.yaml'".to_owned());
+    for command in ["check", "run", "top"] {
+        assert_eq!(tip(&["weir", command, "other.yaml"]), expected, "{command}");
+    }
+    assert_eq!(tip(&["weir", "check", "--cnofig"]), None);
 }

@@ -96,8 +96,13 @@ impl ErrorBuilder<'_> {
 
     /// Says what to do about it, if anything is known.
     pub(super) fn maybe_help(self, help: Option<String>) -> Reported {
-        self.0.help = help;
-        Reported(())
+        self.first_help(help).into()
+    }
+
+    /// Help that takes the place of what is said later.
+    pub(super) fn first_help(self, help: Option<String>) -> Self {
+        self.0.help = self.0.help.take().or(help);
+        self
     }
 }
 

@@ -140,6 +140,14 @@ impl Inputs {
         bytes
     }
 
+    /// Whether there is a file, which is not read and not remembered.
+    pub(super) fn has_file(&self, path: &Path) -> bool {
+        match &self.source {
+            Source::Disk => path.is_file(),
+            Source::Memory(files) => files.contains_key(path),
+        }
+    }
+
     fn remember(&mut self, path: &Path, stamp: Stamp, bytes: &io::Result<Vec<u8>>) {
         self.read.push(Input {
             path: path.to_owned(),

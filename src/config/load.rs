@@ -215,6 +215,7 @@ impl Loader {
             .map(|limits| (limits.span, limits.value));
         let named = match limits {
             Some((span, WordOr::More(value))) => {
+                self.warn_of_unread(&folder.join(DEFAULT_LIMITS));
                 return WrittenLimits {
                     defaults: Ok(Some(Spanned { span, value })),
                     overrides: Ok(gateway.overrides.take()),
@@ -238,6 +239,20 @@ impl Loader {
             }),
             overrides: self.overrides(&overrides),
             name: display_name(&defaults),
+        }
+    }
+
+    /// Files of limits that look as though they were in force.
+    fn warn_of_unread(&mut self, limits: &Path) {
+        for file in ["defaults.yaml", "overrides.yaml"] {
+            let path = limits.join(file);
+            if self.inputs.has_file(&path) {
+                self.warn(
+                    &path,
+                    "this file is not read: gateway.yaml has its own `limits`",
+                )
+                .help("move what it says there, or delete the file");
+            }
         }
     }
 

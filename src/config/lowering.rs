@@ -43,7 +43,8 @@ impl Lowering<'_> {
         if self.retained == Some(span.file()) {
             return self.diagnostics.left_out(location, message);
         }
-        self.diagnostics.error(location, message)
+        let first = self.sources.variable_help(span);
+        self.diagnostics.error(location, message).first_help(first)
     }
 
     /// Reports a warning.

@@ -12,7 +12,8 @@ const MAX_LISTED: usize = 12;
 const LONGEST_NAME: usize = 64;
 
 /// What other gateways call what is known here by another name.
-const SYNONYMS: [(&str, &str); 12] = [
+const SYNONYMS: [(&str, &str); 13] = [
+    ("match", "path path_regex host methods query case"),
     (
         "address",
         "ip client_ip remote_addr $remote_addr $binary_remote_addr remote_address client \
@@ -49,10 +50,30 @@ pub(crate) fn suggest<'n>(
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {
     let known: Vec<&str> = known.into_iter().collect();
-    match best_match(unknown, &known) {
+    remedy(unknown, &known).or_else(|| match best_match(unknown, &known) {
         Some(name) => Some(format!("did you mean \"{name}\"?")),
         None => list(&known),
-    }
+    })
+}
+
+/// Help with what other gateways write in this place, where another name alone would not do.
+fn remedy(unknown: &str, known: &[&str]) -> Option<String> {
+    let has = |name| known.contains(&name);
+    Some(match unknown {
+        _ if synonym(unknown, known) == Some("match") => {
+            format!("write it below `match`, as in `match: {{{unknown}: ...}}`")
+        }
+        "timeout" | "timeouts" if has("response_timeout") => {
+            "choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`".into()
+        }
+        "weight" | "weights" if has("servers") => {
+            "each server has a weight of its own: `servers: [{url: URL, weight: 2}]`".into()
+        }
+        _ if has("reject") && unknown.parse::<u16>().is_ok() => {
+            format!("for another status than 429, write `{{reject: {{status: {unknown}}}}}`")
+        }
+        _ => return None,
+    })
 }
 
 /// The known name that an unknown one was most likely written for.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::format::{Line, Names, Parsed, Wants, split_query};
 use super::input::Input;
-use super::need::NeedReport;
+use super::need::{NeedReport, Promise, Suggestion};
 use super::report::LimitReport;
 use super::ruleset::Ruleset;
 use super::{Job, Options, ReplayError, progress};
@@ -36,6 +36,15 @@ const MOST_ROUTES: usize = 30;
 
 /// Paths with fewer than this part of all requests are not worth a route.
 const LEAST_SHARE: u64 = 500;
+
+/// The route of all paths that have none of their own.
+const CATCH_ALL: &str = "everything";
+
+/// Files that apps serve as they are. Each would get a route of its own.
+const STATIC_FILES: [&str; 24] = [
+    "avif", "css", "eot", "gif", "gz", "ico", "jpeg", "jpg", "js", "map", "mjs", "mp3", "mp4",
+    "otf", "pdf", "png", "svg", "ttf", "txt", "wasm", "webm", "webp", "woff", "woff2",
+];
 
 /// Segments of a path that are told apart.
 const SEGMENTS: usize = 2;
@@ -131,12 +140,55 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
         })
     };
     let mut routes: Vec<SuggestedRoute> = report.limits.into_iter().filter_map(of_limit).collect();
+    if !has_config && !routes.iter().any(|route| route.route == CATCH_ALL) {
+        routes.push(catch_all(options.target));
+    }
     routes.sort_by(|one, other| (other.requests, &one.route).cmp(&(one.requests, &other.route)));
     Ok(Suggestions {
         config: has_config.then(|| options.config.display().to_string()),
         requests: report.log.counts.requests,
         routes,
     })
+}
+
+/// The route of all other paths, where the log has no request of it: scanners ask for such paths.
+fn catch_all(target_percent: f64) -> SuggestedRoute {
+    let limit = limit_name(CATCH_ALL);
+    let (burst, period) = (RATE.0, HumanDuration(RATE.1));
+    let nobody = Promise {
+        value: burst,
+        denied_subjects: 0,
+        denied_at_most: 0,
+        denied_at_most_percent: 0.0,
+    };
+    let rest = MadeRoute {
+        path: "/*".to_owned(),
+        writes: false,
+    };
+    SuggestedRoute {
+        route: CATCH_ALL.to_owned(),
+        matches: "path /*".to_owned(),
+        yaml: Some(rest.yaml(CATCH_ALL, &limit)),
+        requests: 0,
+        need: NeedReport {
+            of: "burst",
+            own: None,
+            subjects: 0,
+            p50: 0,
+            p99: 0,
+            max: 0,
+            curve: Vec::new(),
+            smallest: nobody,
+            target_percent,
+            suggested: Some(Suggestion {
+                yaml: format!(
+                    "{limit}: {{per: address, burst: {burst}, count: {burst}, period: {period}}}"
+                ),
+                promise: nobody,
+            }),
+        },
+        limit,
+    }
 }
 
 /// Gives each route without limits one that denies nothing, and returns the names of these.
@@ -226,7 +278,7 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
     }
     let mut kinds: Vec<_> = counts
         .into_iter()
-        .filter(|(_, count)| count * LEAST_SHARE >= all)
+        .filter(|((path, _), count)| path != "/*" && count * LEAST_SHARE >= all)
         .collect();
     kinds.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
     let made = kinds
@@ -241,7 +293,7 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
         path: "/*".to_owned(),
         writes: false,
     };
-    made.insert("everything".to_owned(), rest);
+    made.insert(CATCH_ALL.to_owned(), rest);
     Ok(made)
 }
 
@@ -249,10 +301,15 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
 fn kind_of(line: &Line) -> (String, bool) {
     let mut path = String::new();
     let target = str::from_utf8(&line.target).unwrap_or_default();
-    let mut segments = split_query(target)
-        .0
-        .split('/')
-        .filter(|segment| !segment.is_empty());
+    let target = split_query(target).0;
+    let writes = WRITES.contains(&line.method);
+    let mut segments = target.split('/').filter(|segment| !segment.is_empty());
+    if !writes && is_static(target) {
+        return match (segments.next(), segments.next()) {
+            (Some(folder), Some(_)) if is_word(folder) => (format!("/{folder}/*"), false),
+            _ => ("/*".to_owned(), false),
+        };
+    }
     for (index, segment) in segments.by_ref().take(SEGMENTS).enumerate() {
         path.push('/');
         match is_word(segment) {
@@ -267,7 +324,16 @@ fn kind_of(line: &Line) -> (String, bool) {
     } else if segments.next().is_some() {
         path.push_str("/*");
     }
-    (path, WRITES.contains(&line.method))
+    (path, writes)
+}
+
+/// Whether the path is that of a file that is served as it is.
+fn is_static(path: &str) -> bool {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|extension| {
+        let known = |known: &&str| known.eq_ignore_ascii_case(extension);
+        STATIC_FILES.iter().any(|file| known(&file))
+    })
 }
 
 /// Whether a segment names a kind of things, and not one of them.
@@ -377,9 +443,16 @@ mod tests {
             ),
             ("/api/v1/orders/7", "/api/v1/*"),
             ("/a%20b/c", "/{id1}/c"),
+            // Not one for each file.
+            ("/static/css/app.4f2a.css?v=3", "/static/*"),
+            ("/static/logo.PNG", "/static/*"),
+            ("/favicon.ico", "/*"),
+            ("/4711.css/favicon.ico", "/*"),
+            ("/js", "/js"),
         ] {
             assert_eq!(kind(Method::GET, target), (pattern.to_owned(), false));
         }
         assert_eq!(kind(Method::POST, "/login"), ("/login".to_owned(), true));
+        assert_eq!(kind(Method::POST, "/a.js"), ("/a.js".to_owned(), true));
     }
 }

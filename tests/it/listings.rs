@@ -189,10 +189,21 @@ fn the_configuration_in_force_is_shown_with_what_was_refused_since() {
         let shown = answer(&gateway, "/v1/config");
         (shown["refused"] != Value::Null).then_some(shown)
     });
-    let errors = refused["refused"]["errors"].to_string();
+    let errors = refused["refused"]["errors"].as_array().unwrap();
+    let shown = refused["refused"]["errors"].to_string();
+    assert!(!shown.contains("planted"), "{shown}");
+    // Each error is one item, with its remedy.
+    let unknown = errors.iter().filter_map(Value::as_str);
+    let unknown: Vec<&str> = unknown.filter(|error| error.contains("workerz")).collect();
     assert!(
-        errors.contains("workerz") && !errors.contains("planted"),
-        "{errors}"
+        matches!(unknown[..], [error] if error.ends_with("\n  did you mean \"workers\"?")),
+        "{errors:#?}"
+    );
+    assert!(
+        errors
+            .iter()
+            .all(|error| error.as_str().unwrap().contains(".yaml:")),
+        "{errors:#?}"
     );
     assert_eq!(refused["files"], *files);
     gateway.write(

@@ -567,6 +567,80 @@ fn routes_without_limits_get_suggestions_that_load() {
     assert_ne!(asked["denied"], 0);
 }
 
+/// Each file got a route and a limit, and what had none was unlimited.
+#[test]
+fn suggestions_never_have_a_limit_for_each_static_file_and_always_one_for_the_rest() {
+    let paths = [
+        "/static/app.js",
+        "/static/img/logo.png",
+        "/static/a.css",
+        "/login",
+    ];
+    let lines: String = (0..40)
+        .map(|n| {
+            let path = paths[n % paths.len()];
+            format!(
+                "shop.example.com:443 192.0.2.{} - - [22/Nov/2026:12:00:{:02} +0000] \"GET {path} HTTP/1.1\" 200 5\n",
+                n % 5, n
+            )
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("access.log"), lines).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(WEIR);
+        command
+            .current_dir(folder.path())
+            .args(["suggest", "--log", "access.log"]);
+        let output = command.args(arguments).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let routes: Vec<_> = found["routes"].as_array().unwrap().iter().collect();
+    let named: Vec<_> = routes
+        .iter()
+        .map(|route| {
+            (
+                route["route"].as_str().unwrap(),
+                route["requests"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [("static-below", 30), ("login", 10), ("everything", 0)]
+    );
+    let text = run(&[]);
+    let (limits, routes) = text.split_once("# gateway.yaml, routes\n").unwrap();
+    assert!(
+        limits.contains("RequestsOfEverythingPerAddress: {per: address"),
+        "{limits}"
+    );
+    assert!(routes.contains("match: {path: \"/*\"}"), "{routes}");
+}
+
+/// Apache's `vhost_combined` begins with the virtual host.
+#[test]
+fn a_virtual_host_before_the_client_is_the_host_of_the_request() {
+    let line = |host: &str| {
+        format!(
+            "{host} 192.0.2.1 - - [22/Nov/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n"
+        )
+    };
+    let log = line("a.example:443").repeat(3) + &line("b.example:443");
+    let setup = one_limit("L: {per: host, burst: 2, count: 1, period: 1h}");
+    let folder = setup.file("access.log", &log).written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    assert_eq!(report["log"]["format"], "combined");
+    assert_eq!(report["requests"]["denied"], 1, "{report:#}");
+}
+
 /// A line of nginx in JSON, of a request that ended at `end` seconds and took `took`.
 fn timed(client: &str, end: f64, took: f64) -> String {
     let end = 1_795_251_600.0 + end;

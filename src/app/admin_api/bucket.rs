@@ -20,7 +20,7 @@ use crate::time::{Nanos, Timestamp};
 pub(super) struct Bucket {
     limit: Arc<Limit>,
     subject: String,
-    key: BucketKey,
+    pub(super) key: BucketKey,
     overridden: Option<Override>,
     quota: Quota,
 }

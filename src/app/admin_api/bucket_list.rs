@@ -4,6 +4,7 @@
 //! page. The memory store keeps hashes in place of keys, so that a bucket takes 18 bytes; there the
 //! subjects are known that `GET /v1/top` knows, the heaviest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,11 +59,16 @@ impl<'s> BucketList<'s> {
         let buckets = keys.keys.iter();
         let buckets = buckets.filter_map(|key| Bucket::with_key(self.limit, key, now));
         let buckets: Vec<Bucket> = buckets.collect();
+        let names = self.names(settings, metrics, now);
         let mut described = Vec::with_capacity(buckets.len());
         for some in buckets.chunks(AT_ONCE) {
             let decisions = read(some, stores, now).await?;
             let both = some.iter().zip(decisions);
-            described.extend(both.map(|(bucket, decision)| bucket.state(settings, &decision)));
+            described.extend(both.map(|(bucket, decision)| {
+                let mut state = bucket.state(settings, &decision);
+                state["name"] = json!(names.get(bucket.key.as_str()));
+                state
+            }));
         }
         Ok(json!({
             "limit": self.limit.name(),
@@ -70,6 +76,23 @@ impl<'s> BucketList<'s> {
             "buckets": described,
             "next": keys.next.map(|next| next.to_string()),
         }))
+    }
+
+    /// The names of accounts that this gateway has seen, by their keys, where names are shown.
+    fn names(
+        &self,
+        settings: &Settings,
+        metrics: &Metrics,
+        now: Timestamp,
+    ) -> HashMap<String, String> {
+        if !settings.account.keeps_names {
+            return HashMap::new();
+        }
+        let known = metrics.subjects(self.limit.name(), Period::Hour, now.as_secs());
+        let named = known.into_iter();
+        named
+            .filter_map(|subject| Some((subject.key, subject.name?)))
+            .collect()
     }
 
     /// The subjects that are known without a store that knows any, in the order of their keys.

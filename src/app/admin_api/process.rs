@@ -27,13 +27,9 @@ pub(super) fn config(snapshot: &Snapshot) -> Value {
         "warnings": snapshot.settings.warnings.lines().collect::<Vec<_>>(),
         "refused": refused.map(|refused| json!({
             "at": Until(refused.at).to_string(),
-            "errors": lines(&refused.errors),
+            "errors": refused.errors,
         })),
     })
-}
-
-fn lines(text: &str) -> Vec<&str> {
-    text.lines().collect()
 }
 
 #[derive(Debug, Deserialize)]

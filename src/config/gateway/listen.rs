@@ -137,6 +137,24 @@ pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lower
     })
 }
 
+/// An admin listener that other machines reach, and that asks for no token.
+pub(super) fn warn_of_open_admin(cx: &mut Lowering<'_>, admin: Option<&Admin>) {
+    let Some(admin) = admin.filter(|admin| admin.token.is_none() && admin.tokens.is_none()) else {
+        return;
+    };
+    let address = admin.address.parse::<SocketAddr>().ok();
+    if address.is_some_and(|address| !address.ip().to_canonical().is_loopback()) {
+        let message = format!(
+            "other machines may reach {}, and there is no token",
+            admin.address.value
+        );
+        cx.warn(admin.address.span, message).help(
+            "all of them read health and metrics, and a forwarded port of this machine changes \
+             bans; configure `token`, or listen on 127.0.0.1",
+        );
+    }
+}
+
 /// Whether there is a dashboard, which somebody must be able to use.
 pub(super) fn admin_dashboard(cx: &mut Lowering<'_>, admin: Option<&Admin>) -> Lowered<bool> {
     let written = admin.and_then(|admin| Some((admin, admin.dashboard.as_ref()?)));

@@ -33,7 +33,7 @@ use clients::{
     warn_of_clients,
 };
 use https::{hsts, warn_of_redirects};
-use listen::{address, admin_dashboard, connections, listen};
+use listen::{address, admin_dashboard, connections, listen, warn_of_open_admin};
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 use telemetry::otlp;
@@ -64,6 +64,7 @@ pub(crate) fn settings(
     let listen = listen(cx, gateway);
     let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
     let admin_dashboard = admin_dashboard(cx, gateway.admin.as_ref());
+    warn_of_open_admin(cx, gateway.admin.as_ref());
     let client = client_rules(cx, gateway.client_address.as_ref());
     let key = hash_key(cx, gateway.hash_key.as_ref());
     let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));

@@ -28,6 +28,7 @@ pub(crate) fn warn_of_routes(
 ) {
     warn_of_loops(cx, gateway, listen);
     warn_of_double_counting(cx, routes);
+    warn_of_no_limits(cx, gateway);
     warn_of_unlimited(cx, routes);
     warn_of_unreachable(cx, routes);
     warn_of_redirect_loops(cx, routes);
@@ -49,6 +50,22 @@ fn warn_of_double_counting(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
                 cx.warn(route.span, format!("\"{name}\" counts each request twice"))
                     .help("list it once, with a `cost` if that is meant");
             }
+        }
+    }
+}
+
+/// Routes that forward everything because nobody said otherwise.
+fn warn_of_no_limits(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let defaults = gateway.defaults.as_ref();
+    if defaults.is_some_and(|defaults| defaults.limits.is_some()) {
+        return;
+    }
+    for route in &gateway.routes.value {
+        let unlimited = route.upstream.is_some() && route.limits.is_none();
+        if unlimited && cx.sources.key_in_error(route.span, &["limits"]).is_none() {
+            cx.warn(route.span, "no limit applies to this route").help(
+                "list its `limits`, or those of all routes under `defaults`; `[]` if none is meant",
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::proxy::Balance;
 
 fn gateway(upstream: &str) -> Folder {
     let gateway = format!(
-        "upstreams:\n  app: {{{upstream}}}\nroutes:\n  - {{match: {{path: \"/*\"}}, upstream: app}}\n"
+        "upstreams:\n  app: {{{upstream}}}\nroutes:\n  - {{match: {{path: \"/*\"}}, upstream: app, limits: []}}\n"
     );
     Folder::with(&[("gateway.yaml", &gateway)])
 }

@@ -318,17 +318,18 @@ fn entry(manifest: &str, name: &str) -> String {
 #[test]
 fn the_configuration_for_kubernetes_loads_without_a_warning() {
     let manifest = fs::read_to_string(top_level("deploy/kubernetes.yaml")).unwrap();
-    let key = "hash_key: {env: WEIR_HASH_KEY}";
-    let gateway = entry(&manifest, "gateway.yaml");
-    assert!(
-        gateway.contains(key) && manifest.contains("- name: WEIR_HASH_KEY"),
-        "{gateway}"
-    );
+    let secrets = [("hash_key", "WEIR_HASH_KEY"), ("token", "WEIR_ADMIN_TOKEN")];
+    let mut gateway = entry(&manifest, "gateway.yaml");
+    for (key, variable) in secrets {
+        let written = format!("{key}: {{env: {variable}}}");
+        assert!(
+            gateway.contains(&written) && manifest.contains(&format!("- name: {variable}")),
+            "{gateway}"
+        );
+        gateway = gateway.replace(&written, &format!("{key}: {{file: hash.key}}"));
+    }
     let folder = Folder::with(&[
-        (
-            "gateway.yaml",
-            &gateway.replace(key, "hash_key: {file: hash.key}"),
-        ),
+        ("gateway.yaml", &gateway),
         ("limits/defaults.yaml", &entry(&manifest, "defaults.yaml")),
         ("hash.key", "0123456789abcdef0123456789abcdef"),
     ]);

@@ -147,9 +147,11 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:14:3: warning: upstreams.api: nothing uses this upstream
     gateway.yaml:16:3: warning: decoys.sent: nothing uses this decoy
       say `on_denied: {shadow: sent}` on a route or a ban
+    gateway.yaml:31:5: warning: routes[2]: no limit applies to this route
+      list its `limits`, or those of all routes under `defaults`; `[]` if none is meant
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    32 errors, 3 warnings
+    32 errors, 4 warnings
     "#);
 }
 
@@ -283,7 +285,9 @@ fn a_dashboard_that_nobody_could_use_is_an_error() {
     insta::assert_snapshot!(unreachable.findings(), @r"
     gateway.yaml:1:46: admin.dashboard: without a token the dashboard answers this machine only, which cannot reach 10.0.0.5:9901 by a loopback address
       configure `token` beside it, or listen on 127.0.0.1
-    1 error, 0 warnings
+    gateway.yaml:1:18: warning: admin.address: other machines may reach 10.0.0.5:9901, and there is no token
+      all of them read health and metrics, and a forwarded port of this machine changes bans; configure `token`, or listen on 127.0.0.1
+    1 error, 1 warning
     ");
     for admin in [
         "address: \"10.0.0.5:9901\", dashboard: true, token: {file: t}",
@@ -1222,4 +1226,71 @@ fn a_collector_that_cannot_be_sent_to_is_refused() {
         let found = findings(written).unwrap_err();
         assert!(found.contains(told), "{told} in {found}");
     }
+}
+
+#[test]
+fn what_is_no_yaml_gets_the_remedy_for_its_cause() {
+    let said = |gateway: &str| Folder::with(&[("gateway.yaml", gateway)]).findings();
+    let tab = said("upstreams:\n\tapp: {servers: []}\n");
+    assert!(
+        tab.contains("gateway.yaml:2:2: ") && tab.contains("indent with spaces"),
+        "{tab}"
+    );
+    for column in [
+        "routes:\n  - match: {}\n upstream: app\n",
+        "a:\n  b: 1\n c: 2\n",
+    ] {
+        let column = said(column);
+        assert!(
+            column.contains("\n  check the indentation: the keys of a mapping"),
+            "{column}"
+        );
+        assert!(!column.contains("stands in quotes"), "{column}");
+    }
+    let deeper = said("grace: 1s\n  watch: true\n");
+    assert!(
+        deeper.contains("or the line is indented too far"),
+        "{deeper}"
+    );
+    let unquoted = said("routes: [@app]\n");
+    assert!(unquoted.contains("stands in quotes"), "{unquoted}");
+}
+
+/// What nginx, Envoy, Traefik and compose files have, and where it belongs here.
+#[test]
+fn what_other_gateways_write_gets_the_remedy() {
+    let gateway = r#"
+listen: [{address: "127.0.0.1:${PORT}"}]
+workers: ${WORKERS}
+upstreams:
+  app: {servers: ["${APP}"], timeout: 5s, weights: [1, 2]}
+routes:
+  - {path: "/*", host: a.example, upstream: app, limits: [RequestsPerAddress]}
+  - {match: {path: /a}, upstream: app, limits: [RequestsPerAddress], timeout: 3s, on_denied: 403}
+"#;
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:2:20: listen[0].address: `127.0.0.1:${PORT}` is not an IP address and a port
+      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:3:10: workers: expected auto or 1 to 1024, found `${WORKERS}`
+      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:5:19: upstreams.app.servers[0]: `${APP}` is not the URI of a server
+      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:5:30: upstreams.app.timeout: unknown key "timeout"
+      choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`
+    gateway.yaml:5:43: upstreams.app.weights: unknown key "weights"
+      each server has a weight of its own: `servers: [{url: URL, weight: 2}]`
+    gateway.yaml:7:6: routes[0].path: unknown key "path"
+      write it below `match`, as in `match: {path: ...}`
+    gateway.yaml:7:18: routes[0].host: unknown key "host"
+      write it below `match`, as in `match: {host: ...}`
+    gateway.yaml:8:70: routes[1].timeout: unknown key "timeout"
+      choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`
+    gateway.yaml:8:94: routes[1].on_denied: "403" is not known here
+      for another status than 429, write `{reject: {status: 403}}`
+    9 errors, 0 warnings
+    "#);
 }

@@ -281,6 +281,11 @@ fn limits_and_overrides_within_gateway_yaml_need_no_folder_and_read_none() {
         ("limits/defaults.yaml", "nonsense"),
     ]);
     let settings = folder.settings();
+    insta::assert_snapshot!(folder.relative(&settings.warnings.to_string()), @r"
+    limits/defaults.yaml: warning: this file is not read: gateway.yaml has its own `limits`
+      move what it says there, or delete the file
+    0 errors, 1 warning
+    ");
     let limits = settings.limits();
     let overrides: usize = limits.iter().map(|limit| limit.overrides().count()).sum();
     assert_eq!((limits.len(), overrides), (2, 2));

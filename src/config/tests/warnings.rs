@@ -72,6 +72,44 @@ PerAddress: {per: address, burst: 1, count: 1, period: 1s}
     ");
 }
 
+#[test]
+fn a_route_that_nobody_limits_is_told_unless_that_is_said() {
+    let routes = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - {match: {path: /forgotten}, upstream: app}
+  - {match: {path: /open}, upstream: app, limits: []}
+  - {match: {path: /limited}, upstream: app, limits: [L]}
+  - {match: {path: /moved}, redirect: "https://example.com/"}
+"#;
+    let defaults = "L: {per: address, burst: 1, count: 1, period: 1s}";
+    insta::assert_snapshot!(findings(routes, defaults, ""), @"
+    gateway.yaml:4:5: warning: routes[0]: no limit applies to this route
+      list its `limits`, or those of all routes under `defaults`; `[]` if none is meant
+    0 errors, 1 warning
+    ");
+    let inherited = format!("defaults: {{limits: [L]}}{routes}");
+    assert_eq!(findings(&inherited, defaults, ""), "0 errors, 0 warnings");
+}
+
+#[test]
+fn an_admin_listener_for_other_machines_without_a_token_is_told() {
+    let defaults = DEFAULTS;
+    let admin = |admin: &str| findings(&format!("admin: {{{admin}}}{SMALLEST}"), defaults, "");
+    insta::assert_snapshot!(admin("address: \"0.0.0.0:9901\""), @r"
+    gateway.yaml:1:18: warning: admin.address: other machines may reach 0.0.0.0:9901, and there is no token
+      all of them read health and metrics, and a forwarded port of this machine changes bans; configure `token`, or listen on 127.0.0.1
+    0 errors, 1 warning
+    ");
+    for fine in [
+        "address: \"127.0.0.1:9901\"",
+        "address: \"[::1]:9901\"",
+        "address: \"0.0.0.0:9901\", token: {env: PATH}",
+    ] {
+        assert_eq!(admin(fine), "0 errors, 0 warnings", "{fine}");
+    }
+}
+
 /// One limit may count a request and, once more, what its response says.
 #[test]
 fn a_limit_that_counts_a_request_twice_is_told() {

@@ -272,6 +272,18 @@ impl Document {
         }
     }
 
+    /// Help with a text that names a variable of the environment.
+    pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
+        match &self.node(span.node)?.content {
+            Content::Scalar { text, .. } if text.contains("${") => Some(
+                "variables are not filled in here; write the value, or fill the file in before: \
+                 `envsubst < FILE | weir --config -`"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+
     /// A key's position for a key, and for what begins on a later line than its key.
     fn position(&self, span: Span) -> Option<Position> {
         let node = self.node(span.node)?;
@@ -323,6 +335,11 @@ impl Sources {
         self.document(span)
             .map(|document| document.location(span))
             .unwrap_or_default()
+    }
+
+    /// Help with a text that names a variable of the environment.
+    pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
+        self.document(span)?.variable_help(span)
     }
 
     /// The keys that a mapping has in its file, those included whose values are in error.

@@ -318,12 +318,22 @@ impl Builder<'_> {
     }
 }
 
+/// Why quotes may be missing.
+const QUOTES: &str = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between \
+                      braces, { } [ ] or a comma in it, stands in quotes";
+
 fn syntax(error: ScanError) -> SyntaxError {
     let position = (error.marker().line(), error.marker().col() + 1);
-    let help = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
-                  { } [ ] or a comma in it, stands in quotes";
-    SyntaxError(
-        position,
-        format!("this is not valid YAML: {}\n{help}", error.info()),
-    )
+    let cause = error.info();
+    let columns = "the keys of a mapping begin in the same column, and so do the items of a list";
+    let help = if cause.contains("tabs") {
+        "indent with spaces: YAML takes no tabs there".to_owned()
+    } else if cause.contains("block mapping") || cause.contains("block collection") {
+        format!("check the indentation: {columns}")
+    } else if cause.contains("mapping values") {
+        format!("{QUOTES};\nor the line is indented too far: {columns}")
+    } else {
+        QUOTES.to_owned()
+    };
+    SyntaxError(position, format!("this is not valid YAML: {cause}\n{help}"))
 }

@@ -58,6 +58,7 @@ impl Document {
             let location = self.location(span);
             diagnostics
                 .error(location, error.message)
+                .first_help(self.variable_help(span))
                 .maybe_help(rate.or(error.help))
         });
         if let Some(node) = self.node_mut(span.node) {

@@ -179,12 +179,19 @@ impl Parser<'_> {
     }
 
     /// A line of the combined log format of Apache, nginx and others, or of the common one, which ends
-    /// before the referrer. What stands after the user agent is skipped.
+    /// before the referrer. What stands after the user agent is skipped. Apache's `vhost_combined`
+    /// has the virtual host before the client.
     fn combined(&mut self, line: &str) -> Result<Parsed, &'static str> {
-        let (client, rest) = line.split_once(' ').ok_or("it has one word")?;
-        let client = client
-            .parse()
-            .map_err(|_| "it does not begin with an address")?;
+        let (first, rest) = line.split_once(' ').ok_or("it has one word")?;
+        let (virtual_host, client, rest) = match first.parse() {
+            Ok(client) => (None, client, rest),
+            Err(_) => {
+                let (client, rest) = rest.split_once(' ').ok_or("it has two words")?;
+                let client = client.parse();
+                let client = client.map_err(|_| "it does not begin with an address")?;
+                (Some(first), client, rest)
+            }
+        };
         let (names, rest) = rest.split_once('[').ok_or("it has no time in brackets")?;
         let (time, rest) = rest.split_once(']').ok_or("its time has no end")?;
         let at = self.time(time.as_bytes()).ok_or("its time is not one")?;
@@ -218,7 +225,7 @@ impl Parser<'_> {
             path,
             query,
             status: Some(status),
-            host,
+            host: host.or(virtual_host),
             headers: &headers,
             account: user.filter(|user| is_given(user)),
             route: None,
