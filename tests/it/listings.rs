@@ -165,6 +165,27 @@ fn what_is_not_a_page_or_a_limit_is_refused() {
     }
 }
 
+/// Where names are shown, lists had hashes all the same.
+#[test]
+fn accounts_are_listed_by_their_names_only_where_names_are_shown() {
+    let upstream = Upstream::start();
+    for (log, name) in [("plain", json!("acme")), ("hash", Value::Null)] {
+        let gateway = Setup::before(&upstream)
+            .limits(&["Keys: {per: account, burst: 5, count: 1, period: 1000h}"])
+            .routes(&["{name: all, match: {}, upstream: app, limits: [Keys]}"])
+            .key("account: [header: x-api-key]")
+            .key(&format!("log: {{account: {log}}}"))
+            .start();
+        assert_eq!(
+            gateway.send(&get("/").with("x-api-key", "acme")).status,
+            200
+        );
+        let listed = answer(&gateway, "/v1/buckets/Keys?count=5");
+        assert_eq!(listed["buckets"][0]["name"], name, "{listed}");
+        assert_ne!(listed["buckets"][0]["subject"], "acme", "{listed}");
+    }
+}
+
 #[test]
 fn the_configuration_in_force_is_shown_with_what_was_refused_since() {
     let upstream = Upstream::start();
