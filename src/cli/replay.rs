@@ -199,6 +199,11 @@ pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
 
 /// The exit code by what must not have come out.
 fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
+    // A log that was read wrongly, or is that of another day, must not pass for a good one.
+    if !conditions.is_empty() && report.requests.total == 0 {
+        complain("failed, as no request was replayed that --fail-if could judge");
+        return ExitCode::FAILURE;
+    }
     let mut code = ExitCode::SUCCESS;
     for condition in conditions {
         match condition.met_by(report) {
@@ -212,11 +217,6 @@ fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
                 return ExitCode::from(BAD_CONFIGURATION);
             }
         }
-    }
-    // A log that was read wrongly, or is that of another day, must not pass for a good one.
-    if !conditions.is_empty() && report.requests.total == 0 {
-        complain("failed, as no request was replayed that --fail-if could judge");
-        code = ExitCode::FAILURE;
     }
     code
 }

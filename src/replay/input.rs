@@ -1,7 +1,7 @@
 //! Log files, one after the other or at once, packed or not, in chunks of whole lines; and the lines of
 //! a chunk, parsed and divided among the partitions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{self, BufRead, BufReader, Read};
@@ -368,6 +368,8 @@ pub struct LogCounts {
     pub outside: u64,
     /// Those that are not about requests.
     pub other: u64,
+    /// Of these, how many say that an operator changed buckets, bans or overrides before `--to`.
+    pub operator_changes: BTreeMap<&'static str, u64>,
     /// Those that cannot be read.
     pub malformed: u64,
     /// The first of these.
@@ -430,6 +432,12 @@ impl Reading<'_> {
                     counts.request(&line);
                     if let Some(lines) = lines.get_mut(self.partition(&line)) {
                         lines.push(line);
+                    }
+                }
+                Parsed::OperatorChange(change, at) => {
+                    counts.other += 1;
+                    if at < self.to {
+                        *counts.operator_changes.entry(change).or_default() += 1;
                     }
                 }
                 Parsed::Other => counts.other += 1,
@@ -520,6 +528,9 @@ impl LogCounts {
         self.other += later.other;
         self.malformed += later.malformed;
         self.denied_elsewhere += later.denied_elsewhere;
+        for (change, count) in later.operator_changes {
+            *self.operator_changes.entry(change).or_default() += count;
+        }
         self.examples.extend(later.examples);
         self.examples.truncate(SHOWN);
         self.span = match (self.span, later.span) {

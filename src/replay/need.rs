@@ -429,6 +429,15 @@ pub struct Step {
     pub denied_subjects: u64,
 }
 
+impl NeedReport {
+    /// Whether the report has a bound of the requests that are denied.
+    pub fn has_bound(&self) -> bool {
+        let suggested = self.suggested.as_ref().map(|suggested| &suggested.promise);
+        let mut promises = suggested.into_iter().chain([&self.smallest]);
+        promises.any(|promise| promise.denied_at_most > 0)
+    }
+}
+
 /// A limit that would deny no more subjects than wanted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Suggestion {
@@ -446,7 +455,8 @@ pub struct Promise {
     pub value: u64,
     /// How many subjects it would have denied a request or more.
     pub denied_subjects: u64,
-    /// The most requests that it would have denied.
+    /// An upper bound of the requests that it would have denied: all that found the bucket too full,
+    /// had denied requests taken units as well.
     pub denied_at_most: u64,
     /// In percent of the limit's requests.
     pub denied_at_most_percent: f64,

@@ -384,7 +384,12 @@ pub fn write_suggestions(out: &mut String, suggestions: &Suggestions) -> fmt::Re
         "# by {} requests; leave room above past traffic, and try it with",
         suggestions.requests
     )?;
-    writeln!(out, "# `enforce: false` first\n\n# limits/defaults.yaml")?;
+    writeln!(out, "# `enforce: false` first")?;
+    writeln!(
+        out,
+        "# \"at most\" is an upper bound: as if denied requests took units as well"
+    )?;
+    writeln!(out, "\n# limits/defaults.yaml")?;
     for route in &suggestions.routes {
         let need = &route.need;
         let Some(suggested) = &need.suggested else {

@@ -484,6 +484,113 @@ fn a_condition_that_is_met_fails_the_command() {
     assert_eq!(run(folder.path(), &other_day).status.code(), Some(0));
 }
 
+/// The gate of the documentation passed on every log of another server.
+#[test]
+fn a_gate_on_what_is_newly_denied_never_passes_where_nobody_knows_what_was_denied_before() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    let judged = |more: &[&str], condition| {
+        let arguments = [&["--log", "access.log"], more, &["--fail-if", condition]];
+        let output = run(folder.path(), &arguments.concat());
+        let errors = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), errors)
+    };
+    for condition in ["newly_denied>0", "no_longer_denied>=0%", "L.newly_denied>0"] {
+        let (code, errors) = judged(&[], condition);
+        assert_eq!(code, Some(2), "{condition}: {errors}");
+        assert!(errors.contains("--baseline"), "{condition}: {errors}");
+    }
+    let report = report(folder.path(), &["--log", "access.log"]);
+    assert_eq!(report["changes"], Value::Null);
+    assert_eq!(limit(&report, "L")["newly_denied"], Value::Null);
+    assert_eq!(limit(&report, "L")["no_longer_denied"], Value::Null);
+    let table = run(folder.path(), &["--log", "access.log", "--csv"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("\nL,,8,5,3,0,37.5,,,,1,1,"), "{table}");
+    // With a baseline it is known.
+    let baseline = ["--baseline", "gateway.yaml"];
+    for (condition, code) in [("newly_denied>0", 0), ("L.newly_denied>=0", 1)] {
+        assert_eq!(judged(&baseline, condition).0, Some(code), "{condition}");
+    }
+}
+
+/// A replay that knows nothing of them says so, as its decisions differ from the gateway's.
+#[test]
+fn what_operators_changed_is_never_left_out_in_silence() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .admin("")
+        .key("bans: {abusers: {per: address, strikes: {paths: /trap, count: 9, period: 1h}, for: 1h}}")
+        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    let change = |request: Request| {
+        let response = gateway.admin(&request.with("host", "localhost"));
+        assert_eq!(response.status, 200, "{}", response.text());
+    };
+    let delete = |path: &str| change(request("DELETE", path));
+    let bucket = "/v1/buckets/L/127.0.0.1";
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    delete(bucket);
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    change(post(&format!("{bucket}/refund"), r#"{"cost": 1}"#));
+    change(put("/v1/bans/abusers/192.0.2.1", "{}"));
+    delete("/v1/bans/abusers/192.0.2.1");
+    let definition = r#"{"burst": 9, "count": 1, "period": "1h"}"#;
+    change(put("/v1/overrides/L/192.0.2.1", definition));
+    change(put("/v1/overrides/L/192.0.2.2", definition));
+    delete("/v1/overrides/L/192.0.2.1");
+    gateway.logs("override deleted", 1);
+    written_log(&gateway, 6);
+    let replayed = report(gateway.folder(), &["--log", "access.log"]);
+    assert_eq!(replayed["changes"]["newly_denied"], 2, "{replayed:#}");
+    let gap = &replayed["not_replayed"][0];
+    assert_eq!(gap["what"], "changes by operators");
+    let why = gap["why"].as_str().unwrap();
+    assert!(
+        why.contains(
+            "ban lifted (1), ban set (1), bucket refunded (1), bucket reset (1), override deleted \
+             (1), override set (2)"
+        ),
+        "{why}"
+    );
+    assert_eq!(
+        replayed["log"]["operator_changes"]["override set"], 2,
+        "{replayed:#}"
+    );
+    let text = run(gateway.folder(), &["--log", "access.log"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("changes by operators: the log has"), "{text}");
+    let earlier = report(
+        gateway.folder(),
+        &["--log", "access.log", "--to", "2020-01-01"],
+    );
+    assert_eq!(earlier["not_replayed"].as_array().unwrap().len(), 0);
+}
+
+/// A bound that was higher than what was denied was taken for a forecast.
+#[test]
+fn a_bound_of_denials_that_exceeds_what_is_denied_says_what_it_is_a_bound_of() {
+    let setup = one_limit("L: {per: address, burst: 2, count: 30, period: 1m}");
+    let light = combined(&["192.0.2.2", "192.0.2.3", "192.0.2.4"], 1);
+    let log = light + &combined(&["192.0.2.1"], 60);
+    let folder = setup.file("access.log", &log).written();
+    let arguments = ["--log", "access.log", "--target", "50%"];
+    let replayed = report(folder.path(), &arguments);
+    let limit = limit(&replayed, "L");
+    let bound = limit["need"]["smallest"]["denied_at_most"].as_u64();
+    assert!(bound > limit["denied"].as_u64(), "{limit:#}");
+    let caveat = "an upper bound of what the smallest or the suggested definition";
+    assert!(replayed["caveats"].to_string().contains(caveat));
+    let text = run(folder.path(), &arguments);
+    assert!(String::from_utf8(text.stdout).unwrap().contains(caveat));
+    // Without a bound there is nothing to explain.
+    let all = report(folder.path(), &["--log", "access.log", "--target", "0%"]);
+    assert!(!all["caveats"].to_string().contains(caveat));
+}
+
 #[test]
 fn tables_have_a_row_for_each_limit_and_pages_show_no_markup_of_a_log() {
     let hostile = "192.0.2.1 - - [21/Nov/2026:10:00:00 +0000] \"GET /a'b/c HTTP/1.1\" \

@@ -22,6 +22,19 @@ const NO_REQUEST: &str = "its method or path is not one of HTTP";
 /// The target of lines about requests.
 const ACCESS: &str = "weir::access";
 
+/// The target of lines about changes through the admin API.
+const AUDIT: &str = "weir::audit";
+
+/// The messages of changes that decisions depend on.
+const OPERATOR_CHANGES: [&str; 6] = [
+    "ban lifted",
+    "ban set",
+    "bucket refunded",
+    "bucket reset",
+    "override deleted",
+    "override set",
+];
+
 /// A text, which is borrowed where nothing in it is escaped. (`Option<Cow>` would be a copy.)
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
@@ -32,6 +45,7 @@ struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 struct WeirLine<'l> {
     timestamp: Option<&'l str>,
     target: Option<&'l str>,
+    message: Option<&'l str>,
     client: Option<&'l str>,
     method: Option<&'l str>,
     path: Option<&'l str>,
@@ -60,6 +74,7 @@ fn setter(name: &str) -> Setter {
     match name {
         "timestamp" => |line, value| value.text(&mut line.timestamp),
         "target" => |line, value| value.text(&mut line.target),
+        "message" => |line, value| value.text(&mut line.message),
         "client" => |line, value| value.text(&mut line.client),
         "method" => |line, value| value.text(&mut line.method),
         "path" => |line, value| value.text(&mut line.path),
@@ -152,6 +167,7 @@ impl<'l> WeirLine<'l> {
     fn parsed(&self, names: &Names, make: &mut LineMaker) -> Result<Parsed, &'static str> {
         match self.target {
             Some(ACCESS) => {}
+            Some(AUDIT) => return Ok(self.operator_change().unwrap_or(Parsed::Other)),
             Some(_) => return Ok(Parsed::Other),
             None => return Err("it is not a line of Weir's log: it has no target"),
         }
@@ -177,6 +193,12 @@ impl<'l> WeirLine<'l> {
             recorded: self.recorded(names),
         });
         line.map(Parsed::Request).ok_or(NO_REQUEST)
+    }
+
+    fn operator_change(&self) -> Option<Parsed> {
+        let mut known = OPERATOR_CHANGES.into_iter();
+        let change = known.find(|change| self.message == Some(change))?;
+        Some(Parsed::OperatorChange(change, rfc3339(self.timestamp?)?))
     }
 
     fn recorded(&self, names: &Names) -> Option<Recorded> {

@@ -46,6 +46,8 @@ pub enum Format {
 pub enum Parsed {
     /// A request.
     Request(Line),
+    /// A change through the admin API, which is not replayed, and when it was made.
+    OperatorChange(&'static str, Timestamp),
     /// A line of the log that is not about a request.
     Other,
     /// A line that is not of this form.

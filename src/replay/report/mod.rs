@@ -117,10 +117,10 @@ pub struct LimitReport {
     pub denied_percent: f64,
     /// Those that the limit of this name denied, or would have, in the baseline configuration.
     pub baseline_denied: Option<u64>,
-    /// Denied by it, and not denied in the baseline.
-    pub newly_denied: u64,
+    /// Denied by it, and not denied in the baseline; none without a baseline.
+    pub newly_denied: Option<u64>,
     /// Denied by it in the baseline, and not denied.
-    pub no_longer_denied: u64,
+    pub no_longer_denied: Option<u64>,
     /// Its subjects.
     pub subjects: u64,
     /// Those of which a request was denied, or would have been.
@@ -220,7 +220,8 @@ impl Report {
             Some(path) => Some(path.display().to_string()),
             None => has_recorded.then(|| "recorded".to_owned()),
         };
-        let caveats = caveats(&log, &counted, findings.is_coarse, rules);
+        let mut not_replayed = rules.gaps.clone();
+        not_replayed.extend(operator_changes(&log));
         let timeline = timeline(&counted);
         let limits = rules.limits().iter().zip(&counted.tally.limits);
         let limits = limits.map(|(limit, tally)| {
@@ -229,6 +230,8 @@ impl Report {
             LimitReport {
                 baseline_denied: before
                     .and_then(|(rules, tally)| denied_by(rules, tally, limit.limit.name())),
+                newly_denied: baseline.is_some().then_some(tally.newly_denied),
+                no_longer_denied: baseline.is_some().then_some(tally.no_longer_denied),
                 ..limit_report(limit, tally, options)
             }
         });
@@ -247,6 +250,8 @@ impl Report {
         });
         let bans = counted.tally.bans.iter();
         let bans = bans.map(|(ban, held)| (names.name(*ban).to_owned(), *held));
+        let limits: Vec<_> = limits.collect();
+        let caveats = caveats(&log, &counted, findings.is_coarse, rules, &limits);
         Self {
             config: findings.config.display().to_string(),
             log: LogReport {
@@ -261,10 +266,10 @@ impl Report {
             changes: baseline.is_some().then_some(counted.changes),
             fidelity: (counted.fidelity.compared > 0).then_some(counted.fidelity),
             baseline,
-            limits: limits.collect(),
+            limits,
             sweep: sweep.collect(),
             bans: bans.collect(),
-            not_replayed: rules.gaps.clone(),
+            not_replayed,
             caveats,
             timeline,
         }
@@ -344,8 +349,8 @@ fn limit_report(
         would_deny: tally.would_deny,
         denied_percent: percent(would_deny, tally.requests),
         baseline_denied: None,
-        newly_denied: tally.newly_denied,
-        no_longer_denied: tally.no_longer_denied,
+        newly_denied: None,
+        no_longer_denied: None,
         subjects: tally.subjects().count() as u64,
         denied_subjects,
         first_denied: tally.first.map(shown),
@@ -356,8 +361,30 @@ fn limit_report(
     }
 }
 
+/// The changes by operators that the log has, if any.
+fn operator_changes(log: &LogCounts) -> Option<Gap> {
+    let changes = log.operator_changes.iter();
+    let changes: Vec<_> = changes
+        .map(|(change, count)| format!("{change} ({count})"))
+        .collect();
+    (!changes.is_empty()).then(|| Gap {
+        what: "changes by operators".to_owned(),
+        why: format!(
+            "the log has {}; a replay makes none of them, so requests of these subjects may be \
+             decided otherwise than they were",
+            changes.join(", ")
+        ),
+    })
+}
+
 /// What to keep in mind.
-fn caveats(log: &LogCounts, counted: &Counted, is_coarse: bool, rules: &Ruleset) -> Vec<String> {
+fn caveats(
+    log: &LogCounts,
+    counted: &Counted,
+    is_coarse: bool,
+    rules: &Ruleset,
+    limits: &[LimitReport],
+) -> Vec<String> {
     let mut all = vec![
         "Denied clients would have behaved otherwise: some wait, some try again at once. The log \
          holds what they did when they were not denied."
@@ -400,6 +427,14 @@ fn caveats(log: &LogCounts, counted: &Counted, is_coarse: bool, rules: &Ruleset)
         store.is_shared(),
         "The configuration's store is Redis. Buckets are replayed as if it were always in reach, and \
          no units were prefetched."
+            .to_owned(),
+    );
+    let mut needs = limits.iter().filter_map(|limit| limit.need.as_ref());
+    add(
+        needs.any(NeedReport::has_bound),
+        "\"At most\" is an upper bound of what the smallest or the suggested definition alone would \
+         deny, as if denied requests took units as well; it may exceed what is denied now. Replay \
+         the definition to know the number."
             .to_owned(),
     );
     all
@@ -521,7 +556,7 @@ impl Condition {
     /// What the count is, if the report has come to it.
     ///
     /// # Errors
-    /// When the report has no such limit.
+    /// When the report has no such limit, or there is no baseline that the count needs.
     pub fn met_by(&self, report: &Report) -> Result<Option<String>, String> {
         let (count, whole) = match &self.limit {
             Some(name) => {
@@ -530,31 +565,35 @@ impl Condition {
                 let limit = limit
                     .ok_or_else(|| format!("--fail-if {self}: no limit {name} is replayed"))?;
                 let count = match self.metric {
-                    Metric::Denied => limit.denied,
-                    Metric::WouldDeny => limit.would_deny,
+                    Metric::Denied => Some(limit.denied),
+                    Metric::WouldDeny => Some(limit.would_deny),
                     Metric::NewlyDenied => limit.newly_denied,
                     Metric::NoLongerDenied => limit.no_longer_denied,
-                    Metric::Malformed => 0,
+                    Metric::Malformed => Some(0),
                 };
                 (count, limit.requests)
             }
             None => {
                 let changes = report.changes.as_ref();
+                let compared = changes.map_or(0, |changes| changes.compared);
+                let (requests, counts) = (&report.requests, &report.log.counts);
                 match self.metric {
-                    Metric::Denied => (report.requests.denied, report.requests.total),
-                    Metric::WouldDeny => (report.requests.would_deny, report.requests.total),
-                    Metric::NewlyDenied => (
-                        changes.map_or(0, |changes| changes.newly_denied),
-                        report.requests.total,
-                    ),
-                    Metric::NoLongerDenied => (
-                        changes.map_or(0, |changes| changes.no_longer_denied),
-                        report.requests.total,
-                    ),
-                    Metric::Malformed => (report.log.counts.malformed, report.log.counts.lines),
+                    Metric::Denied => (Some(requests.denied), requests.total),
+                    Metric::WouldDeny => (Some(requests.would_deny), requests.total),
+                    Metric::NewlyDenied => (changes.map(|changes| changes.newly_denied), compared),
+                    Metric::NoLongerDenied => {
+                        (changes.map(|changes| changes.no_longer_denied), compared)
+                    }
+                    Metric::Malformed => (Some(counts.malformed), counts.lines),
                 }
             }
         };
+        let count = count.ok_or_else(|| {
+            format!(
+                "--fail-if {self}: unknown, as the log does not say what was denied at the time; \
+                 name a configuration to compare with by --baseline"
+            )
+        })?;
         #[expect(clippy::cast_precision_loss, reason = "a threshold is not that exact")]
         let value = match self.is_percent {
             true => percent(count, whole),

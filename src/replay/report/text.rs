@@ -171,8 +171,9 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
         (denied, would) => format!("{denied} denied, {would} more that it would deny"),
     };
     writeln!(out, "  {requests} requests, {would} ({percent}%)")?;
-    if limit.newly_denied + limit.no_longer_denied > 0 {
-        let (newly, no_longer) = (limit.newly_denied, limit.no_longer_denied);
+    if let (Some(newly), Some(no_longer)) = (limit.newly_denied, limit.no_longer_denied)
+        && newly + no_longer > 0
+    {
         writeln!(out, "  {newly} newly denied, {no_longer} no longer denied")?;
     }
     if let (Some(first), Some(last)) = (&limit.first_denied, &limit.last_denied) {
@@ -293,6 +294,7 @@ pub fn csv(report: &Report) -> String {
 
 fn cells(limit: &LimitReport, variant: &str) -> [String; 16] {
     let optional = |text: &Option<String>| text.clone().unwrap_or_default();
+    let count = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
     let need = limit.need.as_ref();
     let suggested = need.and_then(|need| need.suggested.as_ref());
     [
@@ -303,12 +305,9 @@ fn cells(limit: &LimitReport, variant: &str) -> [String; 16] {
         limit.denied.to_string(),
         limit.would_deny.to_string(),
         limit.denied_percent.to_string(),
-        limit
-            .baseline_denied
-            .map(|count| count.to_string())
-            .unwrap_or_default(),
-        limit.newly_denied.to_string(),
-        limit.no_longer_denied.to_string(),
+        count(limit.baseline_denied),
+        count(limit.newly_denied),
+        count(limit.no_longer_denied),
         limit.subjects.to_string(),
         limit.denied_subjects.to_string(),
         optional(&limit.first_denied),
