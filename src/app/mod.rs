@@ -185,6 +185,7 @@ async fn serve(
         Arc::clone(&metrics),
         log_level,
         shared_bans.clone(),
+        sockets.clone(),
         draining.subscribe(),
     );
     let admin = admin(&stores, &key_sets, &acme, &draining, &metrics).with_api(api);
@@ -231,7 +232,7 @@ async fn serve(
     };
     let ended = tokio::select! {
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
-        never = sweep(&stores) => match never {},
+        never = sweep(&stores, &metrics) => match never {},
         never = shared_bans.follow() => match never {},
         never = reloads.follow_files() => match never {},
         never = keeper.follow(&reloads) => match never {},
@@ -385,8 +386,9 @@ fn admin(
     Admin::new(Arc::clone(metrics), draining.clone(), readiness)
 }
 
-/// Sweeps expired buckets, a part at a time, and logs outages that were held back.
-async fn sweep(stores: &Stores) -> Infallible {
+/// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers counters
+/// for what failed within a minute.
+async fn sweep(stores: &Stores, metrics: &Metrics) -> Infallible {
     let (memory, clock) = (stores.memory(), stores.clock());
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -394,5 +396,6 @@ async fn sweep(stores: &Stores) -> Infallible {
         turns.tick().await;
         memory.sweep(clock.now());
         stores.log_outages();
+        metrics.remember();
     }
 }

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sd_notify::NotifyState;
 use tokio::time::sleep;
@@ -194,6 +194,17 @@ impl Sockets {
         self.0
             .iter()
             .any(|socket| socket.redirect_to_https.is_some())
+    }
+
+    /// Where certificates are about to end, and how long they are valid still.
+    pub(super) fn ending_certificates(&self) -> Vec<(SocketAddr, Duration)> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        let ending = self.0.iter().filter_map(|socket| {
+            let left = socket.transport.tls.as_ref()?.ends_soon(now)?;
+            Some((socket.address, left))
+        });
+        ending.collect()
     }
 
     /// Exports when the first of the certificates in force expires, if there are any.

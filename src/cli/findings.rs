@@ -10,12 +10,14 @@ use crate::app::{AdminClient, AdminError};
 /// Where the admin API says it.
 const PATH: &str = "/v1/findings";
 
-/// A subject that needs attention, and what can be done about it.
+/// Something that needs attention, and what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) kind: FindingKind,
-    /// Who does what.
+    /// Who does what, or what is wrong with the gateway.
     pub(super) text: String,
+    /// More of it, in lines.
+    details: Vec<String>,
     pub(super) advice: String,
     /// The command that does it.
     pub(super) command: Option<String>,
@@ -23,6 +25,11 @@ pub(super) struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FindingKind {
+    Configuration,
+    Store,
+    Upstream,
+    Errors,
+    Certificate,
     Abuse,
     OverLimit,
     DryRun,
@@ -33,6 +40,11 @@ pub(super) enum FindingKind {
 impl FindingKind {
     fn parse(word: &str) -> Option<Self> {
         Some(match word {
+            "configuration" => Self::Configuration,
+            "store" => Self::Store,
+            "upstream" => Self::Upstream,
+            "errors" => Self::Errors,
+            "certificate" => Self::Certificate,
             "abuse" => Self::Abuse,
             "over_limit" => Self::OverLimit,
             "dry_run" => Self::DryRun,
@@ -44,6 +56,11 @@ impl FindingKind {
 
     pub(super) fn title(self) -> &'static str {
         match self {
+            Self::Configuration => "CONFIG",
+            Self::Store => "STORE",
+            Self::Upstream => "UPSTREAM",
+            Self::Errors => "ERRORS",
+            Self::Certificate => "CERT",
             Self::Abuse => "ABUSE",
             Self::OverLimit => "OVER LIMIT",
             Self::DryRun => "DRY RUN",
@@ -62,8 +79,9 @@ pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
 }
 
 impl Finding {
-    /// Those of an answer that are about a limit, if one is named, be it beside a worse one. Clients
-    /// chose parts of the texts, so these are without what would move the cursor.
+    /// Those of an answer that are about the gateway, and those that are about a limit, if one is
+    /// named, be it beside a worse one. Clients chose parts of the texts, so these are without what
+    /// would move the cursor.
     pub(super) fn all(answer: &Value, limit: Option<&str>) -> Vec<Self> {
         let found = answer["findings"].as_array().into_iter().flatten();
         let of_limit = found.filter(|found| {
@@ -71,7 +89,20 @@ impl Finding {
             let mut limits = also.chain([&found["limit"]]);
             limit.is_none_or(|limit| limits.any(|of| of == limit))
         });
-        of_limit.filter_map(Self::parse).collect()
+        let of_gateway = answer["gateway"].as_array().into_iter().flatten();
+        let of_gateway = of_gateway.filter_map(Self::parse_of_gateway);
+        of_gateway.chain(of_limit.filter_map(Self::parse)).collect()
+    }
+
+    fn parse_of_gateway(found: &Value) -> Option<Self> {
+        let details = found["detail"].as_str().unwrap_or_default().lines();
+        Some(Self {
+            kind: FindingKind::parse(found["kind"].as_str()?)?,
+            text: escaped(found["text"].as_str()?),
+            details: details.map(escaped).collect(),
+            advice: escaped(found["remedy"].as_str()?),
+            command: None,
+        })
     }
 
     fn parse(found: &Value) -> Option<Self> {
@@ -81,6 +112,7 @@ impl Finding {
         Some(Self {
             kind: FindingKind::parse(found["kind"].as_str()?)?,
             text: escaped(&text),
+            details: Vec::new(),
             advice: escaped(remedy["text"].as_str()?),
             command: remedy["command"].as_str().map(escaped),
         })
@@ -104,7 +136,8 @@ pub(super) fn paragraph(findings: &[Finding]) -> String {
         let title = finding.kind.title();
         // Writing to a string never fails.
         let _ = writeln!(text, "{title:<10}  {}", finding.text);
-        for line in std::iter::once(&finding.advice).chain(&finding.command) {
+        let lines = finding.details.iter().chain([&finding.advice]);
+        for line in lines.chain(&finding.command) {
             let _ = writeln!(text, "{:<10}  {line}", "");
         }
     }
@@ -181,8 +214,19 @@ mod tests {
             found("abuse", "Logins", "203.0.113.9\u{1b}[2J", "weir ban add abusers 203.0.113.9"),
             named,
             found("of another version", "Logins", "a", "b"),
+        ], "gateway": [
+            {"kind": "configuration", "text": "the configuration was refused",
+             "detail": "gateway.yaml:1\n  a\u{1b}[2J", "remedy": "Correct the files"},
+            {"kind": "upstream", "text": "of the servers of upstream app, 1 of 1 fail",
+             "detail": null, "remedy": "Look at the app there"},
         ]});
         insta::assert_snapshot!(paragraph(&Finding::all(&answer, None)), @r"
+        CONFIG      the configuration was refused
+                    gateway.yaml:1
+                      a\u{1b}[2J
+                    Correct the files
+        UPSTREAM    of the servers of upstream app, 1 of 1 fail
+                    Look at the app there
         ABUSE       203.0.113.9\u{1b}[2J goes on
                     Ban it
                     weir ban add abusers 203.0.113.9
@@ -190,8 +234,9 @@ mod tests {
                     Ban it
                     weir override set Calls 'a b'
         ");
+        // What is wrong with the gateway is told whatever limit one looks at.
         let of_calls = Finding::all(&answer, Some("Calls"));
-        assert_eq!(of_calls.len(), 1);
+        assert_eq!(of_calls.len(), 3);
         assert_eq!(paragraph(&[]), "");
         assert_eq!(Finding::all(&Value::Null, None), []);
     }

@@ -31,8 +31,28 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// How many subjects are asked for. More than a screen has, so that one can scroll.
 const COUNT: u32 = 100;
 
-/// Cells of a bar.
+/// Cells of a bar, and of the number behind it.
 const BAR: u16 = 20;
+const PERCENT: u16 = 5;
+
+/// For how many cells of a subject other columns give way: for all addresses and networks, and not for
+/// whatever a client has made up.
+const MAX_SUBJECT: u16 = 45;
+
+/// Cells between columns.
+const GAP: u16 = 2;
+
+/// Which columns give way to the subject on a narrow terminal, one after the other, and the cells that
+/// each of them has then; none if it goes.
+const GIVE_WAY: [(Column, u16); 7] = [
+    (Column::Used, PERCENT),
+    (Column::Rate, 0),
+    (Column::Limit, 5),
+    (Column::Used, 0),
+    (Column::Denied, 0),
+    (Column::Limit, 0),
+    (Column::Requests, 0),
+];
 
 /// The share of a bucket from which on a subject counts as near its limit.
 const NEAR: f64 = 0.8;
@@ -101,9 +121,11 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
 fn ask_both(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
     let mut answer = client.ask(Method::GET, path, None)?;
     let mut found = findings::ask(client)?;
-    let found = found.get_mut("findings").map(Value::take);
-    if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
-        members.insert("findings".to_owned(), found);
+    for name in ["gateway", "findings"] {
+        let found = found.get_mut(name).map(Value::take);
+        if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
+            members.insert(name.to_owned(), found);
+        }
     }
     Ok(answer)
 }
@@ -204,6 +226,17 @@ struct Subject {
     rate: f64,
     /// The share of the bucket.
     used: f64,
+}
+
+/// What a row has of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Limit,
+    Subject,
+    Requests,
+    Denied,
+    Rate,
+    Used,
 }
 
 /// What a key asks for.
@@ -321,20 +354,27 @@ impl View {
     /// What goes on, and what can be done about it.
     fn lines(&self, finding: &Finding, width: usize) -> [Line<'static>; 2] {
         let color = match finding.kind {
-            FindingKind::Abuse => Color::Red,
-            FindingKind::OverLimit | FindingKind::DryRun => Color::Yellow,
+            FindingKind::Configuration
+            | FindingKind::Store
+            | FindingKind::Upstream
+            | FindingKind::Errors
+            | FindingKind::Abuse => Color::Red,
+            FindingKind::Certificate | FindingKind::OverLimit | FindingKind::DryRun => {
+                Color::Yellow
+            }
             FindingKind::NearLimit => Color::Cyan,
             FindingKind::Banned => Color::Green,
         };
         let title = format!("{:<10}  ", finding.kind.title());
-        let remedy = |text: &String| Line::styled(format!("{:12}{text}", ""), bold());
+        let remedy = |text: &str| Line::styled(format!("{:12}{text}", ""), bold());
         // A command that is cut at the edge is another command.
-        let command = finding.command.as_ref().map(remedy);
+        let command = finding.command.as_deref().map(remedy);
         let command = command.filter(|command| command.width() <= width);
+        let width = width.saturating_sub(12);
         let title = Span::styled(title, self.colored(color).add_modifier(Modifier::BOLD));
         [
-            Line::from(vec![title, Span::raw(finding.text.clone())]),
-            command.unwrap_or_else(|| remedy(&finding.advice)),
+            Line::from(vec![title, Span::raw(fitted(&finding.text, width))]),
+            command.unwrap_or_else(|| remedy(&fitted(&finding.advice, width))),
         ]
     }
 
@@ -358,56 +398,82 @@ impl View {
             frame.render_widget(Paragraph::new("no subjects"), area);
             return;
         }
+        let columns = self.columns(area.width);
         let shown = self.subjects.iter().skip(self.scrolled);
-        let rows = shown.map(|subject| self.row(subject));
-        let number = |text: &'static str| Cell::new(Text::from(text).right_aligned());
-        let heads = [
-            "LIMIT".into(),
-            "SUBJECT".into(),
-            number("REQUESTS"),
-            number("DENIED"),
-            number("PER SECOND"),
-            "USED".into(),
-        ];
-        let limits = self.subjects.iter().map(|subject| subject.limit.len());
-        let longest = limits.max().unwrap_or_default().clamp(5, 30);
-        let widths = [
-            Constraint::Length(u16::try_from(longest).unwrap_or(30)),
-            Constraint::Fill(1),
-            Constraint::Length(8),
-            Constraint::Length(8),
-            Constraint::Length(10),
-            Constraint::Length(BAR + 5),
-        ];
-        let table = Table::new(rows, widths).header(Row::new(heads).style(bold()));
-        frame.render_widget(table.column_spacing(2), area);
+        let rows = shown.map(|subject| {
+            let cells = columns.iter();
+            Row::new(cells.map(|(column, width)| self.cell(subject, *column, *width)))
+        });
+        let heads = Row::new(columns.iter().map(|(column, _)| column.head()));
+        let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+        let table = Table::new(rows, widths).header(heads.style(bold()));
+        frame.render_widget(table.column_spacing(GAP), area);
     }
 
-    fn row(&self, subject: &Subject) -> Row<'static> {
+    /// The columns for this width, each with its own. The bar gives way first, and the subject last.
+    fn columns(&self, width: u16) -> Vec<(Column, u16)> {
+        let longest = |text: fn(&Subject) -> &str| {
+            let widths = self
+                .subjects
+                .iter()
+                .map(|subject| Span::raw(text(subject)).width());
+            u16::try_from(widths.max().unwrap_or_default()).unwrap_or(u16::MAX)
+        };
+        let subject = longest(|subject| &subject.name).clamp(7, MAX_SUBJECT);
+        let mut others = vec![
+            (
+                Column::Limit,
+                longest(|subject| &subject.limit).clamp(5, 30),
+            ),
+            (Column::Requests, 8),
+            (Column::Denied, 8),
+            (Column::Rate, 10),
+            (Column::Used, BAR + PERCENT),
+        ];
+        let taken =
+            |others: &[(Column, u16)]| -> u16 { others.iter().map(|(_, width)| width + GAP).sum() };
+        for (column, least) in GIVE_WAY {
+            let over = subject.saturating_add(taken(&others)).saturating_sub(width);
+            let given = others.iter_mut().find(|(other, _)| *other == column);
+            if let Some((_, width)) = given.filter(|_| over > 0) {
+                // A number that is cut is another number.
+                *width = match least {
+                    0 => 0,
+                    least => width.saturating_sub(over).max(least.min(*width)),
+                };
+            }
+            others.retain(|(_, width)| *width > 0);
+        }
+        let rest = width.saturating_sub(taken(&others));
+        let first = others.first().map(|(first, _)| *first);
+        let place = usize::from(first == Some(Column::Limit));
+        others.insert(place, (Column::Subject, rest));
+        others
+    }
+
+    fn cell(&self, subject: &Subject, column: Column, width: u16) -> Cell<'static> {
         let number = |text: String| Cell::new(Text::from(text).right_aligned());
-        let denied = number(subject.denied.to_string());
-        Row::new([
-            Cell::new(subject.limit.clone()),
-            Cell::new(subject.name.clone()),
-            number(subject.requests.to_string()),
-            match subject.denied {
-                0 => denied,
-                _ => denied.style(self.colored(Color::Red)),
-            },
-            number(format!("{:.2}", subject.rate)),
-            Cell::new(self.bar(subject.used)),
-        ])
+        match column {
+            Column::Limit => Cell::new(fitted(&subject.limit, width.into())),
+            Column::Subject => Cell::new(fitted(&subject.name, width.into())),
+            Column::Requests => number(subject.requests.to_string()),
+            Column::Denied if subject.denied == 0 => number("0".to_owned()),
+            Column::Denied => number(subject.denied.to_string()).style(self.colored(Color::Red)),
+            Column::Rate => number(format!("{:.2}", subject.rate)),
+            Column::Used => Cell::new(self.bar(subject.used, width.saturating_sub(PERCENT))),
+        }
     }
 
-    /// How much of a bucket is used, as a bar and in percent.
-    fn bar(&self, used: f64) -> Line<'static> {
+    /// How much of a bucket is used, as a bar of so many cells and in percent.
+    fn bar(&self, used: f64, cells: u16) -> Line<'static> {
         let color = match used {
             used if used >= 1.0 => Color::Red,
             used if used >= NEAR => Color::Yellow,
             _ => Color::Green,
         };
-        let full = full_cells(used);
-        let (full, empty) = ("█".repeat(full), "░".repeat(usize::from(BAR) - full));
+        let full = full_cells(used, cells);
+        let empty = usize::from(cells).saturating_sub(full);
+        let (full, empty) = ("█".repeat(full), "░".repeat(empty));
         let percent = format!(" {:>3.0}%", used * 100.0);
         Line::from(vec![
             Span::styled(full, self.colored(color)),
@@ -426,11 +492,43 @@ impl View {
 
 /// The cells of a bar that are full: all of them only at the limit, and one at least where anything
 /// is used.
-fn full_cells(used: f64) -> usize {
-    let cells = 0..=usize::from(BAR);
-    let share = |cell: usize| cell as f64 / f64::from(BAR);
-    let full = cells.take_while(|cell| share(*cell) <= used).last();
-    full.unwrap_or_default().max(usize::from(used > 0.0))
+fn full_cells(used: f64, cells: u16) -> usize {
+    let share = |cell: usize| cell as f64 / f64::from(cells);
+    let full = (0..=usize::from(cells)).take_while(|cell| share(*cell) <= used);
+    let least = usize::from(used > 0.0 && cells > 0);
+    full.last().unwrap_or_default().max(least)
+}
+
+impl Column {
+    fn head(self) -> Cell<'static> {
+        let number = |text: &'static str| Cell::new(Text::from(text).right_aligned());
+        match self {
+            Self::Limit => "LIMIT".into(),
+            Self::Subject => "SUBJECT".into(),
+            Self::Requests => number("REQUESTS"),
+            Self::Denied => number("DENIED"),
+            Self::Rate => number("PER SECOND"),
+            Self::Used => "USED".into(),
+        }
+    }
+}
+
+/// As much of a text as fits in so many cells, with an ellipsis if that is not all: the beginning of
+/// an address is another address.
+fn fitted(text: &str, width: usize) -> String {
+    if Span::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    for char in text.chars() {
+        kept.push(char);
+        if Span::raw(&*kept).width() >= width {
+            kept.pop();
+            break;
+        }
+    }
+    kept.push('\u{2026}');
+    kept
 }
 
 impl Subject {
@@ -607,6 +705,77 @@ mod tests {
         assert!(!text(&view).contains("no gateway"));
     }
 
+    /// A terminal of 90 columns showed 203.0.113.14 as 203.0.113.1, and one of 60 nothing of it.
+    #[test]
+    fn a_subject_is_never_cut_into_another_and_is_the_last_to_give_way() {
+        let mut view = view(true);
+        view.answered(Ok(json!({"subjects": [
+            subject("RequestsPerAddress", "203.0.113.14", 4120, 3988, 1.0),
+            subject("RequestsPerAddress", "2001:db8:1:2::/64", 50, 0, 0.85),
+        ], "findings": [{
+            "kind": "abuse", "limit": "Logins", "subject": "203.0.113.14", "name": null,
+            "text": "goes on", "remedy": {"text": "Ban it", "command": null},
+        }]})));
+        for width in 1..=120 {
+            let screen = drawn(&view, width, 12).backend().to_string();
+            for (part, next) in [("203.0.113.1", '4'), ("2001:db8:1:2::/6", '4')] {
+                for (place, _) in screen.match_indices(part) {
+                    let next_char = screen[place + part.len()..].chars().next().unwrap();
+                    let is_whole = next_char == next || next_char == '\u{2026}';
+                    assert!(is_whole, "{width}:\n{screen}");
+                }
+            }
+            let rows = screen
+                .lines()
+                .filter(|line| line.contains("2001:db8:1:2::/64"));
+            assert_eq!(rows.count(), usize::from(width >= 17), "{width}:\n{screen}");
+        }
+        let table = |width| {
+            let screen = drawn(&view, width, 12).backend().to_string();
+            let lines = screen.lines().skip(3).take(3);
+            let lines = lines.map(|line| line.trim_matches('"').trim_end().to_owned());
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(table(80), @r"
+        LIMIT               SUBJECT            REQUESTS    DENIED  PER SECOND  USED
+        RequestsPerAddress  203.0.113.14           4120      3988       68.67  ████ 100%
+        RequestsPerAddress  2001:db8:1:2::/64        50         0        0.83  ███░  85%
+        ");
+        insta::assert_snapshot!(table(60), @r"
+        LIMIT           SUBJECT            REQUESTS    DENIED  USED
+        RequestsPerAd…  203.0.113.14           4120      3988   100%
+        RequestsPerAd…  2001:db8:1:2::/64        50         0    85%
+        ");
+        insta::assert_snapshot!(table(16), @r"
+        SUBJECT
+        203.0.113.14
+        2001:db8:1:2::/…
+        ");
+        // Nor does a client that chose a long one hide the numbers.
+        view.answered(Ok(
+            json!({"subjects": [subject("Teams", &"a".repeat(300), 41, 7, 1.0)]}),
+        ));
+        let screen = drawn(&view, 80, 12).backend().to_string();
+        assert!(
+            screen.contains("aaa…") && screen.contains(" 41 "),
+            "{screen}"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_gateway_stands_above_all_that_clients_do() {
+        let mut view = view(true);
+        let mut of_all = answer();
+        of_all["gateway"] = json!([{
+            "kind": "upstream", "text": "of the servers of upstream app, 1 of 1 fail",
+            "detail": null, "remedy": "Look at the app there",
+        }]);
+        view.answered(Ok(of_all));
+        let screen = drawn(&view, 100, 8).backend().to_string();
+        assert!(screen.contains("UPSTREAM    of the servers"), "{screen}");
+        assert!(screen.contains("Look at the app there"), "{screen}");
+    }
+
     #[test]
     fn keys_change_what_is_asked_for() {
         let mut view = view(true);
@@ -684,8 +853,9 @@ mod tests {
             (0.999, all - 1),
             (1.0, all),
         ] {
-            assert_eq!(full_cells(used), full, "{used}");
+            assert_eq!(full_cells(used, BAR), full, "{used}");
         }
-        assert_eq!(full_cells(7.0), all);
+        assert_eq!(full_cells(7.0, BAR), all);
+        assert_eq!(full_cells(0.5, 0), 0);
     }
 }

@@ -17,6 +17,13 @@ use rustls::{InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme};
 use super::certificate_error::CertificateError;
 use super::client_auth::ClientAuth;
 
+/// A certificate is about to end when this part of its life is left: later than it is renewed, by ACME
+/// and other tools, after two thirds.
+const LAST_PART: u32 = 6;
+
+/// How long before its end that is at most.
+const ENDS_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+
 /// The ALPN protocols, the preferred one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -27,7 +34,8 @@ pub struct Certificates {
     choice: Arc<Choice>,
     clients: Option<ClientAuth>,
     config: Arc<ServerConfig>,
-    expires: Option<Duration>,
+    /// From when and until when the one that expires first is valid, since the Unix epoch.
+    validity: Option<(Duration, Duration)>,
 }
 
 impl Certificates {
@@ -39,7 +47,8 @@ impl Certificates {
         identities: Vec<Identity>,
         clients: Option<ClientAuth>,
     ) -> Result<Self, CertificateError> {
-        let expires = identities.iter().filter_map(Identity::expires).min();
+        let validities = identities.iter().filter_map(Identity::validity);
+        let validity = validities.min_by_key(|(_, expires)| *expires);
         let choice = Arc::new(Choice(identities));
         let config = server_config(Arc::clone(&choice), clients.as_ref());
         let config = config.map_err(|cause| CertificateError::Refused(cause.to_string()))?;
@@ -48,7 +57,7 @@ impl Certificates {
             choice,
             clients,
             config,
-            expires,
+            validity,
         })
     }
 
@@ -63,7 +72,16 @@ impl Certificates {
 
     /// When the first of them expires, since the Unix epoch.
     pub fn expires(&self) -> Option<Duration> {
-        self.expires
+        self.validity.map(|(_, expires)| expires)
+    }
+
+    /// How long the first of them is still valid at a time, if it is about to end; zero if it has
+    /// ended.
+    pub(super) fn ends_soon(&self, now: Duration) -> Option<Duration> {
+        let (begins, expires) = self.validity?;
+        let left = expires.saturating_sub(now);
+        let soon = (expires.saturating_sub(begins) / LAST_PART).min(ENDS_SOON);
+        (left <= soon).then_some(left)
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {

@@ -56,6 +56,12 @@ impl Tls {
         self.0.load().expires()
     }
 
+    /// How long the first of them is still valid at a time since the Unix epoch, if it is about to
+    /// end.
+    pub fn ends_soon(&self, now: Duration) -> Option<Duration> {
+        self.0.load().ends_soon(now)
+    }
+
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         self.0.load().config().into()
     }

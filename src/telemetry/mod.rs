@@ -56,7 +56,7 @@ pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
 };
 #[cfg(feature = "gateway")]
-pub(crate) use metrics::{DecisionSample, LatencyCounts, RouteSample};
+pub(crate) use metrics::{DecisionSample, LatencyCounts, RouteErrors, RouteSample};
 #[cfg(feature = "otlp")]
 pub(crate) use otlp::TracerSettings;
 #[cfg(feature = "gateway")]

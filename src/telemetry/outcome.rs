@@ -98,6 +98,25 @@ impl Disposition {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
     }
 
+    /// Whether limits, bans and lists let the request through.
+    #[cfg(feature = "gateway")]
+    pub(crate) const fn lets_through(self) -> bool {
+        match self {
+            Self::Allowed
+            | Self::Delayed
+            | Self::WouldDeny
+            | Self::Unlimited
+            | Self::FailedOpen
+            | Self::Unrouted => true,
+            Self::Denied
+            | Self::Shadowed
+            | Self::Diverted
+            | Self::Tarpitted
+            | Self::Dropped
+            | Self::Unavailable => false,
+        }
+    }
+
     /// Its place in [`Self::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize

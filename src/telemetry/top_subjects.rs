@@ -21,6 +21,7 @@ use std::thread::available_parallelism;
 use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 const SETS: usize = 16;
 const WAYS: usize = 8;
@@ -88,6 +89,7 @@ pub(super) struct TopSubjects(Arc<Shards>);
 
 struct Shards {
     hasher: SipHasher13,
+    since: Instant,
     /// One for each thread, or nearly: a thread that finds another there does not count. A sketch
     /// is made when its thread first has something to count.
     sketches: Box<[Mutex<Option<Box<Sketch>>>]>,
@@ -98,6 +100,7 @@ impl TopSubjects {
         let threads = available_parallelism().map_or(1, usize::from);
         Self(Arc::new(Shards {
             hasher: SipHasher13::new_with_key(&rand::random()),
+            since: Instant::now(),
             sketches: (0..threads).map(|_| Mutex::default()).collect(),
         }))
     }
@@ -164,6 +167,12 @@ impl TopSubjects {
             }
         }
         merged.into_values().collect()
+    }
+
+    /// Over how many seconds of a period there is something counted: one at least.
+    pub(super) fn counted_seconds(&self, period: Period) -> u32 {
+        let seconds = u32::try_from(self.0.since.elapsed().as_secs()).unwrap_or(u32::MAX);
+        seconds.saturating_add(1).min(period.seconds())
     }
 
     /// The sketch of this thread.
@@ -245,7 +254,7 @@ impl Sketch {
         let index = known.unwrap_or_else(|| set.replace_lightest(hash, key, now));
         let entry = set.entries.get_mut(index)?;
         if known.is_none() {
-            entry.name = name().map(|name| shortened(name).into());
+            entry.name = name().map(shortened);
         }
         entry.age(now);
         entry.weight = entry.weight.saturating_add(1);
@@ -303,10 +312,16 @@ impl Entry {
     }
 }
 
-/// As much of a name as is kept.
-fn shortened(name: &str) -> &str {
-    let end = name.floor_char_boundary(LONGEST_NAME);
-    name.get(..end).unwrap_or_default()
+/// As much of a name as is kept, with an ellipsis if that is not all.
+fn shortened(name: &str) -> Box<str> {
+    const ELLIPSIS: char = '\u{2026}';
+    if name.len() <= LONGEST_NAME {
+        return name.into();
+    }
+    let end = name.floor_char_boundary(LONGEST_NAME - ELLIPSIS.len_utf8());
+    let mut kept = name.get(..end).unwrap_or_default().to_owned();
+    kept.push(ELLIPSIS);
+    kept.into()
 }
 
 /// A sliding window: the counts of the current fixed window, and of the one before it.
@@ -422,7 +437,7 @@ mod tests {
         assert_eq!(all[0].name.as_deref(), Some("acme"));
         let kept = all[1].name.as_deref().unwrap();
         assert!(
-            kept.len() <= LONGEST_NAME && long.starts_with(kept),
+            kept.len() <= LONGEST_NAME && long.starts_with(kept.strip_suffix('\u{2026}').unwrap()),
             "{kept}"
         );
         // Who takes its place does not inherit the name.
@@ -535,6 +550,7 @@ mod tests {
     fn a_name_that_one_thread_knows_is_never_lost_to_another_that_does_not() {
         for names in [[None, Some("acme")], [Some("acme"), None]] {
             let top = TopSubjects(Arc::new(Shards {
+                since: Instant::now(),
                 hasher: SipHasher13::new(),
                 sketches: names.iter().map(|_| Mutex::default()).collect(),
             }));

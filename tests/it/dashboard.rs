@@ -1,6 +1,8 @@
 //! The dashboard in a browser: what it shows, what it changes, and what no client and no other page
 //! can make of it.
 
+use std::cell::Cell;
+
 use serde_json::json;
 
 use crate::support::browser::{Browser, keys};
@@ -551,6 +553,58 @@ fn the_page_fits_a_phone_and_both_colour_schemes() {
     browser.prefer("dark");
     assert_ne!(browser.run(background), light);
     assert_quiet(&browser);
+}
+
+/// 502s were painted as allowed, the server was green, and all was well.
+#[test]
+fn the_page_never_says_that_all_is_well_while_the_app_is_dead() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let browser = dashboard(&gateway);
+    browser.sees("#findings", "ALL IS WELL");
+    let dead = upstream.address();
+    drop(upstream);
+    let clients = Cell::new(0);
+    // Each client sends one request, so that no limit denies it.
+    let fail = || {
+        let client = clients.replace(clients.get() + 1);
+        let address = format!("198.51.{}.{}", client / 250, client % 250);
+        assert!(gateway.statuses(&from(&address), 1)[0] >= 500);
+    };
+    let text = format!("1 of 1 fail: {dead} (it cannot be connected to)");
+    sees_meanwhile(&browser, "#findings .bad", &text, fail);
+    sees_meanwhile(&browser, "#findings", "requests of route all", fail);
+    sees_meanwhile(&browser, "#upstream-rows .bad", "failing", fail);
+    assert!(!browser.text("#findings").contains("ALL IS WELL"));
+    let painted = "return document.querySelector('#decisions svg').getAttribute('aria-label')";
+    eventually("requests that failed, and none that was allowed", || {
+        fail();
+        let painted = browser.run(painted).to_string();
+        let is_failed = |rest: &str| rest.starts_with(|first: char| ('1'..='9').contains(&first));
+        let (_, rest) = painted.split_once("Allowed 0, Failed (5xx) ")?;
+        is_failed(rest).then_some(())
+    });
+}
+
+/// It stayed green and "live" for as long as nothing closed its connection.
+#[test]
+fn the_page_never_looks_live_while_the_gateway_hangs() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let browser = dashboard(&gateway);
+    browser.sees("#findings", "ALL IS WELL");
+    gateway.signal("STOP");
+    browser.sees("#connection.warn", "stale");
+    browser.sees("#findings .bad", "The gateway has sent nothing for");
+    assert!(!browser.text("#findings").contains("ALL IS WELL"));
+    browser.sees("#connection.bad", "lost");
+    // Who pauses the page does not make it live.
+    browser.click("#pause");
+    browser.sees("#connection.bad", "lost");
+    browser.click("#pause");
+    gateway.signal("CONT");
+    browser.sees("#connection.good", "live");
+    browser.sees("#findings", "ALL IS WELL");
 }
 
 #[test]

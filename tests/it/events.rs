@@ -103,6 +103,33 @@ fn each_second_tells_what_was_counted_in_it() {
 }
 
 #[test]
+fn requests_that_fail_are_told_apart_from_those_that_limits_let_through() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let mut events = Events::open(&gateway, "");
+    events.until("configuration", |_| true);
+    drop(upstream);
+    let statuses = gateway.statuses(&from("192.0.2.1", "/"), 5);
+    assert!(
+        statuses[..3].iter().all(|status| *status >= 500),
+        "{statuses:?}"
+    );
+    let (mut failed, mut allowed, mut errors) = (0, 0, 0);
+    while failed < 3 {
+        let second = events.until("second", |_| true);
+        let count = |value: &Value| value.as_u64().unwrap_or(0);
+        failed += count(&second["failed"]["allowed"]);
+        allowed += count(&second["decisions"]["allowed"]);
+        errors += count(&second["routes"]["all"]["server_errors"]);
+        assert!(second["failed"]["denied"].is_null(), "{second}");
+    }
+    assert_eq!((failed, allowed, errors), (3, 3, 3));
+    let told = events.until("second", |_| true);
+    let server = &told["upstreams"][0]["servers"][0];
+    assert_eq!(server["trouble"], "it cannot be connected to", "{server}");
+}
+
+#[test]
 fn the_tail_shows_finished_requests_that_match() {
     let upstream = Upstream::start();
     // Nothing of it depends on the log.

@@ -38,6 +38,7 @@ mod events;
 mod example;
 mod failures;
 mod forwarding;
+mod gateway_findings;
 mod grpc;
 mod headers;
 mod https;

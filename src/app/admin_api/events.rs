@@ -230,7 +230,7 @@ impl EventStream {
     /// What happened since the last event.
     fn second(&mut self) -> Value {
         let metrics = Arc::clone(&self.events.metrics);
-        let (decisions, latency, routes) = self.counted.routes(&metrics);
+        let (decisions, failed, latency, routes) = self.counted.routes(&metrics);
         let (limits, bans) = (self.counted.limits(), self.counted.bans());
         let own = metrics.tail().own_latency();
         let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
@@ -245,6 +245,7 @@ impl EventStream {
         json!({
             "at": now,
             "decisions": decisions,
+            "failed": failed,
             "latency": {"all": quantiles(&latency), "own": quantiles(&own_since)},
             "in_flight": server.in_flight.get(),
             "connections": server.open.get(),
@@ -277,30 +278,28 @@ impl EventStream {
 }
 
 impl Counted {
-    /// The decisions since the last event, how long all requests took, and both by route.
-    fn routes(&mut self, metrics: &Metrics) -> (Value, LatencyCounts, Value) {
-        let mut all = [0; Disposition::ALL.len()];
+    /// The decisions since the last event, how many of each ended with a server error, how long all
+    /// requests took, and all of that by route.
+    fn routes(&mut self, metrics: &Metrics) -> (Value, Value, LatencyCounts, Value) {
+        let (mut all, mut failed) = ([0; Disposition::ALL.len()], [0; Disposition::ALL.len()]);
         let mut latency = LatencyCounts::default();
         let mut routes = Map::new();
         for (name, now) in metrics.route_samples() {
             let before = self.routes.get(&name).cloned().unwrap_or_default();
             let took = now.latency.since(&before.latency);
-            let counts = now.decisions.iter().zip(before.decisions);
-            let since: Vec<u64> = counts.map(|(now, before)| now - before).collect();
-            for (sum, count) in all.iter_mut().zip(&since) {
-                *sum += count;
-            }
+            let since = counted_since(now.decisions, before.decisions, &mut all);
+            let errors = counted_since(now.server_errors, before.server_errors, &mut failed);
             latency.add(&took);
             let route = json!({
                 "requests": since.iter().sum::<u64>(),
                 "decisions": by_word(&since),
-                "server_errors": now.server_errors - before.server_errors,
+                "server_errors": errors.iter().sum::<u64>(),
                 "latency": quantiles(&took),
             });
             routes.insert(name.to_string(), route);
             self.routes.insert(name, now);
         }
-        (by_word(&all), latency, routes.into())
+        (by_word(&all), by_word(&failed), latency, routes.into())
     }
 
     fn limits(&mut self) -> Value {
@@ -329,6 +328,16 @@ impl Counted {
         });
         Value::Object(limits.collect())
     }
+}
+
+/// What was counted since, by decision, which is added to the sums.
+fn counted_since<const N: usize>(now: [u64; N], before: [u64; N], sums: &mut [u64; N]) -> Vec<u64> {
+    let counts = now.iter().zip(before);
+    let since: Vec<u64> = counts.map(|(now, before)| now - before).collect();
+    for (sum, count) in sums.iter_mut().zip(&since) {
+        *sum += count;
+    }
+    since
 }
 
 /// What was decided since, and since the process was started.
@@ -362,6 +371,7 @@ fn upstream(sample: &UpstreamSample) -> Value {
         json!({
             "name": &*server.name,
             "available": server.available,
+            "trouble": server.trouble,
             "in_flight": server.in_flight,
             "ejections": server.ejections,
         })

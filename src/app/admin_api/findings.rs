@@ -1,4 +1,4 @@
-//! What needs attention among the subjects of limits: who is denied or near to it, whether that looks
+//! What needs attention beside the [gateway itself](super::gateway_findings), among the subjects of limits: who is denied or near to it, whether that looks
 //! like abuse, and what an operator can do about it. The dashboard and `weir top` show the same.
 //!
 //! A client that waits as `Retry-After` says is denied once for each request that it is allowed, at
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
+use super::gateway_findings::GatewayFinding;
 use crate::config::{HumanDuration, Settings, pluralized};
 use crate::limit::{BucketKey, Quota};
 use crate::rules::{Ban, Enforcement, KeySource, Limit};
@@ -87,6 +88,8 @@ struct Finding<'s> {
     members: Vec<String>,
     requests: u64,
     denied: u64,
+    /// Over how many seconds these were counted.
+    seconds: u32,
     used_percent: u8,
     /// Other limits per the same that deny it as well.
     also: Vec<&'s str>,
@@ -119,10 +122,11 @@ struct Raised {
     length: &'static str,
 }
 
-/// All that needs attention.
+/// All that needs attention, of the gateway as well.
 pub(super) async fn answer(
     settings: &Settings,
     metrics: &Metrics,
+    of_gateway: Vec<GatewayFinding>,
     by: Option<BanStores<'_>>,
     now: Timestamp,
 ) -> Value {
@@ -132,11 +136,12 @@ pub(super) async fn answer(
         let (enforced, dry): (Vec<_>, Vec<_>) = subjects
             .into_iter()
             .partition(|subject| is_enforced(settings, limit, &subject.key));
+        let seconds = metrics.counted_seconds(limit.name(), PERIOD);
         let alone = enforced.into_iter();
-        let alone = alone.map(|subject| Finding::of(settings, limit, subject, now));
+        let alone = alone.map(|subject| Finding::of(settings, limit, subject, seconds, now));
         let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= FEW);
         found.extend(by_network(limit, noted.collect()));
-        found.extend(Finding::dry_run(settings, limit, &dry));
+        found.extend(Finding::dry_run(settings, limit, &dry, seconds));
     }
     let (mut found, mut others): (Vec<_>, Vec<_>) = merged(found)
         .into_iter()
@@ -161,7 +166,11 @@ pub(super) async fn answer(
     });
     found.truncate(MOST);
     let found = found.iter().map(|finding| finding.to_json(settings, now));
-    json!({ "period": PERIOD.seconds(), "findings": found.collect::<Vec<_>>() })
+    json!({
+        "period": PERIOD.seconds(),
+        "gateway": of_gateway,
+        "findings": found.collect::<Vec<_>>(),
+    })
 }
 
 /// Whether denials of this bucket are acted upon on some route.
@@ -314,6 +323,7 @@ impl<'s> Finding<'s> {
         settings: &Settings,
         limit: &'s Arc<Limit>,
         subject: SubjectActivity,
+        seconds: u32,
         now: Timestamp,
     ) -> Self {
         let is_near_limit = subject.is_near_limit();
@@ -338,6 +348,7 @@ impl<'s> Finding<'s> {
             name: subject.name.filter(|_| settings.account.keeps_names),
             requests,
             denied,
+            seconds,
             used_percent,
             also: Vec::new(),
             banned: None,
@@ -354,6 +365,7 @@ impl<'s> Finding<'s> {
             name: None,
             requests: sum(|member| member.requests),
             denied: sum(|member| member.denied),
+            seconds: members.iter().map(|member| member.seconds).max()?,
             used_percent: members.iter().map(|member| member.used_percent).max()?,
             members: members.iter().map(|member| member.id.clone()).collect(),
             also: Vec::new(),
@@ -367,6 +379,7 @@ impl<'s> Finding<'s> {
         settings: &Settings,
         limit: &'s Arc<Limit>,
         subjects: &[SubjectActivity],
+        seconds: u32,
     ) -> Option<Self> {
         let sum = |of: fn(&SubjectActivity) -> u64| subjects.iter().map(of).sum();
         let denied = sum(|subject| subject.denied);
@@ -380,6 +393,7 @@ impl<'s> Finding<'s> {
             name: most.name.clone().filter(|_| settings.account.keeps_names),
             requests: sum(|subject| subject.requests),
             denied,
+            seconds,
             used_percent: most.used_percent,
             also: Vec::new(),
             banned: None,
@@ -440,7 +454,7 @@ impl<'s> Finding<'s> {
 
     /// Requests a second, to a tenth.
     fn rate(&self) -> f64 {
-        let tenths = self.requests.saturating_mul(10) / u64::from(PERIOD.seconds());
+        let tenths = self.requests.saturating_mul(10) / u64::from(self.seconds);
         tenths as f64 / 10.0
     }
 
@@ -638,7 +652,8 @@ fn quoted(word: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
+    use tokio::runtime::Builder;
+    use tokio::time::advance;
 
     use super::*;
     use crate::config::tests::Folder;
@@ -678,8 +693,25 @@ routes:
     /// What a subject has sent, and been denied, of a limit: its key without the limit's name.
     type Sent<'a> = (&'a str, &'a str, u32, u32);
 
-    /// What is found of these.
+    /// What is found of these, a minute after the start.
     fn found(settings: &Settings, sent: &[Sent<'_>]) -> Vec<Value> {
+        found_after(60, settings, sent)
+    }
+
+    /// The same, so many seconds after the start.
+    fn found_after(seconds: u64, settings: &Settings, sent: &[Sent<'_>]) -> Vec<Value> {
+        let mut runtime = Builder::new_current_thread();
+        runtime.enable_time().start_paused(true);
+        runtime.build().unwrap().block_on(async {
+            let metrics = counted(sent);
+            advance(Duration::from_secs(seconds)).await;
+            let now = Timestamp::from_nanos(NOW * 1_000_000_000);
+            let answer = answer(settings, &metrics, Vec::new(), None, now).await;
+            answer["findings"].as_array().unwrap().clone()
+        })
+    }
+
+    fn counted(sent: &[Sent<'_>]) -> Arc<Metrics> {
         let metrics = Metrics::new();
         metrics.track_subjects();
         for (limit, subject, requests, denied) in sent {
@@ -692,11 +724,18 @@ routes:
                 handle.subject_decided(asked, request < *denied, used, NOW);
             }
         }
-        let now = Timestamp::from_nanos(NOW * 1_000_000_000);
-        let answer = answer(settings, &metrics, None, now)
-            .now_or_never()
-            .unwrap();
-        answer["findings"].as_array().unwrap().clone()
+        metrics
+    }
+
+    /// The rate of a gateway that had just started was a sixtieth of what clients sent.
+    #[test]
+    fn requests_of_the_first_minute_are_never_divided_by_a_whole_one() {
+        let settings = settings(GATEWAY);
+        let sent = [("Logins", "203.0.113.9", 600, 550)];
+        for (seconds, rate) in [(0, 600.0), (9, 60.0), (59, 10.0), (3600, 10.0)] {
+            let found = found_after(seconds, &settings, &sent);
+            assert_eq!(found[0]["rate"], rate, "after {seconds} s");
+        }
     }
 
     fn kinds(found: &[Value]) -> Vec<(&str, &str)> {

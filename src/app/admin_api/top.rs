@@ -85,25 +85,28 @@ impl TopQuery {
         let subjects = subjects.into_iter();
         // What was named before a reload may not be shown any more.
         let shows_names = settings.account.keeps_names;
-        let show = |(limit, subject): (&Limit, _)| self.show(limit, &subject, shows_names);
+        let show = |(limit, subject): (&Limit, _)| {
+            let seconds = metrics.counted_seconds(limit.name(), self.period);
+            show(limit, &subject, seconds, shows_names)
+        };
         json!({
             "period": self.period.seconds(),
             "subjects": subjects.map(show).collect::<Vec<_>>(),
         })
     }
+}
 
-    fn show(&self, limit: &Limit, subject: &SubjectActivity, shows_names: bool) -> Value {
-        json!({
-            "limit": limit.name(),
-            "subject": limit.id_of(&subject.key),
-            "name": subject.name.as_deref().filter(|_| shows_names),
-            "requests": subject.requests,
-            "denied": subject.denied,
-            "rate": rounded(subject.requests, self.period),
-            "used": f64::from(subject.used_percent) / 100.0,
-            "key": subject.key,
-        })
-    }
+fn show(limit: &Limit, subject: &SubjectActivity, seconds: u32, shows_names: bool) -> Value {
+    json!({
+        "limit": limit.name(),
+        "subject": limit.id_of(&subject.key),
+        "name": subject.name.as_deref().filter(|_| shows_names),
+        "requests": subject.requests,
+        "denied": subject.denied,
+        "rate": rounded(subject.requests, seconds),
+        "used": f64::from(subject.used_percent) / 100.0,
+        "key": subject.key,
+    })
 }
 
 impl Sort {
@@ -125,7 +128,7 @@ impl Sort {
 }
 
 /// Requests a second, to a hundredth.
-fn rounded(requests: u64, period: Period) -> f64 {
-    let hundredths = requests.saturating_mul(100) / u64::from(period.seconds());
+fn rounded(requests: u64, seconds: u32) -> f64 {
+    let hundredths = requests.saturating_mul(100) / u64::from(seconds);
     f64::from(u32::try_from(hundredths).unwrap_or(u32::MAX)) / 100.0
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::settings::Ejection;
@@ -34,13 +35,14 @@ pub(in crate::proxy) struct ServerState {
     name: Arc<str>,
     weight: u64,
     slow_start: Duration,
-    /// None if failures eject none of the upstream's servers.
-    ejection: Option<Arc<EjectionBound>>,
+    ejection: Arc<EjectionBound>,
     /// What times are counted from.
     epoch: Instant,
     in_flight: AtomicUsize,
-    /// Failures since the last response that was none.
+    /// Failures since the last response that was none. As many as eject a server say that it fails,
+    /// even if it cannot be ejected.
     failures: AtomicU32,
+    last_failure: Mutex<Option<Failure>>,
     responded_at: AtomicU64,
     /// When the next probe may be sent; 0 for a server that is not ejected.
     next_probe: AtomicU64,
@@ -67,10 +69,11 @@ pub(super) struct EjectionBound {
 }
 
 impl EjectionBound {
-    pub(super) fn new(settings: Ejection, servers: usize) -> Self {
+    /// Without settings, failures are counted, and eject none of the servers.
+    pub(super) fn new(settings: Option<&Ejection>, servers: usize) -> Self {
         Self {
-            most: settings.most(servers),
-            settings,
+            most: settings.map_or(0, |settings| settings.most(servers)),
+            settings: settings.cloned().unwrap_or_default(),
             ejected: AtomicUsize::new(0),
         }
     }
@@ -136,7 +139,7 @@ impl ServerState {
         name: Arc<str>,
         weight: u32,
         slow_start: Duration,
-        ejection: Option<Arc<EjectionBound>>,
+        ejection: Arc<EjectionBound>,
         epoch: Instant,
         max_connections: Option<usize>,
     ) -> Self {
@@ -149,6 +152,7 @@ impl ServerState {
             epoch,
             in_flight: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
+            last_failure: Mutex::default(),
             responded_at: AtomicU64::new(0),
             next_probe: AtomicU64::new(0),
             ejected_for: AtomicU64::new(0),
@@ -256,9 +260,6 @@ impl ServerState {
     }
 
     fn responded(&self, role: Role, now: Instant) {
-        if self.ejection.is_none() {
-            return;
-        }
         self.responded_at.store(self.stamp(now), Relaxed);
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
@@ -272,18 +273,15 @@ impl ServerState {
         if self.next_probe.swap(0, Relaxed) == 0 {
             return;
         }
-        if let Some(bound) = &self.ejection {
-            bound.give_back();
-        }
+        self.ejection.give_back();
         self.returned_at.store(self.stamp(now), Relaxed);
         let (upstream, server) = (&*self.upstream, &*self.name);
         tracing::info!(upstream, server, "server readmitted");
     }
 
     fn failed(&self, failure: Failure, role: Role, began: Instant) {
-        let Some(bound) = &self.ejection else {
-            return;
-        };
+        let bound = &self.ejection;
+        *self.last_failure.lock() = Some(failure);
         let now = self.stamp(Instant::now());
         let silent = matches!(failure, Failure::Timeout | Failure::Abandoned);
         if self.next_probe.load(Relaxed) != 0 {
@@ -303,9 +301,12 @@ impl ServerState {
             Failure::Timeout if self.responded_at.load(Relaxed) < self.stamp(began) => true,
             _ => failures >= bound.settings.failures,
         };
-        if is_enough && bound.take() {
-            self.silent.store(silent, Relaxed);
-            self.eject(bound, failure, now);
+        if is_enough {
+            self.failures.fetch_max(bound.settings.failures, Relaxed);
+            if bound.take() {
+                self.silent.store(silent, Relaxed);
+                self.eject(bound, failure, now);
+            }
         }
     }
 
@@ -347,6 +348,16 @@ impl ServerState {
         !self.unhealthy.load(Relaxed) && self.next_probe.load(Relaxed) == 0
     }
 
+    /// Why it is out of use, or why requests to it fail, if so.
+    pub(super) fn trouble(&self) -> Option<&'static str> {
+        if self.unhealthy.load(Relaxed) {
+            return Some("its health checks fail");
+        }
+        let is_failing = self.failures.load(Relaxed) >= self.ejection.settings.failures;
+        let failure = self.last_failure.lock().map(Failure::as_str);
+        failure.filter(|_| is_failing || !self.is_available())
+    }
+
     pub(super) fn ejections(&self) -> u64 {
         self.ejections.load(Relaxed)
     }
@@ -382,8 +393,7 @@ impl InFlight {
     /// The server has responded.
     pub(in crate::proxy) fn responded(&mut self, status: StatusCode, now: Instant) {
         self.settled = true;
-        let ejection = self.server.ejection.as_ref();
-        if ejection.is_some_and(|bound| bound.settings.status.contains(status)) {
+        if self.server.ejection.settings.status.contains(status) {
             self.server.failed(Failure::Status, self.role, self.began);
         } else {
             self.server.responded(self.role, now);
@@ -405,7 +415,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.server.in_flight.fetch_sub(1, Relaxed);
-        if self.settled || self.server.ejection.is_none() {
+        if self.settled {
             return;
         }
         let is_silent = self.server.responded_at.load(Relaxed) < self.server.stamp(self.began);

@@ -42,15 +42,14 @@ impl UpstreamState {
         let epoch = Instant::now();
         let upstream: Arc<str> = settings.name.as_str().into();
         let servers = settings.servers.len();
-        let ejection = settings.ejection.clone().filter(|_| servers > 1);
-        let ejection = ejection.map(|ejection| Arc::new(EjectionBound::new(ejection, servers)));
+        let ejection = Arc::new(EjectionBound::new(settings.ejection.as_ref(), servers));
         let state = |server: &crate::proxy::Server| {
             Arc::new(ServerState::new(
                 Arc::clone(&upstream),
                 Arc::clone(server.name()),
                 server.weight(),
                 settings.slow_start,
-                ejection.clone(),
+                Arc::clone(&ejection),
                 epoch,
                 settings.max_connections,
             ))
@@ -84,6 +83,7 @@ impl UpstreamState {
             name: Arc::clone(server.name()),
             in_flight: server.in_flight() as u64,
             available: server.is_available(),
+            trouble: server.trouble(),
             ejections: server.ejections(),
         };
         UpstreamSample {

@@ -65,8 +65,8 @@ pub struct LimitMetrics {
 pub(crate) struct RouteSample {
     /// In the order of [`Disposition::ALL`].
     pub(crate) decisions: [u64; Disposition::ALL.len()],
-    /// Responses with a status of 500 and above.
-    pub(crate) server_errors: u64,
+    /// Of these, responses with a status of 500 and above.
+    pub(crate) server_errors: [u64; Disposition::ALL.len()],
     /// From the head of the request to the end of the response.
     pub(crate) latency: LatencyCounts,
 }
@@ -134,6 +134,8 @@ pub struct StoreCallMetrics {
     call: &'static str,
     seconds: Latency,
     errors: Family<Labels, Counter>,
+    /// Failures of all kinds of calls.
+    failed_calls: Counter,
 }
 
 /// One more in a gauge for as long as this lives.
@@ -187,10 +189,12 @@ impl RouteMetrics {
             ..RouteSample::default()
         };
         for (class, cells) in CLASSES.iter().zip(&self.0.counters) {
-            for (decided, cell) in sample.decisions.iter_mut().zip(cells) {
+            let errors = &mut sample.server_errors;
+            let counts = sample.decisions.iter_mut().zip(errors);
+            for ((decided, errors), cell) in counts.zip(cells) {
                 let count = cell.get().map_or(0, Counter::get);
                 *decided += count;
-                sample.server_errors += if *class == "5xx" { count } else { 0 };
+                *errors += if *class == "5xx" { count } else { 0 };
             }
         }
         sample
@@ -334,6 +338,7 @@ impl StoreCallMetrics {
         call: &'static str,
         seconds: &Family<Labels, Latency>,
         errors: Family<Labels, Counter>,
+        failed_calls: Counter,
         kinds: &[&'static str],
     ) -> Self {
         let labels = vec![(names::CALL, Arc::from(call))];
@@ -341,6 +346,7 @@ impl StoreCallMetrics {
             call,
             seconds: owned(seconds, &labels),
             errors,
+            failed_calls,
         };
         for kind in kinds {
             metrics.failed(kind);
@@ -353,6 +359,7 @@ impl StoreCallMetrics {
         self.seconds.observe(took);
         if let Some(kind) = failure {
             self.failed(kind).inc();
+            self.failed_calls.inc();
         }
     }
 

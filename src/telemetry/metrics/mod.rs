@@ -6,6 +6,8 @@
 mod handles;
 mod latency;
 mod openmetrics;
+#[cfg(feature = "gateway")]
+mod recent;
 mod upstreams;
 
 use std::collections::HashMap;
@@ -33,6 +35,10 @@ pub(in crate::telemetry) use self::latency::Latency;
 pub(crate) use self::latency::LatencyCounts;
 use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
+#[cfg(feature = "gateway")]
+use self::recent::Remembered;
+#[cfg(feature = "gateway")]
+pub(crate) use self::recent::RouteErrors;
 pub(crate) use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::names;
 #[cfg(feature = "gateway")]
@@ -57,6 +63,7 @@ pub struct Metrics {
     leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
+    failed_store_calls: Counter,
     /// Of the store as a whole, and of nodes if it has several.
     store_reachable: Family<Labels, Gauge>,
     store_clock_offset: Family<Labels, Gauge<f64, AtomicU64>>,
@@ -71,6 +78,8 @@ pub struct Metrics {
     server: ServerMetrics,
     #[cfg(feature = "gateway")]
     tail: Arc<Tail>,
+    #[cfg(feature = "gateway")]
+    remembered: Remembered,
 }
 
 impl Metrics {
@@ -88,6 +97,7 @@ impl Metrics {
             leases: Family::default(),
             store_seconds: Family::default(),
             store_errors: Family::default(),
+            failed_store_calls: Counter::default(),
             store_reachable: Family::default(),
             store_clock_offset: Family::default(),
             store_clock_slew: Gauge::default(),
@@ -100,6 +110,8 @@ impl Metrics {
             server: ServerMetrics::default(),
             #[cfg(feature = "gateway")]
             tail: Arc::default(),
+            #[cfg(feature = "gateway")]
+            remembered: Remembered::default(),
         };
         metrics.register();
         Arc::new(metrics)
@@ -213,6 +225,14 @@ impl Metrics {
         subjects.map_or_else(Vec::new, |subjects| subjects.within(period, now))
     }
 
+    /// Over how many seconds of a period the subjects of a limit have been counted: fewer than it has
+    /// while the limit is new, and one at least.
+    pub fn counted_seconds(&self, limit: &str, period: Period) -> u32 {
+        let subjects = self.subjects.lock();
+        let subjects = subjects.as_ref().and_then(|all| all.get(limit));
+        subjects.map_or(1, |subjects| subjects.counted_seconds(period))
+    }
+
     /// What is counted of the banned and the blocked.
     pub fn bans(&self) -> &Bans {
         &self.bans
@@ -226,7 +246,8 @@ impl Metrics {
         failures: &[&'static str],
     ) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
-        StoreCallMetrics::new(call, &self.store_seconds, errors, failures)
+        let failed_calls = self.failed_store_calls.clone();
+        StoreCallMetrics::new(call, &self.store_seconds, errors, failed_calls, failures)
     }
 
     /// Shows how far this machine's clock is ahead of the store's.

@@ -26,6 +26,8 @@ pub(crate) struct UpstreamServerSample {
     pub(crate) in_flight: u64,
     /// Whether it gets requests.
     pub(crate) available: bool,
+    /// Why it is out of use, or why requests to it fail, if so.
+    pub(crate) trouble: Option<&'static str>,
     /// How often it was ejected.
     pub(crate) ejections: u64,
 }

@@ -53,6 +53,7 @@ fn upstream(available: bool) -> UpstreamSample {
         name: "10.0.0.5:3000".into(),
         in_flight: 1,
         available,
+        trouble: None,
         ejections: 2,
     };
     UpstreamSample {

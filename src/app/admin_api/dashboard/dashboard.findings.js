@@ -5,44 +5,26 @@ import { addressOf } from './dashboard.subject.js';
 
 /**
  * What needs attention, the worst first, with what can be done about it.
- * @param {{second: object, findings: object[]}} state what was counted in the last second, and what
- *   the gateway says of subjects
+ * @param {{gateway: object[], findings: object[]}} state what the gateway says of itself and of
+ *   subjects
  */
-export function findings(state) {
-  const { second } = state;
-  const found = [];
-  if (second.load.error) {
-    found.push({
-      kind: 'bad',
-      title: 'Configuration refused',
-      text: [
-        'The one before stays in force. Correct the files; they are loaded again by themselves.',
-      ],
-      detail: second.load.error,
-    });
-  }
-  if (second.store.unreachable) {
-    found.push({
-      kind: 'bad',
-      title: 'Redis',
-      text: [`${second.store.unreachable}; what on_failure says is in force until it is back.`],
-    });
-  }
-  const out = second.upstreams.flatMap(({ name, servers }) =>
-    servers.filter(({ available }) => !available).map((server) => ({ name, server: server.name })),
-  );
-  for (const { name, server } of out) {
-    found.push({
-      kind: 'bad',
-      title: 'Server ejected',
-      text: [
-        h('span', { class: 'id' }, server),
-        ` of upstream ${name} gets no requests until a probe finds it back.`,
-      ],
-    });
-  }
-  found.push(...state.findings.map((finding) => aboutSubject(finding)));
-  return found;
+export function findings({ gateway, findings: ofSubjects }) {
+  return [...gateway.map(aboutGateway), ...ofSubjects.map((finding) => aboutSubject(finding))];
+}
+
+const ABOUT_GATEWAY = {
+  configuration: ['bad', 'Configuration refused'],
+  store: ['bad', 'Store'],
+  upstream: ['bad', 'Upstream'],
+  errors: ['bad', 'Server errors'],
+  certificate: ['warn', 'Certificate'],
+};
+
+/** What the gateway says of itself; the place tells several of a kind apart. */
+function aboutGateway({ kind: of, text, detail, remedy }, place) {
+  const [kind, title] = ABOUT_GATEWAY[of] ?? ['warn', of];
+  const sentence = `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  return { kind, title, subject: place, text: [sentence], detail, remedy };
 }
 
 const KINDS = {

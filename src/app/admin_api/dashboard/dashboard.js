@@ -28,6 +28,9 @@ const SUBJECTS_EVERY = 3000;
 const BANS_EVERY = 5000;
 /** How many bans are shown. */
 const BANS = 50;
+/** After how many seconds without an event what is shown is old, and the gateway is lost. */
+const STALE_AFTER = 4;
+const LOST_AFTER = 12;
 /** How many lines of the tail are kept. */
 const TAIL_LINES = 200;
 
@@ -35,16 +38,23 @@ const state = {
   configuration: null,
   second: null,
   subjects: {},
-  decisions: [],
   paused: false,
   abort: null,
+  /** What the gateway says of itself and of subjects; null before it was asked. */
+  gateway: null,
   findings: [],
+  /** When the last event came, and the last attempt to get events began. */
+  heard: null,
+  tried: 0,
+  /** Why there is no connection. */
+  problem: null,
 };
 
 const decisionsChart = new Chart(
   $('decisions'),
   [
     { key: 'allowed', name: 'Allowed', kind: 'allowed' },
+    { key: 'failed', name: 'Failed (5xx)', kind: 'failed' },
     { key: 'wouldDeny', name: 'Would deny', kind: 'would-deny' },
     { key: 'denied', name: 'Denied', kind: 'denied' },
     { key: 'banned', name: 'Banned', kind: 'banned' },
@@ -82,27 +92,24 @@ function showConfiguration(configuration) {
   if (state.second) showTables(configuration, state.second, state.subjects);
 }
 
-/** What was decided in a second, in four parts that add up. */
+/** What became of the requests of a second, in five parts that add up. */
 function parts(second) {
-  const of = (names) => names.reduce((sum, name) => sum + (second.decisions[name] ?? 0), 0);
-  const all = of(Object.keys(second.decisions));
-  const banned = Object.values(second.bans).reduce((sum, ban) => sum + ban.second.denied, 0);
-  const allowed = of(NOT_LIMITED);
-  const wouldDeny = of(['would_deny']);
-  const denied = Math.max(all - allowed - wouldDeny - banned, 0);
-  return { all, allowed, wouldDeny, denied, banned: Math.min(banned, all - allowed - wouldDeny) };
+  const sum = (counts, names) => names.reduce((total, name) => total + (counts[name] ?? 0), 0);
+  const all = sum(second.decisions, Object.keys(second.decisions));
+  const through = [...NOT_LIMITED, 'would_deny'];
+  const failed = sum(second.failed, through);
+  const allowed = sum(second.decisions, NOT_LIMITED) - sum(second.failed, NOT_LIMITED);
+  const wouldDeny = sum(second.decisions, through) - allowed - failed;
+  const limited = all - allowed - failed - wouldDeny;
+  const ofBans = Object.values(second.bans).reduce((total, ban) => total + ban.second.denied, 0);
+  const banned = Math.min(ofBans, limited);
+  return { all, allowed, failed, wouldDeny, denied: limited - banned, banned };
 }
 
 function showSecond(second) {
   state.second = second;
   Object.assign(state.subjects, second.subjects ?? {});
   const decided = parts(second);
-  state.decisions.push({
-    ...decided,
-    failedOpen: second.decisions.failed_open ?? 0,
-    limits: second.limits,
-  });
-  if (state.decisions.length > 60) state.decisions.shift();
   showTail(second);
   if (state.paused) return;
   decisionsChart.add(decided);
@@ -123,6 +130,7 @@ async function askSubjects() {
     ask('GET', `v1/top?${query}`),
     ask('GET', 'v1/findings'),
   ]);
+  state.gateway = found.gateway;
   state.findings = found.findings;
   showSubjects(listed.subjects);
   showFindings();
@@ -237,13 +245,22 @@ for (const place of [$('subject-rows'), $('findings'), $('banned-rows')]) {
 // What needs attention.
 
 function showFindings() {
-  if (!state.second || !state.configuration) return;
+  if (!state.gateway) return;
   const found = findings(state);
+  if (silence() >= STALE_AFTER) {
+    found.unshift({
+      kind: 'bad',
+      title: 'No answer',
+      text: [`The gateway has sent nothing for ${silence()} s. All that is shown is from before.`],
+    });
+  }
   if (found.length === 0) {
     found.push({
       kind: 'good',
       title: 'All is well',
-      text: ['Nobody was denied within the last minute, or was near a limit.'],
+      text: [
+        'Within the last minute nobody was denied, or was near a limit, and no server failed.',
+      ],
     });
   }
   const bad = found.filter(({ kind }) => kind === 'bad').length;
@@ -385,10 +402,37 @@ function connection(kind, text) {
   fill($('connection'), text);
 }
 
+/** For how many seconds no event has come. */
+function silence() {
+  return Math.floor((Date.now() - state.heard) / 1000);
+}
+
+/**
+ * Says whether events come: a gateway that hangs sends none, and closes no connection. Such a
+ * connection is given up for another from time to time.
+ */
+function showConnection() {
+  if (state.heard === null) return;
+  const [silent, tried] = [silence(), (Date.now() - state.tried) / 1000];
+  if (state.problem) connection('bad', state.problem);
+  else if (silent >= LOST_AFTER) connection('bad', `lost: silent for ${silent} s`);
+  else if (silent >= STALE_AFTER) connection('warn', `stale: silent for ${silent} s`);
+  else connection('good', state.paused ? 'paused' : 'live');
+  $('panels').classList.toggle('stale', silent >= STALE_AFTER);
+  if (silent >= STALE_AFTER) showFindings();
+  if (silent >= LOST_AFTER && tried >= LOST_AFTER) state.abort?.abort();
+}
+
+function heard(problem) {
+  state.heard = Date.now();
+  state.problem = problem ?? null;
+  showConnection();
+}
+
 const handlers = {
   configuration: showConfiguration,
   second: showSecond,
-  end: ({ why }) => connection('warn', why),
+  end: () => {},
 };
 
 /** Follows events for as long as the page is open, over restarts of the gateway. */
@@ -396,8 +440,10 @@ async function run() {
   let wait = 500;
   for (;;) {
     state.abort = new AbortController();
+    state.tried = Date.now();
     try {
       await follow(tailQuery(), state.abort.signal, (name, data) => {
+        heard(data.why);
         if (name === 'configuration') connected();
         handlers[name]?.(data);
         wait = 500;
@@ -405,7 +451,8 @@ async function run() {
     } catch (error) {
       if (error instanceof ApiError && [401, 403].includes(error.status)) return refused(error);
       if (error.name === 'AbortError') continue;
-      connection('bad', error instanceof ApiError ? error.message : 'no connection');
+      state.problem = error instanceof ApiError ? error.message : 'no connection';
+      connection('bad', state.problem);
     }
     await new Promise((resume) => {
       setTimeout(resume, wait);
@@ -415,7 +462,6 @@ async function run() {
 }
 
 function connected() {
-  connection('good', state.paused ? 'paused' : 'live');
   $('login').hidden = true;
   $('refusal').hidden = true;
   $('panels').hidden = false;
@@ -423,6 +469,7 @@ function connected() {
 }
 
 function refused({ status, message }) {
+  state.heard = null;
   $('panels').hidden = true;
   if (status === 403) {
     connection('bad', 'refused');
@@ -474,7 +521,7 @@ on('sign-out', 'click', () => {
 on('pause', 'click', () => {
   state.paused = !state.paused;
   $('pause').setAttribute('aria-pressed', state.paused);
-  connection('good', state.paused ? 'paused' : 'live');
+  showConnection();
 });
 on('explain-form', 'submit', explainRequest);
 on('lookup', 'submit', () => openBucket($('lookup-limit').value, $('lookup-subject').value.trim()));
@@ -493,5 +540,6 @@ for (const input of document.querySelectorAll(
 }
 
 run();
+setInterval(showConnection, 1000);
 poll(askSubjects, SUBJECTS_EVERY);
 poll(askBans, BANS_EVERY);

@@ -14,12 +14,18 @@ function enforced(mode) {
 }
 
 /** What can be told in a word of the last second. */
-export function showTiles(configuration, second, { all, denied, banned }) {
+export function showTiles(configuration, second, { all, failed, denied, banned }) {
   const { store, load } = second;
   const { is_shared: isShared } = configuration;
   const since = Date.now() / 1000 - load.at;
   const tiles = [
-    ['Decisions', `${number(all)}/s`, `${percent(all ? (denied + banned) / all : 0)} denied`],
+    [
+      'Decisions',
+      `${number(all)}/s`,
+      `${percent(all ? (denied + banned) / all : 0)} denied` +
+        (failed ? `, ${percent(failed / all)} failed` : ''),
+      failed * 100 >= all && failed > 0,
+    ],
     [
       'Latency, p99',
       duration(second.latency.all.p99),
@@ -174,9 +180,10 @@ export function showTables(configuration, second, subjectsOf) {
           { class: 'chips' },
           h(
             'span',
-            { class: server.available ? 'chip good' : 'chip bad' },
-            server.available ? 'available' : 'ejected',
+            { class: server.available && !server.trouble ? 'chip good' : 'chip bad' },
+            (!server.available && 'out of use') || (server.trouble ? 'failing' : 'available'),
           ),
+          server.trouble && h('span', { class: 'sub' }, server.trouble),
         ),
       ],
       count(server.in_flight),

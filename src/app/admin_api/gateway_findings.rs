@@ -1,0 +1,171 @@
+//! What needs attention of the gateway itself: a configuration that was refused, a store that fails,
+//! upstreams whose servers fail, routes whose requests do, and certificates that are about to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::app::reloads::Snapshot;
+use crate::app::sockets::Sockets;
+use crate::app::stores::Stores;
+use crate::config::{HumanDuration, Settings, pluralized};
+use crate::telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
+
+/// From how many failures in a minute on, and from which share of a route's requests on, these are
+/// worth a word.
+const MIN_FAILURES: u64 = 5;
+const MIN_FAILED_PERCENT: u64 = 1;
+
+/// How many routes are named, those with the greatest share of failures.
+const MAX_ROUTES: usize = 4;
+
+/// How many servers of an upstream are named.
+const MAX_SERVERS: usize = 3;
+
+/// What a finding is about, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Configuration,
+    Store,
+    Upstream,
+    Errors,
+    Certificate,
+}
+
+/// Something about the gateway, and what can be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct GatewayFinding {
+    kind: Kind,
+    /// A whole sentence without its full stop.
+    text: String,
+    /// More of it, in lines.
+    detail: Option<String>,
+    remedy: &'static str,
+}
+
+/// All of them, the worst first.
+pub(super) fn all(
+    snapshot: &Snapshot,
+    stores: &Stores,
+    metrics: &Metrics,
+    sockets: &Sockets,
+) -> Vec<GatewayFinding> {
+    let failures = metrics.failures();
+    let (_, refused) = metrics.last_load();
+    let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
+    found.extend(store(stores.unreachable(), failures.failed_store_calls));
+    found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
+    found.extend(errors(&snapshot.settings, failures.routes));
+    let certificates = sockets.ending_certificates();
+    found.extend(certificates.into_iter().map(|(listener, left)| {
+        let text = match left {
+            Duration::ZERO => format!("a certificate of the listener {listener} has ended"),
+            left => {
+                let left = HumanDuration(Duration::from_secs(left.as_secs().max(1)));
+                format!("a certificate of the listener {listener} ends in {left}")
+            }
+        };
+        GatewayFinding {
+            kind: Kind::Certificate,
+            text,
+            detail: None,
+            remedy: "Renew it: a new file is loaded by itself. ACME renews without you; if it fails, \
+                     the log says why",
+        }
+    }));
+    found
+}
+
+fn configuration(error: String) -> GatewayFinding {
+    GatewayFinding {
+        kind: Kind::Configuration,
+        text: "the configuration was refused, and the one before stays in force".to_owned(),
+        detail: Some(error),
+        remedy: "Correct the files, and reload them if `watch` is off",
+    }
+}
+
+fn store(unreachable: Option<String>, failed_calls: u64) -> Option<GatewayFinding> {
+    let calls = usize::try_from(failed_calls).unwrap_or(usize::MAX);
+    let calls = pluralized(calls, "call");
+    let text = match unreachable {
+        Some(why) => format!("{why}; what on_failure says is in force until it is back"),
+        None if failed_calls < MIN_FAILURES => return None,
+        None => format!(
+            "the store failed {calls} in the last minute; on_failure decided what depended on them"
+        ),
+    };
+    Some(GatewayFinding {
+        kind: Kind::Store,
+        text,
+        detail: None,
+        remedy: "Look at Redis, and at what the gateway's log says of the store",
+    })
+}
+
+/// An upstream some of whose servers are out of use, or fail although they are in use.
+fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
+    let all = sample.servers.len();
+    let is_out = |server: &&UpstreamServerSample| !server.available;
+    let out = sample.servers.iter().filter(is_out).count();
+    let troubled: Vec<_> = sample
+        .servers
+        .iter()
+        .filter_map(|server| Some(format!("{} ({})", server.name, server.trouble?)))
+        .collect();
+    let named = troubled.get(..MAX_SERVERS).unwrap_or(&troubled).join(", ");
+    let more = match troubled.len().saturating_sub(MAX_SERVERS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (failing, name) = (troubled.len().checked_sub(out)?, &sample.name);
+    let what = match (out, failing) {
+        (0, 0) => return None,
+        (0, failing) => format!("{failing} of {all} fail"),
+        (out, 0) => format!("{out} of {all} get no requests"),
+        (out, failing) => format!("{out} of {all} get no requests, and {failing} fail"),
+    };
+    Some(GatewayFinding {
+        kind: Kind::Upstream,
+        text: format!("of the servers of upstream {name}, {what}: {named}{more}"),
+        detail: None,
+        remedy: "Look at the app there. Its server is used again by itself once it answers",
+    })
+}
+
+/// The routes of upstreams of whose requests more than a few fail.
+fn errors(
+    settings: &Settings,
+    routes: Vec<(Arc<str>, RouteErrors)>,
+) -> impl Iterator<Item = GatewayFinding> {
+    let has_upstream = |name: &str| {
+        let mut routes = settings.routes.iter();
+        routes.any(|route| *route.policy.name == *name && route.upstream.is_some())
+    };
+    let mut failing: Vec<_> = routes
+        .into_iter()
+        .filter(|(name, RouteErrors { requests, failed })| {
+            let percent = failed.saturating_mul(100) / requests.max(&1);
+            *failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
+        })
+        .collect();
+    // The sort is stable, and the names are in order.
+    failing.sort_by(|(_, one), (_, other)| {
+        let share =
+            |of: &RouteErrors, whole: &RouteErrors| of.failed.saturating_mul(whole.requests);
+        share(other, one).cmp(&share(one, other))
+    });
+    let failing = failing.into_iter().take(MAX_ROUTES);
+    failing.map(|(name, RouteErrors { requests, failed })| GatewayFinding {
+        kind: Kind::Errors,
+        text: format!(
+            "{failed} of {requests} requests of route {name} in the last minute ended with a server \
+             error (5xx), those that limits denied left aside"
+        ),
+        detail: None,
+        remedy: "Look at the app: the access log has `upstream_status` for what it answered, or \
+                 `upstream_error` if it did not answer",
+    })
+}

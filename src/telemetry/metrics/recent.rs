@@ -1,0 +1,155 @@
+//! What failed within the last minute. Counters are compared with those of a minute ago, so that no
+//! request pays for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Metrics, RouteSample};
+use crate::telemetry::Disposition;
+
+/// How often counters are remembered.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// How many times: the first of them is that of a minute ago.
+const REMEMBERED: usize = 13;
+
+/// Counters of up to a minute ago, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Remembered(Mutex<VecDeque<(Instant, Counts)>>);
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    routes: HashMap<Arc<str>, RouteErrors>,
+    failed_store_calls: u64,
+}
+
+/// Requests that limits, bans and lists let through, and those that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteErrors {
+    pub(crate) requests: u64,
+    /// Those that ended with a status of 500 and above.
+    pub(crate) failed: u64,
+}
+
+/// What failed within the last minute, or since the start if that is less long ago.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    /// By route, in the order of their names.
+    pub(crate) routes: Vec<(Arc<str>, RouteErrors)>,
+    pub(crate) failed_store_calls: u64,
+}
+
+impl Metrics {
+    /// Remembers the counters of now, if the last time is long enough ago. Nobody asks for them where
+    /// subjects are not tracked, as there is no admin listener.
+    pub(crate) fn remember(&self) {
+        if self.subjects.lock().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let mut remembered = self.remembered.0.lock();
+        let last = remembered.back().map(|(at, _)| *at);
+        if last.is_some_and(|last| now - last < EVERY) {
+            return;
+        }
+        // All that was counted before the first time is of the last minute as well.
+        let counts = match last {
+            Some(_) => self.counts(),
+            None => Counts::default(),
+        };
+        remembered.push_back((now, counts));
+        if remembered.len() > REMEMBERED {
+            remembered.pop_front();
+        }
+    }
+
+    /// What failed within the last minute.
+    pub(crate) fn failures(&self) -> Failures {
+        let remembered = self.remembered.0.lock();
+        let before = remembered.front().map(|(_, counts)| counts);
+        let now = self.counts();
+        let routes = now.routes.into_iter().map(|(name, now)| {
+            let before = before.and_then(|before| before.routes.get(&name)).copied();
+            let before = before.unwrap_or_default();
+            let since = RouteErrors {
+                requests: now.requests - before.requests,
+                failed: now.failed - before.failed,
+            };
+            (name, since)
+        });
+        let mut routes: Vec<_> = routes.collect();
+        routes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let failed_before = before.map_or(0, |before| before.failed_store_calls);
+        Failures {
+            routes,
+            failed_store_calls: now.failed_store_calls - failed_before,
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let routes = self.route_samples().into_iter();
+        Counts {
+            routes: routes
+                .map(|(name, sample)| (name, (&sample).into()))
+                .collect(),
+            failed_store_calls: self.failed_store_calls.get(),
+        }
+    }
+}
+
+impl From<&RouteSample> for RouteErrors {
+    fn from(sample: &RouteSample) -> Self {
+        let counts = sample.decisions.iter().zip(sample.server_errors);
+        let through = Disposition::ALL.into_iter().zip(counts);
+        let through = through.filter(|(decision, _)| decision.lets_through());
+        through.fold(Self::default(), |sum, (_, (requests, failed))| Self {
+            requests: sum.requests + requests,
+            failed: sum.failed + failed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_told_for_a_minute_and_no_longer() {
+        let metrics = Metrics::new();
+        metrics.track_subjects();
+        let route = metrics.route("all");
+        let store = metrics.store_call("decide", &["deadline"]);
+        let fail = |decision| {
+            route.finished(StatusCode::BAD_GATEWAY, decision, Duration::ZERO);
+            store.called(Duration::ZERO, Some("deadline"));
+        };
+        let failed = || {
+            let failures = metrics.failures();
+            let routes = failures.routes.iter();
+            let failed: u64 = routes.map(|(_, errors)| errors.failed).sum();
+            (failed, failures.failed_store_calls)
+        };
+        fail(Disposition::WouldDeny);
+        assert_eq!(failed(), (1, 1));
+        metrics.remember();
+        // The response of a limit is no failure of the app.
+        fail(Disposition::Denied);
+        for seconds in 0..60 {
+            assert_eq!(failed(), (1, 2), "after {seconds} s");
+            advance(Duration::from_secs(1)).await;
+            metrics.remember();
+        }
+        for _ in 0..5 {
+            advance(Duration::from_secs(1)).await;
+            metrics.remember();
+        }
+        assert_eq!(failed(), (0, 0));
+    }
+}
