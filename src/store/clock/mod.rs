@@ -161,8 +161,9 @@ impl DecisionClock {
         self.followed.as_ref().map_or(0.0, |clock| clock.slew())
     }
 
-    /// Whether all gateways tell the same time, for all this one knows. While they have not, what
-    /// one takes for a leftover may be another's debt.
+    /// Whether all gateways tell the same time, for all this one knows: not when the clock was set, nor
+    /// when it has just begun to follow the store's. Until they do, what one takes for a leftover may
+    /// be another's debt.
     pub fn is_settled(&self) -> bool {
         self.followed
             .as_ref()
@@ -413,7 +414,7 @@ struct Discipline {
     samples: Vec<Sample>,
     /// The first measurement of a difference beyond the bound, if all others since then agree.
     suspect: Option<Sample>,
-    /// The reading when the clock was set last.
+    /// The reading when the clock was set last, for the first time or by a jump.
     stepped_at: Option<i64>,
 }
 
@@ -422,6 +423,8 @@ impl Discipline {
     fn measured(&mut self, sample: Sample, reading: i64) -> Option<i64> {
         let Some(correction) = self.correction else {
             self.set_to(sample);
+            // If the store's clock was set just now, others go by its old time for a moment.
+            self.stepped_at = Some(reading);
             return None;
         };
         let offset = correction.at(reading);
