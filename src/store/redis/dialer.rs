@@ -40,6 +40,10 @@ pub(super) type Socket = Box<dyn Stream>;
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
 
+/// How long a TLS handshake may take: a server that does not speak TLS may wait for the rest of what
+/// it takes for a command. It is shorter than the time for the whole attempt, so that it is named.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
+
 /// Finds the addresses of a host; a test says what they are.
 pub(super) type Resolve =
     Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
@@ -119,7 +123,12 @@ impl Dialer {
                 let authorities = read(&self.access, Access::read_authorities).await?;
                 let connector = TlsConnector::from(trusting(authorities));
                 let tcp = self.connect(there).await?;
-                Ok(Box::new(connector.connect(name, tcp).await?))
+                let secured = time::timeout(HANDSHAKE_TIMEOUT, connector.connect(name, tcp)).await;
+                match secured {
+                    Ok(Ok(stream)) => Ok(Box::new(stream)),
+                    Ok(Err(error)) if !is_no_tls(&error) => Err(error.into()),
+                    _ => Err(no_tls().into()),
+                }
             }
         }
     }
@@ -197,6 +206,18 @@ fn choose_crypto() {
     if CryptoProvider::get_default().is_none() {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
+}
+
+/// Whether a handshake failed because what came is not TLS.
+fn is_no_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(cause, Some(rustls::Error::InvalidMessage(_)))
+}
+
+fn no_tls() -> io::Error {
+    let why = "the server does not answer in TLS: give the port on which it does, or a URL without TLS \
+               (`redis://`)";
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn not_connected() -> io::Error {

@@ -97,6 +97,16 @@ pub(super) async fn why_not(redis: &Redis, reason: &str) -> String {
     .await
 }
 
+/// A server without TLS takes a handshake for a command, and waits for the end of the line.
+#[tokio::test]
+async fn a_tls_url_that_leads_to_a_port_without_tls_is_named_as_that() {
+    let (_server, there) = serve(&[]);
+    let settings = RedisSettings::parse(&format!("rediss://{there}"), None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    let why = why_not(&redis, "TLS").await;
+    assert!(why.contains("redis://"), "{why}");
+}
+
 #[tokio::test]
 async fn an_address_that_swallows_what_is_sent_does_not_hide_the_next() {
     let hole = BlackHole::new();
