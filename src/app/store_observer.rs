@@ -11,9 +11,13 @@ use tokio::time::Instant;
 
 use crate::store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
 use crate::telemetry::{
-    LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
-    StoreClockUnknown, StoreFlapped, StoreNodeLeft, StoreReachable, StoreUnreachable,
+    Chain, LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
+    StoreClockUnknown, StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable,
+    StoreUnreachable,
 };
+
+/// The most causes that are logged of one outage.
+const MAX_CAUSES: usize = 5;
 
 /// The minimum interval of logged outages.
 const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
@@ -36,6 +40,7 @@ pub(super) struct StoreMetricsObserver {
     share: StoreCallMetrics,
     failures: LastWarning,
     refusals: LastWarning,
+    wrong_types: LastWarning,
     /// The last state of the clock.
     clock: Mutex<ClockState>,
     outages: Mutex<Outages>,
@@ -80,6 +85,7 @@ impl StoreMetricsObserver {
             share: call("share"),
             failures: LastWarning::default(),
             refusals: LastWarning::default(),
+            wrong_types: LastWarning::default(),
             clock: Mutex::default(),
             outages: Mutex::default(),
             node_outages: Mutex::default(),
@@ -120,9 +126,17 @@ impl StoreMetricsObserver {
             StoreError::Failed(cause) if self.failures.is_due() => {
                 tracing::warn!(node, %cause, "the store failed a call; told once a minute at most");
             }
-            StoreError::Forbidden(cause) | StoreError::Undecided { source: cause, .. }
-                if self.refusals.is_due() =>
-            {
+            StoreError::Undecided { source, .. } => self.warn(source),
+            StoreError::WrongType(cause) if self.wrong_types.is_due() => {
+                tracing::warn!(
+                    node,
+                    %cause,
+                    on_failure = self.on_failure,
+                    "a key in the store holds something else than a bucket: find out who wrote it, and \
+                     delete it; told once a minute at most"
+                );
+            }
+            StoreError::Forbidden(cause) if self.refusals.is_due() => {
                 tracing::warn!(
                     node,
                     %cause,
@@ -184,7 +198,7 @@ impl Observer for StoreMetricsObserver {
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
         self.metrics.store_reachable(reachable);
         let now = Instant::now();
-        let message = self.outages.lock().changed(reachable, now);
+        let message = self.outages.lock().changed(reachable, cause, now);
         self.log(None, message, cause);
     }
 
@@ -204,8 +218,28 @@ impl Observer for StoreMetricsObserver {
         self.metrics.node_reachable(node, reachable);
         let mut outages = self.node_outages.lock();
         let outages = outages.entry(node.into()).or_default();
-        let message = outages.changed(reachable, Instant::now());
+        let message = outages.changed(reachable, cause, Instant::now());
         self.log(Some(node), message, cause);
+    }
+
+    fn still_unreachable(&self, node: Option<&str>, cause: &StoreError) {
+        // That is known, and no cause.
+        if matches!(cause, StoreError::OutOfReach) {
+            return;
+        }
+        let cause = Chain(cause).to_string();
+        let is_news = match node {
+            None => self.outages.lock().is_news(&cause),
+            Some(node) => {
+                let mut outages = self.node_outages.lock();
+                let outages = outages.get_mut(node);
+                outages.is_some_and(|outages| outages.is_news(&cause))
+            }
+        };
+        if is_news {
+            let cause = &cause;
+            StoreStillUnreachable { node, cause }.emit();
+        }
     }
 
     fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>) {
@@ -261,6 +295,8 @@ struct Outages {
     /// The number of outages that were not logged.
     unlogged: u64,
     unreachable: bool,
+    /// The causes of the present outage that were logged.
+    causes: Vec<String>,
 }
 
 /// What is to be logged.
@@ -276,14 +312,34 @@ enum OutageMessage {
 
 impl Outages {
     /// Records that the store became unreachable or reachable.
-    fn changed(&mut self, reachable: bool, now: Instant) -> Option<OutageMessage> {
+    fn changed(
+        &mut self,
+        reachable: bool,
+        cause: Option<&StoreError>,
+        now: Instant,
+    ) -> Option<OutageMessage> {
         self.unreachable = !reachable;
         if reachable {
             let closes = std::mem::take(&mut self.open) && self.unlogged == 0;
             return closes.then_some(OutageMessage::Reachable);
         }
         self.unlogged += 1;
-        self.due(now)
+        let message = self.due(now);
+        self.causes
+            .extend(cause.map(|cause| Chain(cause).to_string()));
+        message
+    }
+
+    /// Returns whether to log this cause of an outage that was logged before: each once, and not
+    /// more than [`MAX_CAUSES`].
+    fn is_news(&mut self, cause: &str) -> bool {
+        let is_news = self.open
+            && self.causes.len() < MAX_CAUSES
+            && self.causes.iter().all(|logged| logged != cause);
+        if is_news {
+            self.causes.push(cause.to_owned());
+        }
+        is_news
     }
 
     /// Returns the message that was held back, once it is due.
@@ -296,6 +352,7 @@ impl Outages {
         }
         self.logged = Some(now);
         self.open = self.unreachable;
+        self.causes.clear();
         let times = std::mem::take(&mut self.unlogged);
         Some(match self.unreachable {
             true => OutageMessage::Unreachable(times),
@@ -323,7 +380,7 @@ mod tests {
 
         fn changed(&mut self, reachable: bool, seconds: u64) -> Option<OutageMessage> {
             let now = self.begin + Duration::from_secs(seconds);
-            self.outages.changed(reachable, now)
+            self.outages.changed(reachable, None, now)
         }
 
         fn due(&mut self, seconds: u64) -> Option<OutageMessage> {
@@ -371,6 +428,34 @@ mod tests {
         assert_eq!(story.changed(false, 2), None);
         assert_eq!(story.due(60), Some(OutageMessage::Unreachable(1)));
         assert_eq!(story.changed(true, 61), Some(OutageMessage::Reachable));
+    }
+
+    /// A store by a TLS URL at a port without TLS was out of reach, and nothing told why.
+    #[test]
+    fn each_cause_of_an_outage_is_logged_once_and_no_more_than_a_few_are() {
+        let mut story = Story::new();
+        assert!(!story.outages.is_news("no outage"));
+        let begin = story.begin;
+        let first = StoreError::Lost("refused".into());
+        story.outages.changed(false, Some(&first), begin);
+        let told = |story: &mut Story, cause: &str| {
+            story
+                .outages
+                .is_news(&format!("the store is out of reach: {cause}"))
+        };
+        assert!(!told(&mut story, "refused"));
+        assert!(told(&mut story, "no TLS"));
+        for _ in 0..100 {
+            assert!(!told(&mut story, "no TLS") && !told(&mut story, "refused"));
+        }
+        let others = (0..100).filter(|number| told(&mut story, &format!("cause {number}")));
+        assert_eq!(others.count(), MAX_CAUSES - 2);
+        // An outage that is held back has no cause before it is logged.
+        story.changed(true, 1);
+        story.changed(false, 2);
+        assert!(!told(&mut story, "no TLS"));
+        assert_eq!(story.due(60), Some(OutageMessage::Unreachable(1)));
+        assert!(told(&mut story, "no TLS") && !told(&mut story, "no TLS"));
     }
 
     use crate::time::Timestamp;

@@ -228,18 +228,9 @@ impl Breaker {
 
     /// Waits until the breaker is open.
     pub(super) async fn opened(&self) {
-        self.becomes(true).await;
-    }
-
-    /// Waits until the breaker is closed.
-    pub(super) async fn closed(&self) {
-        self.becomes(false).await;
-    }
-
-    async fn becomes(&self, open: bool) {
         let mut changes = self.open.subscribe();
         // The sender is this breaker's own, so it cannot be gone.
-        let _ = changes.wait_for(|state| *state == open).await;
+        let _ = changes.wait_for(|is_open| *is_open).await;
     }
 
     /// Counts how a call went. A success that comes in late does not close an open breaker.
@@ -267,6 +258,12 @@ impl Breaker {
         if self.switch(false) {
             self.reachability.closed(self.node.as_ref());
         }
+    }
+
+    /// The server still cannot be used, although the breaker is open.
+    fn failed_again(&self, cause: &StoreError) {
+        self.observer()
+            .still_unreachable(self.node.as_deref(), cause);
     }
 
     /// The server has answered while the breaker was closed.
@@ -398,7 +395,13 @@ impl<S: HealthCheck> Circuit<S> {
     /// Whether the server decides now, and as fast as calls need it.
     async fn decides_in_time(&self) -> bool {
         let start = Instant::now();
-        self.server.probe().await.is_ok() && start.elapsed() <= self.timeout
+        match self.server.probe().await {
+            Ok(()) => start.elapsed() <= self.timeout,
+            Err(error) => {
+                self.breaker.failed_again(&error);
+                false
+            }
+        }
     }
 }
 

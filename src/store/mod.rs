@@ -261,14 +261,17 @@ pub enum StoreError {
     /// The store refuses a command that this call needs and others do not.
     #[error("the store refuses a command")]
     Forbidden(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The same of some transactions of a batch, while the others were decided, and took their
-    /// costs.
-    #[error("the store refuses a command")]
+    /// A key holds something else than a bucket, which is no failure of the store.
+    #[error("a key in the store holds something else than a bucket")]
+    WrongType(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// One of the last two, of some transactions of a batch, while the others were decided, and took
+    /// their costs.
+    #[error("{source}")]
     Undecided {
         /// What was decided; none for what was not.
         outcome: Box<Outcome>,
-        /// Which command, and why.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        /// Why the rest was not.
+        source: Box<StoreError>,
     },
     /// One of the store's nodes gave no answer, while others may have decided their transactions
     /// of the batch, and taken their costs. The node's own circuit breaker has counted it.
@@ -291,12 +294,12 @@ impl StoreError {
     /// A word for the kind of failure, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Node { source, .. } => source.kind(),
+            Self::Node { source, .. } | Self::Undecided { source, .. } => source.kind(),
             Self::Deadline => "deadline",
             Self::OutOfReach => "out_of_reach",
             Self::Lost(_) => "lost",
-            Self::Failed(_) => "failed",
-            Self::Forbidden(_) | Self::Undecided { .. } => "forbidden",
+            Self::Failed(_) | Self::WrongType(_) => "failed",
+            Self::Forbidden(_) => "forbidden",
         }
     }
 }
@@ -312,12 +315,23 @@ impl StoreError {
 
     /// Whether the store works, and only refuses a command that other calls do not need.
     pub fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Forbidden(_) | Self::Undecided { .. })
+        match self {
+            Self::Undecided { source, .. } => source.is_forbidden(),
+            error => matches!(error, Self::Forbidden(_)),
+        }
+    }
+
+    /// Whether the store works, and one key holds something else than a bucket.
+    pub fn is_wrong_type(&self) -> bool {
+        match self {
+            Self::Undecided { source, .. } => source.is_wrong_type(),
+            error => matches!(error, Self::WrongType(_)),
+        }
     }
 
     /// Whether it tells nothing about the store as a whole.
     pub fn is_partial(&self) -> bool {
-        self.is_forbidden() || matches!(self, Self::Node { .. })
+        self.is_forbidden() || self.is_wrong_type() || matches!(self, Self::Node { .. })
     }
 
     /// The same without what other nodes allowed, and that.
@@ -362,6 +376,10 @@ pub trait Answer<T>: Future<Output = Result<T, StoreError>> + Send {
     fn overdue(self: Pin<&mut Self>) -> StoreError {
         StoreError::Deadline
     }
+
+    /// Gives back what the answer has shown as taken to the servers that took it, whichever serve
+    /// these buckets by now. What went with its server is forgotten.
+    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()>;
 }
 
 pin_project! {
@@ -380,7 +398,11 @@ impl<F: Future> Future for Plain<F> {
     }
 }
 
-impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Plain<F> {}
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Plain<F> {
+    fn refund(self: Pin<&mut Self>, _: Batch, _: Timestamp) -> StoreFuture<()> {
+        StoreFuture::failed(StoreError::OutOfReach)
+    }
+}
 
 impl<T> StoreFuture<T> {
     /// An answer that is there already.
@@ -403,11 +425,24 @@ impl<T> StoreFuture<T> {
         Self::Waiting(Box::pin(answer))
     }
 
+    /// Whether it failed before anything was asked.
+    fn is_failed(&self) -> bool {
+        matches!(self, Self::Ready(Some(Err(_))))
+    }
+
     /// Why there is no answer yet, although the deadline is over.
     pub fn overdue(&mut self) -> StoreError {
         match self {
             Self::Ready(_) => StoreError::Deadline,
             Self::Waiting(answer) => answer.as_mut().overdue(),
+        }
+    }
+
+    /// Gives back what the answer has shown as taken, where it was taken.
+    pub fn refund(&mut self, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+        match self {
+            Self::Ready(_) => StoreFuture::failed(StoreError::OutOfReach),
+            Self::Waiting(answer) => answer.as_mut().refund(taken, now),
         }
     }
 }

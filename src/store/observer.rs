@@ -45,6 +45,10 @@ pub trait Observer: Send + Sync + 'static {
     /// time, however many workers there are.
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>);
 
+    /// The store, or this node of it, is still out of reach, for this cause. Told each time that a
+    /// worker has probed it.
+    fn still_unreachable(&self, _node: Option<&str>, _cause: &StoreError) {}
+
     /// Something happened to one node of a store that consists of several. Told once each time,
     /// however many workers there are.
     fn node_changed(&self, node: &str, change: NodeChange<'_>) {

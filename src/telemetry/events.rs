@@ -92,6 +92,15 @@ pub struct StoreUnreachable<'a> {
     pub times: u64,
 }
 
+/// The store that went out of reach cannot be reached for another cause than was logged.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreStillUnreachable<'a> {
+    /// Which of its nodes, if it has several.
+    pub node: Option<&'a str>,
+    /// Why.
+    pub cause: &'a str,
+}
+
 /// The store is within reach again.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreReachable<'a> {
@@ -326,6 +335,17 @@ impl StoreUnreachable<'_> {
     }
 }
 
+impl StoreStillUnreachable<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        warn!(
+            node = self.node,
+            cause = self.cause,
+            "the store remains out of reach, for another reason"
+        );
+    }
+}
+
 impl StoreNodeLeft<'_> {
     /// Logs it.
     pub fn emit(&self) {
@@ -531,7 +551,7 @@ impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
 }
 
 /// An error and all of its sources on one line, without repetitions.
-struct Chain<'a>(&'a (dyn Error + 'a));
+pub struct Chain<'a>(pub &'a (dyn Error + 'a));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -39,10 +39,11 @@ pub(crate) use audit::{
     BanLifted, BanSet, BucketRefunded, BucketReset, LogLevelSet, OverrideDeleted, OverrideSet,
 };
 pub(crate) use events::{
-    AcceptFailed, BanBegun, CertificateObtained, CertificateUnavailable, Drained, Draining,
+    AcceptFailed, BanBegun, CertificateObtained, CertificateUnavailable, Chain, Drained, Draining,
     HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
     ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
-    StoreFlapped, StoreNodeLeft, StoreReachable, StoreUnreachable, Unchanged,
+    StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable, StoreUnreachable,
+    Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{

@@ -6,9 +6,9 @@
 //! [`OnFailure`].
 //!
 //! A call that ran into its deadline may have taken its units all the same. Its answer is awaited
-//! in the background: a request that was denied without it gets back what it took. An
-//! answer that never comes, because the connection broke, tells nothing, and nothing is given back.
-//! That is too strict by those units; it is never too lax.
+//! in the background: a request that was denied without it gets back what it took, from the servers
+//! that took it. An answer that never comes, because the connection broke, tells nothing, and nothing
+//! is given back. That is too strict by those units; it is never too lax.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::time::{self, Instant};
 
-use crate::limit::{Batch, BucketKeys, Claims};
+use crate::limit::{Batch, BucketKeys, Claims, Transaction};
 use crate::store::breaker::CircuitSupervisor;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::store::{
@@ -26,6 +26,10 @@ use crate::store::{
     StoreFuture,
 };
 use crate::time::{Nanos, Timestamp};
+
+/// How long it is tried to send a refund to a server that is out of reach: one that is frozen or
+/// restarted may be back by then, and is not replaced yet by another.
+const RETRY_REFUNDS_FOR: Duration = Duration::from_secs(2);
 
 /// How long to wait for a store and what to do without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,22 +134,25 @@ impl<S: Remote> Guard<S> {
         call: Call,
         mut answer: StoreFuture<T>,
     ) -> Result<T, CallFailure<T>> {
-        let start = Instant::now();
-        let answer = match time::timeout(self.settings.timeout, &mut answer).await {
-            Ok(answer) => answer.map_err(|error| CallFailure { error, late: None }),
-            Err(_) => Err(CallFailure {
-                error: answer.overdue(),
-                late: Some((answer, start)),
-            }),
-        };
-        let failure = answer.as_ref().err().map(|failure| &failure.error);
+        let asked_at = Instant::now();
+        let done = time::timeout(self.settings.timeout, &mut answer).await;
+        let is_late = done.is_err();
+        let done = done.unwrap_or_else(|_| Err(answer.overdue()));
+        let failure = done.as_ref().err();
         if !failure.is_some_and(StoreError::is_unasked) {
             self.breaker
                 .observer()
-                .called(call, start.elapsed(), failure);
+                .called(call, asked_at.elapsed(), failure);
         }
         self.breaker.record(failure);
-        answer
+        done.map_err(|error| CallFailure {
+            error,
+            call: FailedCall {
+                answer,
+                is_late,
+                asked_at,
+            },
+        })
     }
 
     fn decide_without(
@@ -172,7 +179,7 @@ impl<S: Remote> Guard<S> {
     async fn decide_rest(
         &self,
         batch: &Batch,
-        mut decided: Outcome,
+        (mut answer, mut decided): (StoreFuture<Outcome>, Outcome),
         now: Timestamp,
         error: StoreError,
     ) -> Result<Outcome, StoreError> {
@@ -188,7 +195,7 @@ impl<S: Remote> Guard<S> {
             .map(|(transaction, _)| transaction.clone())
             .collect();
         if denied {
-            self.give_back(taken, now).await;
+            self.give_back(&mut answer, taken, now).await;
         }
         let mut rest = rest?;
         let mut missing = rest.decisions.drain(..);
@@ -205,23 +212,38 @@ impl<S: Remote> Guard<S> {
         Ok(decided)
     }
 
-    /// Gives back what no caller knows to be taken.
-    async fn give_back(&self, taken: Batch, now: Timestamp) {
+    /// Gives back what no caller knows to be taken, where this answer shows that it was.
+    async fn give_back(&self, answer: &mut StoreFuture<Outcome>, taken: Batch, now: Timestamp) {
         if !taken.is_empty() {
-            let refunded = self.store.refund(taken, now);
+            let refunded = answer.refund(taken, now);
             let refunded = self.in_time(Call::Refund, refunded).await;
             let _ = refunded.map_err(CallFailure::finish);
         }
     }
 
-    /// Gives back what a late answer shows as taken.
-    async fn refund_late(
+    /// Gives back what a request took that is denied although it is `allowed` by some nodes, and
+    /// what a late answer shows as taken.
+    async fn refund_denied(
         self: Arc<Self>,
         batch: Batch,
         then: Timestamp,
-        (answer, asked_at): (StoreFuture<Outcome>, Instant),
+        allowed: Option<Outcome>,
+        call: FailedCall<Outcome>,
     ) {
-        let outcome = match answer.await {
+        let FailedCall {
+            mut answer,
+            is_late,
+            asked_at,
+        } = call;
+        let now = || then + Nanos::from(asked_at.elapsed());
+        if let Some(allowed) = allowed {
+            let taken = owed(&batch, &allowed, then, now());
+            self.give_back(&mut answer, taken, now()).await;
+        }
+        if !is_late {
+            return;
+        }
+        let outcome = match (&mut answer).await {
             Ok(outcome) => outcome,
             // Some limits lack a right; the others have taken their costs.
             Err(StoreError::Undecided { outcome, .. }) => *outcome,
@@ -232,10 +254,8 @@ impl<S: Remote> Guard<S> {
             }) => *outcome,
             Err(_) => return,
         };
-        // By the connection that brought the answer there may be no way back.
-        self.breaker.closed().await;
-        let now = then + Nanos::from(asked_at.elapsed());
-        self.give_back(owed(&batch, &outcome, then, now), now).await;
+        let taken = owed(&batch, &outcome, then, now());
+        self.give_back(&mut answer, taken, now()).await;
     }
 
     fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> StoreFuture<()> {
@@ -245,11 +265,43 @@ impl<S: Remote> Guard<S> {
         }
     }
 
+    /// Tries again to give back what could not be sent, as some server is out of reach: to each of them
+    /// what it took, and nothing where another store stands in.
+    fn retry_refund(self: &Arc<Self>, batch: &Batch, now: Timestamp) {
+        if self.settings.on_failure != OnFailure::Local {
+            for transaction in batch {
+                tokio::spawn(Arc::clone(self).refund_later(transaction.clone(), now));
+            }
+        }
+    }
+
+    /// Gives back what one transaction took as soon as that can be sent. By some time another server
+    /// may be in the place of the one that took, or the units have come back by themselves.
+    async fn refund_later(self: Arc<Self>, transaction: Transaction, then: Timestamp) {
+        let since = Instant::now();
+        let refill = transaction.quota.increment(transaction.cost);
+        let patience = RETRY_REFUNDS_FOR.min(refill.unwrap_or_default().into());
+        while since.elapsed() < patience {
+            let now = then + Nanos::from(since.elapsed());
+            let refunded = self.store.refund(smallvec![transaction.clone()], now);
+            if !refunded.is_failed() {
+                let refunded = self.in_time(Call::Refund, refunded).await;
+                let _ = refunded.map_err(CallFailure::finish);
+                return;
+            }
+            time::sleep(self.settings.breaker.retry).await;
+        }
+    }
+
     /// Refunds while the breaker is open. Where no other store stands in, the units were taken from
     /// this one: it is told, since it may only be slow, and no caller waits for it.
-    fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund_unreachable(self: &Arc<Self>, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if self.settings.on_failure != OnFailure::Local {
-            finish(self.store.refund(batch.clone(), now));
+            let refunded = self.store.refund(batch.clone(), now);
+            match refunded.is_failed() {
+                true => self.retry_refund(&batch, now),
+                false => finish(refunded),
+            }
         }
         self.refund_without(batch, now, StoreError::OutOfReach)
     }
@@ -266,22 +318,19 @@ impl<S: Remote> Guarded<S> {
         }
         StoreFuture::waiting(async move {
             let answer = guard.store.decide(batch.clone(), now);
-            let CallFailure { error, late } = match guard.in_time(Call::Decide, answer).await {
+            let CallFailure { error, call } = match guard.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(failure) => failure,
             };
             if let StoreError::Undecided { outcome, source } = error {
-                let error = StoreError::Forbidden(source);
-                return guard.decide_rest(&batch, *outcome, now, error).await;
+                let decided = (call.answer, *outcome);
+                return guard.decide_rest(&batch, decided, now, *source).await;
             }
             let (error, allowed) = error.split_allowed();
             let outcome = guard.decide_without(&batch, now, error);
-            if refunds_late && !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
-                // What other nodes took is known by now.
-                let known = allowed.map(|allowed| (StoreFuture::ready(allowed), Instant::now()));
-                for late in [known, late].into_iter().flatten() {
-                    tokio::spawn(Arc::clone(&guard).refund_late(batch.clone(), now, late));
-                }
+            let takes = call.is_late || allowed.is_some();
+            if refunds_late && takes && !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
+                tokio::spawn(guard.refund_denied(batch, now, allowed, call));
             }
             outcome
         })
@@ -307,6 +356,9 @@ impl<S: Remote> Store for Guarded<S> {
         let guard = Arc::clone(&self.guard);
         StoreFuture::waiting(async move {
             let answer = guard.store.refund(batch.clone(), now);
+            if answer.is_failed() {
+                guard.retry_refund(&batch, now);
+            }
             match guard.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
                 Err(failure) => guard.refund_without(batch, now, failure.finish()).await,
@@ -391,9 +443,9 @@ impl<S: Remote> PrefetchStore for Guarded<S> {
             let answer = guard.store.decide(batch.clone(), now);
             match guard.in_time(Call::Prefetch, answer).await {
                 Ok(outcome) => Ok(outcome),
-                Err(CallFailure { error, late }) => {
-                    if let Some(late) = late {
-                        tokio::spawn(guard.refund_late(batch, now, late));
+                Err(CallFailure { error, call }) => {
+                    if call.is_late {
+                        tokio::spawn(guard.refund_denied(batch, now, None, call));
                     }
                     Err(error)
                 }
@@ -474,17 +526,25 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
     }
 }
 
-/// Why a call failed, and its answer where that may still come, with the moment of the call.
+/// Why a call failed, and the call.
 struct CallFailure<T> {
     error: StoreError,
-    late: Option<(StoreFuture<T>, Instant)>,
+    call: FailedCall<T>,
+}
+
+/// A call that failed, and knows which servers were asked.
+struct FailedCall<T> {
+    answer: StoreFuture<T>,
+    /// The answer may still come.
+    is_late: bool,
+    asked_at: Instant,
 }
 
 impl<T: Send + Unpin + 'static> CallFailure<T> {
     /// The error, while the call is brought to its end in the background.
     fn finish(self) -> StoreError {
-        if let Some((answer, _)) = self.late {
-            finish(answer);
+        if self.call.is_late {
+            finish(self.call.answer);
         }
         self.error
     }

@@ -1,5 +1,7 @@
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -9,7 +11,7 @@ use super::*;
 use crate::limit::{Claim, Claims, Mode, Transaction};
 use crate::store::tests::contract::{NOW, batch, minutes, of_mode, spend};
 use crate::store::tests::support::Recorder;
-use crate::store::{LeaseGuard, Leased, Leases, MemorySettings, Observer};
+use crate::store::{Answer, LeaseGuard, Leased, Leases, MemorySettings, Observer};
 
 /// A remote store of whom a test says how it fares.
 #[derive(Clone, Default)]
@@ -25,6 +27,8 @@ struct Strings {
     /// The debt of all buckets, in minutes.
     debt: AtomicU64,
     refunds: Mutex<Vec<(Batch, Timestamp)>>,
+    /// The bucket on a node that is out of reach.
+    lost_node: Mutex<Option<&'static str>>,
     /// The connection is lost.
     lost: Notify,
     /// Leases that are held.
@@ -60,21 +64,52 @@ impl Puppet {
     }
 }
 
+/// An answer of a puppet's, which knows who gave it.
+struct PuppetAnswer {
+    puppet: Puppet,
+    answer: StoreFuture<Outcome>,
+}
+
+impl Future for PuppetAnswer {
+    type Output = Result<Outcome, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.answer).poll(cx)
+    }
+}
+
+impl Answer<Outcome> for PuppetAnswer {
+    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+        self.puppet.refund(taken, now)
+    }
+}
+
 impl Store for Puppet {
     fn decide(&self, batch: Batch, _: Timestamp) -> StoreFuture<Outcome> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         let debt = minutes(self.0.debt.load(Ordering::SeqCst));
-        self.answer(Outcome {
+        let answer = self.answer(Outcome {
             decisions: batch
                 .iter()
                 .map(|transaction| Some(transaction.decide(debt)))
                 .collect(),
             source: DecisionSource::Store,
-        })
+        });
+        let puppet = self.clone();
+        StoreFuture::answering(PuppetAnswer { puppet, answer })
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let strings = Arc::clone(&self.0);
+        let lost = strings.lost_node.lock();
+        if batch.iter().any(|one| Some(one.key.as_str()) == *lost) {
+            return StoreFuture::failed(StoreError::Node {
+                node: "a:1".into(),
+                allowed: None,
+                source: Box::new(StoreError::OutOfReach),
+            });
+        }
+        drop(lost);
         let answer = self.answer(());
         StoreFuture::waiting(async move {
             answer.await?;
@@ -490,16 +525,14 @@ async fn what_no_request_waits_for_is_charged_however_late_the_answer_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_late_answers_took_is_given_back_once_the_store_is_within_reach_again() {
+async fn what_late_answers_took_is_given_back_although_the_breaker_is_open() {
     let fixture = Fixture::new(OnFailure::Deny);
     fixture.slow_down(TOO_LATE);
     let asked = (0..5).map(|_| fixture.admit([spend("L:a", 1)]));
     assert!(join_all(asked).await.iter().all(Result::is_err));
     assert!(!fixture.guarded.is_reachable());
-    assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
-    fixture.slow_down(Duration::ZERO);
     let refunds = fixture.refunds_after(Duration::from_secs(5)).await;
-    assert!(fixture.guarded.is_reachable());
+    assert!(!fixture.guarded.is_reachable());
     assert_eq!(refunds.len(), 5);
 }
 
@@ -534,6 +567,31 @@ async fn a_refund_gets_to_a_store_that_is_slow_and_nobody_waits_for_it() {
         (Duration::ZERO, 1)
     );
     assert_eq!(fixture.refunds_after(2 * TOO_LATE).await.len(), 2);
+}
+
+/// One node out of reach used to keep what a denied request had taken on all of them.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_given_back_to_one_node_is_given_back_to_others_and_later_to_it() {
+    for (minutes_out, given_back) in [(0, 2), (2, 1)] {
+        let fixture = Fixture::new(OnFailure::Deny);
+        *fixture.puppet.0.lost_node.lock() = Some("L:b");
+        let both = batch([spend("L:a", 1), spend("L:b", 1)]);
+        assert!(fixture.guarded.refund(both, NOW).await.is_err());
+        let refunds = fixture.refunds_after(Duration::from_secs(1)).await;
+        assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW)]);
+        // A unit of this bucket comes back by itself in a minute.
+        time::sleep(minutes_out * Duration::from_secs(60)).await;
+        *fixture.puppet.0.lost_node.lock() = None;
+        let refunds = fixture.refunds_after(Duration::from_secs(1)).await;
+        assert_eq!(refunds.len(), given_back);
+    }
+    let fixture = Fixture::new(OnFailure::Local);
+    *fixture.puppet.0.lost_node.lock() = Some("L:b");
+    let both = batch([spend("L:a", 1), spend("L:b", 1)]);
+    fixture.guarded.refund(both, NOW).await.unwrap();
+    *fixture.puppet.0.lost_node.lock() = None;
+    let refunds = fixture.refunds_after(Duration::from_secs(5)).await;
+    assert_eq!(refunds, [], "memory had given them");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,17 +8,19 @@ use std::task::{Context, Poll, ready};
 use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::time;
 
+use super::check::command_error;
 use super::client::{Client, Key};
 use super::command::{Command, Reply, WindowCommand};
 use super::gcra::{self, GcraCommand};
 use super::manager::Session;
-use super::parts::{Following, Part, Parts, Waits};
+use super::parts::{Following, Part, Parts};
 use super::resp::{Replies, Request};
 use super::window::WindowKind;
 use super::{fixed_window, sliding_log, sliding_window};
 use crate::limit::{Batch, SubWindow, SubWindows, Transaction};
-use crate::store::{Answer, Call, DecisionSource, Outcome, StoreError};
+use crate::store::{Answer, Call, DecisionSource, Outcome, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of
@@ -199,7 +201,16 @@ impl BatchCall {
             source: DecisionSource::Store,
         };
         self.settle(&replies, denied);
-        let mut refusals = replies.into_iter().filter_map(Reply::refusal);
+        let refusals = self.batch.iter().zip(replies);
+        let mut refusals = refusals.filter_map(|(transaction, reply)| {
+            match command_error(reply.refusal()?) {
+                // Whoever looks for the key has to know its name.
+                StoreError::WrongType(error) => Some(StoreError::WrongType(
+                    format!("{}: {error}", transaction.key).into(),
+                )),
+                error => Some(error),
+            }
+        });
         // What one limit denies need not be decided by another.
         if denied {
             return Ok(outcome);
@@ -325,6 +336,12 @@ impl Answer<Outcome> for BatchCall {
             }
         }
     }
+
+    /// A reply shows that its connection can be used, whatever the circuit breakers say, and that it
+    /// leads to the server that took.
+    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+        self.client.refund_batch(self.parts.unsent(), taken, now)
+    }
 }
 
 /// A caller that no longer waits leaves buckets behind that were taken from although another
@@ -372,27 +389,28 @@ struct SubWindowRefund {
 }
 
 impl Client {
-    /// Gives back what a batch took, as far as it is still owed, or nothing when a node is known to
-    /// be out of reach: requests are decided elsewhere then.
+    /// Gives back what a batch took from these servers, as far as it is still owed, or nothing when
+    /// one of them is known to be out of reach: requests are decided elsewhere then.
     pub(super) fn refund_batch(
-        self: Arc<Self>,
+        self: &Arc<Self>,
+        mut parts: Parts,
         batch: Batch,
         now: Timestamp,
-        waits: Waits,
-    ) -> Result<impl Future<Output = Result<(), StoreError>> + Send, StoreError> {
-        let mut parts = self.parts()?;
-        let mut places = SmallVec::<[usize; 3]>::new();
-        for transaction in &batch {
-            places.push(parts.find(&self.transaction_key(transaction))?);
-        }
-        Ok(async move {
-            let refund = |at, session, _| {
-                let all = batch.iter().zip(&places);
-                let own = all.filter(move |(_, place)| **place == at);
-                let own: SmallVec<[&Transaction; 3]> = own.map(|(own, _)| own).collect();
-                self.refund_part(session, own, now)
-            };
-            self.each_part(parts, &waits, refund).await.map(drop)
+    ) -> StoreFuture<()> {
+        self.tracked(|client, waits| {
+            let mut places = SmallVec::<[usize; 3]>::new();
+            for transaction in &batch {
+                places.push(parts.find(&client.transaction_key(transaction))?);
+            }
+            Ok(async move {
+                let refund = |at, session: Arc<Session>, _| {
+                    let all = batch.iter().zip(&places);
+                    let own = all.filter(move |(_, place)| **place == at);
+                    let own: SmallVec<[&Transaction; 3]> = own.map(|(own, _)| own).collect();
+                    client.refund_part(session, own, now)
+                };
+                client.each_part(parts, &waits, refund).await.map(drop)
+            })
         })
     }
 
@@ -403,6 +421,11 @@ impl Client {
         transactions: SmallVec<[&Transaction; 3]>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
+        // By then the units may have come back by themselves.
+        let patience = |transaction: &&Transaction| transaction.quota.increment(transaction.cost);
+        let patience = transactions.iter().filter_map(patience).min();
+        let session = time::timeout(patience.unwrap_or_default().into(), session.usable());
+        let session = session.await.unwrap_or(Err(StoreError::Deadline))?;
         let mut refund = Refund::default();
         let spent = |transaction: &&Transaction| transaction.mode.spends();
         for transaction in transactions.into_iter().filter(spent) {
@@ -450,7 +473,7 @@ impl Client {
         }
         let (client, session) = (Arc::clone(self), Arc::clone(session));
         self.off_path(Call::Refund, async move {
-            client.refund(&session, refund).await
+            client.refund(&session.usable().await?, refund).await
         });
     }
 

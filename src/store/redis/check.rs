@@ -14,7 +14,7 @@ use super::connection::Connection;
 use super::gcra;
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
-use crate::store::{ClockOffset, DecisionClock, Observer};
+use crate::store::{ClockOffset, DecisionClock, Observer, StoreError};
 use crate::time::{Clock, Timestamp};
 
 /// How many keys are looked up in a Cluster's node: one that serves half of all slots refuses
@@ -190,6 +190,24 @@ const RIGHTS_OF_ALL: [&str; 2] = ["bitfield", "pexpire"];
 /// Whether the server refuses a command that only some limits need.
 pub(super) fn is_right_of_some(error: &RedisError) -> bool {
     refused_command(error).is_some_and(|name| !RIGHTS_OF_ALL.contains(&&*name))
+}
+
+/// Whether a key holds another type than the command is for, which concerns the limit that is
+/// counted there, and no other.
+pub(super) fn is_wrong_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
+}
+
+/// What an error that a command was answered means for its call.
+pub(super) fn command_error(error: RedisError) -> StoreError {
+    let source = Box::new(error);
+    if is_right_of_some(&source) {
+        StoreError::Forbidden(source)
+    } else if is_wrong_type(&source) {
+        StoreError::WrongType(source)
+    } else {
+        StoreError::Failed(source)
+    }
 }
 
 /// The name of a command that the server refuses as such.

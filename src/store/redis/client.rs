@@ -12,12 +12,12 @@ use super::check;
 use super::cluster::Cluster;
 use super::manager::Session;
 use super::node::{Node, in_time};
-use super::parts::{Following, Parts, Waits};
+use super::parts::{Following, Parts, Tracked, Waits};
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
 use super::window::WindowKind;
 use crate::limit::{BucketKey, Transaction};
-use crate::store::{Call, DecisionClock, Observer, StoreError};
+use crate::store::{Call, DecisionClock, Observer, StoreError, StoreFuture};
 
 /// A bucket's key in Redis.
 pub(super) type Key = SmallVec<[u8; 96]>;
@@ -74,6 +74,24 @@ impl Client {
         match &self.nodes {
             Nodes::One(node) => Some(Arc::clone(node)),
             Nodes::Cluster(cluster) => cluster.topology().node_of(key).cloned(),
+        }
+    }
+
+    /// Makes a call with the connections that are there, or fails at once.
+    pub(super) fn tracked<T, F>(
+        self: &Arc<Self>,
+        call: impl FnOnce(Arc<Self>, Waits) -> Result<F, StoreError>,
+    ) -> StoreFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let waits = match &self.nodes {
+            Nodes::One(_) => Waits::default(),
+            Nodes::Cluster(_) => Waits::for_several(),
+        };
+        match call(Arc::clone(self), waits.clone()) {
+            Ok(call) => StoreFuture::answering(Tracked::new(call, waits)),
+            Err(error) => StoreFuture::failed(error),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use redis::{RedisError, Value};
 
-use super::check::{is_refused_command, is_right_of_some};
+use super::check::{is_refused_command, is_right_of_some, is_wrong_type};
 use super::client::Key;
 use super::expiry::Expiry;
 use super::gcra::{self, GcraCommand, GcraReply};
@@ -42,7 +42,7 @@ pub(super) enum WindowCommand {
 pub(super) enum Reply {
     Gcra(GcraReply),
     Window(WindowReply),
-    /// The server refuses a command that it needs.
+    /// The server refuses a command that it needs, or its key holds something else.
     Refused(RedisError),
     /// The node that was asked failed.
     Missing,
@@ -89,7 +89,7 @@ impl Command {
     }
 
     /// The same when some of the replies may be errors. An error is the answer unless the server
-    /// refuses the command as such.
+    /// refuses the command as such, or for this key.
     pub(super) fn parse_or_refusal(
         self,
         replies: &mut Cursor<'_>,
@@ -104,7 +104,9 @@ impl Command {
         errors.for_each(drop);
         match first {
             None => self.parse(&mut own, transaction, now).map(Ok),
-            Some(error) if is_refused_command(&error) => Some(Ok(Reply::Refused(error))),
+            Some(error) if is_refused_command(&error) || is_wrong_type(&error) => {
+                Some(Ok(Reply::Refused(error)))
+            }
             Some(error) => Some(Err(error)),
         }
     }
@@ -280,7 +282,7 @@ impl Reply {
 
     /// Whether what the server refuses is needed by all limits.
     pub(super) fn is_refused_for_all(&self) -> bool {
-        matches!(self, Self::Refused(error) if !is_right_of_some(error))
+        matches!(self, Self::Refused(error) if !is_right_of_some(error) && !is_wrong_type(error))
     }
 }
 

@@ -120,6 +120,11 @@ impl Connection {
         self.driver.abort();
     }
 
+    /// Whether nothing can be sent any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.queue.lock().over.is_some()
+    }
+
     /// Waits until the connection breaks, and tells why.
     pub(super) async fn ended(&self) -> Arc<RedisError> {
         loop {

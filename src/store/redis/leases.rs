@@ -48,7 +48,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 impl Leases for Redis {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let held = self.renewer.leases();
-        self.tracked(|client, waits| acquire(client, held, claims, now, waits))
+        self.client
+            .tracked(|client, waits| acquire(client, held, claims, now, waits))
     }
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -318,7 +319,9 @@ impl HeldLeases {
                 for Released { lease, .. } in &some {
                     lease_commands::release(&mut request, &lease.key, lease.id);
                 }
-                told = client.tell(Call::Release, &node, request).await.is_ok();
+                let answer = client.tell(Call::Release, &node, request).await;
+                // Of a key that holds something else there is nothing to release.
+                told = !answer.is_err_and(|error| !error.is_wrong_type());
                 self.leases.lock().end_releases(some, told);
             }
         }
@@ -368,7 +371,11 @@ impl HeldLeases {
     async fn renew_on(&self, client: &Client, node: &Node, held: &[(LeaseId, Key)]) {
         for some in held.chunks(AT_ONCE) {
             let request = self.renewal(client, some);
-            if !request.is_empty() && client.tell(Call::Renew, node, request).await.is_err() {
+            if request.is_empty() {
+                continue;
+            }
+            let answer = client.tell(Call::Renew, node, request).await;
+            if answer.is_err_and(|error| !error.is_wrong_type()) {
                 // There are more ticks before they expire.
                 return;
             }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use super::check::{Role, check, is_right_of_some, redirection};
+use super::check::{Role, check, command_error, redirection};
 use super::cluster::Member;
 use super::connection::{Connection, MemoryShare, RequestResult};
 use super::dialer::Dialer;
@@ -62,10 +62,31 @@ pub(super) struct Session {
     pub(super) expiries: ExpiryCache,
     /// What the server is in a Cluster.
     pub(super) member: Option<Arc<Member>>,
+    /// Which server this is; none where there is no choice.
+    peer: Option<SocketAddr>,
     manager: Weak<ConnectionManager>,
 }
 
 impl Session {
+    /// This connection or, when it is over, the next one, if that leads to the same server. What
+    /// another has never given is not given back to it.
+    pub(super) async fn usable(self: Arc<Self>) -> Result<Arc<Self>, StoreError> {
+        if !self.connection.is_over() {
+            return Ok(self);
+        }
+        let gone = || StoreError::Lost("the server that took is not connected any more".into());
+        let manager = self.manager.upgrade().ok_or_else(gone)?;
+        let mut states = manager.state.subscribe();
+        drop(manager);
+        let is_next = |state: &State| {
+            let session = state.session.as_ref();
+            session.is_some_and(|session| !session.connection.is_over())
+        };
+        let next = states.wait_for(is_next).await;
+        let next = next.ok().and_then(|state| state.session.clone());
+        next.filter(|next| next.peer == self.peer).ok_or_else(gone)
+    }
+
     /// Drops the connection, and lets a new one be made.
     pub(super) fn give_up(self: &Arc<Self>, trouble: Option<Arc<RedisError>>) {
         if let Some(manager) = self.manager.upgrade() {
@@ -113,8 +134,7 @@ impl Session {
         }
         match redirection(&error) {
             Some(why) if self.member.is_none() => self.lost(why),
-            _ if is_right_of_some(&error) => StoreError::Forbidden(Box::new(error)),
-            _ => StoreError::Failed(Box::new(error)),
+            _ => command_error(error),
         }
     }
 
@@ -221,7 +241,11 @@ impl ConnectionManager {
         let _ = states.wait_for(|state| state.session.is_none()).await;
     }
 
-    fn connection_made(self: &Arc<Self>, connection: Connection) -> Arc<Session> {
+    fn connection_made(
+        self: &Arc<Self>,
+        connection: Connection,
+        peer: Option<SocketAddr>,
+    ) -> Arc<Session> {
         let expiries = self
             .member
             .as_ref()
@@ -232,6 +256,7 @@ impl ConnectionManager {
             connection,
             expiries,
             member: self.member.clone(),
+            peer,
             manager: Arc::downgrade(self),
         });
         let current = Arc::clone(&session);
@@ -402,7 +427,7 @@ async fn keep(
     address: &Address,
     connection: Connection,
 ) {
-    let mut session = manager.connection_made(connection);
+    let mut session = manager.connection_made(connection, connector.peer);
     loop {
         // The connection may break while the name is resolved.
         let follow = async {
@@ -413,7 +438,7 @@ async fn keep(
             () = manager.given_up(Arc::clone(&session)) => return,
             moved = follow => {
                 if let Some(moved) = moved {
-                    session = manager.connection_made(moved);
+                    session = manager.connection_made(moved, connector.peer);
                 }
             }
         }

@@ -51,7 +51,6 @@ pub use endpoint::{RedisNodes, RedisUrlError};
 use leases::LeaseRenewer;
 use manager::{Location, Supervisor};
 use node::Node;
-use parts::{Tracked, Waits};
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
 use settings::Deployment;
@@ -128,25 +127,6 @@ impl Redis {
         self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
-    /// Makes a call with the connections that are there, or fails at once.
-    fn tracked<T, F>(
-        &self,
-        call: impl FnOnce(Arc<Client>, Waits) -> Result<F, StoreError>,
-    ) -> StoreFuture<T>
-    where
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let client = Arc::clone(&self.client);
-        let waits = match self.client.nodes() {
-            Nodes::One(_) => Waits::default(),
-            Nodes::Cluster(_) => Waits::for_several(),
-        };
-        match call(client, waits.clone()) {
-            Ok(call) => StoreFuture::answering(Tracked::new(call, waits)),
-            Err(error) => StoreFuture::failed(error),
-        }
-    }
-
     /// Deletes keys. One command each, as the keys of a command to a Cluster must be in one slot.
     fn delete_keys(&self, keys: impl Iterator<Item = Key>) -> StoreFuture<()> {
         let parts = || {
@@ -162,6 +142,7 @@ impl Redis {
         match parts() {
             Ok(parts) if parts.is_empty() => StoreFuture::ready(()),
             Ok(parts) => self
+                .client
                 .tracked(move |client, waits| Ok(async move { client.call(parts, &waits).await })),
             Err(error) => StoreFuture::failed(error),
         }
@@ -186,7 +167,10 @@ impl Store for Redis {
         if !batch.iter().any(|transaction| transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
-        self.tracked(|client, waits| client.refund_batch(batch, now, waits))
+        match self.client.parts() {
+            Ok(parts) => self.client.refund_batch(parts, batch, now),
+            Err(error) => StoreFuture::failed(error),
+        }
     }
 
     /// The algorithms of the buckets are not known here.

@@ -16,7 +16,9 @@ use super::cluster::{Cluster, Member, Topology, slot_of};
 use super::connection::RequestResult;
 use super::manager::Session;
 use super::resp::{Replies, Request};
-use crate::store::{Answer, StoreError};
+use crate::limit::Batch;
+use crate::store::{Answer, StoreError, StoreFuture};
+use crate::time::Timestamp;
 
 /// What is asked of each node, and what it answers.
 #[derive(Default)]
@@ -56,6 +58,18 @@ impl Parts {
     pub(super) fn of(topology: Arc<Topology>) -> Self {
         Self {
             topology: Some(topology),
+            ..Self::default()
+        }
+    }
+
+    /// The same connections, to ask something else.
+    pub(super) fn unsent(&self) -> Self {
+        let parts = self.parts.iter();
+        let unsent =
+            |part: &Part| Part::new(part.place, Arc::clone(&part.session), Request::default());
+        Self {
+            topology: self.topology.clone(),
+            parts: parts.map(unsent).collect(),
             ..Self::default()
         }
     }
@@ -303,5 +317,10 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Tracked<
             Waits(Some(waits)) => blame(waits.lock().iter()),
             Waits(None) => StoreError::Deadline,
         }
+    }
+
+    /// No batch is decided by these calls.
+    fn refund(self: Pin<&mut Self>, _: Batch, _: Timestamp) -> StoreFuture<()> {
+        StoreFuture::failed(StoreError::OutOfReach)
     }
 }

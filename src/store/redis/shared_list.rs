@@ -104,7 +104,7 @@ impl Redis {
             Ok(parts) => parts,
             Err(error) => return StoreFuture::failed(error),
         };
-        self.tracked(move |client, waits| {
+        self.client.tracked(move |client, waits| {
             Ok(async move {
                 let send = |_, session, request| {
                     let client = Arc::clone(&client);

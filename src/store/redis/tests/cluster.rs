@@ -270,6 +270,13 @@ impl Gateway {
     async fn admit(&self, all: impl IntoIterator<Item = Transaction>) -> Option<Outcome> {
         self.guarded.admit(batch(all), NOW).await.ok()
     }
+
+    /// How many refunds were carried out.
+    fn refunds(&self) -> usize {
+        let calls = self.recorder.calls();
+        let refunds = calls.iter().filter(|call| **call == (Call::Refund, true));
+        refunds.count()
+    }
 }
 
 /// Of 160 requests by 40 clients for a bucket of 100, through two gateways, 100 pass.
@@ -351,6 +358,56 @@ async fn a_stopped_node_takes_nothing_from_buckets_of_others_and_leaves_nothing_
         (left(gateways[0].guarded.get_ref(), &here).await == 999).then_some(())
     })
     .await;
+}
+
+/// Each late answer used to be given back by way of the node's open breaker, and so not at all.
+#[tokio::test]
+async fn what_a_frozen_node_took_from_requests_that_were_denied_is_given_back_when_it_goes_on() {
+    let cluster = RedisCluster::start(0);
+    let settings = settings(&cluster);
+    let on = |primary, name: &str| key_on(&cluster, &settings.prefix, primary, name);
+    let gateway = Gateway::new(settings.clone(), OnFailure::Deny).await;
+    let (here, there) = (on(0, "H"), on(1, "T"));
+    let both = || [of_thousand(&here), of_thousand(&there)];
+    assert!(gateway.admit(both()).await.unwrap().is_allowed());
+    cluster.stop(1);
+    let answers = join_all((0..24).map(|_| gateway.admit(both()))).await;
+    assert!(answers.iter().all(Option::is_none));
+    assert!(!gateway.reachability.is_reachable(), "the node is given up");
+    cluster.resume(1);
+    // One refund for each node, as the one that answered in time gets its own at once.
+    eventually("all is given back", || gateway.refunds() == 2 * 24).await;
+    eventually("the node is used again", || {
+        gateway.reachability.is_reachable()
+    })
+    .await;
+    for key in [&here, &there] {
+        assert_eq!(left(gateway.guarded.get_ref(), key).await, 999);
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_gives_up_no_node() {
+    let cluster = RedisCluster::start(0);
+    let settings = settings(&cluster);
+    let on = |primary, name: &str| key_on(&cluster, &settings.prefix, primary, name);
+    let gateway = Gateway::new(settings.clone(), OnFailure::Deny).await;
+    let (bad, good) = (on(1, "B"), on(1, "G"));
+    cluster.command(1, &["LPUSH", &format!("{}:{bad}", settings.prefix), "x"]);
+    for _ in 0..10 {
+        assert!(gateway.admit([of_hundred(&bad)]).await.is_none());
+        let both = [of_hundred(&bad), of_hundred(&good)];
+        assert!(gateway.admit(both).await.is_none());
+    }
+    assert!(gateway.reachability.is_reachable());
+    assert_exact_alone(&gateway, &good).await;
+}
+
+/// Of a bucket of a hundred, nothing is taken yet.
+async fn assert_exact_alone(gateway: &Gateway, key: &str) {
+    let requests = (0..120).map(|_| gateway.admit([of_hundred(key)]));
+    let outcomes = join_all(requests).await.into_iter().map(Option::unwrap);
+    assert_eq!(outcomes.filter(Outcome::is_allowed).count(), 100);
 }
 
 #[tokio::test]

@@ -183,5 +183,5 @@ async fn another_type_of_value_is_a_failure_and_no_decision() {
     let gateway = Gateway::new().await;
     gateway.server.command(&["SET", "weir:L:a%i", "1"]);
     let refused = gateway.redis.acquire(claims([claim("L:a", 1)]), NOW).await;
-    assert!(matches!(refused, Err(StoreError::Failed(_))));
+    assert!(refused.unwrap_err().is_wrong_type());
 }

@@ -579,14 +579,38 @@ async fn a_restarted_server_is_found_again() {
     assert!(answer.unwrap().is_allowed());
 }
 
+/// What is taken by one connection is given back by the next, if that leads to the same server.
+#[tokio::test]
+async fn a_refund_outlasts_the_connection_that_took() {
+    let fixture = Fixture::new().await;
+    for round in 0..6 {
+        let take = || Transaction {
+            quota: hundred(round),
+            ..spend("L:a", 100)
+        };
+        let mut taken = fixture.redis.decide(batch([take()]), NOW);
+        assert!((&mut taken).await.unwrap().is_allowed(), "{round}");
+        let session = fixture.redis.session();
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        fixture.server.command(&kill);
+        session.connection.ended().await;
+        taken.refund(batch([take()]), NOW).await.unwrap();
+        let again = decide(&fixture, batch([take()]), NOW).await;
+        assert!(again.is_allowed(), "{round}");
+        fixture.redis.reset(["L:a".into()].into()).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_error_of_one_command_is_the_answer_and_the_connection_stays() {
     let fixture = Fixture::new().await;
-    fixture.server.command(&["LPUSH", "weir:L:list", "x"]);
-    let mixed = batch([spend("L:a", 1), spend("L:list", 1)]);
-    let error = fixture.redis.decide(mixed, NOW).await.unwrap_err();
-    assert!(matches!(error, StoreError::Failed(_)), "{error:?}");
+    let session = fixture.redis.session();
+    fixture.server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = fixture.redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(matches!(error, Err(StoreError::Failed(_))), "{error:?}");
+    fixture.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(remaining(&fixture, "L:b", NOW).await, 10);
+    assert!(Arc::ptr_eq(&session, &fixture.redis.session()));
 }
 
 #[tokio::test]

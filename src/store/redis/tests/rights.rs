@@ -200,3 +200,66 @@ async fn without_a_right_that_all_limits_need_the_store_is_out_of_reach() {
     .await;
     assert_eq!(guard.recorder.changes(), [false]);
 }
+
+/// Where Redis keeps the bucket of a limit by each algorithm, by its place in [`hundred`].
+const MARKS: [&str; 6] = ["%f", "%f", "%w", "%l", "%l", ""];
+
+/// One `LPUSH` on a bucket used to open the breaker for all limits and all clients.
+#[tokio::test]
+async fn a_key_of_another_type_fails_its_own_limit_and_opens_the_breaker_for_none() {
+    for (round, mark) in MARKS.into_iter().enumerate() {
+        let guard = Guard::without(&[], OnFailure::Deny).await;
+        let key = format!("weir:L:bad{mark}");
+        guard.server.command(&["LPUSH", &key, "x"]);
+        let bad = || Transaction {
+            quota: hundred(round),
+            ..spend("L:bad", 1)
+        };
+        for _ in 0..10 {
+            for all in [batch([spend("L:plain", 1), bad()]), batch([bad()])] {
+                let error = guard.decide(all).await.unwrap_err();
+                assert!(error.is_wrong_type(), "{key} {error:?}");
+                let why = std::error::Error::source(&error).unwrap().to_string();
+                assert!(why.contains("L:bad"), "{key} {why}");
+            }
+            let refund = guard.guarded.refund(batch([bad()]), NOW).await;
+            assert!(refund.unwrap_err().is_wrong_type(), "{key}");
+        }
+        assert_eq!(guard.left().await, 10, "{key}");
+        assert!(guard.recorder.changes().is_empty(), "{key}");
+        guard.server.command(&["DEL", &key]);
+        assert!(guard.decide(batch([bad()])).await.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_leaves_the_other_limits_of_a_request_to_the_store() {
+    let guard = Guard::without(&[], OnFailure::Allow).await;
+    guard.server.command(&["LPUSH", "weir:L:bad", "x"]);
+    let both = || batch([spend("L:bad", 1), spend("L:plain", 4)]);
+    for left in [6, 2] {
+        let outcome = guard.decide(both()).await.unwrap();
+        assert_eq!(outcome.decisions[0], None);
+        assert_eq!(outcome.decisions[1].unwrap().remaining, left);
+    }
+    assert!(!guard.decide(both()).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_where_leases_should_be_holds_up_no_other_lease() {
+    let guard = Guard::without(&[], OnFailure::Deny).await;
+    let lease = async |name: &str| {
+        let claim = Claims::from([Claim::new(name.into(), NonZeroU64::MIN)]);
+        guard.guarded.acquire(claim, NOW).await
+    };
+    guard.server.command(&["LPUSH", "weir:L:bad%i", "x"]);
+    for _ in 0..10 {
+        assert!(lease("L:bad").await.unwrap_err().is_wrong_type());
+        assert!(lease("L:good").await.unwrap().outcome.is_allowed());
+        eventually("all is released", || {
+            guard.guarded.get_ref().background_calls() == 0
+        })
+        .await;
+    }
+    assert!(guard.recorder.changes().is_empty());
+}

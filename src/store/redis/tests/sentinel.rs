@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 use super::super::manager::Session;
 use super::connecting::why_not;
 use super::*;
-use crate::store::Observer;
 use crate::store::tests::support::sentinels::{Options, PRIMARY, Sentinels};
+use crate::store::{Guarded, Memory, MemorySettings, Observer, OnFailure};
 
 /// Which primaries and Sentinels were told of.
 #[derive(Default)]
@@ -51,16 +51,17 @@ fn settings(urls: &[String], primary: &str) -> RedisSettings {
     RedisSettings::sentinel(nodes, RedisLogin::default(), primary, 0).unwrap()
 }
 
+/// A unit of a bucket of a hundred.
+fn of_hundred() -> Transaction {
+    Transaction {
+        quota: Quota::new(100, 1, Duration::from_secs(3600)).unwrap(),
+        ..spend("L:a", 1)
+    }
+}
+
 /// How many of these units are given.
 async fn admitted(redis: &Redis, requests: usize) -> usize {
-    let quota = Quota::new(100, 1, Duration::from_secs(3600)).unwrap();
-    let requests = (0..requests).map(|_| {
-        let transaction = Transaction {
-            quota,
-            ..spend("L:a", 1)
-        };
-        redis.decide(batch([transaction]), NOW)
-    });
+    let requests = (0..requests).map(|_| redis.decide(batch([of_hundred()]), NOW));
     let outcomes = join_all(requests).await;
     let outcomes = outcomes.into_iter().map(Result::unwrap);
     outcomes.filter(Outcome::is_allowed).count()
@@ -159,6 +160,67 @@ async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_an
     deployment.servers[new].kill();
     deployment.fail_over_from(new);
     eventually_some("the store has gone on", async || redis.probe().await.ok()).await;
+}
+
+/// Its late answers used to be given back to the successor, which had never given anything.
+#[tokio::test]
+async fn what_a_frozen_primary_takes_after_it_was_replaced_is_not_given_back_to_its_successor() {
+    const DENIED: usize = 10;
+    let deployment = Sentinels::start();
+    let recorder = Arc::<Recorder>::default();
+    let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+    let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
+    let guarded = Guarded::spawn(
+        redis,
+        GuardSettings {
+            timeout: Duration::from_millis(500),
+            on_failure: OnFailure::Deny,
+            ..GuardSettings::default()
+        },
+        Arc::new(Reachability::new(observer)),
+        Arc::new(Memory::new(MemorySettings::default())),
+    );
+    let redis = guarded.get_ref();
+    let old = deployment.primary_by(0);
+    assert_eq!(admitted(redis, 60).await, 60);
+    deployment.await_replicated(old);
+    deployment.servers[old].stop();
+    let denied = join_all((0..DENIED).map(|_| guarded.admit(batch([of_hundred()]), NOW))).await;
+    assert!(denied.iter().all(Result::is_err));
+    // A connection that was given up before the failover is not closed by it.
+    eventually("the connection is given up", || {
+        redis.manager().session().is_err()
+    })
+    .await;
+    deployment.fail_over_from(old);
+    redis.connected(PATIENCE).await.unwrap();
+    let new = deployment.primary_by(0);
+    assert_ne!(new, old);
+    deployment.servers[old].resume();
+    let refunds = || {
+        let calls = recorder.calls();
+        calls
+            .iter()
+            .filter(|(call, _)| *call == Call::Refund)
+            .count()
+    };
+    eventually("late answers are seen to", || refunds() == DENIED).await;
+    assert_eq!(admitted(redis, 100).await, 40);
+}
+
+#[tokio::test]
+async fn what_a_primary_took_is_forgotten_with_it() {
+    let deployment = Sentinels::start();
+    let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
+    let old = deployment.primary_by(0);
+    let mut taken = redis.decide(batch([of_hundred()]), NOW);
+    assert!((&mut taken).await.unwrap().is_allowed());
+    deployment.await_replicated(old);
+    let before = (session(&redis), old);
+    deployment.fail_over(1);
+    moved(&redis, &deployment, before).await;
+    assert!(taken.refund(batch([of_hundred()]), NOW).await.is_err());
+    assert_eq!(admitted(&redis, 120).await, 99);
 }
 
 #[tokio::test]
