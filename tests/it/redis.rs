@@ -260,6 +260,42 @@ fn a_password_from_a_file_and_a_prefix_of_ones_own_are_used() {
     assert!(!gateway.log_text().contains("sesame"));
 }
 
+/// It said that the store is out of reach, and never why.
+#[test]
+fn the_log_says_why_a_tls_url_leads_to_nothing_and_later_that_the_reason_is_another() {
+    let port = free_port().to_string();
+    let arguments = ["--port".to_owned(), port.clone()];
+    let mut redis = RedisServer::start_with(|_| arguments.into());
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 10, count: 10, period: 1h}",
+    )
+    .key(&format!(
+        "store: {{redis: {{url: \"rediss://127.0.0.1:{port}\", on_failure: deny}}}}"
+    ))
+    .start();
+    let told = |reason: &str| {
+        let lines = gateway.log();
+        let of_store = lines.iter().filter(|line| {
+            let message = line["message"].as_str();
+            message.is_some_and(|message| message.starts_with("the store "))
+        });
+        let causes = of_store.filter_map(|line| line["cause"].as_str());
+        causes.filter(|cause| cause.contains(reason)).count()
+    };
+    eventually("the reason", || {
+        (told("does not answer in TLS") > 0).then_some(())
+    });
+    redis.kill();
+    eventually("the other reason", || (told("refused") > 0).then_some(()));
+    for _ in 0..20 {
+        assert_eq!(gateway.send(&get("/b/a")).status, 503);
+    }
+    assert_eq!((told("does not answer in TLS"), told("refused")), (1, 1));
+    assert_eq!(gateway.times_logged("the store is out of reach"), 1);
+}
+
 #[test]
 fn a_limit_that_was_lowered_takes_effect_on_buckets_in_redis_at_once() {
     let redis = RedisServer::start();
