@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
@@ -17,6 +18,7 @@ use tower::{Layer, Service};
 use crate::middleware::ClientIdentity;
 use crate::middleware::header_edits::remove_names;
 use crate::middleware::header_text::HeaderText;
+use crate::middleware::untrusted_forwarders::UntrustedForwarders;
 use crate::rules::{AddressHeader, Client, is_lookalike, push_address};
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -55,6 +57,8 @@ pub struct ForwardedLayer {
     read: Arc<[HeaderName]>,
     /// Whether a name without `_` may resemble one of these.
     reads_underscores: bool,
+    /// Peers whose claims are replaced, and that may be proxies that somebody forgot.
+    untrusted: Arc<UntrustedForwarders>,
 }
 
 impl ForwardedLayer {
@@ -67,7 +71,13 @@ impl ForwardedLayer {
             written,
             reads_underscores: read.iter().any(|name| name.as_str().contains('_')),
             read,
+            untrusted: Arc::default(),
         }
+    }
+
+    /// Whether requests from this peer often name other clients, although nobody trusts it.
+    pub fn is_untrusted_forwarder(&self, peer: IpAddr) -> bool {
+        self.untrusted.has_reported(peer)
     }
 
     /// The header with the client's address alone, where the gateway reads one.
@@ -123,13 +133,18 @@ impl ForwardedLayer {
                 set_if_absent(headers, HOST, || host);
             }
         } else {
+            let mut names_others = false;
             if has_suspects {
+                names_others = headers.contains_key(FOR);
                 for name in &BELIEVED {
                     headers.remove(name);
                 }
             }
             if let Some(name) = self.address_header() {
-                headers.remove(name);
+                names_others |= headers.remove(name).is_some();
+            }
+            if names_others {
+                self.untrusted.count(client.peer, Instant::now());
             }
             start_chains(headers, client.peer, host.as_ref(), proto);
             headers.insert(PROTO, HeaderValue::from_static(proto));

@@ -75,6 +75,8 @@ mod response_body;
 mod response_format;
 mod route;
 mod route_action;
+#[cfg(feature = "gateway")]
+mod untrusted_forwarders;
 mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -331,8 +331,8 @@ fn kind_of(line: &Line) -> (String, bool) {
 fn is_static(path: &str) -> bool {
     let extension = path.rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|extension| {
-        let known = |known: &&str| known.eq_ignore_ascii_case(extension);
-        STATIC_FILES.iter().any(|file| known(&file))
+        let known = |known: &str| known.eq_ignore_ascii_case(extension);
+        STATIC_FILES.iter().any(|file| known(file))
     })
 }
 

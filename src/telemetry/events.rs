@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -64,6 +64,13 @@ pub struct ReloadFailed<'a, E> {
 /// The configuration was read again and is the one in force.
 #[derive(Clone, Copy, Debug)]
 pub struct Unchanged;
+
+/// Many requests of a peer that is not trusted name other clients.
+#[derive(Clone, Copy, Debug)]
+pub struct UntrustedForwarder {
+    /// The peer.
+    pub peer: IpAddr,
+}
 
 /// No more connections are accepted; those that are open are finished.
 #[derive(Clone, Copy, Debug)]
@@ -297,6 +304,17 @@ impl Unchanged {
     pub fn emit(&self, metrics: &Metrics) {
         metrics.in_force();
         info!("configuration unchanged; its files say what is in force");
+    }
+}
+
+impl UntrustedForwarder {
+    /// Logs it.
+    pub fn emit(self) {
+        warn!(
+            peer = %self.peer,
+            "requests of a peer that is not trusted name other clients, and all count as the \
+             peer's; if it is your proxy, add it to client_address.trusted_proxies"
+        );
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) use events::{
     HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
     ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
     StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable, StoreUnreachable,
-    Unchanged,
+    Unchanged, UntrustedForwarder,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{

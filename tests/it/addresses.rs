@@ -194,3 +194,32 @@ fn a_client_of_ipv4_is_one_on_a_listener_for_both_families_too() {
     assert_eq!(other.send(&get("/")).status, 200);
     assert_eq!(one.send(&get("/")).status, 429);
 }
+
+/// All clients of a balancer that `trusted_proxies` lacks share one bucket, and nobody was told.
+#[test]
+fn a_forgotten_proxy_never_goes_unnoticed_and_is_logged_once() {
+    let upstream = Upstream::start();
+    let rules = |trusted: &str| {
+        Setup::before(&upstream)
+            .limits(&["L: {per: address, burst: 100, count: 1, period: 1h}"])
+            .limited_by("L")
+            .key(&format!("client_address: {{trusted_proxies: {trusted}}}"))
+            .start()
+    };
+    for (trusted, times) in [("[]", 1), ("[127.0.0.1]", 0)] {
+        let gateway = rules(trusted);
+        for client in 0..80 {
+            let claim = format!("192.0.2.{}", client % 40);
+            gateway.send(&get("/").with("x-forwarded-for", &claim));
+        }
+        eventually("all lines of the access log", || {
+            (gateway.access("/").len() == 80).then_some(())
+        });
+        let log = gateway.log();
+        let told = log.iter().filter(|line| {
+            let message = line["message"].as_str().unwrap_or_default();
+            message.contains("client_address.trusted_proxies") && line["peer"] == "127.0.0.1"
+        });
+        assert_eq!(told.count(), times, "{trusted}");
+    }
+}

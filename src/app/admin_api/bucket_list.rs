@@ -66,7 +66,10 @@ impl<'s> BucketList<'s> {
             let both = some.iter().zip(decisions);
             described.extend(both.map(|(bucket, decision)| {
                 let mut state = bucket.state(settings, &decision);
-                state["name"] = json!(names.get(bucket.key.as_str()));
+                if let Value::Object(fields) = &mut state {
+                    let name = names.get(bucket.key.as_str());
+                    fields.insert("name".to_owned(), json!(name));
+                }
                 state
             }));
         }

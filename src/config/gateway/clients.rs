@@ -402,6 +402,7 @@ fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
 /// Reports what is doubtful about how clients are told apart.
 pub(super) fn warn_of_clients(cx: &mut Lowering<'_>, gateway: &Gateway) {
     trusted_by_all(cx, gateway);
+    header_of_nobody(cx, gateway);
     logged_secrets(cx, gateway);
 }
 
@@ -422,6 +423,21 @@ fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
     {
         cx.warn(proxy.span, "every client may claim any address")
             .help("name only the networks of your own proxies");
+    }
+}
+
+/// A header with the client's address that no proxy is trusted to write.
+fn header_of_nobody(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let Some(written) = &gateway.client_address else {
+        return;
+    };
+    let proxies = written.trusted_proxies.iter().flatten();
+    if let (Some(header), None) = (&written.header, proxies.last()) {
+        cx.warn(
+            header.span,
+            "this header is never read: no proxy is trusted",
+        )
+        .help("list the networks of your proxies in `trusted_proxies`");
     }
 }
 

@@ -110,6 +110,25 @@ fn an_admin_listener_for_other_machines_without_a_token_is_told() {
     }
 }
 
+/// All clients behind the proxy were one, and nobody was told.
+#[test]
+fn a_header_of_addresses_that_nobody_is_trusted_to_write_is_told() {
+    let client = |keys: &str| {
+        findings(
+            &format!("client_address: {{{keys}}}{SMALLEST}"),
+            DEFAULTS,
+            "",
+        )
+    };
+    insta::assert_snapshot!(client("header: x-real-ip"), @r"
+    gateway.yaml:1:26: warning: client_address.header: this header is never read: no proxy is trusted
+      list the networks of your proxies in `trusted_proxies`
+    0 errors, 1 warning
+    ");
+    let trusted = client("header: x-real-ip, trusted_proxies: [10.0.0.0/8]");
+    assert_eq!(trusted, "0 errors, 0 warnings");
+}
+
 /// One limit may count a request and, once more, what its response says.
 #[test]
 fn a_limit_that_counts_a_request_twice_is_told() {

@@ -1,0 +1,108 @@
+//! Peers that name other clients although nobody trusts them: most often a load balancer that
+//! `trusted_proxies` lacks, whose clients then share one bucket.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::telemetry::UntrustedForwarder;
+
+/// Peers that are watched at once. A client may pretend to be a proxy, so the number is bounded.
+const MAX_PEERS: usize = 64;
+
+/// Requests within [`WINDOW`] from which on a peer is reported.
+const REPORTED_REQUESTS: u32 = 30;
+
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The peers of one configuration that send forwarding fields and are not trusted.
+#[derive(Debug, Default)]
+pub struct UntrustedForwarders(Mutex<HashMap<IpAddr, Forwarder>>);
+
+#[derive(Debug)]
+struct Forwarder {
+    window_start: Instant,
+    requests: u32,
+    reported: bool,
+}
+
+impl UntrustedForwarders {
+    /// Counts a request with forwarding fields of a peer that is not trusted. The peer is logged
+    /// once, when it has sent many.
+    pub fn count(&self, peer: IpAddr, now: Instant) {
+        // A count that is missed because another worker counts changes nothing.
+        let Some(mut peers) = self.0.try_lock() else {
+            return;
+        };
+        if peers.len() >= MAX_PEERS && !peers.contains_key(&peer) {
+            peers.retain(|_, peer| {
+                peer.reported || now.saturating_duration_since(peer.window_start) < WINDOW
+            });
+            if peers.len() >= MAX_PEERS {
+                return;
+            }
+        }
+        let forwarder = peers.entry(peer).or_insert(Forwarder {
+            window_start: now,
+            requests: 0,
+            reported: false,
+        });
+        if now.saturating_duration_since(forwarder.window_start) >= WINDOW {
+            (forwarder.window_start, forwarder.requests) = (now, 0);
+        }
+        forwarder.requests = forwarder.requests.saturating_add(1);
+        if forwarder.requests >= REPORTED_REQUESTS && !forwarder.reported {
+            forwarder.reported = true;
+            UntrustedForwarder { peer }.emit();
+        }
+    }
+
+    /// Whether a peer was reported.
+    pub fn has_reported(&self, peer: IpAddr) -> bool {
+        let peers = self.0.lock();
+        peers.get(&peer).is_some_and(|peer| peer.reported)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+
+    fn counted(times: u32, apart: Duration) -> bool {
+        let forwarders = UntrustedForwarders::default();
+        let start = Instant::now();
+        for n in 0..times {
+            forwarders.count(PEER, start + n * apart);
+        }
+        forwarders.has_reported(PEER)
+    }
+
+    #[test]
+    fn only_peers_that_often_name_others_are_reported() {
+        assert!(counted(REPORTED_REQUESTS, Duration::from_secs(1)));
+        assert!(!counted(REPORTED_REQUESTS - 1, Duration::from_secs(1)));
+        assert!(!counted(10 * REPORTED_REQUESTS, Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn clients_that_pretend_to_be_proxies_take_no_memory_without_bound() {
+        let forwarders = UntrustedForwarders::default();
+        let start = Instant::now();
+        let address = |n: u32| IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
+        for n in 0..1_000 {
+            forwarders.count(address(n), start);
+        }
+        assert_eq!(forwarders.0.lock().len(), MAX_PEERS);
+        // Those that have stopped make room.
+        for _ in 0..REPORTED_REQUESTS {
+            forwarders.count(PEER, start + WINDOW);
+        }
+        assert!(forwarders.has_reported(PEER));
+        assert_eq!(forwarders.0.lock().len(), 1);
+    }
+}
