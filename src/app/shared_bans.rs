@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tokio::sync::Mutex;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::shared_list::{FOR_GOOD, ListChange, SharedList, millis, moment};
 use crate::middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
@@ -26,6 +27,10 @@ const BEGUN: &str = "bans";
 /// The list of bans that operators have set beyond the buckets.
 const STANDING: &str = "standing-bans";
 
+/// How many standing bans there may be: each gateway knows all of them, and reads all of them again
+/// when one has changed.
+const MAX_STANDING: usize = 1_000;
+
 /// How often a gateway asks whether another has changed the standing bans.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -37,6 +42,20 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How many entries one command adds.
 const AT_ONCE: usize = 200;
+
+/// Why a standing ban is not changed.
+#[derive(Debug, Error)]
+pub(super) enum StandingBanError {
+    /// There are too many.
+    #[error(
+        "there are {MAX_STANDING} bans already that are of networks, for good, or longer than the \
+         longest of their kind; lift some, or write such clients into a list under `block`"
+    )]
+    Full,
+    /// The store gave no answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// What this process shares with others of bans. Clones share it.
 #[derive(Clone)]
@@ -190,9 +209,12 @@ impl SharedBans {
         clock: Arc<dyn Clock>,
         lists: Option<Arc<dyn SharedLists>>,
     ) -> Self {
-        let lists = lists.map(|all| Lists {
-            standing: Arc::new(Mutex::new(SharedList::new(Arc::clone(&all), STANDING))),
-            all,
+        let lists = lists.map(|all| {
+            known.share();
+            Lists {
+                standing: Arc::new(Mutex::new(SharedList::new(Arc::clone(&all), STANDING))),
+                all,
+            }
         });
         Self {
             known,
@@ -236,20 +258,26 @@ impl SharedBans {
         Ok(())
     }
 
-    /// Sets a standing ban in place of those of the same clients, or lifts these.
+    /// Sets a standing ban in place of those of the same clients, or lifts these. Whether there
+    /// were any is returned.
     pub(super) async fn change(
         &self,
         ban: &str,
         banned: &Banned,
         set: Option<StandingBan>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StandingBanError> {
         self.refresh().await?;
+        let standing = self.standing();
+        let is_known = standing.iter().any(|standing| standing.is_of(ban, banned));
+        if set.is_some() && !is_known && standing.len() >= MAX_STANDING {
+            return Err(StandingBanError::Full);
+        }
         let Some(lists) = &self.lists else {
-            let mut standing = self.standing.read().clone();
+            let mut standing = standing;
             standing.retain(|standing| !standing.is_of(ban, banned));
             standing.extend(set);
             self.put_in_force(standing);
-            return Ok(());
+            return Ok(is_known);
         };
         let mut list = lists.standing.lock().await;
         let is_same = |entry: &&SharedEntry| {
@@ -262,7 +290,7 @@ impl SharedBans {
             list.change(add, earlier, self.clock.now()).await?;
             self.put_in_force(standing_in(&list));
         }
-        Ok(())
+        Ok(is_known)
     }
 
     /// The next bans that have begun: at most `count` behind the one with this end and text, and whether
@@ -320,24 +348,28 @@ impl SharedBans {
         let Some(Lists { all: lists, .. }) = &self.lists else {
             return std::future::pending().await;
         };
-        let mut polls = 0_u32;
-        let per_repeat = REPEAT_INTERVAL.as_secs() / POLL_INTERVAL.as_secs();
+        let mut poll_at = Instant::now();
+        let mut repeat_at = poll_at + REPEAT_INTERVAL;
         loop {
-            // A store that is out of reach is reported elsewhere, and asked again.
-            if let Err(error) = self.refresh().await
-                && error.is_forbidden()
-            {
-                sleep(FORBIDDEN_INTERVAL).await;
+            if poll_at <= Instant::now() {
+                // A store that is out of reach is reported elsewhere, and asked again.
+                if let Err(error) = self.refresh().await
+                    && error.is_forbidden()
+                {
+                    sleep(FORBIDDEN_INTERVAL).await;
+                }
+                poll_at = Instant::now() + POLL_INTERVAL;
             }
-            if u64::from(polls) % per_repeat == per_repeat - 1 {
+            if repeat_at <= Instant::now() {
                 let own = self.known.list(self.clock.now());
                 let _ = self.add_begun(&**lists, &own).await;
                 self.drop_ended().await;
+                repeat_at = Instant::now() + REPEAT_INTERVAL;
             }
-            polls = polls.wrapping_add(1);
+            // Bans that begin meanwhile are told together.
             let told = self.tell(&**lists).await;
             tokio::select! {
-                () = sleep(POLL_INTERVAL) => {}
+                () = sleep_until(poll_at) => {}
                 () = self.known.changed(), if told.is_ok() => {}
             }
         }
@@ -411,23 +443,98 @@ mod tests {
     use super::*;
     use crate::time::ManualClock;
 
-    #[tokio::test]
-    async fn a_ban_that_is_set_while_ended_ones_are_dropped_is_not_lost() {
-        let store = Arc::new(Lists::default());
+    fn bans_on(store: &Arc<Lists>) -> SharedBans {
         let clock = Arc::new(ManualClock::at(moment(1000)));
-        let bans = SharedBans::new(KnownBans::default(), clock, Some(store.clone()));
-        let banned = Banned::Subject("203.0.113.9".to_owned());
-        let standing = StandingBan {
+        SharedBans::new(
+            KnownBans::default(),
+            clock,
+            Some(Arc::<Lists>::clone(store)),
+        )
+    }
+
+    fn standing(of: &str) -> StandingBan {
+        StandingBan {
             ban: "Abuse".to_owned(),
-            of: "203.0.113.9".to_owned(),
+            of: of.to_owned(),
             is_network: false,
             since: 1000,
             until: None,
             by: "alice".to_owned(),
             comment: None,
+        }
+    }
+
+    async fn set(bans: &SharedBans, of: &str) -> Result<bool, StandingBanError> {
+        let banned = Banned::Subject(of.to_owned());
+        bans.change("Abuse", &banned, Some(standing(of))).await
+    }
+
+    /// Each ban counted as one of the sixty polls after which all were written again.
+    #[tokio::test(start_paused = true)]
+    async fn a_ban_that_begins_does_not_have_those_before_it_told_again() {
+        let store = Arc::new(Lists::default());
+        let bans = bans_on(&store);
+        let told = async || store.entries(BEGUN, 0, 0, usize::MAX).await.unwrap().len();
+        let begin = |number: usize| {
+            bans.known().begun(BegunBan {
+                ban: "Abuse".into(),
+                subject: number.to_string(),
+                since: moment(1000),
+                until: moment(4_000_000),
+                cause: BanCause::Operator {
+                    name: "alice".into(),
+                    comment: None,
+                },
+            });
         };
+        let beginning = async {
+            for number in 0..300 {
+                begin(number);
+                sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(told().await, 300);
+            sleep(REPEAT_INTERVAL).await;
+            // Once, in case the store has lost them.
+            assert_eq!(told().await, 600);
+        };
+        tokio::select! {
+            never = bans.follow() => match never {},
+            () = beginning => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn there_are_no_more_standing_bans_than_each_gateway_can_know() {
+        let store = Arc::new(Lists::default());
+        for bans in [
+            bans_on(&store),
+            SharedBans::new(
+                KnownBans::default(),
+                Arc::new(ManualClock::at(moment(1000))),
+                None,
+            ),
+        ] {
+            for number in 0..MAX_STANDING {
+                set(&bans, &number.to_string()).await.unwrap();
+            }
+            let refused = set(&bans, "one more").await;
+            assert!(
+                matches!(refused, Err(StandingBanError::Full)),
+                "{refused:?}"
+            );
+            assert!(set(&bans, "7").await.unwrap(), "replaced");
+            let seven = Banned::Subject("7".to_owned());
+            assert!(bans.change("Abuse", &seven, None).await.unwrap());
+            assert!(!set(&bans, "one more").await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_ban_that_is_set_while_ended_ones_are_dropped_is_not_lost() {
+        let store = Arc::new(Lists::default());
+        let bans = bans_on(&store);
         *store.change_waits.lock() = true;
-        let mut change = pin!(bans.change("Abuse", &banned, Some(standing.clone())));
+        let mut change = pin!(set(&bans, "203.0.113.9"));
         assert!(change.as_mut().now_or_never().is_none());
         let mut drop_ended = pin!(bans.drop_ended());
         assert!(
@@ -437,6 +544,6 @@ mod tests {
         store.go_on.notify_one();
         change.await.unwrap();
         drop_ended.await;
-        assert_eq!(bans.standing(), [standing]);
+        assert_eq!(bans.standing(), [standing("203.0.113.9")]);
     }
 }

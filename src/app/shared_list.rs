@@ -78,16 +78,21 @@ impl SharedList {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         // Without an answer it may have been made or not.
-        self.version = None;
+        let known = self.version.take();
         let (added, removed) = (add.clone(), remove.clone());
-        let count = self.lists.change(self.name, add, remove, now).await?;
+        let changed = self.lists.change(self.name, add, remove, now).await?;
+        // Unless another gateway has changed the list as well, all of it is known.
+        self.version = known.map(|known| match known == changed.before {
+            true => changed.after,
+            false => known,
+        });
         self.entries.retain(|entry| {
             let is_replaced = added.iter().any(|added| added.text == entry.text);
             lasts(entry, now) && !is_replaced && !removed.contains(&entry.text)
         });
         self.entries.extend(added);
         self.entries.sort_unstable();
-        Ok(count)
+        Ok(changed.removed)
     }
 
     /// All entries, and a version of which they are. Between two commands another gateway may change
@@ -141,7 +146,7 @@ pub(super) mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::store::StoreFuture;
+    use crate::store::{ChangedList, StoreFuture};
 
     const NOW: Timestamp = Timestamp::from_nanos(5_000_000);
 
@@ -158,6 +163,8 @@ pub(super) mod tests {
         version: Mutex<u64>,
         entries: Mutex<Vec<SharedEntry>>,
         is_disturbed: Mutex<bool>,
+        /// How often entries were read.
+        reads: Mutex<usize>,
         /// Why it refuses changes, if it does.
         pub(in crate::app) change_fails: Mutex<Option<fn() -> StoreError>>,
         /// Whether the answer to a change comes only when it is told to go on.
@@ -177,25 +184,31 @@ pub(super) mod tests {
             add: Vec<SharedEntry>,
             remove: Vec<String>,
             now: Timestamp,
-        ) -> StoreFuture<u64> {
+        ) -> StoreFuture<ChangedList> {
             if let Some(why) = *self.change_fails.lock() {
                 return StoreFuture::failed(why());
             }
-            *self.version.lock() += 1;
+            let mut version = self.version.lock();
+            let before = *version;
+            *version += 1;
             let mut entries = self.entries.lock();
-            let before = entries.len();
+            let count = entries.len();
             entries.retain(|entry| lasts(entry, now) && !remove.contains(&entry.text));
-            let removed = before - entries.len();
+            let changed = ChangedList {
+                removed: (count - entries.len()) as u64,
+                before,
+                after: *version,
+            };
             entries.extend(add);
             entries.sort_unstable();
             if *self.change_waits.lock() {
                 let go_on = Arc::clone(&self.go_on);
                 return StoreFuture::waiting(async move {
                     go_on.notified().await;
-                    Ok(removed as u64)
+                    Ok(changed)
                 });
             }
-            StoreFuture::ready(removed as u64)
+            StoreFuture::ready(changed)
         }
 
         fn version(&self, _: &str) -> StoreFuture<u64> {
@@ -209,6 +222,7 @@ pub(super) mod tests {
             skip: usize,
             count: usize,
         ) -> StoreFuture<Vec<SharedEntry>> {
+            *self.reads.lock() += 1;
             let found = {
                 let entries = self.entries.lock();
                 let lasting = entries.iter().filter(|entry| entry.until >= from);
@@ -251,8 +265,29 @@ pub(super) mod tests {
         assert_eq!(list.look(later).await.unwrap(), ListChange::Nothing);
         // What others remove is not given back, as the list is still there.
         let removed = lists.change("", Vec::new(), vec!["7".to_owned()], later);
-        assert_eq!(removed.await.unwrap(), 1);
+        assert_eq!(removed.await.unwrap().removed, 1);
         assert_eq!(list.look(later).await.unwrap(), ListChange::Changed);
         assert!(list.entries().is_empty() && lists.entries.lock().is_empty());
+    }
+
+    /// Each override that was set cost what all of them cost.
+    #[tokio::test]
+    async fn what_this_process_has_changed_is_not_read_again_unless_another_changed_it_too() {
+        let lists = Arc::new(Lists::default());
+        let mut list = SharedList::new(Arc::<Lists>::clone(&lists), "");
+        list.look(NOW).await.unwrap();
+        let reads = *lists.reads.lock();
+        for number in 0..3 {
+            let add = vec![entry(number)];
+            list.change(add, Vec::new(), NOW).await.unwrap();
+            assert_eq!(list.look(NOW).await.unwrap(), ListChange::Nothing);
+        }
+        assert_eq!(*lists.reads.lock(), reads);
+        let other = lists.change("", vec![entry(3)], Vec::new(), NOW);
+        other.await.unwrap();
+        list.change(vec![entry(4)], Vec::new(), NOW).await.unwrap();
+        assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
+        let expected: Vec<SharedEntry> = (0..5).map(entry).collect();
+        assert_eq!(list.entries(), expected);
     }
 }

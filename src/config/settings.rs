@@ -12,6 +12,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
+use super::limits::KnownOverrides;
 use super::values::HumanDuration;
 use crate::limit::{Algorithm, Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
@@ -74,6 +75,7 @@ pub struct Settings {
     pub parameters: Vec<Parameters>,
     /// What overrides by the admin API go by, for each limit.
     pub(super) override_rules: HashMap<String, OverrideRules>,
+    pub(super) known_overrides: KnownOverrides,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
     /// The files of the configuration in YAML, as they are written: their names and texts.

@@ -195,13 +195,17 @@ fn timestamp(moment: jiff::Timestamp) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// In UTC, to the second.
+/// In UTC, to the second, or to the millisecond where a precision is asked for.
 impl fmt::Display for Until {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos().into();
         let moment = jiff::Timestamp::from_nanosecond(nanos).map_err(|_| fmt::Error)?;
+        let smallest = match f.precision() {
+            None => Unit::Second,
+            Some(_) => Unit::Millisecond,
+        };
         let round = TimestampRound::new()
-            .smallest(Unit::Second)
+            .smallest(smallest)
             .mode(RoundMode::Ceil);
         write!(f, "{}", moment.round(round).map_err(|_| fmt::Error)?)
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
-use crate::limit::{Algorithm, BucketKey, Quota, sub_window_end, window_end};
+use crate::limit::{Algorithm, BucketClass, BucketKey, Quota, sub_window_end, window_end};
 use crate::time::{Nanos, Timestamp};
 
 /// The transactions of one request. They take from all their buckets or from none.
@@ -120,6 +120,13 @@ impl Transaction {
     /// Whether the cost was taken, by the decision about it as one of a batch that was allowed.
     pub fn has_taken(&self, decision: &Decision) -> bool {
         self.mode.spends() && decision.fits()
+    }
+
+    /// Whether it cuts a debt that its quota cannot have caused. Who only reads changes nothing,
+    /// except for the check of a ban: nothing else touches the bucket of a ban that holds.
+    pub fn cuts_leftovers(&self) -> bool {
+        let checks_ban = || self.key.class() == BucketClass::Ban;
+        self.mode.spends() || self.mode == Mode::CheckOnly && checks_ban()
     }
 
     fn retry_in(&self, debt: Nanos) -> Nanos {

@@ -122,14 +122,14 @@ pub trait KeyScan: Send + Sync + 'static {
 /// A store that keeps lists of texts beside the buckets, for all gateways to see.
 pub trait SharedLists: Send + Sync + 'static {
     /// Removes texts from a list, and entries that have ended by `now`, and adds others: all at once.
-    /// An entry whose text is there already gets the new end. Tells how many were removed.
+    /// An entry whose text is there already gets the new end.
     fn change(
         &self,
         list: &str,
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<u64>;
+    ) -> StoreFuture<ChangedList>;
 
     /// A number that each change replaces by another; 0 if there is no list.
     fn version(&self, list: &str) -> StoreFuture<u64>;
@@ -142,6 +142,17 @@ pub trait SharedLists: Send + Sync + 'static {
         skip: usize,
         count: usize,
     ) -> StoreFuture<Vec<SharedEntry>>;
+}
+
+/// What came of a change of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangedList {
+    /// How many entries were removed.
+    pub removed: u64,
+    /// The version that was changed.
+    pub before: u64,
+    /// The version since.
+    pub after: u64,
 }
 
 /// An entry of a list. They are ordered by their ends, and then by their texts.

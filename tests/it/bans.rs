@@ -387,6 +387,36 @@ fn a_ban_outlasts_a_reload() {
     });
 }
 
+fn is_shortened_by_a_reload(setup: Setup) {
+    let gateway = setup.start();
+    step_into_the_trap(&gateway);
+    let retry_after = |response: &Response| response.field("retry-after").unwrap().parse::<u64>();
+    let before = retry_after(&gateway.send(&get("/"))).unwrap();
+    assert!(before > 3000, "{before}");
+    let yaml = gateway.read("gateway.yaml");
+    gateway.write("gateway.yaml", &yaml.replace("for: 1h, on", "for: 2s, on"));
+    gateway.reload();
+    eventually("the end of the ban", || {
+        let response = gateway.send(&get("/"));
+        if response.status == 429 {
+            let left = retry_after(&response).unwrap();
+            // Each worker follows the reload by itself.
+            assert!(left <= 2 || left > 3000, "{left}");
+        }
+        (response.status == 200).then_some(())
+    });
+}
+
+/// It held for the whole hour, and every answer said `Retry-After: 122`.
+#[test]
+fn a_ban_that_is_shortened_by_a_reload_ends_when_the_longest_ban_would() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let trapped = || setup(&upstream, &trap("reject"));
+    is_shortened_by_a_reload(trapped());
+    is_shortened_by_a_reload(trapped().key(&redis::store(&redis.url())));
+}
+
 const ABUSER: &str = "/v1/bans/abusers/203.0.113.9";
 
 /// The request as this machine's own tools send it, and what it shows.

@@ -170,10 +170,13 @@ impl<'s> BanTarget<'s> {
     }
 
     async fn lift(&self, by: BanStores<'_>, operator: &Operator) -> Result<(), ApiError> {
-        self.set_standing(by, None).await?;
+        let was_standing = self.set_standing(by, None).await?;
         if let Some(subject) = self.subject() {
-            let keys = self.ban.keys(&subject);
-            by.stores.change.reset(keys).await?;
+            let lifted = by.stores.change.reset(self.ban.keys(&subject)).await;
+            lifted.map_err(|cause| match was_standing {
+                true => ApiError::Partly(cause),
+                false => ApiError::Store(cause),
+            })?;
         }
         BanLifted {
             ban: self.ban.name(),
@@ -192,10 +195,12 @@ impl<'s> BanTarget<'s> {
     ) -> Result<(), ApiError> {
         let longest = self.ban.schedule().longest();
         let fits = term.length.filter(|length| *length <= longest);
+        let mut lifted = Ok(false);
         match self.subject().zip(fits) {
             Some((subject, length)) => {
                 self.begin(by, &subject, length, term, operator).await?;
-                self.set_standing(by, None).await?;
+                // Until it is lifted, both hold.
+                lifted = self.set_standing(by, None).await;
             }
             None => {
                 let end = |length: Duration| millis(by.now + Nanos::from(length));
@@ -218,7 +223,7 @@ impl<'s> BanTarget<'s> {
             by: operator.name(),
         }
         .emit();
-        Ok(())
+        lifted.map(drop).map_err(ApiError::after_a_part)
     }
 
     /// Bans a subject by its bucket.
@@ -230,13 +235,12 @@ impl<'s> BanTarget<'s> {
         term: &Term,
         operator: &Operator,
     ) -> Result<(), ApiError> {
-        let (change, now) = (&by.stores.change, by.now);
-        change.reset(smallvec![self.ban.ban_key(subject)]).await?;
-        let begin = self.ban.begin(subject, length);
-        change.decide(smallvec![begin], now).await?;
-        // So that this process knows of the ban at once, as if it had begun it itself.
+        let now = by.now;
+        bring_to(self.ban, subject, length, by.stores, now).await?;
+        // So that this process knows of the ban at once, as if it had begun it itself. Without an
+        // answer it learns of it with the subject's next request.
         let check = self.ban.check(subject);
-        change.decide(smallvec![check], now).await?;
+        let _ = by.stores.change.decide(smallvec![check], now).await;
         by.shared.known().begun(BegunBan {
             ban: self.ban.name().clone(),
             subject: subject.as_str().to_owned(),
@@ -254,10 +258,9 @@ impl<'s> BanTarget<'s> {
         &self,
         by: BanStores<'_>,
         set: Option<StandingBan>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<bool, ApiError> {
         let name = self.ban.name();
-        by.shared.change(name, &self.banned, set).await?;
-        Ok(())
+        Ok(by.shared.change(name, &self.banned, set).await?)
     }
 
     /// The subject's key, unless it is a network.
@@ -349,6 +352,30 @@ impl<'s> BanTarget<'s> {
             true => of.to_owned(),
             false => self.ban.id_of(of),
         }
+    }
+}
+
+/// Makes a subject's ban this long from now on. One call changes it, so that it is what it was, or
+/// what it is to be, whatever becomes of the store.
+async fn bring_to(
+    ban: &Ban,
+    subject: &BucketKey,
+    length: Duration,
+    stores: &AdminStores,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let outcome = stores
+        .read
+        .decide(smallvec![ban.left(subject)], now)
+        .await?;
+    let left = outcome.decisions.first().copied().flatten();
+    let left = Duration::from(left.ok_or(StoreError::OutOfReach)?.reset_in);
+    if length >= left {
+        let begin = ban.begin(subject, length - left);
+        stores.change.decide(smallvec![begin], now).await.map(drop)
+    } else {
+        let shortening = ban.shortening(subject, left - length);
+        stores.change.refund(smallvec![shortening], now).await
     }
 }
 
@@ -575,4 +602,96 @@ fn seconds(span: Nanos) -> f64 {
 /// The same; none of what does not end.
 fn finite_seconds(span: Nanos) -> Option<f64> {
     (span != Nanos::NEVER).then(|| seconds(span))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::limit::{BucketKeys, Quota};
+    use crate::rules::{BanSchedule, HashKey, KeySource};
+    use crate::store::{Memory, MemorySettings, Store, StoreFuture};
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A store that is out of reach after so many calls.
+    struct Failing {
+        store: Arc<Memory>,
+        calls_left: AtomicUsize,
+    }
+
+    impl Failing {
+        fn call<T>(&self, call: impl FnOnce(&Memory) -> StoreFuture<T>) -> StoreFuture<T> {
+            let one_less = |left: usize| left.checked_sub(1);
+            let (relaxed, left) = (Ordering::Relaxed, &self.calls_left);
+            match left.fetch_update(relaxed, relaxed, one_less) {
+                Ok(_) => call(&self.store),
+                Err(_) => StoreFuture::failed(StoreError::OutOfReach),
+            }
+        }
+    }
+
+    impl Store for Failing {
+        fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+            self.call(|store| store.decide(batch, now))
+        }
+
+        fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+            self.call(|store| store.refund(batch, now))
+        }
+
+        fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
+            self.call(|store| store.reset(keys))
+        }
+    }
+
+    fn ban() -> Ban {
+        let per = vec![KeySource::parse("address", 64).unwrap()];
+        let strikes = Quota::new(1, 1, HOUR).unwrap();
+        let schedule = BanSchedule::new(HOUR, NonZeroU32::MIN, HOUR, HOUR).unwrap();
+        Ban::new("B", per, HashKey::random(), strikes, schedule).unwrap()
+    }
+
+    /// What is left of a ban that was `before`, when it is set to `length` and the store fails after
+    /// so many calls; and whether it did.
+    async fn left_after(before: Duration, length: Duration, calls: usize) -> (Duration, bool) {
+        let (ban, subject) = (ban(), BucketKey::from("203.0.113.9"));
+        let memory = Arc::new(Memory::new(MemorySettings::default()));
+        let held = Transaction {
+            quota: ban.left(&subject).quota,
+            ..ban.shortening(&subject, before)
+        };
+        memory.decide(smallvec![held], NOW).await.unwrap();
+        let failing = Arc::new(Failing {
+            store: Arc::clone(&memory),
+            calls_left: calls.into(),
+        });
+        let stores = AdminStores {
+            read: failing.clone(),
+            change: failing,
+            leases: Arc::new(memory.leases().clone()),
+            scan: None,
+        };
+        let set = bring_to(&ban, &subject, length, &stores, NOW).await;
+        let left = memory.decide(smallvec![ban.left(&subject)], NOW).await;
+        let left = left.unwrap().decisions[0].unwrap().reset_in;
+        (left.into(), set.is_err())
+    }
+
+    #[tokio::test]
+    async fn a_ban_that_is_set_while_the_store_fails_is_the_old_one_or_the_new_one_and_never_gone()
+    {
+        for (before, length) in [(HOUR, HOUR / 6), (HOUR / 6, HOUR), (24 * HOUR, HOUR / 6)] {
+            for calls in 0..4 {
+                let (left, failed) = left_after(before, length, calls).await;
+                let expected = if failed { before } else { length };
+                assert_eq!(left, expected, "{before:?} {length:?} {calls}");
+                assert_eq!(failed, calls < 2);
+            }
+        }
+    }
 }

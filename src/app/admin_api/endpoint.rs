@@ -1,8 +1,13 @@
 //! The paths of the admin API, and what may be done with each.
 
+use std::borrow::Cow;
+use std::str::Utf8Error;
+
 use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
+
+use super::error::ApiError;
 
 /// What a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +102,16 @@ pub(super) struct Target {
 
 impl Target {
     /// What a path names.
-    pub(super) fn find(path: &str) -> Option<Self> {
-        PATHS.iter().find_map(|entry| {
-            Some(Self {
-                endpoint: entry.endpoint,
-                methods: entry.methods,
-                parameters: parameters(entry.template, path)?,
-            })
+    pub(super) fn find(path: &str) -> Result<Self, ApiError> {
+        let found = PATHS.iter().find_map(|entry| {
+            let parameters = parameters(entry.template, path)?;
+            Some((entry, parameters))
+        });
+        let (entry, parameters) = found.ok_or(ApiError::NoSuchPath)?;
+        Ok(Self {
+            endpoint: entry.endpoint,
+            methods: entry.methods,
+            parameters: parameters.map_err(|_| ApiError::NotUtf8)?,
         })
     }
 
@@ -125,17 +133,16 @@ impl Target {
     }
 }
 
-/// The values of the parameters of a template, percent-decoded; none if the path does not fit it, or
-/// a value is not UTF-8.
-fn parameters(template: &str, path: &str) -> Option<Vec<String>> {
+/// The values of the parameters of a template, percent-decoded; none if the path does not fit it.
+fn parameters(template: &str, path: &str) -> Option<Result<Vec<String>, Utf8Error>> {
     let (mut expected, mut given) = (template.split('/'), path.split('/'));
     let mut values = Vec::new();
     loop {
         match (expected.next(), given.next()) {
-            (None, None) => return Some(values),
+            (None, None) => return Some(values.into_iter().collect()),
             (Some(expected), Some(given)) if expected.starts_with('{') => {
-                let value = percent_decode_str(given).decode_utf8().ok()?;
-                values.push(value.into_owned());
+                let value = percent_decode_str(given).decode_utf8();
+                values.push(value.map(Cow::into_owned));
             }
             (Some(expected), Some(given)) if expected == given => {}
             _ => return None,
@@ -148,7 +155,7 @@ mod tests {
     use super::*;
 
     fn found(path: &str) -> Option<(Endpoint, Vec<String>)> {
-        let target = Target::find(path)?;
+        let target = Target::find(path).ok()?;
         Some((target.endpoint, target.parameters))
     }
 
@@ -181,11 +188,20 @@ mod tests {
             "/v1/buckets",
             "/v1/buckets/L/a/b",
             "/v1/buckets/L/a/refund/b",
-            "/v1/buckets/L/%FF",
             "/v1/other/L/a",
+            "/v1/other/L/%FF",
             "/v1/top/",
         ] {
-            assert_eq!(found(path), None, "{path}");
+            let refused = Target::find(path);
+            assert!(matches!(refused, Err(ApiError::NoSuchPath)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_that_is_not_utf8_is_a_bad_request_and_not_an_unknown_path() {
+        for path in ["/v1/buckets/L/%FF", "/v1/overrides/%c3/a"] {
+            let refused = Target::find(path);
+            assert!(matches!(refused, Err(ApiError::NotUtf8)), "{path}");
         }
     }
 

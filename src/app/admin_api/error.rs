@@ -9,6 +9,7 @@ use http_body_util::Full;
 
 use super::endpoint::PATHS;
 use crate::app::overrides::OverrideError;
+use crate::app::shared_bans::StandingBanError;
 use crate::problem::Problem;
 use crate::rules::{BannedError, IdError};
 use crate::store::StoreError;
@@ -22,6 +23,8 @@ pub(super) enum ApiError {
     Forbidden(String),
     /// There is nothing at its path.
     NoSuchPath,
+    /// Its path is not UTF-8.
+    NotUtf8,
     /// Its method is not allowed; these are.
     Method(&'static str),
     /// No route uses such a limit; a similar name may be meant.
@@ -46,8 +49,12 @@ pub(super) enum ApiError {
     TooManyWatchers(usize),
     /// An override is not changed.
     Override(OverrideError),
+    /// There are too many standing bans.
+    StandingBan(StandingBanError),
     /// The store gave no answer.
     Store(StoreError),
+    /// The store gave no answer when a part was done.
+    Partly(StoreError),
     /// The store cannot be connected to.
     System(io::Error),
 }
@@ -70,6 +77,15 @@ impl From<BannedError> for ApiError {
     }
 }
 
+impl From<StandingBanError> for ApiError {
+    fn from(cause: StandingBanError) -> Self {
+        match cause {
+            StandingBanError::Store(cause) => Self::Store(cause),
+            cause => Self::StandingBan(cause),
+        }
+    }
+}
+
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
@@ -81,6 +97,14 @@ impl ApiError {
     pub(super) fn parameter(pair: &str, known: &'static str) -> Self {
         let pair = pair.to_owned();
         Self::Parameter { pair, known }
+    }
+
+    /// The same error, when a part of what was asked is done already.
+    pub(super) fn after_a_part(self) -> Self {
+        match self {
+            Self::Store(cause) => Self::Partly(cause),
+            error => error,
+        }
     }
 
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
@@ -106,8 +130,11 @@ impl ApiError {
             | Self::Banned(_)
             | Self::Body { .. }
             | Self::Query { .. }
-            | Self::Parameter { .. } => StatusCode::BAD_REQUEST,
-            Self::InFlight(_) | Self::Override(OverrideError::Full) => StatusCode::CONFLICT,
+            | Self::Parameter { .. }
+            | Self::NotUtf8 => StatusCode::BAD_REQUEST,
+            Self::InFlight(_) | Self::StandingBan(_) | Self::Override(OverrideError::Full) => {
+                StatusCode::CONFLICT
+            }
             Self::Override(OverrideError::Refused(_) | OverrideError::TooLong(_)) => {
                 StatusCode::BAD_REQUEST
             }
@@ -115,7 +142,7 @@ impl ApiError {
             Self::Override(OverrideError::Storage(error)) if error.is_of_file() => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
-            Self::Override(_) | Self::Store(_) | Self::TooManyWatchers(_) => {
+            Self::Override(_) | Self::Store(_) | Self::Partly(_) | Self::TooManyWatchers(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -128,8 +155,11 @@ impl ApiError {
             Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
                 let paths = PATHS.map(|path| path.template).join(", ");
-                format!("There are {paths} here, in UTF-8; a `/` in a parameter is written %2F.")
+                format!("There are {paths} here; a `/` in a parameter is written %2F.")
             }
+            Self::NotUtf8 => "The path is not UTF-8; write names and ids in UTF-8, and a byte \
+                              beyond ASCII as %XX."
+                .to_owned(),
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
             Self::NoSuchLimit { name, help } => {
                 let help = help.as_deref().unwrap_or("there are none");
@@ -161,6 +191,10 @@ impl ApiError {
                 format!("{error}; look whether the override is there")
             }
             Self::Override(cause) => cause.to_string(),
+            Self::StandingBan(cause) => cause.to_string(),
+            Self::Partly(cause) => {
+                format!("{cause}; a part of this was done before, so ask for it again")
+            }
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }
@@ -173,9 +207,10 @@ impl ApiError {
         match self {
             Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
             Self::Method(allowed) => Some((ALLOW, allowed)),
-            Self::Store(_) | Self::TooManyWatchers(_) | Self::Override(OverrideError::Late) => {
-                Some((RETRY_AFTER, "1"))
-            }
+            Self::Store(_)
+            | Self::Partly(_)
+            | Self::TooManyWatchers(_)
+            | Self::Override(OverrideError::Late) => Some((RETRY_AFTER, "1")),
             Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {
                 Some((RETRY_AFTER, "1"))
             }

@@ -146,7 +146,7 @@ impl Api {
             .map(|connection| connection.peer.ip());
         let (tokens, has_dashboard) = (&settings.admin_tokens, settings.admin_dashboard);
         let operator = authorization::check(tokens, has_dashboard, peer, &head)?;
-        let target = Target::find(head.uri.path()).ok_or(ApiError::NoSuchPath)?;
+        let target = Target::find(head.uri.path())?;
         target.check(&head.method).map_err(ApiError::Method)?;
         if target.endpoint == Endpoint::Events {
             return Ok(with_type("text/event-stream", self.events.stream(&head)?));
@@ -216,7 +216,7 @@ impl Api {
             }
             Endpoint::Overrides => {
                 let asked = OverridesRequest::parse(&head, target)?;
-                let changed = asked.change(settings, body, operator, &self.override_changes);
+                let changed = asked.change(settings, body, operator, &self.override_changes, now);
                 let warnings = changed.await?;
                 // What was changed is in force by now.
                 let snapshot = Arc::clone(&self.snapshots.borrow());

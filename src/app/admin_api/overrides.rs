@@ -17,7 +17,7 @@ use crate::config::{ApiOverride, HumanDuration, Settings, Until};
 use crate::rules::{Limit, Override, OverrideOrigin};
 use crate::server::RequestBody;
 use crate::telemetry::{OverrideDeleted, OverrideSet};
-use crate::time::{Clock, SystemClock, Timestamp};
+use crate::time::Timestamp;
 
 /// An example of the body that sets an override.
 const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
@@ -98,6 +98,7 @@ impl OverridesRequest {
         body: RequestBody,
         operator: &Operator,
         changes: &OverrideChanges,
+        now: Timestamp,
     ) -> Result<Vec<String>, ApiError> {
         let (Some(limit), Some(id)) = (&self.limit, &self.id) else {
             return Ok(Vec::new());
@@ -107,7 +108,6 @@ impl OverridesRequest {
         match self.method {
             Method::PUT => {
                 limit_named(settings, limit)?;
-                let now = SystemClock.now();
                 let wanted = KeptOverride {
                     written: ApiOverride {
                         limit: limit.clone(),
@@ -225,7 +225,7 @@ fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiErro
     if length < Duration::from_secs(1) {
         return Err(refused("for: the duration must be at least 1s".to_owned()));
     }
-    let until = Until(now + length.into()).to_string();
+    let until = format!("{:.3}", Until(now + length.into()));
     members.insert("until".to_owned(), until.into());
     Ok(members)
 }
@@ -246,7 +246,8 @@ impl<'s> Listed<'s> {
         let has_ended = || kept.until().is_some_and(|until| until <= now);
         let mut members = kept.written.parameters.clone();
         if let Some(until) = kept.until() {
-            members.insert("until".to_owned(), Until(until).to_string().into());
+            let until = format!("{:.3}", Until(until));
+            members.insert("until".to_owned(), until.into());
         }
         members.insert("set_by".to_owned(), kept.set_by.clone().into());
         members.insert("set_at".to_owned(), kept.set_at.clone().into());
@@ -345,7 +346,7 @@ mod tests {
             .body(())
             .unwrap();
         let head = request.into_parts().0;
-        let target = Target::find(head.uri.path()).ok_or(404_u16)?;
+        let target = Target::find(head.uri.path()).map_err(|_| 404_u16)?;
         target.check(&head.method).map_err(|_| 405_u16)?;
         let parsed = OverridesRequest::parse(&head, &target);
         parsed.map_err(|error| error.into_response().status().as_u16())

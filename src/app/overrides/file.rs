@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::KeptOverride;
 use crate::app::shared_list::millis;
-use crate::store::{SharedEntry, SharedLists, StoreError, StoreFuture};
+use crate::store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
 /// What the file says of itself to whoever opens it.
@@ -74,7 +74,7 @@ impl SharedLists for OverridesFile {
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<u64> {
+    ) -> StoreFuture<ChangedList> {
         self.blocking(move |path| change(path, add, &remove, now))
     }
 
@@ -161,7 +161,7 @@ fn change(
     add: Vec<SharedEntry>,
     remove: &[String],
     now: Timestamp,
-) -> Result<u64, FileError> {
+) -> Result<ChangedList, FileError> {
     let at = |error| failed(path, error);
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -169,16 +169,21 @@ fn change(
     };
     let folder = File::open(folder).map_err(at)?;
     folder.lock().map_err(at)?;
+    let before = version(path)?;
     let mut entries = read(path)?;
-    let before = entries.len();
+    let count = entries.len();
     entries.retain(|entry| entry.until >= millis(now) && !remove.contains(&entry.text));
-    let removed = before - entries.len();
+    let removed = (count - entries.len()) as u64;
     entries.retain(|entry| add.iter().all(|added| added.text != entry.text));
     entries.extend(add);
     replace(path, &entries).map_err(at)?;
     // The name is on disk, too, only once its folder is.
     folder.sync_all().map_err(at)?;
-    Ok(removed as u64)
+    Ok(ChangedList {
+        removed,
+        before,
+        after: version(path)?,
+    })
 }
 
 /// Writes another file and gives it the name, so that there is a whole one at any time.
@@ -231,11 +236,13 @@ mod tests {
         assert!(all(&file).await.is_empty());
         let mut versions = vec![0];
         let mut changed = async |add: Vec<SharedEntry>, remove: Vec<String>| {
-            let removed = file.change("", add, remove, NOW).await.unwrap();
+            let changed = file.change("", add, remove, NOW).await.unwrap();
             let version = file.version("").await.unwrap();
+            assert_eq!(Some(&changed.before), versions.last());
+            assert_eq!(changed.after, version);
             assert!(!versions.contains(&version));
             versions.push(version);
-            removed
+            changed.removed
         };
         let (a, b) = (kept("a"), kept("b"));
         assert_eq!(changed(vec![a.clone()], vec![]).await, 0);

@@ -273,7 +273,8 @@ fn parsed(entries: &[SharedEntry]) -> (Vec<KeptOverride>, Vec<&str>) {
 
 /// The overrides of a list that have ended, and their texts.
 fn ended(entries: &[SharedEntry], now: Timestamp) -> Vec<(String, ApiOverride)> {
-    let ended = entries.iter().filter_map(|entry| {
+    let over = entries.iter().filter(|entry| entry.until <= millis(now));
+    let ended = over.filter_map(|entry| {
         let kept = KeptOverride::parse(&entry.text)?;
         let has_ended = kept.has_ended(now);
         has_ended.then(|| (entry.text.clone(), kept.written))
@@ -314,6 +315,8 @@ pub(super) struct OverrideKeeper {
     changes: mpsc::Receiver<Change>,
     /// Why the storage cannot be read, as it was logged.
     trouble: Option<String>,
+    /// The overrides, as they were put in force.
+    known: Vec<KeptOverride>,
     /// The texts that are not overrides, as they were logged.
     strange: BTreeSet<String>,
     pause: Duration,
@@ -337,6 +340,7 @@ impl OverrideKeeper {
             clock,
             changes,
             trouble: None,
+            known: Vec::new(),
             strange: BTreeSet::new(),
             pause: POLL_INTERVAL,
         };
@@ -350,8 +354,8 @@ impl OverrideKeeper {
         {
             self.cannot_read(&error.into());
         }
-        self.warn_of_strange_texts();
-        self.known()
+        self.learn();
+        self.known.clone()
     }
 
     /// Makes changes, and follows those of others.
@@ -425,7 +429,7 @@ impl OverrideKeeper {
         }
         let ApiOverride { limit, id, .. } = &wanted.written;
         let mut earlier = self.texts_of(limit, id);
-        if earlier.is_empty() && self.known().len() >= MOST {
+        if earlier.is_empty() && self.known.len() >= MOST {
             return Err(OverrideError::Full);
         }
         earlier.retain(|text| *text != entry.text);
@@ -440,9 +444,8 @@ impl OverrideKeeper {
         target: &impl OverrideTarget,
     ) -> Result<Vec<String>, OverrideError> {
         let ApiOverride { limit, id, .. } = &wanted.written;
-        let (mut others, _) = parsed(self.entries());
-        others.retain(|kept| !kept.is_of(limit, id));
-        let mut all: Vec<ApiOverride> = others.into_iter().map(|kept| kept.written).collect();
+        let others = self.known.iter().filter(|kept| !kept.is_of(limit, id));
+        let mut all: Vec<ApiOverride> = others.map(|kept| kept.written.clone()).collect();
         all.push(wanted.written.clone());
         let last = target.check_overrides(&all).pop();
         let warnings = last.unwrap_or(Ok(Vec::new()));
@@ -461,8 +464,8 @@ impl OverrideKeeper {
         target: &impl OverrideTarget,
     ) -> Result<KeptOverride, OverrideError> {
         self.look(target).await?;
-        let known = self.known();
-        let kept = known.into_iter().find(|kept| kept.is_of(limit, id));
+        let kept = self.known.iter().find(|kept| kept.is_of(limit, id));
+        let kept = kept.cloned();
         let kept = kept.ok_or_else(|| OverrideError::Unknown(limit.to_owned(), id.to_owned()))?;
         let texts = self.texts_of(limit, id);
         self.change(Vec::new(), texts, target).await?;
@@ -494,19 +497,15 @@ impl OverrideKeeper {
         same.map(|entry| entry.text.clone()).collect()
     }
 
-    /// The overrides, as they are known here.
-    fn known(&self) -> Vec<KeptOverride> {
-        parsed(self.entries()).0
-    }
-
     fn put_in_force(&mut self, target: &impl OverrideTarget) {
-        self.warn_of_strange_texts();
-        target.set_overrides(self.known());
+        self.learn();
+        target.set_overrides(self.known.clone());
     }
 
-    /// Of each once, as long as it is there; how many are new.
-    fn warn_of_strange_texts(&mut self) -> usize {
-        let (_, strange) = parsed(self.entries());
+    /// Reads what the list says. Texts that are not overrides are warned of once, as long as they are
+    /// there; how many are new is returned.
+    fn learn(&mut self) -> usize {
+        let (known, strange) = parsed(self.entries());
         let strange: BTreeSet<String> = strange.into_iter().map(str::to_owned).collect();
         let new = strange.difference(&self.strange);
         let warned = new.inspect(|text| {
@@ -516,7 +515,7 @@ impl OverrideKeeper {
             );
         });
         let warned = warned.count();
-        self.strange = strange;
+        (self.known, self.strange) = (known, strange);
         warned
     }
 
@@ -597,6 +596,7 @@ mod tests {
             clock: Arc::new(clock.clone()),
             changes: mpsc::channel(1).1,
             trouble: None,
+            known: Vec::new(),
             strange: BTreeSet::new(),
             pause: POLL_INTERVAL,
         }
@@ -700,7 +700,7 @@ mod tests {
             other.change(vec![entry], Vec::new(), NOW).await.unwrap();
             let list = keeper.list.as_mut().unwrap();
             assert_eq!(list.look(NOW).await.unwrap(), ListChange::Changed);
-            assert_eq!(keeper.warn_of_strange_texts(), warned, "{text}");
+            assert_eq!(keeper.learn(), warned, "{text}");
         }
     }
 

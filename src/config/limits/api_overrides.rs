@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::overrides::{overriding_quota, parameters};
@@ -37,7 +38,13 @@ pub struct ApiOverride {
 /// What is doubtful about an override, or why it cannot be in force; each of it one sentence.
 pub type OverrideCheck = Result<Vec<String>, Vec<String>>;
 
+/// What the settings in force say of each override by the admin API, by what it was set to. Reading
+/// one takes far longer than adding it, and each change adds all of them again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownOverrides(Arc<Mutex<HashMap<String, Result<Fit, Vec<String>>>>>);
+
 /// An override that is fit for its limit.
+#[derive(Clone, Debug)]
 struct Fit {
     parameters: Parameters,
     added: Override,
@@ -56,13 +63,18 @@ impl ApiOverride {
         json!([{ &self.limit: entry }]).to_string()
     }
 
-    fn check(&self, settings: &Settings, now: Timestamp) -> Result<Fit, Vec<String>> {
+    fn check(
+        &self,
+        document: &str,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Result<Fit, Vec<String>> {
         let Some(rules) = settings.override_rules.get(&self.limit) else {
             let name = &self.limit;
             return Err(vec![format!("there is no limit \"{name}\" any more")]);
         };
         let mut diagnostics = Diagnostics::default();
-        let mut document = Document::parse(0, FILE, &self.document(), &mut diagnostics);
+        let mut document = Document::parse(0, FILE, document, &mut diagnostics);
         let read: Lowered<Option<Overrides>> = document.read(&mut diagnostics);
         let mut sources = Sources::default();
         sources.add(document);
@@ -160,14 +172,21 @@ impl Settings {
         let mut settings = self.clone();
         let mut added: HashMap<&str, Vec<(usize, Override)>> = HashMap::new();
         let mut checks = Vec::with_capacity(overrides.len());
+        let mut known = self.known_overrides.0.lock();
+        let mut earlier = std::mem::take(&mut *known);
         for (place, written) in overrides.iter().enumerate() {
-            checks.push(written.check(self, now).map(|fit| {
+            let document = written.document();
+            let check = earlier.remove(&document);
+            let check = check.unwrap_or_else(|| written.check(&document, self, now));
+            known.insert(document, check.clone());
+            checks.push(check.map(|fit| {
                 settings.parameters.push(fit.parameters);
                 let of_limit = added.entry(&written.limit).or_default();
                 of_limit.push((place, fit.added));
                 fit.warnings
             }));
         }
+        drop(known);
         let mut limits: HashMap<*const Limit, Arc<Limit>> = HashMap::new();
         let routes = settings.routes.iter_mut();
         for usage in routes.flat_map(|route| &mut route.policy.limits) {

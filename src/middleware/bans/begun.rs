@@ -1,7 +1,7 @@
 //! The bans that this process has begun, kept so that they can be listed: the bucket of a ban says that
 //! its subject is banned, and until when, but neither the subject's name nor why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -81,8 +81,8 @@ struct Begun {
     /// By when they end; the number tells those apart that end at once.
     bans: BTreeMap<(Timestamp, u64), BegunBan>,
     count: u64,
-    /// Those that no other gateway was told of.
-    untold: Vec<BegunBan>,
+    /// Those that no other gateway was told of; none where there are no others.
+    untold: Option<VecDeque<BegunBan>>,
 }
 
 impl KnownBans {
@@ -91,13 +91,15 @@ impl KnownBans {
         let mut begun = self.0.begun.lock();
         let begun = &mut *begun;
         begun.count += 1;
-        begun.bans.insert((ban.until, begun.count), ban.clone());
-        begun.untold.push(ban);
+        if let Some(untold) = &mut begun.untold {
+            untold.push_back(ban.clone());
+            if untold.len() > MOST {
+                untold.pop_front();
+            }
+        }
+        begun.bans.insert((ban.until, begun.count), ban);
         if begun.bans.len() > MOST {
             begun.bans.pop_first();
-        }
-        if begun.untold.len() > MOST {
-            begun.untold.remove(0);
         }
         self.0.wake.notify_one();
     }
@@ -109,17 +111,26 @@ impl KnownBans {
         begun.bans.values().cloned().collect()
     }
 
-    /// Takes the bans of which no other gateway was told.
-    pub fn take_untold(&self) -> Vec<BegunBan> {
-        std::mem::take(&mut self.0.begun.lock().untold)
+    /// There are other gateways, which are told of bans that begin from now on.
+    pub fn share(&self) {
+        self.0.begun.lock().untold.get_or_insert_default();
     }
 
-    /// Gives back what was taken and could not be told.
-    pub fn put_back(&self, mut untold: Vec<BegunBan>) {
+    /// Takes the bans of which no other gateway was told.
+    pub fn take_untold(&self) -> Vec<BegunBan> {
         let mut begun = self.0.begun.lock();
-        untold.append(&mut begun.untold);
-        untold.truncate(MOST);
-        begun.untold = untold;
+        let untold = begun.untold.as_mut().map(std::mem::take);
+        untold.unwrap_or_default().into()
+    }
+
+    /// Gives back what was taken and could not be told. Of too many, the latest are kept.
+    pub fn put_back(&self, taken: Vec<BegunBan>) {
+        if let Some(untold) = &mut self.0.begun.lock().untold {
+            let room = MOST.saturating_sub(untold.len());
+            for ban in taken.into_iter().rev().take(room) {
+                untold.push_front(ban);
+            }
+        }
     }
 
     /// Waits until a ban has begun.
@@ -197,11 +208,35 @@ mod tests {
     #[test]
     fn what_could_not_be_told_is_told_again() {
         let known = KnownBans::default();
+        known.share();
         known.begun(ban("a", 1));
         let taken = known.take_untold();
         known.begun(ban("b", 2));
         known.put_back(taken);
         assert_eq!(subjects(&known.take_untold()), ["a", "b"]);
         assert!(known.take_untold().is_empty());
+    }
+
+    /// With the memory store nobody took them, and each ban moved ten thousand under a lock.
+    #[test]
+    fn where_there_is_no_other_gateway_nothing_is_kept_to_be_told() {
+        let known = KnownBans::default();
+        known.begun(ban("a", 1));
+        assert!(known.0.begun.lock().untold.is_none());
+    }
+
+    #[test]
+    fn of_too_many_bans_that_could_not_be_told_the_latest_are_kept() {
+        let known = KnownBans::default();
+        known.share();
+        let most = u64::try_from(MOST).unwrap();
+        (1..=most).for_each(|number| known.begun(ban("a", number)));
+        let taken = known.take_untold();
+        (most + 1..=most + 3).for_each(|number| known.begun(ban("a", number)));
+        known.put_back(taken);
+        known.begun(ban("a", most + 4));
+        let untold = known.take_untold();
+        let ends = [&untold[0], &untold[MOST - 1]].map(|ban| ban.until.as_nanos());
+        assert_eq!((untold.len(), ends), (MOST, [5, most + 4]));
     }
 }

@@ -142,7 +142,7 @@ impl Ban {
 
     /// Denies a banned subject; the decision's `retry_in` is what is left of the ban.
     pub fn check(&self, subject: &BucketKey) -> Transaction {
-        let quota = self.schedule.quota();
+        let quota = self.schedule.quota;
         Transaction {
             mode: Mode::CheckOnly,
             ..Transaction::new(self.ban_key(subject), quota, quota.burst())
@@ -226,8 +226,24 @@ impl Ban {
         Transaction {
             mode: Mode::SpendOnly,
             cost: self.schedule.cost(length),
+            quota: self.schedule.kept,
             ..self.check(subject)
         }
+    }
+
+    /// Tells how long the subject is banned yet, even if that is longer than bans are now.
+    pub fn left(&self, subject: &BucketKey) -> Transaction {
+        Transaction {
+            mode: Mode::Peek,
+            quota: self.schedule.kept_for(LONGEST),
+            ..self.check(subject)
+        }
+    }
+
+    /// Makes a ban shorter by this, when it is refunded.
+    pub fn shortening(&self, subject: &BucketKey, by: Duration) -> Transaction {
+        let quota = self.schedule.kept_for(by);
+        Transaction::new(self.ban_key(subject), quota, units(by))
     }
 
     /// The bucket of strikes, which is made full again when they have led to a ban.
@@ -276,6 +292,9 @@ const UNIT: Duration = Duration::from_millis(1);
 /// The shortest ban: two gateways' clocks may differ by as much.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// As long as a store can count.
+const LONGEST: Duration = Duration::from_nanos(1 << 62);
+
 /// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or
 /// a sub-window, longer than they must.
 const SPARE: Duration = Duration::from_secs(120);
@@ -285,7 +304,11 @@ const SPARE: Duration = Duration::from_secs(120);
 pub struct BanSchedule {
     /// By offence, in ascending order; never empty.
     lengths: Box<[Duration]>,
+    /// Has the longest ban for its burst. A debt that is greater stems from a ban that was longer
+    /// before the configuration changed, and is cut to that.
     quota: Quota,
+    /// The quota by which stores keep a ban: with more room; see [`BanSchedule::outliving`].
+    kept: Quota,
     /// None where every ban is as long as the first.
     offences: Option<Quota>,
 }
@@ -343,6 +366,7 @@ impl BanSchedule {
         Ok(Self {
             lengths,
             quota,
+            kept: quota,
             offences,
         })
     }
@@ -361,7 +385,7 @@ impl BanSchedule {
         Self {
             // There is no room for more than a store can count: bans of a hundred years need no
             // spare.
-            quota: quota.unwrap_or(self.quota),
+            kept: quota.unwrap_or(self.quota),
             ..self
         }
     }
@@ -402,14 +426,15 @@ impl BanSchedule {
         of_offence.copied().unwrap_or_else(|| self.longest())
     }
 
-    /// The quota of bans.
-    fn quota(&self) -> Quota {
-        self.quota
-    }
-
     /// The quota of offences.
     fn offences(&self) -> Option<Quota> {
         self.offences
+    }
+
+    /// A quota by which a store counts this length as well.
+    fn kept_for(&self, length: Duration) -> Quota {
+        let units = units(length).max(self.kept.burst());
+        Quota::new(units.get(), 1, UNIT).unwrap_or(self.kept)
     }
 
     /// A ban of this length in units of its bucket; of the longest at most.

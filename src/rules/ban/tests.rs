@@ -58,6 +58,16 @@ fn a_subject_with_any_debt_to_a_ban_is_banned_until_it_is_over() {
     assert_eq!(begun.reset_in, Nanos::from_secs(240));
 }
 
+/// Its `Retry-After` was a constant, for as long as the ban was meant to be before.
+#[test]
+fn what_a_ban_was_before_it_was_shortened_counts_as_the_longest_ban_and_no_longer() {
+    let ban = banning("address", 4);
+    let schedule = ban.schedule().clone().outliving(60 * MINUTE);
+    let ban = Ban { schedule, ..ban };
+    let denied = decide(&ban.check(&subject(&ban)), 7 * 86_400);
+    assert_eq!(denied.retry_in, Nanos::from(16 * MINUTE));
+}
+
 #[test]
 fn the_last_of_the_strikes_is_the_one_that_bans() {
     let ban = banning("address", 4);
@@ -158,9 +168,10 @@ fn the_bucket_of_a_ban_has_room_for_the_longest_limit_as_well_and_no_ban_is_long
     let day = Duration::from_secs(86_400);
     let plain = schedule(600, 1, 86_400).unwrap();
     let outliving = plain.clone().outliving(day);
-    let room = Duration::from(outliving.quota().tolerance());
+    let room = Duration::from(outliving.kept.tolerance());
     assert!(room > plain.longest() + day + day / 60 + Duration::from_secs(63));
     assert_eq!(outliving.lengths(), plain.lengths());
+    assert_eq!(outliving.quota, plain.quota);
     assert_eq!(outliving.cost(day), plain.cost(day));
     assert_eq!(outliving.cost(day), units(plain.longest()));
     let hundred_years = Duration::from_secs(100 * 365 * 86_400);

@@ -21,9 +21,9 @@ use crate::limit::{Batch, BucketKeys, Claims, Transaction};
 use crate::store::breaker::CircuitSupervisor;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::store::{
-    Call, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory, Outcome,
-    PrefetchStore, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store, StoreError,
-    StoreFuture,
+    Call, ChangedList, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory,
+    Outcome, PrefetchStore, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store,
+    StoreError, StoreFuture,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -413,7 +413,7 @@ impl<S: Remote + SharedLists> SharedLists for Guarded<S> {
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<u64> {
+    ) -> StoreFuture<ChangedList> {
         self.call(Call::Share, |store| store.change(list, add, remove, now))
     }
 

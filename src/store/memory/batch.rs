@@ -333,10 +333,10 @@ impl Check {
     }
 
     /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
-    /// smaller. A transaction that only reads changes nothing.
+    /// smaller.
     fn cuts(&self, transaction: &Transaction) -> bool {
         match self.state {
-            State::Debt(debt) => self.decision.reset_in < debt && transaction.mode.spends(),
+            State::Debt(debt) => self.decision.reset_in < debt && transaction.cuts_leftovers(),
             State::Usage(_) => false,
         }
     }

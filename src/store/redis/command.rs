@@ -244,8 +244,7 @@ impl Reply {
         }
     }
 
-    /// Adds what repairs a bucket that other quotas and old times have left behind. A transaction
-    /// that only reads changes nothing.
+    /// Adds what repairs a bucket that other quotas and old times have left behind.
     pub(super) fn add_repair(
         &self,
         request: &mut Request,
@@ -255,11 +254,10 @@ impl Reply {
     ) {
         let quota = &transaction.quota;
         match self {
-            _ if !transaction.mode.spends() => {}
-            Self::Gcra(found) if quota.is_stale(found.debt) => {
+            Self::Gcra(found) if quota.is_stale(found.debt) && transaction.cuts_leftovers() => {
                 gcra::clamp(request, &key(), quota.tolerance(), now);
             }
-            Self::Window(found) => match &found.repair {
+            Self::Window(found) if transaction.cuts_leftovers() => match &found.repair {
                 Repair::Nothing => {}
                 Repair::Cut(end) => {
                     let key = key();
@@ -268,7 +266,7 @@ impl Reply {
                 }
                 Repair::Prune(starts) => sliding_window::prune(request, &key(), starts),
             },
-            Self::Gcra(_) | Self::Refused(_) | Self::Missing => {}
+            Self::Gcra(_) | Self::Window(_) | Self::Refused(_) | Self::Missing => {}
         }
     }
 

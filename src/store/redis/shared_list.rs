@@ -16,7 +16,7 @@ use super::client::Key;
 use super::resp::Request;
 use super::window::at_once;
 use crate::limit::BucketKey;
-use crate::store::{SharedEntry, SharedLists, StoreError, StoreFuture};
+use crate::store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
 /// The member with the version. Entries are objects in JSON, and none is this.
@@ -32,28 +32,27 @@ impl SharedLists for Redis {
         add: Vec<SharedEntry>,
         remove: Vec<String>,
         now: Timestamp,
-    ) -> StoreFuture<u64> {
+    ) -> StoreFuture<ChangedList> {
         let key = self.list_key(list);
         let version = rand::random_range(1..=GREATEST_VERSION);
         let fill = |request: &mut Request| change(request, &key, (&add, &remove), version, now);
         let removals = 1 + remove.len();
         self.ask_about(&key, fill, move |replies| {
-            removed(&replies.last()?, removals)
+            let Value::Array(executed) = replies.last()? else {
+                return None;
+            };
+            Some(ChangedList {
+                before: parse_version(executed.first()?.clone())?,
+                removed: removed(executed.get(1..)?, removals)?,
+                after: version,
+            })
         })
     }
 
     fn version(&self, list: &str) -> StoreFuture<u64> {
         let key = self.list_key(list);
-        let fill = |request: &mut Request| {
-            request.command(3, "ZSCORE").word(&key).word(VERSION);
-        };
-        self.ask_about(&key, fill, |replies| {
-            let score: Option<String> = redis::from_redis_value(replies.next()?).ok()?;
-            let Some(score) = score else {
-                return Some(0);
-            };
-            score.strip_prefix('-')?.parse().ok()
-        })
+        let fill = |request: &mut Request| ask_version(request, &key);
+        self.ask_about(&key, fill, |replies| parse_version(replies.next()?))
     }
 
     fn entries(
@@ -118,6 +117,18 @@ impl Redis {
     }
 }
 
+fn ask_version(request: &mut Request, key: &[u8]) {
+    request.command(3, "ZSCORE").word(key).word(VERSION);
+}
+
+fn parse_version(score: Value) -> Option<u64> {
+    let score: Option<String> = redis::from_redis_value(score).ok()?;
+    match score {
+        None => Some(0),
+        Some(score) => score.strip_prefix('-')?.parse().ok(),
+    }
+}
+
 fn change(
     request: &mut Request,
     key: &[u8],
@@ -126,6 +137,7 @@ fn change(
     now: Timestamp,
 ) {
     at_once(request, |request| {
+        ask_version(request, key);
         let ended = request.command(4, "ZREMRANGEBYSCORE").word(key);
         ended.int(0).word(format!("({}", millis(now)).as_bytes());
         for text in remove {
@@ -142,11 +154,8 @@ fn change(
 }
 
 /// How many entries the first commands of a transaction have removed.
-fn removed(executed: &Value, removals: usize) -> Option<u64> {
-    let Value::Array(replies) = executed else {
-        return None;
-    };
-    let counts = replies.iter().take(removals).map(|reply| match reply {
+fn removed(executed: &[Value], removals: usize) -> Option<u64> {
+    let counts = executed.iter().take(removals).map(|reply| match reply {
         Value::Int(count) => u64::try_from(*count).ok(),
         _ => None,
     });
@@ -187,6 +196,7 @@ mod tests {
         let now = Timestamp::from_nanos(2_000_000_000);
         insta::assert_snapshot!(text(|request| change(request, b"k", (&add, &remove), 7, now)), @r"
         MULTI
+        ZSCORE k #version
         ZREMRANGEBYSCORE k 0 (2000
         ZREM k c
         ZADD k 5000 a

@@ -34,6 +34,7 @@ macro_rules! store_contract {
             a_refund_of_several_buckets_gives_each_its_own_part,
             a_reset_makes_each_of_its_buckets_full_and_no_other,
             a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
+            the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_does_not,
             another_gateways_clock_may_be_ahead_within_the_tolerance,
             one_bucket_twice_in_a_batch_pays_twice,
             the_greatest_quota_counts,
@@ -264,6 +265,30 @@ pub(crate) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(
     assert_eq!((denied.allowed, denied.retry_in), (false, minutes(1)));
     // The debt was cut to two minutes, also for a limit that is raised again.
     assert_eq!(remaining(subject, "L:a", NOW).await, 8);
+}
+
+/// Nothing else asks for the bucket of a ban that holds, so it stayed as long as it was, and each
+/// check put its end off.
+pub(crate) async fn the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_does_not(
+    subject: &impl Subject,
+) {
+    let of_mode = |mode| {
+        let quota = Quota::new(2, 1, Duration::from_secs(60)).unwrap();
+        let cost = quota.burst();
+        let key = ":ban:B:a";
+        let shorter = Transaction::new(key.into(), quota, cost);
+        batch([Transaction { mode, ..shorter }])
+    };
+    decide_one(subject, spend(":ban:B:a", 10)).await;
+    decide(subject, of_mode(Mode::Peek), NOW).await;
+    assert_eq!(remaining(subject, ":ban:B:a", NOW).await, 0);
+    for minute in 0..2 {
+        let denied = decide(subject, of_mode(Mode::CheckOnly), NOW + minutes(minute)).await;
+        assert_eq!(denied.decisions[0].unwrap().retry_in, minutes(2 - minute));
+        subject.settled().await.unwrap();
+    }
+    let after = decide(subject, of_mode(Mode::CheckOnly), NOW + minutes(2)).await;
+    assert!(after.is_allowed());
 }
 
 pub(crate) async fn another_gateways_clock_may_be_ahead_within_the_tolerance(

@@ -137,7 +137,7 @@ impl Store for Reference {
                 }
             }
         }
-        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+        for transaction in batch.iter().filter(|asked| asked.cuts_leftovers()) {
             let debt = before.debt(transaction, now);
             buckets.clamp(transaction, debt, now);
         }
