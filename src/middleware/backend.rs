@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::limit::Batch;
+use crate::limit::{Batch, Transaction};
 use crate::store::{DecisionSource, Leases, MemoryLeases, Outcome, Store, StoreFuture};
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -61,6 +61,12 @@ impl Backend {
             // The store reports its failures itself; without a refund it is too strict for a while.
             self.tasks.run(async move { drop(answer.await) });
         }
+    }
+
+    /// Gives back what was lent to a request that left, unless more was lent since `latest`.
+    pub(super) fn undo_last(&self, taken: Transaction, latest: Timestamp, now: Timestamp) {
+        let answer = self.store.refund_last(taken, latest, now);
+        self.tasks.run(async move { drop(answer.await) });
     }
 }
 

@@ -88,6 +88,12 @@ pub trait Store: Send + Sync + 'static {
     /// full. Transactions of a mode that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 
+    /// Gives back what a transaction of GCRA took, unless the bucket's TAT is later than `latest`: what
+    /// comes behind has been promised to others. A store that cannot tell gives nothing back.
+    fn refund_last(&self, _: Transaction, _latest: Timestamp, _now: Timestamp) -> StoreFuture<()> {
+        StoreFuture::ready(())
+    }
+
     /// Makes buckets full again.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()>;
 }
@@ -194,6 +200,15 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         (**self).refund(batch, now)
+    }
+
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        (**self).refund_last(transaction, latest, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {

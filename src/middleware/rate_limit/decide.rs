@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
-use super::delay::Turn;
+use super::delay::{Turn, at_its_turn};
 use super::in_flight::{InFlight, LeaseRequest, join, undecided};
 use super::plan::{MissingValue, StoreQuery, attributes};
 use super::policy::OnDenied;
@@ -337,14 +337,15 @@ impl<B: RequestBody> Undecided<B> {
         let Some(turn) = turn else {
             return self.allowed_or_not(limiter, outcome);
         };
-        self.delay = Some(turn.wait);
-        self.arrived = self.arrived + Nanos::from(turn.wait);
-        self.since += turn.wait;
         let clone = limiter.clone();
         let mut ready = std::mem::replace(limiter, clone);
         State::Waiting {
             decision: Box::pin(async move {
-                turn.come().await;
+                let waited = turn.come().await;
+                at_its_turn(&self.queried, &mut outcome, waited.into());
+                self.delay = Some(waited);
+                self.arrived = self.arrived + Nanos::from(waited);
+                self.since += waited;
                 self.allowed_or_not(&mut ready, outcome)
             }),
         }
@@ -385,7 +386,8 @@ impl<B: RequestBody> Undecided<B> {
         if policy.denial(&self.queried, outcome).is_some() {
             return None;
         }
-        Turn::of(delay, *batch, &self.queried, outcome, backend)
+        let asked = (backend, self.arrived);
+        Turn::of(delay, &batch, &self.queried, outcome, asked)
     }
 
     /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.

@@ -15,7 +15,7 @@ use http_body::Body;
 
 use super::decisions::meaning;
 use super::deferred_charge::DeferredCharges;
-use super::delay::Turn;
+use super::delay::{Turn, at_its_turn};
 use super::in_flight::{InFlight, LeaseRequest, join};
 use super::plan::StoreQuery;
 use super::policy::PreparedPolicy;
@@ -254,9 +254,11 @@ impl Simulation {
             mut outcome,
             turn,
         } = waiting;
-        let now = undecided.arrived + turn.wait.into();
+        let waited = turn.wait.into();
+        let now = undecided.arrived + waited;
         self.clock.set(now);
         turn.has_come();
+        at_its_turn(&undecided.query.queried, &mut outcome, waited);
         undecided.arrived = now;
         undecided.delayed = true;
         undecided.conclude(&route, &mut outcome, &self.backend, tell)
@@ -307,7 +309,8 @@ impl Undecided {
         if policy.denial(queried, outcome).is_some() {
             return None;
         }
-        Turn::of(delay, self.query.batch.clone(), queried, outcome, backend)
+        let asked = (backend, self.arrived);
+        Turn::of(delay, &self.query.batch, queried, outcome, asked)
     }
 
     /// Decides about a request whose turn it is, or that was denied.

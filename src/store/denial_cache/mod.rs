@@ -313,6 +313,17 @@ impl<S: Store> Store for DenialCached<S> {
         self.remove_after(keys, answer)
     }
 
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        let keys = Keys::from_iter([self.hash(&transaction.key)]);
+        let answer = self.store.refund_last(transaction, latest, now);
+        self.remove_after(keys, answer)
+    }
+
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
         let answer = self.store.reset(keys);

@@ -366,6 +366,27 @@ impl<S: Remote> Store for Guarded<S> {
         })
     }
 
+    /// It goes where decisions go at that moment, as a refund does.
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        if self.guard.breaker.is_open() {
+            return match self.guard.settings.on_failure {
+                OnFailure::Local => self.guard.local.refund_last(transaction, latest, now),
+                OnFailure::Allow | OnFailure::Deny => StoreFuture::failed(StoreError::OutOfReach),
+            };
+        }
+        let guard = Arc::clone(&self.guard);
+        StoreFuture::waiting(async move {
+            let answer = guard.store.refund_last(transaction, latest, now);
+            let answer = guard.in_time(Call::Refund, answer).await;
+            answer.map_err(CallFailure::finish)
+        })
+    }
+
     /// Resets the buckets here and in the store; a store that is out of reach is an error even so.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.guard.local.reset(keys.clone());

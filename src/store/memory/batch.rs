@@ -173,7 +173,8 @@ impl Memory {
         }
     }
 
-    pub(super) fn refund_one(&self, transaction: &Transaction, now: Timestamp) {
+    /// Gives back what is owed; of GCRA only if the TAT is no later than `latest`.
+    pub(super) fn refund_one(&self, transaction: &Transaction, latest: Timestamp, now: Timestamp) {
         if !transaction.mode.spends() {
             return;
         }
@@ -189,7 +190,7 @@ impl Memory {
         {
             let found = table.lookup(key.tag);
             let debt = found.debt(now);
-            if !debt.is_zero() {
+            if !debt.is_zero() && now + debt <= latest {
                 table.set(found, transaction, debt.saturating_sub(taken), now);
             }
         }

@@ -155,8 +155,18 @@ impl Store for Memory {
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         for transaction in &batch {
-            self.refund_one(transaction, now);
+            self.refund_one(transaction, Timestamp::MAX, now);
         }
+        StoreFuture::ready(())
+    }
+
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        self.refund_one(&transaction, latest, now);
         StoreFuture::ready(())
     }
 

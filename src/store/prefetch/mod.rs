@@ -109,6 +109,16 @@ impl<S: PrefetchStore> Store for Prefetching<S> {
         self.0.store.refund(batch, now)
     }
 
+    /// What is lent is not prefetched.
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        self.0.store.refund_last(transaction, latest, now)
+    }
+
     /// Other gateways do not learn of it; they hold what they have for a moment longer.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         keys.iter().for_each(|key| self.0.buckets.forget(key));

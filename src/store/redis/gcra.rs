@@ -92,6 +92,23 @@ pub(super) fn refund(
     expire(request, key, tolerance);
 }
 
+/// Gives the increment back unless the TAT is later than `latest`: then the first step overflows, and
+/// the others would fall below zero. The last undoes the first for a bucket that is gone.
+pub(super) fn refund_last(
+    request: &mut Request,
+    key: &[u8],
+    (increment, tolerance): (Nanos, Nanos),
+    (latest, now): (Timestamp, Timestamp),
+) {
+    let above = GREATEST - signed(latest.as_nanos());
+    let both = above.saturating_add(signed(increment.get()));
+    request.begin(b"*20\r\n$8\r\nBITFIELD\r\n").word(key);
+    set_note(request, tolerance, now);
+    request.words(FAIL);
+    increase(request, [above, -both, -above]);
+    expire(request, key, tolerance);
+}
+
 /// Brings the TAT down to what this tolerance can have caused, if it is beyond: adding what
 /// saturates there and subtracting it again is the minimum of the two, atomically. It may create
 /// the key, so it sets the expiry.
@@ -291,6 +308,13 @@ mod tests {
             text(|request| refund(request, b"k", COSTS, NOW)),
             "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 -2000000050 \
              INCRBY u63 0 -7 INCRBY u63 0 2000000050\nPEXPIRE k 8001"
+        );
+        let latest = Timestamp::from_nanos(2_000_000_060);
+        assert_eq!(
+            text(|request| refund_last(request, b"k", COSTS, (latest, NOW))),
+            "BITFIELD k SET u33 63 10 OVERFLOW FAIL INCRBY u63 0 9223372034854775747 \
+             INCRBY u63 0 -9223372034854775754 INCRBY u63 0 -9223372034854775747\n\
+             PEXPIRE k 8001"
         );
         assert_eq!(
             text(|request| clamp(request, b"k", COSTS.1, NOW)),

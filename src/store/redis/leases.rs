@@ -18,13 +18,13 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{self, MissedTickBehavior};
 
-use super::Redis;
 use super::client::{Client, Key};
 use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
 use super::manager::Session;
 use super::node::Node;
 use super::parts::Waits;
 use super::resp::{Replies, Request};
+use super::{Redis, gcra};
 use crate::limit::{BucketKeys, Claim, Claims};
 use crate::store::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
@@ -54,7 +54,7 @@ impl Leases for Redis {
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         let marked = |key| self.client.marked_key(key, lease_commands::MARK);
-        self.delete_keys(keys.iter().map(marked))
+        self.for_each_key(keys.iter().map(marked), gcra::delete)
     }
 
     fn end(&self) -> StoreFuture<()> {

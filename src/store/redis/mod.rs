@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use tokio::time;
 
-use crate::limit::{Batch, BucketKeys, Mode};
+use crate::limit::{Batch, BucketKeys, Mode, Transaction};
 use crate::store::{
     GuardSettings, HealthCheck, Observer, Outcome, Reachability, Remote, Store, StoreError,
     StoreFuture,
@@ -51,6 +51,7 @@ pub use endpoint::{RedisNodes, RedisUrlError};
 use leases::LeaseRenewer;
 use manager::{Location, Supervisor};
 use node::Node;
+use resp::Request;
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
 use settings::Deployment;
@@ -127,14 +128,19 @@ impl Redis {
         self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
-    /// Deletes keys. One command each, as the keys of a command to a Cluster must be in one slot.
-    fn delete_keys(&self, keys: impl Iterator<Item = Key>) -> StoreFuture<()> {
+    /// Sends something about each key. One command each, as the keys of a command to a Cluster must be in
+    /// one slot.
+    fn for_each_key(
+        &self,
+        keys: impl Iterator<Item = Key>,
+        command: impl Fn(&mut Request, &[u8]),
+    ) -> StoreFuture<()> {
         let parts = || {
             let mut parts = self.client.parts()?;
             for key in keys {
                 let at = parts.find(&key)?;
                 if let Some(part) = parts.get_mut(at) {
-                    gcra::delete(&mut part.request, &key);
+                    command(&mut part.request, &key);
                 }
             }
             Ok(parts)
@@ -173,11 +179,27 @@ impl Store for Redis {
         }
     }
 
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        let Some(increment) = transaction.quota.increment(transaction.cost) else {
+            return StoreFuture::ready(());
+        };
+        let costs = (increment, transaction.quota.tolerance());
+        let key = self.client.key(&transaction.key);
+        self.for_each_key([key].into_iter(), |request, key| {
+            gcra::refund_last(request, key, costs, (latest, now));
+        })
+    }
+
     /// The algorithms of the buckets are not known here.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let marks = || [""].into_iter().chain(window::MARKS);
         let of_key = |key| marks().map(move |mark| self.client.marked_key(key, mark));
-        self.delete_keys(keys.iter().flat_map(of_key))
+        self.for_each_key(keys.iter().flat_map(of_key), gcra::delete)
     }
 }
 

@@ -31,6 +31,7 @@ macro_rules! store_contract {
             allow_only_neither_reads_nor_takes,
             a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
             a_refund_gives_back_what_was_taken_and_never_more,
+            the_last_that_was_lent_is_given_back_and_nothing_that_others_are_behind,
             a_refund_of_several_buckets_gives_each_its_own_part,
             a_reset_makes_each_of_its_buckets_full_and_no_other,
             a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
@@ -227,6 +228,24 @@ pub(crate) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     assert_eq!(decide_one(subject, spend("L:a", 1)).await.remaining, 9);
     refund(subject, of_mode(Mode::CheckOnly, "L:a", 1), NOW).await;
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
+}
+
+pub(crate) async fn the_last_that_was_lent_is_given_back_and_nothing_that_others_are_behind(
+    subject: &impl Subject,
+) {
+    let give_back = async |cost, latest| {
+        let given = subject.store().refund_last(spend("L:a", cost), latest, NOW);
+        given.await.unwrap();
+        remaining(subject, "L:a", NOW).await
+    };
+    // What was never taken cannot be given back.
+    assert_eq!(give_back(2, NOW + minutes(4)).await, 10);
+    decide_one(subject, spend("L:a", 2)).await;
+    decide_one(subject, spend("L:a", 2)).await;
+    assert_eq!(give_back(2, NOW + minutes(2)).await, 6, "others are behind");
+    assert_eq!(give_back(2, NOW + minutes(4)).await, 8);
+    assert_eq!(give_back(2, NOW + minutes(2)).await, 10);
+    assert_eq!(give_back(2, NOW + minutes(2)).await, 10);
 }
 
 pub(crate) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {

@@ -162,6 +162,19 @@ impl Store for Reference {
         StoreFuture::ready(())
     }
 
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        let tat = self.0.lock().tats.get(&transaction.key).copied();
+        match tat.is_some_and(|tat| tat <= latest) {
+            true => self.refund(Batch::from_iter([transaction]), now),
+            false => StoreFuture::ready(()),
+        }
+    }
+
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let mut buckets = self.0.lock();
         for key in &keys {

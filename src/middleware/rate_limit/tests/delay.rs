@@ -1,9 +1,13 @@
 //! Requests that wait for their turn, in paused time.
 
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::ops::Range;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::limit::{Algorithm, Alignment};
@@ -121,4 +125,135 @@ async fn the_slowest_of_several_limits_has_the_request_wait() {
     let first = [None, Some("ratelimit;dur=100"), Some("ratelimit;dur=200")];
     assert_eq!(waits[..3], first);
     assert_eq!(answers[3].0, 429, "400 ms are too long");
+}
+
+/// The paused time of timers.
+struct TimerClock(Instant);
+
+impl Clock for TimerClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(1 << 60) + Nanos::from(self.0.elapsed())
+    }
+}
+
+/// Gateways on one store, whose requests wait for at most two seconds: two at once, and one more each
+/// 100 ms.
+fn gateways<const N: usize>() -> [RateLimitLayer; N] {
+    let max_buckets = NonZeroUsize::new(100).unwrap();
+    let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    let quota = Quota::new(2, 10, Duration::from_secs(1)).unwrap();
+    let clock = Arc::new(TimerClock(Instant::now()));
+    [(); N].map(|()| {
+        let delay = Delay::new(Duration::from_secs(2), MANY, true);
+        let policy = RoutePolicy {
+            delay: Some(Arc::new(delay)),
+            ..policy(
+                OnDenied::Reject(Rejection::default()),
+                vec![limit_of("L", quota)],
+            )
+        };
+        let store = Arc::<Memory>::clone(&store);
+        RateLimitLayer::new(store, policy, &Metrics::new()).with_clock(clock.clone())
+    })
+}
+
+/// Clients that come now, one after the other; each says when it was let through, in milliseconds of
+/// the timers' clock, unless it was denied.
+async fn come(layer: &RateLimitLayer, count: usize) -> Vec<JoinHandle<Option<u64>>> {
+    let clients = (0..count).map(|_| {
+        let layer = layer.clone();
+        tokio::spawn(async move {
+            let (status, ..) = send(&layer).await;
+            let now = layer.0.backend.now().since(Timestamp::from_nanos(1 << 60));
+            (status == 200).then(|| now.get() / 1_000_000)
+        })
+    });
+    let clients = clients.collect();
+    yield_now().await;
+    clients
+}
+
+async fn leave(clients: &mut Vec<JoinHandle<Option<u64>>>, who: Range<usize>) {
+    clients.drain(who).for_each(|client| client.abort());
+    yield_now().await;
+}
+
+async fn passed(clients: Vec<JoinHandle<Option<u64>>>) -> Vec<Option<u64>> {
+    let passed = join_all(clients).await;
+    passed.into_iter().map(|client| client.unwrap()).collect()
+}
+
+/// Nothing passed for 1.1 s, and then twice as many as may: those behind the leavers and newcomers.
+#[tokio::test(start_paused = true)]
+async fn those_behind_clients_that_leave_move_up_in_their_order_and_newcomers_come_behind_them() {
+    let [gateway] = gateways();
+    let mut first = come(&gateway, 22).await;
+    leave(&mut first, 2..12).await;
+    let newcomers = come(&gateway, 12).await;
+    let all = [passed(first).await, passed(newcomers).await].concat();
+    for (place, passed) in (0..).zip(&all[2..22]) {
+        // The timers of the runtime have milliseconds.
+        let due = 100 * (place + 1);
+        let passed = passed.unwrap();
+        assert!((due..=due + 2).contains(&passed), "{place} {all:?}");
+    }
+    assert_eq!(all[..2], [Some(0); 2]);
+    assert_eq!(all[22..], [None; 2], "they would have to wait too long");
+}
+
+/// Of each batch all but the last left, and eleven passed within 100 ms.
+#[tokio::test(start_paused = true)]
+async fn the_last_of_each_batch_passes_no_sooner_because_the_others_leave() {
+    let [gateway] = gateways();
+    let mut last = Vec::new();
+    for _ in 0..10 {
+        let mut batch = come(&gateway, 10).await;
+        leave(&mut batch, 0..9).await;
+        last.append(&mut batch);
+    }
+    let passed: Vec<u64> = passed(last).await.into_iter().flatten().collect();
+    assert_eq!(passed.len(), 10);
+    assert!(
+        passed.iter().filter(|at| **at <= 102).count() <= 3,
+        "{passed:?}"
+    );
+}
+
+/// At one gateway, and at two that share a store and do not know who waits at the other.
+#[tokio::test(start_paused = true)]
+async fn whoever_leaves_no_more_pass_in_any_stretch_than_the_limit_admits() {
+    for seed in 0..20 {
+        let [one, other] = gateways();
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut clients = Vec::new();
+        for _ in 0..200 {
+            let gateway = if seed % 2 == 0 || random.random_bool(0.5) {
+                &one
+            } else {
+                &other
+            };
+            let count = random.random_range(0..5);
+            clients.append(&mut come(gateway, count).await);
+            if random.random_bool(0.5) && !clients.is_empty() {
+                let from = random.random_range(0..clients.len());
+                let to = clients.len().min(from + random.random_range(0..12));
+                leave(&mut clients, from..to).await;
+            }
+            sleep(Duration::from_millis(random.random_range(0..120))).await;
+        }
+        let passed: Vec<u64> = passed(clients).await.into_iter().flatten().collect();
+        let is_ordered = passed.is_sorted_by(|one, other| *one <= other + 2);
+        assert!(seed % 2 == 1 || is_ordered, "seed {seed}: {passed:?}");
+        let mut sorted = passed;
+        sorted.sort_unstable();
+        for (from, start) in sorted.iter().enumerate() {
+            for (count, end) in (1..).zip(&sorted[from..]) {
+                let admitted = 2 + (end - start + 2) / 100;
+                assert!(
+                    count <= admitted,
+                    "seed {seed}: {count} from {start} to {end}"
+                );
+            }
+        }
+    }
 }
