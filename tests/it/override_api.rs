@@ -454,7 +454,7 @@ fn what_is_not_an_override_is_refused_with_what_to_write() {
             400,
             "more than one `*`",
         ),
-        ("Calls/%FF", "{}", 404, "UTF-8"),
+        ("Calls/%FF", "{}", 400, "UTF-8"),
         ("Calls/a/b", "{}", 404, "%2F"),
         (
             &format!("Calls/{long}"),
