@@ -174,31 +174,35 @@ impl OverridesRequest {
         now: Timestamp,
     ) -> Result<Vec<Listed<'s>>, ApiError> {
         let settings = &snapshot.settings;
-        let by_api = snapshot.overrides.iter();
-        let by_api: Vec<Listed<'_>> = by_api.map(|checked| Listed::by_api(checked, now)).collect();
+        let by_api = || snapshot.overrides.iter();
         // An override of a limit that is gone can be deleted.
         if let Some(name) = self
             .limit
             .as_ref()
             .filter(|_| self.method != Method::DELETE)
-            && !by_api.iter().any(|listed| listed.limit == name)
+            && !by_api().any(|checked| checked.kept.written.limit == *name)
         {
             limit_named(settings, name)?;
         }
+        let is_of = |limit: &str, id: &str| {
+            let (own_limit, own_id) = (self.limit.as_deref(), self.id.as_deref());
+            own_limit.is_none_or(|own| own == limit) && own_id.is_none_or(|own| own == id)
+        };
+        let by_api = by_api().filter(|checked| {
+            let written = &checked.kept.written;
+            is_of(&written.limit, &written.id)
+        });
+        let by_api = by_api.map(|checked| Listed::by_api(checked, now));
         let limits = settings.limits().into_iter();
         let by_files = limits.flat_map(|limit| {
             let all = limit.overrides_at(now);
-            let of_files = all.filter(|(known, _)| known.origin == OverrideOrigin::Configuration);
+            let of_files = all.filter(|(known, _)| {
+                known.origin == OverrideOrigin::Configuration && is_of(limit.name(), &known.id)
+            });
             of_files.map(|(known, in_force)| Listed::by_file(settings, limit, known, in_force, now))
         });
-        let wanted = |listed: &Listed<'_>| {
-            self.limit
-                .as_deref()
-                .is_none_or(|limit| limit == listed.limit)
-                && self.id.as_deref().is_none_or(|id| id == listed.id)
-                && self.origin.is_none_or(|origin| origin == listed.origin)
-        };
-        Ok(by_api.into_iter().chain(by_files).filter(wanted).collect())
+        let wanted = |listed: &Listed<'_>| self.origin.is_none_or(|own| own == listed.origin);
+        Ok(by_api.chain(by_files).filter(wanted).collect())
     }
 }
 

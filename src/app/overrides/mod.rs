@@ -490,6 +490,9 @@ impl OverrideKeeper {
     }
 
     fn texts_of(&self, limit: &str, id: &str) -> Vec<String> {
+        if !self.known.iter().any(|kept| kept.is_of(limit, id)) {
+            return Vec::new();
+        }
         let is_of = |entry: &&SharedEntry| {
             KeptOverride::parse(&entry.text).is_some_and(|kept| kept.is_of(limit, id))
         };
