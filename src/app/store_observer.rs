@@ -295,7 +295,7 @@ struct Outages {
     /// The number of outages that were not logged.
     unlogged: u64,
     unreachable: bool,
-    /// The causes of the present outage that were logged.
+    /// The causes of the present outage that were logged, without digits.
     causes: Vec<String>,
 }
 
@@ -326,18 +326,17 @@ impl Outages {
         self.unlogged += 1;
         let message = self.due(now);
         self.causes
-            .extend(cause.map(|cause| Chain(cause).to_string()));
+            .extend(cause.map(|cause| without_digits(&Chain(cause).to_string())));
         message
     }
 
     /// Returns whether to log this cause of an outage that was logged before: each once, and not
     /// more than [`MAX_CAUSES`].
     fn is_news(&mut self, cause: &str) -> bool {
-        let is_news = self.open
-            && self.causes.len() < MAX_CAUSES
-            && self.causes.iter().all(|logged| logged != cause);
+        let cause = without_digits(cause);
+        let is_news = self.open && self.causes.len() < MAX_CAUSES && !self.causes.contains(&cause);
         if is_news {
-            self.causes.push(cause.to_owned());
+            self.causes.push(cause);
         }
         is_news
     }
@@ -359,6 +358,11 @@ impl Outages {
             false => OutageMessage::Flapped(times),
         })
     }
+}
+
+/// What tells causes apart: by how many seconds a clock is off does not.
+fn without_digits(cause: &str) -> String {
+    cause.replace(|character: char| character.is_ascii_digit(), "")
 }
 
 #[cfg(test)]
@@ -448,8 +452,10 @@ mod tests {
         for _ in 0..100 {
             assert!(!told(&mut story, "no TLS") && !told(&mut story, "refused"));
         }
-        let others = (0..100).filter(|number| told(&mut story, &format!("cause {number}")));
-        assert_eq!(others.count(), MAX_CAUSES - 2);
+        let offsets = (0..100).filter(|number| told(&mut story, &format!("off by {number} s")));
+        assert_eq!(offsets.count(), 1);
+        let others = (0..100).filter(|length| told(&mut story, &"x".repeat(*length)));
+        assert_eq!(others.count(), MAX_CAUSES - 3);
         // An outage that is held back has no cause before it is logged.
         story.changed(true, 1);
         story.changed(false, 2);
