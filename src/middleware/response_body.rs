@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::task::yield_now;
 
 use super::InFlight;
 use super::backend::PendingTasks;
@@ -37,10 +38,18 @@ pub(super) trait BodyCoder: Send + Sync {
     fn finish(&mut self) -> Bytes;
 }
 
+/// How much of a body is coded before other connections have their turn: a codec takes up to a
+/// millisecond for it, and an upstream may send faster than a codec is.
+const CODED_AT_ONCE: usize = 16 * 1024;
+
 /// What codes a body, and its trailers, which come after the end of what is coded.
 struct Coding {
     /// None after the end.
     coder: Option<Box<dyn BodyCoder>>,
+    /// What has come and is not coded yet.
+    uncoded: Bytes,
+    /// How much was coded since others had their turn.
+    coded_in_turn: usize,
     trailers: Option<Frame<Bytes>>,
 }
 
@@ -55,35 +64,52 @@ impl Coding {
     /// the body has nothing ready, so that events are not late.
     fn poll<E>(
         &mut self,
-        mut poll: impl FnMut() -> Poll<Option<Result<Frame<Bytes>, E>>>,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, E>>>,
     ) -> Poll<Option<Result<Frame<Bytes>, E>>> {
         loop {
             let Some(coder) = &mut self.coder else {
                 return Poll::Ready(self.trailers.take().map(Ok));
             };
-            let coded = match poll() {
-                Poll::Pending => {
-                    let coded = coder.flush();
-                    if coded.is_empty() {
-                        return Poll::Pending;
+            let coded = if self.uncoded.is_empty() {
+                match poll(cx) {
+                    Poll::Pending => {
+                        self.coded_in_turn = 0;
+                        let coded = coder.flush();
+                        if coded.is_empty() {
+                            return Poll::Pending;
+                        }
+                        coded
                     }
-                    coded
-                }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => coder.code(&data),
-                    Err(trailers) => {
-                        self.trailers = Some(trailers);
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                    Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                        Ok(data) => {
+                            self.uncoded = data;
+                            continue;
+                        }
+                        Err(trailers) => {
+                            self.trailers = Some(trailers);
+                            let end = coder.finish();
+                            self.coder = None;
+                            end
+                        }
+                    },
+                    Poll::Ready(None) => {
                         let end = coder.finish();
                         self.coder = None;
                         end
                     }
-                },
-                Poll::Ready(None) => {
-                    let end = coder.finish();
-                    self.coder = None;
-                    end
                 }
+            } else if self.coded_in_turn < CODED_AT_ONCE {
+                let left = CODED_AT_ONCE - self.coded_in_turn;
+                let piece = self.uncoded.split_to(left.min(self.uncoded.len()));
+                self.coded_in_turn += piece.len();
+                coder.code(&piece)
+            } else {
+                self.coded_in_turn = 0;
+                // This has the runtime look at all sockets before it polls the connection again.
+                let _ = pin!(yield_now()).poll(cx);
+                return Poll::Pending;
             };
             if !coded.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(coded))));
@@ -154,6 +180,8 @@ impl<B> ResponseBody<B> {
     pub(super) fn coded_by(mut self, coder: Box<dyn BodyCoder>) -> Self {
         self.coding = Some(Box::new(Coding {
             coder: Some(coder),
+            uncoded: Bytes::new(),
+            coded_in_turn: 0,
             trailers: None,
         }));
         self
@@ -230,7 +258,9 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         let mut this = self.project();
         match this.coding {
             None => poll_origin(this.origin, this.reading, cx),
-            Some(coding) => coding.poll(|| poll_origin(this.origin.as_mut(), this.reading, cx)),
+            Some(coding) => {
+                coding.poll(cx, |cx| poll_origin(this.origin.as_mut(), this.reading, cx))
+            }
         }
     }
 

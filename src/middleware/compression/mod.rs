@@ -17,7 +17,7 @@ use http::{Method, Response, StatusCode, request};
 use http_body::Body;
 
 use super::ResponseBody;
-use codec::Codec;
+use codec::{Codec, PLACES, Places};
 
 /// Digests of what is sent, which compression changes.
 const DIGESTS: [HeaderName; 4] = [
@@ -94,6 +94,7 @@ pub(super) struct Compressor {
     /// What the client likes best of what is offered; none if it accepts nothing of it.
     coding: Option<ContentCoding>,
     is_head: bool,
+    places: &'static Places,
 }
 
 impl Compressor {
@@ -106,6 +107,7 @@ impl Compressor {
                 false => accept::best(&settings.algorithms, &request.headers),
             },
             is_head: request.method == Method::HEAD,
+            places: &PLACES,
         }
     }
 
@@ -127,20 +129,26 @@ impl Compressor {
         if !self.is_eligible(&response) {
             return response;
         }
-        let headers = response.headers_mut();
-        vary_by_coding(headers);
+        vary_by_coding(response.headers_mut());
         let Some(coding) = self.coding else {
             return response;
         };
+        let has_body = !self.is_head || made_length(response.body()).is_some();
+        let codec = has_body.then(|| Codec::new(coding, self.places));
+        if let Some(None) = codec {
+            // As a client gets it that accepts no coding.
+            return response;
+        }
+        let headers = response.headers_mut();
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         for name in [CONTENT_LENGTH, ACCEPT_RANGES].iter().chain(&DIGESTS) {
             headers.remove(name);
         }
         weaken(headers);
-        if self.is_head && made_length(response.body()).is_none() {
-            return response;
+        match codec.flatten() {
+            Some(codec) => response.map(|body| body.coded_by(Box::new(codec))),
+            None => response,
         }
-        response.map(|body| body.coded_by(Box::new(Codec::new(coding))))
     }
 
     /// Whether a response is compressed for clients that accept it.
