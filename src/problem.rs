@@ -24,6 +24,9 @@ pub mod types {
 /// The detail for a request body that ends too early.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
+/// The detail for a response of the upstream that cannot be passed on.
+pub const INVALID_RESPONSE: &str = "The upstream server sent no valid response.";
+
 /// The error of a request body that is longer than its route allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the request's body is longer than {max} bytes")]

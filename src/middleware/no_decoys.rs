@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Response, request};
+use http::{HeaderMap, Method, Response, Uri, request};
 
 use crate::middleware::ResponseBody;
 
@@ -35,6 +35,11 @@ impl Shadow {
     }
 }
 
+/// A number that tells targets of requests apart.
+pub(crate) fn target(_: &Uri) -> u64 {
+    0
+}
+
 /// What a request says of the form of its response.
 #[derive(Clone, Debug)]
 pub(crate) struct Negotiation;
@@ -50,5 +55,6 @@ impl Negotiation {
 pub(crate) struct ResponseSample {
     pub(crate) negotiation: Negotiation,
     pub(crate) client: u64,
+    pub(crate) target: u64,
     pub(crate) latency: Option<Duration>,
 }

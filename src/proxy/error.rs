@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::balance::Failure;
 use super::exchange::ExchangeError;
 use super::http1::Malformed;
-use crate::problem::{BROKEN_BODY, BodyTooLarge, Problem};
+use crate::problem::{BROKEN_BODY, BodyTooLarge, INVALID_RESPONSE, Problem};
 use crate::telemetry::UpstreamFailed;
 
 /// Why the proxy itself must answer.
@@ -228,11 +228,9 @@ impl ProxyError {
             Self::BadResponse { .. }
             | Self::Protocol { .. }
             | Self::Upgraded { .. }
-            | Self::NotUpgraded { .. } => (
-                StatusCode::BAD_GATEWAY,
-                "bad_response",
-                "The upstream server sent no valid response.",
-            ),
+            | Self::NotUpgraded { .. } => {
+                (StatusCode::BAD_GATEWAY, "bad_response", INVALID_RESPONSE)
+            }
             Self::LeftBehind { .. } | Self::Refused { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "refused",

@@ -332,9 +332,14 @@ fn decoys_answer_to_validators_and_ranges_as_real_answers_do() {
     }
     assert_eq!(upstream.count(), 6);
     let real = ask("192.0.2.3", "\"4-5f3b2c\"");
-    let tag = gateway.send(&from("192.0.2.1"));
-    let tag = tag.field("etag").unwrap();
-    assert!(tag.starts_with("\"7-") && tag.len() == 10, "{tag}");
+    // That of the app, as two clients have got it for this path; on another it is invented.
+    let tag = "\"4-5f3b2c\"";
+    let elsewhere = gateway.send(&get("/other").with("x-forwarded-for", "192.0.2.1"));
+    let invented = elsewhere.field("etag").unwrap();
+    assert!(
+        invented.starts_with("\"7-") && invented.len() == 10,
+        "{invented}"
+    );
     for (real, decoy) in real.iter().zip(ask("192.0.2.1", tag)) {
         assert_eq!(decoy.status, real.status);
         assert_eq!(decoy.names(), real.names());
@@ -348,4 +353,38 @@ fn decoys_answer_to_validators_and_ranges_as_real_answers_do() {
         assert_eq!(decoy.text(), text);
     }
     assert_eq!(upstream.count(), 9);
+}
+
+/// The stream of HTTP/2 was reset, and the client saw no head.
+#[test]
+fn a_websocket_by_http_2_that_is_shadowed_is_answered_as_an_app_without_one_is() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    http2::run(async {
+        let mut sender = http2::connect(gateway.address()).await;
+        // With its first bytes the gateway says that it takes such requests.
+        let mut refused = http2::get("/");
+        *refused.method_mut() = http::Method::TRACE;
+        assert_eq!(sender.send_request(refused).await.unwrap().status(), 501);
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let mut request = http2::get("/teams/red/invites");
+            *request.method_mut() = http::Method::CONNECT;
+            let protocol = hyper::ext::Protocol::from_static("websocket");
+            request.extensions_mut().insert(protocol);
+            let version = HeaderValue::from_static("13");
+            request
+                .headers_mut()
+                .insert("sec-websocket-version", version);
+            let answer = sender.send_request(request).await.unwrap();
+            let names = answer.headers().keys().map(ToString::to_string);
+            let names: Vec<_> = names.collect();
+            let status = answer.status();
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            answers.push((status.as_u16(), names, body.len()));
+        }
+        assert_eq!(answers[0].0, 502);
+        assert_eq!(answers[2], answers[1], "the third is shadowed");
+    });
+    assert_eq!(upstream.count(), 2);
 }

@@ -23,7 +23,7 @@ use crate::middleware::{
 use crate::problem::NoResponse;
 use crate::rules::{
     AccessList, Ban, BanSchedule, Client, Enforcement, HashKey, KeySource, Limit, LimitUse,
-    Missing, PathPattern, PathSet, StatusSet,
+    Missing, PathPattern, PathSet, StandingBans, StatusSet,
 };
 use crate::store::tests::support::RedisServer;
 use crate::store::{
@@ -500,6 +500,45 @@ async fn a_shadow_ban_looks_like_the_real_thing_and_nothing_is_forwarded() {
     // As if the bucket were full but for this one request, though it is empty.
     assert_eq!(decoy.field("ratelimit"), real.field("ratelimit"));
     assert_eq!(decoy.field("retry-after"), None);
+}
+
+/// Limits are not asked about them, and so nothing was told of limits.
+#[tokio::test]
+async fn who_is_blocked_or_banned_for_good_is_told_of_limits_as_others_are() {
+    let block = AccessList::new(["203.0.113.9/32".parse().unwrap()], []);
+    let lists = AccessLists {
+        block,
+        ..AccessLists::default()
+    };
+    for treatment in [shadows(), Treatment::Divert(UpstreamId(7))] {
+        let blocking = World::of(AccessSettings {
+            lists: lists.clone(),
+            blocked: treatment.clone(),
+            bans: Vec::new(),
+        });
+        let banning = World::with(abusers(1, treatment));
+        let ban = &banning.access.0.bans[0];
+        let mut standing = StandingBans::default();
+        let banned = ban.policy.ban.banned(ABUSER).unwrap();
+        standing.add("abusers", banned, Timestamp::MAX);
+        ban.known.set_standing(standing);
+        for world in [blocking, banning] {
+            let real = world.send(OTHER, "/200").await;
+            let kept_out = world.send(ABUSER, "/200").await;
+            assert_ne!(kept_out.verdict().disposition, Disposition::Allowed);
+            assert!(real.field("ratelimit").is_some());
+            for name in ["ratelimit", "ratelimit-policy"] {
+                assert_eq!(kept_out.field(name), real.field(name));
+            }
+        }
+    }
+    let rejecting = World::of(AccessSettings {
+        lists,
+        blocked: rejects(),
+        bans: Vec::new(),
+    });
+    let rejected = rejecting.send(ABUSER, "/200").await;
+    assert_eq!(rejected.field("ratelimit"), None);
 }
 
 #[tokio::test]

@@ -17,6 +17,8 @@
 //! # Ok::<(), weir::middleware::decoy::TemplateError>(())
 //! ```
 
+mod known_tags;
+mod lateness;
 mod negotiation;
 #[cfg(target_os = "linux")]
 mod precise_timer;
@@ -24,23 +26,26 @@ mod profile;
 mod template;
 mod value_pattern;
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+#[cfg(feature = "gateway")]
+use http::Version;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    ETAG, HOST, HeaderName, LAST_MODIFIED,
+    ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, LAST_MODIFIED,
 };
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
+use self::known_tags::KnownTags;
 pub use self::negotiation::Negotiation;
 use self::negotiation::{
     FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection, compress,
@@ -51,8 +56,10 @@ pub use self::template::TemplateError;
 pub use self::template::fuzz as fuzz_template;
 use self::template::{Template, TemplateContext};
 use self::value_pattern::{DecoyContext, TagPattern};
-use crate::middleware::{RequestContext, ResponseBody};
+use crate::middleware::{ClientIdentity, RequestContext, ResponseBody};
 use crate::problem::body_problem;
+#[cfg(feature = "gateway")]
+use crate::problem::{INVALID_RESPONSE, Problem};
 use crate::rules::Captures;
 use crate::turn;
 
@@ -126,6 +133,7 @@ pub struct Shadow {
     preflights: OptionsProfile,
     other_options: OptionsProfile,
     tag: OnceLock<TagPattern>,
+    known_tags: KnownTags,
     ignored: IgnoredHeaders,
     /// What tags are made with, so that none can be computed from a body.
     secret: RandomState,
@@ -138,6 +146,8 @@ pub struct ResponseSample {
     pub negotiation: Negotiation,
     /// A number that tells clients apart.
     pub client: u64,
+    /// A number that tells what is asked for apart.
+    pub target: u64,
     /// How long the response took, counted from the end of the request's body; none is known of one
     /// that came before that.
     pub latency: Option<Duration>,
@@ -152,6 +162,7 @@ impl Shadow {
             preflights: OptionsProfile::default(),
             other_options: OptionsProfile::default(),
             tag: OnceLock::new(),
+            known_tags: KnownTags::default(),
             ignored: IgnoredHeaders::default(),
             secret: RandomState::new(),
         }
@@ -175,6 +186,7 @@ impl Shadow {
         if let Some(tag) = earlier.tag.get() {
             self.tag.get_or_init(|| tag.clone());
         }
+        self.known_tags.inherit(&earlier.known_tags);
         self.ignored.inherit(&earlier.ignored);
     }
 
@@ -201,6 +213,11 @@ impl Shadow {
             && let Some(tag) = profile::tag_pattern(headers)
         {
             self.tag.get_or_init(|| tag);
+        }
+        if let Some(tag) = headers.get(ETAG) {
+            let full = negotiation.full();
+            self.known_tags
+                .learn((sample.target, full), tag, sample.client);
         }
         let profile = self.of(form);
         if profile.headers.is_empty()
@@ -269,6 +286,25 @@ impl Shadow {
         full.is_compressed && known.unwrap_or(false)
     }
 
+    /// The tag of a decoy with this body: the real one as far as it is constant, or else one like it.
+    fn tag(
+        &self,
+        request: &request::Parts,
+        full: FullResponse,
+        body: &Bytes,
+    ) -> Option<HeaderValue> {
+        let identity = ClientIdentity::of(&request.extensions);
+        let client = identity.map_or(0, ClientIdentity::fingerprint);
+        let target = target(&request.uri);
+        let other = full.with_compression(!full.is_compressed);
+        let known = |full| self.known_tags.shown((target, full), client);
+        let invented = || {
+            let seed = self.secret.hash_one(body);
+            self.tag.get()?.generate(seed, body.len())
+        };
+        known(full).or_else(|| known(other)).or_else(invented)
+    }
+
     /// Answers a request with the decoy: reads its body to the end, builds the response, and waits
     /// as long as an upstream would have taken.
     pub async fn respond<B, R>(
@@ -302,7 +338,13 @@ impl Shadow {
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let negotiation = Negotiation::of(&head.method, &head.headers);
-        let response = DecoyResponse::new(self, host(head), body, &negotiation);
+        let response = DecoyResponse::new(self, head, body, &negotiation);
+        #[cfg(feature = "gateway")]
+        if self.decoy.status.is_success() && asks_for_websocket(head) {
+            // As the proxy responds: a success would say that the WebSocket has begun.
+            let problem = Problem::new(StatusCode::BAD_GATEWAY, INVALID_RESPONSE);
+            return (ResponseBody::problem(problem), response.delay);
+        }
         if let Some(kind) = negotiation.options {
             return response.options(self.options(kind).known());
         }
@@ -351,6 +393,9 @@ const BODY_HEADERS: [HeaderName; 6] = [
     ACCEPT_RANGES,
 ];
 
+/// Headers that say something of the body of a full response, without being part of it.
+const VALIDITY_HEADERS: [HeaderName; 4] = [AGE, ETAG, EXPIRES, LAST_MODIFIED];
+
 /// A full decoy response, of which less may be sent.
 struct DecoyResponse<'a> {
     shadow: &'a Shadow,
@@ -364,9 +409,13 @@ struct DecoyResponse<'a> {
 }
 
 impl<'a> DecoyResponse<'a> {
-    fn new(shadow: &'a Shadow, host: &'a str, body: Bytes, negotiation: &'a Negotiation) -> Self {
-        let tag = shadow.tag.get();
-        let tag = tag.and_then(|tag| tag.generate(shadow.secret.hash_one(&body), body.len()));
+    fn new(
+        shadow: &'a Shadow,
+        request: &'a request::Parts,
+        body: Bytes,
+        negotiation: &'a Negotiation,
+    ) -> Self {
+        let tag = shadow.tag(request, negotiation.full(), &body);
         // An empty body is not compressed, and a configured coding is the template's own.
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_compressed = is_open && shadow.is_compressed(negotiation.full());
@@ -375,7 +424,7 @@ impl<'a> DecoyResponse<'a> {
         let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
         let mut response = Self {
             shadow,
-            host,
+            host: host(request),
             origin: negotiation.origin.as_ref(),
             content: if is_compressed { compress(&body) } else { body },
             encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
@@ -497,7 +546,9 @@ impl<'a> DecoyResponse<'a> {
         self.content = Bytes::new();
         self.encoding = None;
         let Some((status, profile)) = known else {
-            self.headers = without_body(self.headers, |_| false);
+            let is_of_body =
+                |name: &HeaderName| BODY_HEADERS.contains(name) || VALIDITY_HEADERS.contains(name);
+            self.headers = without(self.headers, is_of_body);
             return self.finish(StatusCode::NO_CONTENT);
         };
         if let Some(delay) = profile.latencies.draw() {
@@ -530,15 +581,21 @@ impl<'a> DecoyResponse<'a> {
     }
 }
 
-/// The headers without those of a body, unless real responses have them, and still in their order,
-/// which removing one would change.
-fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+/// The headers without those of a body, unless real responses have them.
+fn without_body(headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    without(headers, |name| {
+        BODY_HEADERS.contains(name) && !is_real(name)
+    })
+}
+
+/// The other headers, still in their order, which removing one would change.
+fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut rest = HeaderMap::with_capacity(headers.len());
     let mut last = None;
     for (name, value) in headers.drain() {
         last = name.or(last);
         if let Some(name) = last.as_ref()
-            && (!BODY_HEADERS.contains(name) || is_real(name))
+            && !is_left_out(name)
         {
             rest.append(name, value);
         }
@@ -547,15 +604,19 @@ fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -
 }
 
 /// Waits until `delay` is over since `start`, to some tens of microseconds, or where there is no
-/// precise timer, to the runtime's millisecond.
+/// precise timer, to the runtime's millisecond; on average, where a busy thread comes back late.
 async fn wait(start: Instant, delay: Duration) {
-    let due = start + delay;
+    let due = lateness::aim(start + delay);
     // Not the turn's reading: the runtime's timer, asked to wait for what has passed since, would
     // wait for its next millisecond.
     let now = Instant::now();
-    if now >= due {
-        return;
+    if now < due {
+        wait_until(start, due, now).await;
     }
+    lateness::ended(Instant::now().saturating_duration_since(due));
+}
+
+async fn wait_until(start: Instant, due: Instant, now: Instant) {
     // A clock that has not moved while the decoy was built is a test's, and stands still until a
     // timer of the runtime is waited for.
     #[cfg(target_os = "linux")]
@@ -563,6 +624,19 @@ async fn wait(start: Instant, delay: Duration) {
         return;
     }
     sleep_until(due).await;
+}
+
+/// A number that tells targets of requests apart.
+pub(super) fn target(uri: &Uri) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (uri.path(), uri.query()).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether a request by a stream of HTTP/2 is for a WebSocket (RFC 8441).
+#[cfg(feature = "gateway")]
+fn asks_for_websocket(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_2 && head.extensions.get::<hyper::ext::Protocol>().is_some()
 }
 
 /// The host that a request asks for, as far as it is told.

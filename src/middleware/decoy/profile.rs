@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -60,7 +61,19 @@ const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 
 /// The headers of the last real responses, in their order.
 #[derive(Debug, Default)]
-pub(super) struct HeaderProfile(RwLock<LearnedHeaders>);
+pub(super) struct HeaderProfile {
+    known: RwLock<LearnedHeaders>,
+    lessons: AtomicU32,
+    /// When the last lesson was, in milliseconds since 1970.
+    last_lesson: AtomicI64,
+}
+
+/// After so many lessons one is taken now and then only: a header that is another in each response,
+/// as an id is, would have every response write what all workers read.
+const MANY_LESSONS: u32 = 64;
+
+/// How long it is to the next lesson then, in milliseconds.
+const LESSON_INTERVAL: u64 = 100;
 
 /// Apps say more to requests that name their `origin`, so that a client compares like with like.
 #[derive(Clone, Debug, Default)]
@@ -134,17 +147,17 @@ struct LearnedHeader {
 impl HeaderProfile {
     /// Takes over what another has learnt.
     pub(super) fn inherit(&self, earlier: &Self) {
-        let known = earlier.0.read().clone();
-        *self.0.write() = known;
+        let known = earlier.known.read().clone();
+        *self.known.write() = known;
     }
 
     /// Learns the headers of a real response. What was `seen` of it has the name of no header yet.
     pub(super) fn learn(&self, response: &HeaderMap, seen: &Observation<'_>) {
-        if self.knows(response, seen) {
+        if self.knows(response, seen) || !self.takes_lesson(seen.now) {
             return;
         }
         let has_origin = seen.origin.is_some();
-        let mut known = self.0.write();
+        let mut known = self.known.write();
         let learnt = response.iter().map(|(name, value)| {
             let namesakes = known.all(has_origin);
             let mut namesakes = namesakes.filter(|header| header.name == *name);
@@ -160,9 +173,27 @@ impl HeaderProfile {
         known.put(has_origin, learnt);
     }
 
+    /// Whether it is time to learn. Of responses at once, one teaches.
+    fn takes_lesson(&self, now: Timestamp) -> bool {
+        let now = now.as_millisecond();
+        let last = self.last_lesson.load(Ordering::Relaxed);
+        let is_begun = self.lessons.load(Ordering::Relaxed) >= MANY_LESSONS;
+        if is_begun && now.abs_diff(last) < LESSON_INTERVAL {
+            return false;
+        }
+        if !is_begun {
+            self.lessons.fetch_add(1, Ordering::Relaxed);
+        }
+        let relaxed = Ordering::Relaxed;
+        let taken = self
+            .last_lesson
+            .compare_exchange(last, now, relaxed, relaxed);
+        taken.is_ok() || !is_begun
+    }
+
     /// Whether a response has nothing new to teach. Most have not, and cost no more than a look.
     fn knows(&self, response: &HeaderMap, seen: &Observation<'_>) -> bool {
-        let known = self.0.read();
+        let known = self.known.read();
         let known = known.of(seen.origin.is_some());
         known.len() == response.len()
             && known
@@ -173,17 +204,20 @@ impl HeaderProfile {
 
     /// Whether no header is known.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.read().all(false).next().is_none()
+        self.known.read().all(false).next().is_none()
     }
 
     /// Whether real responses have this header.
     pub(super) fn has(&self, name: &HeaderName) -> bool {
-        self.0.read().all(false).any(|header| header.name == *name)
+        self.known
+            .read()
+            .all(false)
+            .any(|header| header.name == *name)
     }
 
     /// Whether real responses differ by what codings the client accepts.
     pub(super) fn varies_by_coding(&self) -> bool {
-        let known = self.0.read();
+        let known = self.known.read();
         let mut lines = known
             .all(false)
             .filter(|header| header.name == header::VARY);
@@ -203,7 +237,7 @@ impl HeaderProfile {
         body: &BodyHeaders,
         context: &DecoyContext<'_>,
     ) -> HeaderMap {
-        let known = self.0.read();
+        let known = self.known.read();
         let known = known.closest(context.origin.is_some());
         let mut headers = HeaderMap::with_capacity(known.len() + configured.len() + 3);
         if known.is_empty() {
@@ -631,6 +665,31 @@ mod tests {
         assert_eq!(value(&headers, "content-type"), Some("application/json"));
         assert_eq!(value(&headers, "content-length"), Some("7"));
         assert_eq!(value(&headers, "server"), Some("app"));
+    }
+
+    /// Each real response of a route with such a header wrote what all workers read.
+    #[test]
+    fn a_header_that_is_another_each_time_does_not_have_every_response_teach() {
+        let profile = HeaderProfile::default();
+        let mut lessons = 0;
+        let mut learn = |number: i64, at| {
+            let real = response(&[("x-request-id", &number.to_string())]);
+            let seen = Observation {
+                now: Timestamp::from_millisecond(at).unwrap(),
+                ..by(1)
+            };
+            profile.learn(&real, &seen);
+            let learnt = profile.known.read().without_origin[0].value.clone();
+            lessons += usize::from(learnt == real["x-request-id"]);
+            lessons
+        };
+        for number in 0..10_000 {
+            learn(number, 0);
+        }
+        assert_eq!(learn(10_000, 50), MANY_LESSONS as usize);
+        assert_eq!(learn(10_001, 100), MANY_LESSONS as usize + 1);
+        // A clock that is set back does not end it.
+        assert_eq!(learn(10_002, -1_000_000), MANY_LESSONS as usize + 2);
     }
 
     #[test]

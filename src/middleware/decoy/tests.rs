@@ -32,6 +32,7 @@ fn to(client: u64, millis: u64) -> ResponseSample {
     ResponseSample {
         negotiation: Negotiation::default(),
         client,
+        target: 0,
         latency: Some(Duration::from_millis(millis)),
     }
 }
@@ -189,6 +190,7 @@ fn teach(shadow: &Shadow, wants: &[(&'static str, &str)], status: u16, fields: &
     let sample = ResponseSample {
         negotiation: wanting(wants),
         client: 1,
+        target: 0,
         latency: Some(Duration::ZERO),
     };
     shadow.learn(&answer, &sample);
@@ -261,6 +263,72 @@ async fn who_comes_back_with_a_decoys_tag_is_told_that_nothing_has_changed() {
     let (head, _) = decoy(&shadow, "GET", &[("if-none-match", &tag)]).await;
     assert_eq!(names(&head), ["x-cache", "etag", "server"]);
     assert_eq!(head.headers["etag"], tag);
+}
+
+/// The tag of what was asked for was the same before and after the ban of a client, and 304 became 200.
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_with_the_tag_of_a_real_answer_is_told_that_nothing_has_changed() {
+    let shadow = shadow("text/plain", "sent");
+    let tag = TAGGED[2].1;
+    let learn = |path: &'static str, client| {
+        let sample = ResponseSample {
+            negotiation: wanting(&[]),
+            target: target(&Uri::from_static(path)),
+            ..to(client, 0)
+        };
+        shadow.learn(&real(TAGGED), &sample);
+    };
+    let wants = [("if-none-match", tag)];
+    learn("/", 1);
+    let (head, _) = decoy(&shadow, "GET", &wants).await;
+    assert_eq!(head.status, StatusCode::OK, "it may be made for the client");
+    learn("/", 2);
+    let (head, body) = decoy(&shadow, "GET", &[]).await;
+    assert_eq!(head.headers["etag"], tag);
+    assert_eq!(&*body, b"sent");
+    let (head, body) = decoy(&shadow, "GET", &wants).await;
+    assert_eq!((head.status.as_u16(), &*body), (304, &b""[..]));
+    assert_eq!(head.headers["etag"], tag);
+    let other = [("if-none-match", "\"other\"")];
+    let (head, _) = decoy(&shadow, "GET", &other).await;
+    assert_eq!(head.status, StatusCode::OK);
+    assert_eq!(head.headers["etag"], tag);
+}
+
+/// It said when the resource had changed, which no response to OPTIONS does.
+#[tokio::test(start_paused = true)]
+async fn before_the_first_answer_to_options_a_decoy_says_nothing_of_a_body() {
+    let shadow = shadow("text/plain", "sent");
+    let fields = [
+        ("server", "app"),
+        ("last-modified", "Fri, 20 Nov 2026 10:00:00 GMT"),
+        ("etag", "\"a\""),
+        ("expires", "0"),
+        ("content-length", "4"),
+    ];
+    teach(&shadow, &[], 200, &fields);
+    let (head, _) = decoy(&shadow, "OPTIONS", &[]).await;
+    assert_eq!(names(&head), ["server"]);
+}
+
+/// hyper resets a stream whose WebSocket would begin with a body.
+#[cfg(feature = "gateway")]
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_a_websocket_by_http_2_gets_what_the_proxy_makes_of_another_answer() {
+    let shadow = shadow("text/plain", "sent");
+    let request = || {
+        let websocket = hyper::ext::Protocol::from_static("websocket");
+        let request = Request::builder().version(Version::HTTP_2);
+        let (head, ()) = request.extension(websocket).body(()).unwrap().into_parts();
+        head
+    };
+    let none = Full::<Bytes>::default;
+    let answer: Response<ResponseBody<Full<Bytes>>> =
+        Arc::clone(&shadow).respond(request(), none()).await;
+    assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
+    assert_eq!(answer.headers()["content-type"], "application/problem+json");
+    let plain = decoy(&shadow, "GET", &[]).await;
+    assert_eq!((plain.0.status.as_u16(), &*plain.1), (200, &b"sent"[..]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -60,14 +60,12 @@ impl<S> RateLimit<S> {
                     return self.learn(request);
                 }
                 control.count_blocked();
-                let mut context = ResponseContext::of(Disposition::Denied, None);
-                context.verdict.listed = Some("block");
-                let treatment = TreatmentContext {
-                    treatment,
-                    route: &self.settings.route_or_none(request.extensions()).clone(),
-                    retry_in: Nanos::NEVER,
+                let verdict = Verdict {
+                    listed: Some("block"),
+                    ..Verdict::new(Disposition::Denied)
                 };
-                treatment.treat(&mut self.inner, request, context)
+                let treatment = Arc::clone(treatment);
+                self.keep_out(request, &treatment, Nanos::NEVER, verdict)
             }
         }
     }
@@ -133,6 +131,43 @@ impl<S> RateLimit<S> {
         }
     }
 
+    /// Treats a request that is kept out, whatever the store would say. An answer that has to look
+    /// real tells of limits as those do that the store has decided.
+    fn keep_out<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+        treatment: &Arc<PreparedTreatment>,
+        retry_in: Nanos,
+        verdict: Verdict,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let route = Arc::clone(self.settings.route_or_none(request.extensions()));
+        let mut context = ResponseContext {
+            verdict,
+            ..ResponseContext::of(Disposition::Denied, None)
+        };
+        if treatment.looks_real() {
+            let now = self.settings.backend.now();
+            let no_captures = Captures::default();
+            let attributes = attributes(&request, route.name(), &no_captures, now);
+            let mut query = StoreQuery::default();
+            let planned = route.policy.plan(&request, &attributes, &mut query);
+            if planned.is_ok() && !query.queried.is_empty() {
+                let simulated = query.queried.simulated(DecisionSource::Store, now);
+                context.status = Some((query.queried, simulated));
+            }
+            context.route = Some(Arc::clone(&route));
+        }
+        let treatment = TreatmentContext {
+            treatment,
+            route: &route,
+            retry_in,
+        };
+        treatment.treat(&mut self.inner, request, context)
+    }
+
     /// Asks the store about a request, about bans first: one that is remembered has to answer
     /// before another denial that is.
     pub(super) fn ask<B: RequestBody>(
@@ -162,15 +197,12 @@ impl<S> RateLimit<S> {
             if self.is_learned_for(&ban.treatment, &request) {
                 return self.learn(request);
             }
-            let mut context = ResponseContext::of(Disposition::Denied, None);
-            context.verdict.banned_by = Some(ban.name);
-            context.verdict.decided_at = Some(now);
-            let treatment = TreatmentContext {
-                treatment: &ban.treatment,
-                route: &Arc::clone(route),
-                retry_in: ban.retry_in,
+            let verdict = Verdict {
+                banned_by: Some(ban.name),
+                decided_at: Some(now),
+                ..Verdict::new(Disposition::Denied)
             };
-            return treatment.treat(&mut self.inner, request, context);
+            return self.keep_out(request, &ban.treatment, ban.retry_in, verdict);
         }
         let bans = access.and_then(|access| access.check(&attributes, backend));
         let mut query = StoreQuery::new(looks);
@@ -620,16 +652,16 @@ fn unverified<B>(request: &Request<B>) -> Option<&Arc<UnverifiedAccount>> {
 }
 
 /// What a client gets on a route that a ban or the block list keeps it out of.
-pub(super) struct TreatmentContext<'r> {
-    pub(super) treatment: &'r Arc<PreparedTreatment>,
-    pub(super) route: &'r Arc<RouteState>,
+struct TreatmentContext<'r> {
+    treatment: &'r Arc<PreparedTreatment>,
+    route: &'r Arc<RouteState>,
     /// When it would be let in again.
-    pub(super) retry_in: Nanos,
+    retry_in: Nanos,
 }
 
 impl TreatmentContext<'_> {
     /// Treats a request so.
-    pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
+    fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
         inner: &mut S,
         mut request: Request<B>,

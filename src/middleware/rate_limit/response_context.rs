@@ -20,7 +20,7 @@ use super::in_flight::InFlight;
 use super::policy::OnDenied;
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::BanCheck;
-use crate::middleware::decoy::{Negotiation, ResponseSample, Shadow};
+use crate::middleware::decoy::{Negotiation, ResponseSample, Shadow, target};
 use crate::middleware::route::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
@@ -49,6 +49,7 @@ pub(super) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     negotiation: Negotiation,
     client: u64,
+    target: u64,
     since: Instant,
     /// When the request's body was read, if it has one.
     upload: Option<Arc<UploadTime>>,
@@ -169,10 +170,10 @@ impl ResponseContext {
 
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
-        // Where a ban keeps the request out, no limit was asked.
+        // Where a ban or the block list keeps the request out, no limit was asked.
         let is_banned =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
-        if is_banned || !is_logged() {
+        if is_banned || self.verdict.listed.is_some() || !is_logged() {
             return None;
         }
         let (queried, outcome) = self.status.as_ref()?;
@@ -197,6 +198,7 @@ impl DecoySample {
             shadows,
             negotiation: Negotiation::of(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
+            target: target(request.uri()),
             since: turn::now(),
             upload: has_body.then(Arc::default),
         }))
@@ -211,6 +213,7 @@ impl DecoySample {
         ResponseSample {
             negotiation: self.negotiation.clone(),
             client: self.client,
+            target: self.target,
             latency: self.latency(),
         }
     }
