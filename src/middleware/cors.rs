@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ORIGIN,
-    VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -163,7 +163,14 @@ impl Cors {
         request: &Request<B>,
     ) -> Option<Response<ResponseBody<R>>> {
         let answer = self.preflights.as_ref()?;
-        preflighted(request.method(), request.headers())?;
+        let headers = request.headers();
+        if preflighted(request.method(), headers).is_none() {
+            let asks = request.method() == Method::OPTIONS && headers.contains_key(ORIGIN);
+            let refused = asks && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+            let detail = "Access-Control-Request-Method must be a method.";
+            let problem = Problem::new(StatusCode::BAD_REQUEST, detail);
+            return refused.then(|| ResponseBody::problem(problem));
+        }
         if !request.body().is_end_stream() {
             return None;
         }
@@ -272,7 +279,6 @@ impl CorsRequest {
 
 #[cfg(test)]
 mod tests {
-    use http::header::ACCESS_CONTROL_REQUEST_METHOD;
     use http_body_util::Full;
 
     use super::*;
@@ -444,6 +450,14 @@ mod tests {
         let (status, headers) = answer(&cors, &foreign).unwrap();
         assert_eq!(status, 403);
         assert!(!headers.contains_key(ACCESS_CONTROL_ALLOW_METHODS));
+        // `P UT` would reach the app as any other request does.
+        let mut malformed = preflight("");
+        let asked = HeaderValue::from_static("P UT");
+        malformed
+            .headers_mut()
+            .insert(ACCESS_CONTROL_REQUEST_METHOD, asked);
+        assert_eq!(answer(&cors, &malformed).unwrap().0, 400);
+        assert!(answer(&listed(), &malformed).is_none());
         // The app gets what is not a preflight, and all of them where it answers.
         let mut other = preflight("");
         *other.method_mut() = Method::GET;

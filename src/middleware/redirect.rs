@@ -176,6 +176,11 @@ mod tests {
                 "{{ scheme }}://{{ host }}:81/{{ query }}",
                 "http://app.example.com:81/q=1",
             ),
+            ("/new?{{ query }}&a=1", "/new?q=1&a=1"),
+            (
+                "/new?from={{ uri }}&q={{ query }}",
+                "/new?from=/old%3Fq%3D1&q=q%3D1",
+            ),
             (
                 "https://www.{{ host }}?{{ query }}",
                 "https://www.app.example.com?q=1",
@@ -187,6 +192,16 @@ mod tests {
         ] {
             assert_eq!(location(to, "/old?q=1", &captures), expected, "{to}");
         }
+    }
+
+    /// `&` in a query added parameters of the client's to those of the configuration.
+    #[test]
+    fn what_is_the_value_of_a_parameter_ends_it_with_no_character() {
+        let to = "/login?next={{ path }}&query={{ query }}&ok=1";
+        assert_eq!(
+            location(to, "/a%20b;c?x=1&admin=1#", &[]),
+            "/login?next=/a%2520b%3Bc&query=x%3D1%26admin%3D1&ok=1"
+        );
     }
 
     #[test]

@@ -29,6 +29,14 @@ const CAPTURED: &AsciiSet = &NON_ALPHANUMERIC
 /// What of a request's target is encoded in a URL that it becomes part of.
 const TARGET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\');
 
+/// What of a target is encoded where it is the value of a parameter, to be decoded to what was sent.
+const PARAMETER: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+
 /// A text in which `{{ name }}` stands for a value of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTemplate {
@@ -155,7 +163,12 @@ impl RequestTemplate {
                     request.put(value, &mut text);
                     let bytes = text.into_bytes();
                     let set = match value {
-                        RequestValue::Path | RequestValue::Query | RequestValue::Uri => TARGET,
+                        RequestValue::Path | RequestValue::Query | RequestValue::Uri => {
+                            match url.ends_with('=') {
+                                true => PARAMETER,
+                                false => TARGET,
+                            }
+                        }
                         _ => CAPTURED,
                     };
                     let text = String::from_utf8_lossy(&bytes);

@@ -86,7 +86,7 @@ impl ClientRules {
         match &self.header {
             AddressHeader::XForwardedFor => self.walk(proxy, x_forwarded_for(headers)),
             AddressHeader::Forwarded => self.walk(proxy, forwarded(headers)),
-            AddressHeader::Single(name) => single(headers, name).unwrap_or(proxy),
+            AddressHeader::Single(name) => known(single(headers, name)).unwrap_or(proxy),
         }
     }
 
@@ -94,7 +94,7 @@ impl ClientRules {
     fn walk(&self, proxy: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
         let mut nearest = proxy;
         for hop in hops.take(MAX_HOPS) {
-            let Some(address) = hop else { break };
+            let Some(address) = known(hop) else { break };
             nearest = address;
             if !self.trusts(address) {
                 break;
@@ -102,6 +102,11 @@ impl ClientRules {
         }
         nearest
     }
+}
+
+/// An address that a client can have: 0.0.0.0 and :: stand for none.
+fn known(address: Option<IpAddr>) -> Option<IpAddr> {
+    address.filter(|address| !address.to_canonical().is_unspecified())
 }
 
 /// A network of IPv4-mapped IPv6 addresses as the IPv4 network that it is.
@@ -228,6 +233,10 @@ mod tests {
             "localhost",
             "198.51.100.1:x",
             "fe80::1%1",
+            // Each request of such a client was a 500.
+            "0.0.0.0",
+            "::",
+            "::ffff:0.0.0.0",
             "\u{e9}",
         ] {
             let line = format!("198.51.100.7, {entry}, 10.0.0.2");

@@ -215,6 +215,11 @@ impl InFlight {
         self.0.upgraded.store(true, Relaxed);
     }
 
+    /// Whether no request may have a transfer coding.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.0.is_suspect()
+    }
+
     /// Whether the connection closes after the response.
     pub(super) fn closes(&self) -> bool {
         self.0.closing.load(Relaxed)

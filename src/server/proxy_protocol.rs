@@ -29,6 +29,9 @@ const MAX_LINE: usize = 107;
 /// which say how many bytes follow (section 2.2).
 const FIXED_BYTES: usize = 16;
 
+/// Version 2, and the command LOCAL.
+const LOCAL: u8 = 0x20;
+
 /// The longest header of version 2, as in nginx. What exceeds 232 bytes are extensions.
 const MAX_HEADER: usize = 4096;
 
@@ -136,7 +139,9 @@ async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, ProxyHeaderE
         let own = peeked.get_mut(..header.len().saturating_sub(before));
         stream.read_exact(own.unwrap_or_default()).await?;
         if length == Some(header.len()) {
-            return source(&header).ok_or(ProxyHeaderError::Malformed);
+            let source = source(&header).ok_or(ProxyHeaderError::Malformed)?;
+            // 0.0.0.0 and :: stand for no address.
+            return Ok(source.filter(|source| !source.ip().to_canonical().is_unspecified()));
         }
     }
 }
@@ -175,9 +180,12 @@ fn agree(one: &[u8], other: &[u8]) -> bool {
 )]
 fn source(header: &[u8]) -> Option<Option<SocketAddr>> {
     if header.starts_with(v2::PROTOCOL_PREFIX) {
+        // A health check of the peer itself, of whatever family (section 2.2).
+        if header.get(v2::PROTOCOL_PREFIX.len()) == Some(&LOCAL) {
+            return Some(None);
+        }
         let header = v2::Header::try_from(header).ok()?;
-        let is_proxied =
-            (header.command, header.protocol) == (v2::Command::Proxy, v2::Protocol::Stream);
+        let is_proxied = header.protocol == v2::Protocol::Stream;
         return Some(match header.addresses {
             v2::Addresses::IPv4(ends) if is_proxied => {
                 Some((ends.source_address, ends.source_port).into())
@@ -185,7 +193,7 @@ fn source(header: &[u8]) -> Option<Option<SocketAddr>> {
             v2::Addresses::IPv6(ends) if is_proxied => {
                 Some((ends.source_address, ends.source_port).into())
             }
-            // Health checks of the peer itself, and sockets that have no IP address.
+            // Sockets that have no IP address.
             _ => None,
         });
     }
@@ -279,6 +287,11 @@ mod tests {
             b"PROXY UNKNOWN ffff:f...f:ffff 65535\r\n".to_vec(),
             binary(0x20, 0, &[]),
             binary(0x20, 0x11, &[0; 12]),
+            // A family that is not known, which a receiver of LOCAL has to ignore.
+            binary(0x20, 0xf5, &[1, 2, 3]),
+            b"PROXY TCP4 0.0.0.0 198.51.100.7 4711 443\r\n".to_vec(),
+            binary(0x21, 0x11, &[0; 12]),
+            binary(0x21, 0x21, &[0; 36]),
             binary(0x21, 0, &[1, 2, 3]),
             binary(0x21, 0x31, &unix),
             binary(0x21, 0x12, &[0; 12]),

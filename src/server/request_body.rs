@@ -180,19 +180,27 @@ async fn drain(mut body: Incoming, connection: InFlight) {
 
 impl Body for DrainOnDrop {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Box<dyn Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(body).poll_frame(cx));
+        if let Some(connection) = &self.connection
+            && connection.is_suspect()
+        {
+            connection.will_close();
+            self.is_over = true;
+            let error = "a line of the chunks ends with a bare line feed";
+            return Poll::Ready(Some(Err(error.into())));
+        }
         // Trailers come last, so a reader may stop there; after an error there is nothing to read.
         self.is_over = !matches!(&frame, Some(Ok(frame)) if frame.is_data());
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -225,7 +225,7 @@ fn large_bodies_go_through_whole_both_ways() {
 }
 
 #[test]
-fn trailers_go_through_both_ways() {
+fn trailers_go_through_to_clients_and_not_to_a_server_that_never_asked() {
     let upstream = Upstream::answering(|_| {
         let mut answer = Answer::new(frames(vec![
             Frame::data(Bytes::from_static(b"real")),
@@ -254,12 +254,12 @@ fn trailers_go_through_both_ways() {
     );
     let received = upstream.last();
     assert_eq!(received.body, "hello");
-    assert_eq!(received.trailers.unwrap()["x-sum"], "123");
+    assert!(received.trailers.is_none());
     assert_eq!(received.headers["te"], "trailers");
 }
 
 #[test]
-fn http2_with_prior_knowledge_is_forwarded_as_http_1_1_trailers_and_all() {
+fn http2_with_prior_knowledge_is_forwarded_as_http_1_1() {
     let upstream = Upstream::answering(|_| {
         let mut answer = Answer::new(frames(vec![
             Frame::data(Bytes::from_static(b"real")),
@@ -293,7 +293,28 @@ fn http2_with_prior_knowledge_is_forwarded_as_http_1_1_trailers_and_all() {
     assert_eq!(received.lines("via"), ["2 weir"]);
     assert_eq!(received.lines("cookie"), ["a=b; c=d"]);
     assert_eq!(received.body, "hello");
-    assert_eq!(received.trailers.unwrap()["x-checksum"], "abc");
+    assert!(received.trailers.is_none());
+}
+
+/// The beginning of the body had been passed on, and hyper took the next request for trailers: what a
+/// proxy in front takes for two requests was one here.
+#[test]
+fn no_line_of_chunks_may_end_with_a_line_feed_alone_however_they_arrive() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    for end in ["x: y\n\r\n", "\n"] {
+        let mut client = gateway.client();
+        client.write(head.as_bytes()).unwrap();
+        eventually("a request that has begun", || {
+            (gateway.metric("weir_requests_in_flight") == Some(1.0)).then_some(())
+        });
+        let rest = format!("5\r\nhello\r\n0\r\n{end}GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.write(rest.as_bytes()).unwrap();
+        let response = client.read("POST").unwrap();
+        assert_eq!(response.status, 400, "{end:?}");
+        assert!(client.is_closed(), "{end:?}");
+    }
 }
 
 /// README says what of gRPC works: a call of gRPC-Web, which has its status in the body.

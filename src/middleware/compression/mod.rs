@@ -120,7 +120,13 @@ impl Compressor {
         R: Body<Data = Bytes>,
     {
         if response.status() == StatusCode::NOT_MODIFIED {
-            // It is about a response that was, or would have been, compressed.
+            // It is about a response that was, or would have been, compressed; of what type that is, it
+            // need not say, and it has what the response has for caches (RFC 9110 section 15.4.5).
+            let headers = response.headers();
+            let is_of_type = !headers.contains_key(CONTENT_TYPE) || self.is_of_type(headers);
+            if is_of_type && !headers.contains_key(CONTENT_ENCODING) && !forbids_change(headers) {
+                vary_by_coding(response.headers_mut());
+            }
             if self.coding.is_some() && !forbids_change(response.headers()) {
                 weaken(response.headers_mut());
             }

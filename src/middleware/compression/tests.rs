@@ -237,3 +237,24 @@ fn caches_are_told_once_that_the_coding_varies() {
         assert_eq!(coded.headers().get_all("vary").iter().count(), 1);
     }
 }
+
+/// A cache that revalidates would keep for all clients what was compressed for one.
+#[test]
+fn what_is_not_modified_varies_as_the_response_that_it_is_about() {
+    let varies = |head: http::response::Builder| {
+        let body = ResponseBody::<Full<Bytes>>::full("");
+        let response = compressor("GET", "").compress(head.status(304).body(body).unwrap());
+        response.headers().contains_key("vary")
+    };
+    assert!(varies(Response::builder().header("etag", "W/\"v1\"")));
+    assert!(varies(response(String::new())));
+    assert!(!varies(
+        Response::builder().header("content-type", "image/png")
+    ));
+    assert!(!varies(
+        Response::builder().header("content-encoding", "br")
+    ));
+    assert!(!varies(
+        Response::builder().header("cache-control", "no-transform")
+    ));
+}
