@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use super::diagnostics::Diagnostics;
-use super::limits::KnownOverrides;
 use super::values::HumanDuration;
 use crate::limit::{Algorithm, Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
 use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use crate::rules::{
-    AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
-    SubjectHash,
+    AccountRules, ClientRules, HashKey, Limit, Override, RemoteKeys, RouteMatcher, RouteTable,
+    SecretHash, SubjectHash,
 };
 use crate::server::{Certificates, HttpSettings};
 use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
@@ -34,6 +34,17 @@ const ONE: u64 = 10_000;
 
 /// Fewer bytes could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
+
+/// An override by the admin API that is fit for its limit, or why it is not.
+pub(super) type CheckedOverride = Result<FitOverride, Vec<String>>;
+
+/// An override that is fit for its limit, and what is doubtful about it.
+#[derive(Clone, Debug)]
+pub(super) struct FitOverride {
+    pub(super) parameters: Parameters,
+    pub(super) added: Override,
+    pub(super) warnings: Vec<String>,
+}
 
 /// Everything that is configured.
 #[derive(Clone, Debug)]
@@ -75,7 +86,9 @@ pub struct Settings {
     pub parameters: Vec<Parameters>,
     /// What overrides by the admin API go by, for each limit.
     pub(super) override_rules: HashMap<String, OverrideRules>,
-    pub(super) known_overrides: KnownOverrides,
+    /// What is known of overrides by the admin API, by what they were set to. Reading one takes far
+    /// longer than adding it, and each change adds all of them again.
+    pub(super) known_overrides: Arc<Mutex<HashMap<String, CheckedOverride>>>,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
     /// The files of the configuration in YAML, as they are written: their names and texts.

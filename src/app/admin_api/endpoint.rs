@@ -7,8 +7,6 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use super::error::ApiError;
-
 /// What a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
@@ -100,18 +98,27 @@ pub(super) struct Target {
     parameters: Vec<String>,
 }
 
+/// Why a path names nothing.
+#[derive(Debug)]
+pub(super) enum PathError {
+    /// There is nothing at it.
+    Unknown,
+    /// A parameter of it is not UTF-8.
+    NotUtf8,
+}
+
 impl Target {
     /// What a path names.
-    pub(super) fn find(path: &str) -> Result<Self, ApiError> {
+    pub(super) fn find(path: &str) -> Result<Self, PathError> {
         let found = PATHS.iter().find_map(|entry| {
             let parameters = parameters(entry.template, path)?;
             Some((entry, parameters))
         });
-        let (entry, parameters) = found.ok_or(ApiError::NoSuchPath)?;
+        let (entry, parameters) = found.ok_or(PathError::Unknown)?;
         Ok(Self {
             endpoint: entry.endpoint,
             methods: entry.methods,
-            parameters: parameters.map_err(|_| ApiError::NotUtf8)?,
+            parameters: parameters.map_err(|_| PathError::NotUtf8)?,
         })
     }
 
@@ -193,7 +200,7 @@ mod tests {
             "/v1/top/",
         ] {
             let refused = Target::find(path);
-            assert!(matches!(refused, Err(ApiError::NoSuchPath)), "{path}");
+            assert!(matches!(refused, Err(PathError::Unknown)), "{path}");
         }
     }
 
@@ -201,7 +208,7 @@ mod tests {
     fn a_parameter_that_is_not_utf8_is_a_bad_request_and_not_an_unknown_path() {
         for path in ["/v1/buckets/L/%FF", "/v1/overrides/%c3/a"] {
             let refused = Target::find(path);
-            assert!(matches!(refused, Err(ApiError::NotUtf8)), "{path}");
+            assert!(matches!(refused, Err(PathError::NotUtf8)), "{path}");
         }
     }
 

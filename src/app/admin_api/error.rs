@@ -7,7 +7,7 @@ use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, W
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::endpoint::PATHS;
+use super::endpoint::{PATHS, PathError};
 use crate::app::overrides::OverrideError;
 use crate::app::shared_bans::StandingBanError;
 use crate::problem::Problem;
@@ -74,6 +74,15 @@ impl From<OverrideError> for ApiError {
 impl From<BannedError> for ApiError {
     fn from(cause: BannedError) -> Self {
         Self::Banned(cause)
+    }
+}
+
+impl From<PathError> for ApiError {
+    fn from(cause: PathError) -> Self {
+        match cause {
+            PathError::Unknown => Self::NoSuchPath,
+            PathError::NotUtf8 => Self::NotUtf8,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use http::StatusCode;
 
 use super::bans::{access_lists, bans, treatment};
 use super::diagnostics::{Diagnostics, Lowered, all};
-use super::limits::{KnownOverrides, WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
+use super::limits::{WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
 use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
@@ -131,7 +131,7 @@ pub(crate) fn settings(
         },
         parameters: table.parameters(),
         override_rules: table.override_rules(),
-        known_overrides: KnownOverrides::default(),
+        known_overrides: Arc::default(),
         overrides: Arc::default(),
         files: Vec::new(),
         loaded_at: cx.now,

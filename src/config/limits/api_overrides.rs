@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::overrides::{overriding_quota, parameters};
@@ -14,7 +13,7 @@ use super::table::{OverrideDef, parameters as warn_of_parameters};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Lowered, Severity};
 use crate::config::inputs::Inputs;
 use crate::config::lowering::Lowering;
-use crate::config::settings::{Parameters, Settings};
+use crate::config::settings::{CheckedOverride, FitOverride, Parameters, Settings};
 use crate::config::suggestions::Suggestions;
 use crate::config::yaml::{Document, Sources, Spanned};
 use crate::limit::Algorithm;
@@ -38,19 +37,6 @@ pub struct ApiOverride {
 /// What is doubtful about an override, or why it cannot be in force; each of it one sentence.
 pub type OverrideCheck = Result<Vec<String>, Vec<String>>;
 
-/// What the settings in force say of each override by the admin API, by what it was set to. Reading
-/// one takes far longer than adding it, and each change adds all of them again.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KnownOverrides(Arc<Mutex<HashMap<String, Result<Fit, Vec<String>>>>>);
-
-/// An override that is fit for its limit.
-#[derive(Clone, Debug)]
-struct Fit {
-    parameters: Parameters,
-    added: Override,
-    warnings: Vec<String>,
-}
-
 impl ApiOverride {
     /// What `overrides.yaml` would say, as JSON, which YAML contains.
     fn document(&self) -> String {
@@ -63,12 +49,7 @@ impl ApiOverride {
         json!([{ &self.limit: entry }]).to_string()
     }
 
-    fn check(
-        &self,
-        document: &str,
-        settings: &Settings,
-        now: Timestamp,
-    ) -> Result<Fit, Vec<String>> {
+    fn check(&self, document: &str, settings: &Settings, now: Timestamp) -> CheckedOverride {
         let Some(rules) = settings.override_rules.get(&self.limit) else {
             let name = &self.limit;
             return Err(vec![format!("there is no limit \"{name}\" any more")]);
@@ -106,7 +87,7 @@ impl ApiOverride {
             of.map(|diagnostic| self.told(diagnostic)).collect()
         };
         match lowered.flatten() {
-            Some((parameters, added)) if !cx.diagnostics.has_errors() => Ok(Fit {
+            Some((parameters, added)) if !cx.diagnostics.has_errors() => Ok(FitOverride {
                 parameters,
                 added,
                 warnings: told(Severity::Warning),
@@ -172,7 +153,7 @@ impl Settings {
         let mut settings = self.clone();
         let mut added: HashMap<&str, Vec<(usize, Override)>> = HashMap::new();
         let mut checks = Vec::with_capacity(overrides.len());
-        let mut known = self.known_overrides.0.lock();
+        let mut known = self.known_overrides.lock();
         let mut earlier = std::mem::take(&mut *known);
         for (place, written) in overrides.iter().enumerate() {
             let document = written.document();

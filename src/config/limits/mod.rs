@@ -22,7 +22,6 @@ use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
-pub(super) use api_overrides::KnownOverrides;
 pub use api_overrides::{ApiOverride, OverrideCheck};
 pub(super) use quota::enforcement;
 pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
