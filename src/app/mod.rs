@@ -185,7 +185,6 @@ async fn serve(
         Arc::clone(&metrics),
         log_level,
         shared_bans.clone(),
-        sockets.clone(),
         draining.subscribe(),
     );
     let admin = admin(&stores, &key_sets, &acme, &draining, &metrics).with_api(api);

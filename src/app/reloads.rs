@@ -80,6 +80,7 @@ pub(super) struct Snapshot {
     pub(super) layers: Layers,
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
+    pub(super) sockets: Sockets,
     /// What workers know of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
 }
@@ -130,6 +131,7 @@ impl Snapshot {
             settings,
             layers,
             refused: Arc::clone(&process.refused),
+            sockets: process.sockets.clone(),
         }
     }
 

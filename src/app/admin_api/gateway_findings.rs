@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::app::reloads::Snapshot;
-use crate::app::sockets::Sockets;
 use crate::app::stores::Stores;
 use crate::config::{HumanDuration, Settings, pluralized};
 use crate::telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
@@ -46,19 +45,14 @@ pub(super) struct GatewayFinding {
 }
 
 /// All of them, the worst first.
-pub(super) fn all(
-    snapshot: &Snapshot,
-    stores: &Stores,
-    metrics: &Metrics,
-    sockets: &Sockets,
-) -> Vec<GatewayFinding> {
+pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Vec<GatewayFinding> {
     let failures = metrics.failures();
     let (_, refused) = metrics.last_load();
     let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
     found.extend(store(stores.unreachable(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
     found.extend(errors(&snapshot.settings, failures.routes));
-    let certificates = sockets.ending_certificates();
+    let certificates = snapshot.sockets.ending_certificates();
     found.extend(certificates.into_iter().map(|(listener, left)| {
         let text = match left {
             Duration::ZERO => format!("a certificate of the listener {listener} has ended"),
@@ -168,4 +162,57 @@ fn errors(
         remedy: "Look at the app: the access log has `upstream_status` for what it answered, or \
                  `upstream_error` if it did not answer",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(name: &str, available: bool, trouble: Option<&'static str>) -> UpstreamServerSample {
+        UpstreamServerSample {
+            name: name.into(),
+            in_flight: 0,
+            available,
+            trouble,
+            ejections: 0,
+        }
+    }
+
+    fn text(servers: Vec<UpstreamServerSample>) -> Option<String> {
+        let sample = UpstreamSample {
+            name: "app".into(),
+            servers,
+            retries: 0,
+        };
+        upstream(&sample).map(|finding| finding.text)
+    }
+
+    #[test]
+    fn servers_that_are_out_and_those_that_fail_in_use_are_told_apart() {
+        assert_eq!(text(vec![server("a:1", true, None)]), None);
+        let both = text(vec![
+            server("a:1", false, Some("its health checks fail")),
+            server("b:1", true, Some("it cannot be connected to")),
+            server("c:1", true, None),
+        ]);
+        let expected = "of the servers of upstream app, 1 of 3 get no requests, and 1 fail: a:1 \
+                        (its health checks fail), b:1 (it cannot be connected to)";
+        assert_eq!(both.as_deref(), Some(expected));
+        let many = ["a", "b", "c", "d", "e"].map(|name| server(name, false, Some("x")));
+        let expected = "of the servers of upstream app, 5 of 5 get no requests: a (x), b (x), c (x) \
+                        and 2 more";
+        assert_eq!(text(many.into()).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_store_that_fails_calls_is_told_of_though_it_is_in_reach() {
+        assert_eq!(store(None, MIN_FAILURES - 1), None);
+        let failing = store(None, MIN_FAILURES).unwrap();
+        assert!(failing.text.starts_with("the store failed 5 calls"));
+        let gone = store(Some("the store is out of reach".to_owned()), 0).unwrap();
+        assert!(
+            gone.text
+                .starts_with("the store is out of reach; what on_failure says")
+        );
+    }
 }

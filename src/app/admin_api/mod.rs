@@ -67,7 +67,6 @@ use self::top::TopQuery;
 use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
-use super::sockets::Sockets;
 use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, AdminBody, Connection, RequestBody};
 use crate::telemetry::{LogLevel, Metrics};
@@ -82,13 +81,12 @@ struct Api {
     metrics: Arc<Metrics>,
     log_level: LogLevel,
     shared_bans: SharedBans,
-    sockets: Sockets,
     events: Arc<Events>,
     override_changes: OverrideChanges,
 }
 
 /// The service, which uses the configuration in force, these stores, what was counted, the level of the
-/// log, what is known of bans, and the certificates of these sockets; and ends what it streams when the gateway is `draining`.
+/// log, and what is known of bans; and ends what it streams when the gateway is `draining`.
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
@@ -96,7 +94,6 @@ pub(super) fn service(
     metrics: Arc<Metrics>,
     log_level: LogLevel,
     shared_bans: SharedBans,
-    sockets: Sockets,
     draining: watch::Receiver<bool>,
 ) -> AdminApi {
     let events = Events {
@@ -117,7 +114,6 @@ pub(super) fn service(
         override_changes,
         log_level,
         shared_bans,
-        sockets,
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -174,8 +170,7 @@ impl Api {
             Endpoint::Findings => {
                 request::no_parameters(query)?;
                 let by = self.ban_stores(now).await.ok();
-                let of_gateway =
-                    gateway_findings::all(snapshot, &self.stores, &self.metrics, &self.sockets);
+                let of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
                 Ok(findings::answer(settings, &self.metrics, of_gateway, by, now).await)
             }
             Endpoint::Buckets => {
