@@ -20,6 +20,9 @@ const RESERVED_PER_WORKER: usize = 8;
 /// that waits for its permit.
 const RESERVED_PER_LISTENER: usize = 3;
 
+/// A file descriptor is an `int`, whatever the limit says.
+const MAX_DESCRIPTORS: usize = i32::MAX as usize;
+
 /// How many connections may be open at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileDescriptors {
@@ -117,10 +120,13 @@ fn raise_limit() -> usize {
     };
     // If the system refuses, the limit stays as it was.
     let _ = setrlimit(Resource::Nofile, raised);
-    let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(usize::MAX, |limit| {
-        usize::try_from(limit).unwrap_or(usize::MAX)
-    })
+    descriptors(getrlimit(Resource::Nofile).current)
+}
+
+/// The descriptors of a limit; none is "unlimited".
+fn descriptors(limit: Option<u64>) -> usize {
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+    limit.map_or(MAX_DESCRIPTORS, |limit| limit.min(MAX_DESCRIPTORS))
 }
 
 #[cfg(test)]
@@ -174,11 +180,14 @@ mod tests {
 
     #[test]
     fn no_limit_at_all_is_no_overflow() {
-        let shares = Shares {
-            limit: usize::MAX / 4,
-            ..FEW
-        };
-        assert!(shares.divide(None).clients.get() > 1 << 32);
-        let _ = shares.divide(None).upstreams();
+        for limit in [None, Some(u64::MAX), Some(u64::MAX - 1)] {
+            let shares = Shares {
+                limit: descriptors(limit),
+                ..FEW
+            };
+            assert!(shares.divide(None).clients.get() > 1 << 28);
+            assert!(shares.divide(Some(NonZeroUsize::MAX)).clients.get() > 1 << 28);
+            let _ = shares.divide(None).upstreams();
+        }
     }
 }

@@ -66,6 +66,9 @@ use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
+/// How long threads that read or write files may take when the process ends.
+const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Why the gateway ended other than by a drain.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -114,7 +117,7 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
         metrics.track_subjects();
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let addresses: Vec<_> = settings
             .listen
             .iter()
@@ -123,7 +126,10 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
         let open = OpenSockets::new(inherited, takeover, &addresses)?;
         let log_level = log.level();
         serve(source, read.inputs, settings, metrics, log_level, open).await
-    })
+    });
+    // A thread may hang in a file system.
+    runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
+    ended
 }
 
 async fn serve(
@@ -233,7 +239,7 @@ async fn serve(
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
         never = sweep(&stores, &metrics) => match never {},
         never = shared_bans.follow() => match never {},
-        never = reloads.follow_files() => match never {},
+        never = reloads.follow() => match never {},
         never = keeper.follow(&reloads) => match never {},
     };
     end_tracer(tracer).await;

@@ -9,14 +9,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 
 use super::acme::AcmeCertificates;
@@ -213,7 +215,9 @@ impl Source {
 
 /// Applies new configurations.
 pub(super) struct Reloads {
-    source: Source,
+    source: Arc<Source>,
+    /// Told at a signal.
+    wanted: Notify,
     publish: watch::Sender<Arc<Snapshot>>,
     process: ProcessState,
     kept: RestartOnlySettings,
@@ -249,7 +253,8 @@ impl Reloads {
         Self {
             loaded: RefCell::new(loaded),
             overrides: RefCell::new(overrides),
-            source,
+            source: Arc::new(source),
+            wanted: Notify::new(),
             publish,
             process,
             kept,
@@ -261,18 +266,20 @@ impl Reloads {
         }
     }
 
-    /// Reloads because of a signal: the outcome is logged in any case.
+    /// Has [`Self::follow`] reload because of a signal: the outcome is logged in any case.
     pub(super) fn reload(&self) {
-        let loaded = self.read();
-        self.apply(loaded);
+        self.wanted.notify_one();
     }
 
-    /// Reloads whenever the files change. Nothing is logged again for the same contents.
-    pub(super) async fn follow_files(&self) -> Infallible {
+    /// Reloads at signals, and whenever the files change. Nothing is logged again for the same
+    /// contents.
+    pub(super) async fn follow(&self) -> Infallible {
         loop {
-            sleep(POLL_INTERVAL).await;
-            if self.watches() && self.have_changed().await {
-                self.files_changed();
+            tokio::select! {
+                () = self.wanted.notified() => self.apply(self.read().await),
+                () = sleep(POLL_INTERVAL) => if self.watches() && self.have_changed().await {
+                    self.files_changed().await;
+                },
             }
         }
     }
@@ -295,8 +302,8 @@ impl Reloads {
         changed
     }
 
-    fn files_changed(&self) {
-        let loaded = self.read();
+    async fn files_changed(&self) {
+        let loaded = self.read().await;
         let known = loaded.inputs.same_contents(&self.files.borrow().last);
         if known {
             self.files.borrow_mut().last = Arc::new(loaded.inputs);
@@ -305,9 +312,17 @@ impl Reloads {
         }
     }
 
-    fn read(&self) -> LoadResult {
-        let in_force = Arc::clone(&self.loaded.borrow());
-        self.source.read(Some(&in_force))
+    /// Reads the files, which may be long or on a file system that hangs. Signals, health checks and
+    /// the demo upstream must not wait for that.
+    async fn read(&self) -> LoadResult {
+        let (source, in_force) = (Arc::clone(&self.source), Arc::clone(&self.loaded.borrow()));
+        let read = spawn_blocking(move || source.read(Some(&in_force))).await;
+        match read.map_err(JoinError::try_into_panic) {
+            Ok(loaded) => loaded,
+            Err(Ok(panic)) => resume_unwind(panic),
+            // The runtime ends.
+            Err(Err(_)) => pending().await,
+        }
     }
 
     /// Applies a new configuration, unless it has errors or is the same as the old one.
@@ -420,7 +435,7 @@ impl<C: Clone, T> Reloadable<C, T> {
         while configurations.changed().await.is_ok() {
             self.0.lock().renew();
         }
-        std::future::pending().await
+        pending().await
     }
 }
 

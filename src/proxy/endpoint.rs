@@ -2,7 +2,6 @@
 //! next, and how many connections they may have in all.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -55,6 +54,17 @@ impl ConnectionBudget {
     }
 }
 
+/// With what a request may share a connection of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// With other requests.
+    Shared,
+    /// With none, as it may be the cause of why a shared one has ended.
+    Alone,
+    /// It is to change the protocol, which streams cannot.
+    Upgrade,
+}
+
 /// One server of an upstream with its idle connections, as one worker sees it.
 pub(super) struct Endpoint {
     server: Server,
@@ -63,23 +73,7 @@ pub(super) struct Endpoint {
     /// How long a connection is used, if the server has a name that may move.
     resolve_interval: Option<Duration>,
     /// Unless the server speaks only HTTP/1.1.
-    http2: Option<Http2>,
-}
-
-/// The HTTP/2 of a server.
-struct Http2 {
-    connections: Arc<Connections>,
-    was_declined: AtomicBool,
-}
-
-impl Http2 {
-    fn of(settings: &UpstreamSettings, server: &Server) -> Option<Self> {
-        let lifetime = server.is_named().then_some(settings.resolve_interval);
-        (server.protocol() != Protocol::Http1).then(|| Self {
-            connections: Arc::new(Connections::new(settings.idle_timeout, lifetime)),
-            was_declined: AtomicBool::new(false),
-        })
-    }
+    http2: Option<Arc<Connections>>,
 }
 
 impl Endpoint {
@@ -105,7 +99,7 @@ impl Endpoint {
         is_upgrade: bool,
     ) -> Option<Channel> {
         if let Some(http2) = self.http2(is_upgrade)
-            && let Some(stream) = http2.connections.stream()
+            && let Some(stream) = http2.stream()
         {
             return Some(Channel::Http2(stream));
         }
@@ -127,8 +121,8 @@ impl Endpoint {
             .ok_or_else(|| ProxyError::ServerBusy { server: server() })
     }
 
-    /// The server's HTTP/2, unless the connection is to change its protocol, which streams cannot.
-    fn http2(&self, is_upgrade: bool) -> Option<&Http2> {
+    /// The server's HTTP/2, unless the connection is to change its protocol.
+    fn http2(&self, is_upgrade: bool) -> Option<&Arc<Connections>> {
         let leaves_it = is_upgrade && self.server.protocol() == Protocol::Auto;
         self.http2.as_ref().filter(|_| !leaves_it)
     }
@@ -140,7 +134,7 @@ impl Endpoint {
         budget: &ConnectionBudget,
         share: u32,
         deadline: Instant,
-        is_upgrade: bool,
+        sharing: Sharing,
         slot: Slot,
         client: Option<&ClientEnds>,
     ) -> Result<Channel, ProxyError> {
@@ -148,7 +142,7 @@ impl Endpoint {
         let now = Instant::now();
         let deadline = now + deadline.saturating_duration_since(now) / share.max(1);
         let server = Arc::clone(self.server.name());
-        let opened = self.open(permit, is_upgrade, slot, client, deadline);
+        let opened = self.open(permit, sharing, slot, client, deadline);
         match timeout_at(deadline, opened).await {
             Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
@@ -158,13 +152,14 @@ impl Endpoint {
     async fn open(
         &self,
         permit: Option<OwnedSemaphorePermit>,
-        is_upgrade: bool,
+        sharing: Sharing,
         slot: Slot,
         client: Option<&ClientEnds>,
         deadline: Instant,
     ) -> io::Result<Channel> {
-        if let Some(http2) = self.http2(is_upgrade) {
-            return Box::pin(self.open_http2(http2, permit, deadline)).await;
+        if let Some(http2) = self.http2(sharing == Sharing::Upgrade) {
+            let is_alone = sharing == Sharing::Alone;
+            return Box::pin(self.open_http2(http2, permit, is_alone, deadline)).await;
         }
         let open = match self.state.connections() {
             None => None,
@@ -177,28 +172,32 @@ impl Endpoint {
         Ok(Channel::Http1(connection))
     }
 
-    /// Requests that come while a connection is opened wait for it, unless it is known that the
-    /// server would rather speak HTTP/1.1.
+    /// Requests that come while a connection is opened wait for it if they can share it.
     async fn open_http2(
         &self,
-        http2: &Http2,
+        http2: &Arc<Connections>,
         permit: Option<OwnedSemaphorePermit>,
+        is_alone: bool,
         deadline: Instant,
     ) -> io::Result<Channel> {
-        let _opening = match http2.was_declined.load(Ordering::Relaxed) {
-            true => None,
-            false => Some(http2.connections.opening().await),
-        };
-        if let Some(stream) = http2.connections.stream() {
-            return Ok(Channel::Http2(stream));
+        let mut _opening = None;
+        if !is_alone {
+            _opening = http2.opening().await;
+            http2.settle().await;
+            if let Some(stream) = http2.stream() {
+                return Ok(Channel::Http2(stream));
+            }
         }
         let addresses = self.state.addresses();
         let stream = Stream::connect(&self.server, addresses, false, None, deadline).await?;
         if speaks_http2(&stream, self.server.protocol())? {
-            let stream = http2.connections.add(stream, permit).await?;
+            let stream = http2.add(stream, permit).await?;
+            if is_alone {
+                stream.keep_alone();
+            }
             return Ok(Channel::Http2(stream));
         }
-        http2.was_declined.store(true, Ordering::Relaxed);
+        http2.declined();
         Ok(Channel::Http1(self.http1(stream, permit)))
     }
 
@@ -251,7 +250,10 @@ impl Endpoints {
                 state: Arc::clone(state),
                 pool,
                 resolve_interval: server.is_named().then_some(settings.resolve_interval),
-                http2: Http2::of(settings, server),
+                http2: (server.protocol() != Protocol::Http1).then(|| {
+                    let lifetime = server.is_named().then_some(settings.resolve_interval);
+                    Arc::new(Connections::new(settings.idle_timeout, lifetime))
+                }),
             }
         };
         Self {
@@ -364,7 +366,7 @@ mod tests {
             let addresses = endpoint.state.addresses();
             addresses.fall_silent("127.0.0.1:9".parse().unwrap()).await;
             let deadline = Instant::now() + Duration::from_secs(1);
-            let opened = endpoint.connect(&budget, 2, deadline, false, None, None);
+            let opened = endpoint.connect(&budget, 2, deadline, Sharing::Shared, None, None);
             drop(opened.await);
             assert!(addresses.are_trusted(), "{protocol:?}");
         }

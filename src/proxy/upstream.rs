@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::balance::{Retries, RetryPermit, UpstreamState};
 use super::channel::{Channel, ChannelResponse};
-use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, Picked, Tried};
+use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, Picked, Sharing, Tried};
 use super::error::ProxyError;
 use super::exchange::Exchanged;
 use super::hop_by_hop;
@@ -121,12 +121,13 @@ impl Upstream {
         let upstream = &*self.0;
         let picked = upstream.endpoints.pick_any(key, &[], arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
-        if outbound.upgrade.is_some() && picked.endpoint.server().protocol() == Protocol::Http2 {
+        let is_upgrade = outbound.upgrade.is_some();
+        if is_upgrade && picked.endpoint.server().protocol() == Protocol::Http2 {
             let server = Arc::clone(picked.endpoint.server().name());
             return Err(ProxyError::UpgradeByHttp2 { server });
         }
         let repeatable = is_repeatable(&outbound);
-        let exchanged = match picked.endpoint.idle(arrived, outbound.upgrade.is_some()) {
+        let exchanged = match picked.endpoint.idle(arrived, is_upgrade) {
             None => None,
             Some(channel) => {
                 let endpoint = picked.endpoint;
@@ -147,6 +148,7 @@ impl Upstream {
             arrived,
             tried: Tried::new(),
             reuse: true,
+            was_closed: false,
             resent_until: None,
             pause: RECONNECT_PAUSE.0,
         };
@@ -166,6 +168,9 @@ struct Attempts<'u, B> {
     tried: Tried,
     /// Whether it may go out on a kept-alive connection, as none turned out to be closed.
     reuse: bool,
+    /// Whether a connection has ended under it. It may be the cause, so no other request shares the
+    /// next one.
+    was_closed: bool,
     /// Until when it is sent again if servers leave it behind; none before the first one did.
     resent_until: Option<Instant>,
     /// How long it waits when it is left behind again.
@@ -205,9 +210,13 @@ where
                     (exchanged, route.connect)
                 }
             };
+            let is_closed = exchanged
+                .as_ref()
+                .is_err_and(ProxyError::is_end_of_connection);
             let is_stale = connect.is_none() && self.is_stale(&exchanged);
             if is_stale {
                 self.reuse = false;
+                self.was_closed = is_closed;
                 continue;
             }
             if self.is_left_behind(&exchanged) {
@@ -218,6 +227,7 @@ where
                 Some(may_return) => self.next(&picked, may_return).await,
                 None => None,
             };
+            self.was_closed |= is_closed;
             let (next, permit) = match next {
                 Some(next) => next,
                 None => {
@@ -245,7 +255,9 @@ where
     /// fresh one.
     fn is_stale(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
         match exchanged {
-            Err(ProxyError::Closed { .. }) => self.repeatable || !self.outbound.has_begun(),
+            Err(error) if error.is_end_of_connection() => {
+                self.repeatable || !self.outbound.has_begun()
+            }
             Err(error) => error.is_unprocessed() && self.outbound.can_restart(),
             Ok(_) => false,
         }
@@ -296,17 +308,18 @@ where
             Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
             _ if !self.repeatable => false,
             Ok(exchanged) => retries.on_status.contains(exchanged.status()),
-            Err(ProxyError::Closed { .. } | ProxyError::BrokenOff { .. }) => retries.on_closed,
+            Err(ProxyError::BrokenOff { .. }) => retries.on_closed,
+            Err(error) if error.is_end_of_connection() => retries.on_closed,
             Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
             Err(_) => false,
         };
         // A server that closes a connection may be restarting, and one that refuses a request may
-        // take it by another connection.
-        let may_come_back = matches!(
-            exchanged,
-            Err(ProxyError::Closed { .. } | ProxyError::Refused { .. })
-        );
-        let may_return = may_come_back && self.tried.is_empty();
+        // take it by another connection. It gets the request once more, which it has after a
+        // connection that turned out to be closed.
+        let may_come_back = exchanged.as_ref().is_err_and(|error| {
+            error.is_end_of_connection() || matches!(error, ProxyError::Refused { .. })
+        });
+        let may_return = may_come_back && self.tried.is_empty() && !self.was_closed;
         self.tried.push(picked.place);
         let has_other = self.tried.len() < self.upstream.endpoints.len();
         (is_reason && (has_other || may_return)).then_some(may_return)
@@ -368,6 +381,11 @@ where
         let mut pause = RECONNECT_PAUSE.0;
         let mut tried = self.tried.clone();
         let is_upgrade = self.outbound.upgrade.is_some();
+        let sharing = match self.was_closed {
+            _ if is_upgrade => Sharing::Upgrade,
+            true => Sharing::Alone,
+            false => Sharing::Shared,
+        };
         loop {
             let endpoint = picked.endpoint;
             let mut slot = endpoint
@@ -375,7 +393,8 @@ where
                 .await
                 .inspect_err(|_| picked.in_flight.settle())?;
             let idle = || endpoint.idle_for(&mut slot, Instant::now(), is_upgrade);
-            if let Some(channel) = self.reuse.then(idle).flatten() {
+            let may_reuse = self.reuse && !self.was_closed;
+            if let Some(channel) = may_reuse.then(idle).flatten() {
                 return Ok(Route {
                     picked,
                     channel,
@@ -386,7 +405,7 @@ where
             let share = u32::try_from(left).unwrap_or(u32::MAX);
             let client = self.outbound.client.as_deref();
             let connect =
-                endpoint.connect(&upstream.budget, share, deadline, is_upgrade, slot, client);
+                endpoint.connect(&upstream.budget, share, deadline, sharing, slot, client);
             let error = match connect.await {
                 Ok(channel) => {
                     upstream.state.reached();

@@ -1,6 +1,7 @@
 //! The certificates that a listener shows its clients: read from PEM files, checked, and chosen by
 //! the name that a client asks for.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme};
+use smallvec::SmallVec;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificate_error::CertificateError;
 use super::client_auth::ClientAuth;
@@ -49,7 +53,7 @@ impl Certificates {
     ) -> Result<Self, CertificateError> {
         let validities = identities.iter().filter_map(Identity::validity);
         let validity = validities.min_by_key(|(_, expires)| *expires);
-        let choice = Arc::new(Choice(identities));
+        let choice = Arc::new(Choice::new(identities));
         let config = server_config(Arc::clone(&choice), clients.as_ref());
         let config = config.map_err(|cause| CertificateError::Refused(cause.to_string()))?;
         let config = Arc::new(config);
@@ -66,7 +70,7 @@ impl Certificates {
     /// # Errors
     /// As [`Self::new`].
     pub fn with(&self, others: Vec<Identity>) -> Result<Self, CertificateError> {
-        let identities = self.choice.0.iter().cloned().chain(others);
+        let identities = self.choice.identities.iter().cloned().chain(others);
         Self::new(identities.collect(), self.clients.clone())
     }
 
@@ -101,7 +105,7 @@ impl Eq for Certificates {}
 
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.choice.0.len();
+        let count = self.choice.identities.len();
         f.debug_tuple("Certificates").field(&count).finish()
     }
 }
@@ -123,24 +127,58 @@ fn server_config(
 }
 
 #[derive(Debug)]
-struct Choice(Vec<Identity>);
+struct Choice {
+    identities: Vec<Identity>,
+    /// Which of them are valid for a name, in order. A wildcard stands under its whole name.
+    by_name: HashMap<String, Vec<usize>>,
+}
 
 impl Choice {
+    fn new(identities: Vec<Identity>) -> Self {
+        let mut by_name = HashMap::<_, Vec<_>>::new();
+        for (index, identity) in identities.iter().enumerate() {
+            for name in identity.names() {
+                by_name.entry(name).or_default().push(index);
+            }
+        }
+        Self {
+            identities,
+            by_name,
+        }
+    }
+
     fn chains(&self) -> impl Iterator<Item = &[CertificateDer<'static>]> {
-        self.0.iter().map(|identity| identity.0.cert.as_slice())
+        self.identities
+            .iter()
+            .map(|identity| identity.0.cert.as_slice())
     }
 
     /// Chooses one whose signature the client supports.
     fn of(&self, name: Option<&str>, signatures: &[SignatureScheme]) -> Option<&Identity> {
-        let first = self.0.first();
-        if self.0.len() == 1 {
+        let first = self.identities.first();
+        if self.identities.len() == 1 {
             return first;
         }
-        let mut convincing = self.0.iter().filter(|identity| identity.signs(signatures));
-        let name = name.and_then(|name| ServerName::try_from(name).ok());
-        let fitting =
-            name.and_then(|name| convincing.clone().find(|identity| identity.fits(&name)));
-        fitting.or_else(|| convincing.next()).or(first)
+        let signs = |identity: &&Identity| identity.signs(signatures);
+        let fitting = name.and_then(|name| self.valid_for(name).find(signs));
+        fitting
+            .or_else(|| self.identities.iter().find(signs))
+            .or(first)
+    }
+
+    /// Those that are valid for a name, in order.
+    fn valid_for(&self, name: &str) -> impl Iterator<Item = &Identity> {
+        let name = name.to_ascii_lowercase();
+        let wildcard = name
+            .split_once('.')
+            .map(|(_, parent)| format!("*.{parent}"));
+        let of = |name: &str| self.by_name.get(name).map_or(&[][..], Vec::as_slice);
+        let exact = of(&name);
+        let wild = wildcard.as_deref().map_or(&[][..], of);
+        let mut places: SmallVec<[usize; 8]> = exact.iter().chain(wild).copied().collect();
+        places.sort_unstable();
+        let identity = |place| self.identities.get(place);
+        places.into_iter().filter_map(identity)
     }
 }
 
@@ -294,9 +332,35 @@ impl Identity {
         self.0.key.choose_scheme(signatures).is_some()
     }
 
-    /// Whether this certificate is valid for a name.
-    pub(super) fn fits(&self, name: &ServerName<'_>) -> bool {
+    /// The names that this certificate is valid for, in lower case.
+    fn names(&self) -> Vec<String> {
+        let own = self
+            .0
+            .cert
+            .first()
+            .map(|own| X509Certificate::from_der(own));
+        let Some(Ok((_, own))) = own else {
+            return Vec::new();
+        };
+        let names = own.subject_alternative_name().ok().flatten();
+        let names = names.iter().flat_map(|names| &names.value.general_names);
+        let names = names.filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        });
+        names.filter(|name| self.fits(name)).collect()
+    }
+
+    /// Whether clients take it for valid for a name, or a wildcard for what it stands for.
+    fn fits(&self, name: &str) -> bool {
+        let name = match name.strip_prefix('*') {
+            Some(parent) => format!("any{parent}"),
+            None => name.to_owned(),
+        };
+        let Ok(name) = ServerName::try_from(name) else {
+            return false;
+        };
         let own = self.0.cert.first().map(ParsedCertificate::try_from);
-        own.is_some_and(|own| own.is_ok_and(|own| verify_server_name(&own, name).is_ok()))
+        own.is_some_and(|own| own.is_ok_and(|own| verify_server_name(&own, &name).is_ok()))
     }
 }

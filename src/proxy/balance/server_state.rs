@@ -287,9 +287,7 @@ impl ServerState {
         if self.next_probe.load(Relaxed) != 0 {
             self.silent.store(silent, Relaxed);
             if role == Role::Probe {
-                let longer = self.next_ejection(&bound.settings, now);
-                self.ejected_for.store(longer, Relaxed);
-                self.next_probe.store(now + longer, Relaxed);
+                self.probe_failed(&bound.settings, now);
             }
             return;
         }
@@ -308,6 +306,15 @@ impl ServerState {
                 self.eject(bound, failure, now);
             }
         }
+    }
+
+    /// Keeps an ejected server out, unless another request has readmitted it meanwhile: it does not
+    /// count as ejected any more, and would be readmitted once more.
+    pub(super) fn probe_failed(&self, settings: &Ejection, now: u64) {
+        let longer = self.next_ejection(settings, now);
+        self.ejected_for.store(longer, Relaxed);
+        let later = |next| (next != 0).then_some(now + longer);
+        let _ = self.next_probe.fetch_update(Relaxed, Relaxed, later);
     }
 
     fn eject(&self, bound: &EjectionBound, failure: Failure, now: u64) {

@@ -88,6 +88,26 @@ async fn only_one_request_at_a_time_is_the_probe() {
     assert_eq!(servers[0].standing(Instant::now()), Probe);
 }
 
+/// It was out without being counted. When it was readmitted once more, the count wrapped, and no
+/// server of the upstream was ever ejected again.
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_fails_when_another_request_has_just_readmitted_the_server_changes_nothing() {
+    let settings = settings(&[1, 1]);
+    let servers = states(&settings);
+    request(&servers[0], Some(Failure::Connect));
+    let now = Instant::now();
+    let respond = || {
+        let mut other = servers[0].begin_as_last_resort(now);
+        other.responded(StatusCode::OK, now);
+    };
+    respond();
+    servers[0].probe_failed(settings.ejection.as_ref().unwrap(), 1);
+    assert_eq!(standings(&servers), [Available, Available]);
+    respond();
+    request(&servers[0], Some(Failure::Connect));
+    assert_eq!(standings(&servers), [Out, Available]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_fails_again_soon_is_out_for_longer_and_later_for_as_long_as_at_first() {
     let servers = states(&settings(&[1, 1]));

@@ -25,6 +25,8 @@ const MAX_KEPT_HEADERS: usize = 64;
 pub(crate) struct ReadBuffer {
     reader: ReadHalf,
     buffer: BytesMut,
+    /// How much of it was parsed as the beginning of a head.
+    parsed: usize,
     room: usize,
     /// Memory for the headers of the next response.
     headers: HeaderMap,
@@ -35,6 +37,7 @@ impl ReadBuffer {
         Self {
             reader,
             buffer: BytesMut::new(),
+            parsed: 0,
             room: ROOM.0,
             headers: HeaderMap::new(),
         }
@@ -54,7 +57,16 @@ impl ReadBuffer {
             if self.buffer.is_empty() {
                 return Ok(None);
             }
-            match ResponseHead::take(&mut self.buffer, method, &mut self.headers)? {
+            if self.parsed > 0 && !ResponseHead::may_be_whole(&self.buffer, self.parsed)? {
+                self.parsed = self.buffer.len();
+                return Ok(None);
+            }
+            let taken = ResponseHead::take(&mut self.buffer, method, &mut self.headers)?;
+            self.parsed = match taken {
+                None => self.buffer.len(),
+                Some(_) => 0,
+            };
+            match taken {
                 Some(head) if head.is_interim() => {}
                 taken => return Ok(taken),
             }

@@ -7,6 +7,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
+use memchr::memchr_iter;
 use smallvec::SmallVec;
 
 use super::{Decoder, Malformed, number, within};
@@ -46,6 +47,21 @@ impl ResponseHead {
             keep_alive,
             has_hop_by_hop: framing.hop_by_hop,
         }))
+    }
+
+    /// Whether more of a head, which was not there as a whole when `parsed` bytes of `buffer` were,
+    /// may have completed it. Parsing it at each read would take quadratic time.
+    pub(crate) fn may_be_whole(buffer: &[u8], parsed: usize) -> Result<bool, Malformed> {
+        // The empty line may have begun before.
+        let new = buffer.get(parsed.saturating_sub(2)..).unwrap_or_default();
+        let ends = |line_feed: usize| {
+            let rest = new.get(line_feed + 1..).unwrap_or_default();
+            rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+        };
+        if memchr_iter(b'\n', new).any(ends) {
+            return Ok(true);
+        }
+        within(buffer.len(), LONGEST).map(|()| false)
     }
 
     /// Whether another head follows this one.
@@ -296,6 +312,21 @@ mod tests {
         assert!(take(&whole(LONGEST), &Method::GET).unwrap().is_some());
         let too_long = take(&whole(LONGEST + 1), &Method::GET);
         assert!(matches!(too_long, Err(Malformed::TooLong)));
+    }
+
+    #[test]
+    fn a_head_that_comes_in_pieces_is_looked_at_again_where_an_empty_line_may_end_it() {
+        let text = b"HTTP/1.1 200 OK\r\na: 1\r\n\r\n";
+        for parsed in 1..text.len() {
+            for length in parsed + 1..=text.len() {
+                let may_be = ResponseHead::may_be_whole(&text[..length], parsed).unwrap();
+                assert_eq!(may_be, length == text.len(), "{parsed} and {length}");
+            }
+        }
+        let feeds = b"HTTP/1.1 200 OK\na: 1\n\n";
+        assert!(ResponseHead::may_be_whole(feeds, feeds.len() - 1).unwrap());
+        let long = vec![b'x'; LONGEST + 1];
+        assert!(ResponseHead::may_be_whole(&long, LONGEST).is_err());
     }
 
     #[test]

@@ -1,29 +1,32 @@
 //! The connections of one worker to one server, and the streams on them.
 
 use std::error::Error as StdError;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{self, Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::io::join;
-use tokio::sync::{MutexGuard, OwnedSemaphorePermit};
+use tokio::io::{Join, join};
+use tokio::sync::{MutexGuard, Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::stream::Stream;
+use crate::proxy::stream::{ReadHalf, Stream, WriteHalf};
 use crate::turn;
 
 /// How many requests share a connection before another one is opened, if the server allows as many.
 const MAX_STREAMS: usize = 100;
+
+/// How many streams a server allows while it has not said so; no SETTINGS can.
+const NOT_TOLD: usize = usize::MAX - 1;
 
 /// How much of a response may be on its way to a client that does not read it, in bytes.
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -39,6 +42,9 @@ pub(in crate::proxy) struct Connections {
     open: Mutex<Vec<Connection>>,
     /// Held while a connection is opened: requests that come meanwhile use that one.
     opening: tokio::sync::Mutex<()>,
+    /// Whether requests wait for the connection that is being opened: not where the server was found
+    /// to speak HTTP/1.1, or to allow a single stream.
+    are_shared: AtomicBool,
     idle_timeout: Duration,
     lifetime: Option<Duration>,
 }
@@ -46,16 +52,20 @@ pub(in crate::proxy) struct Connections {
 /// What hyper sends, whatever the body of the request is.
 pub(super) type UploadBody = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
 
+/// hyper's side of a connection.
+type Driver = http2::Connection<TokioIo<Join<ReadHalf, WriteHalf>>, UploadBody, Tasks>;
+
+#[derive(Clone)]
 struct Connection {
     sender: SendRequest<UploadBody>,
+    /// Until it is closed.
+    driver: Weak<Mutex<Driver>>,
     state: Arc<State>,
 }
 
 /// What is known of a connection. It lasts as long as its last stream.
 struct State {
     streams: AtomicUsize,
-    /// How many streams the server allows.
-    max_streams: AtomicUsize,
     is_retired: AtomicBool,
     /// From when on it is retired in any case.
     retires_at: Option<Instant>,
@@ -74,6 +84,7 @@ impl Connections {
         Self {
             open: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            are_shared: AtomicBool::new(true),
             idle_timeout,
             lifetime,
         }
@@ -86,9 +97,34 @@ impl Connections {
         open.iter().find_map(Connection::stream)
     }
 
-    /// Waits until no other connection is being opened.
-    pub(in crate::proxy) async fn opening(&self) -> MutexGuard<'_, ()> {
-        self.opening.lock().await
+    /// Waits until no other connection is being opened, unless that one would be of no use.
+    pub(in crate::proxy) async fn opening(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.are_shared.load(Ordering::Relaxed) {
+            true => Some(self.opening.lock().await),
+            false => None,
+        }
+    }
+
+    /// The server has chosen HTTP/1.1.
+    pub(in crate::proxy) fn declined(&self) {
+        self.are_shared.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits until the server has told how many streams it allows on the connection that was opened
+    /// last. Until then it gets one request: another may be one too many, and would wait for the end
+    /// of the first.
+    pub(in crate::proxy) async fn settle(&self) {
+        let Some(last) = self.open.lock().last().cloned() else {
+            return;
+        };
+        loop {
+            let progress = last.state.tasks.progress.notified();
+            let is_open = last.driver.strong_count() > 0;
+            match last.max_streams() {
+                NOT_TOLD if is_open => progress.await,
+                allowed => return self.are_shared.store(allowed > 1, Ordering::Relaxed),
+            }
+        }
     }
 
     /// Begins to speak HTTP/2 over `stream`, and takes a stream of it.
@@ -103,14 +139,15 @@ impl Connections {
         builder
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(LONGEST_HEAD);
-        let (sender, mut driven) = builder
+            .max_header_list_size(LONGEST_HEAD)
+            .initial_max_send_streams(NOT_TOLD);
+        let (sender, driver) = builder
             .handshake(TokioIo::new(join(reader, writer)))
             .await
             .map_err(io::Error::other)?;
+        let driver = Arc::new(Mutex::new(driver));
         let state = Arc::new(State {
             streams: AtomicUsize::new(0),
-            max_streams: AtomicUsize::new(MAX_STREAMS),
             is_retired: AtomicBool::new(false),
             retires_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
             is_stuck: AtomicBool::new(false),
@@ -118,22 +155,17 @@ impl Connections {
             tasks: tasks.clone(),
             _permit: permit,
         });
-        let known = Arc::downgrade(&state);
+        let connection = Connection {
+            sender,
+            driver: Arc::downgrade(&driver),
+            state,
+        };
         tasks.execute(async move {
-            std::future::poll_fn(|cx| {
-                let polled = Pin::new(&mut driven).poll(cx);
-                if let Some(state) = known.upgrade() {
-                    let allowed = driven.current_max_send_streams();
-                    state.max_streams.store(allowed, Ordering::Relaxed);
-                }
-                if let Poll::Ready(Err(error)) = &polled {
-                    tracing::debug!(%error, "a connection to an upstream broke");
-                }
-                polled.map(drop)
-            })
-            .await;
+            let driven = poll_fn(|cx| Pin::new(&mut *driver.lock()).poll(cx)).await;
+            if let Err(error) = driven {
+                tracing::debug!(%error, "a connection to an upstream broke");
+            }
         });
-        let connection = Connection { sender, state };
         let permit = connection.stream();
         tokio::spawn(close_when_idle(
             Arc::downgrade(self),
@@ -176,10 +208,19 @@ impl Connection {
             && retires_at.is_none_or(|at| turn::now() < at)
     }
 
+    /// How many streams the server allows now.
+    fn max_streams(&self) -> usize {
+        let driver = self.driver.upgrade();
+        driver.map_or(NOT_TOLD, |driver| driver.lock().current_max_send_streams())
+    }
+
     fn stream(&self) -> Option<StreamPermit> {
-        let allowed = self.state.max_streams.load(Ordering::Relaxed);
+        let allowed = match self.max_streams() {
+            NOT_TOLD => 1,
+            allowed => allowed.min(MAX_STREAMS),
+        };
         let streams = &self.state.streams;
-        if streams.load(Ordering::Relaxed) >= allowed.min(MAX_STREAMS) {
+        if streams.load(Ordering::Relaxed) >= allowed {
             return None;
         }
         streams.fetch_add(1, Ordering::Relaxed);
@@ -201,7 +242,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         if self.is_stuck.load(Ordering::Relaxed) {
-            self.tasks.0.cancel();
+            self.tasks.cancelled.cancel();
         }
     }
 }
@@ -210,6 +251,13 @@ impl Drop for State {
 pub(in crate::proxy) struct StreamPermit {
     pub(super) sender: SendRequest<UploadBody>,
     pub(super) slot: Arc<StreamSlot>,
+}
+
+impl StreamPermit {
+    /// Lets no other stream begin on the connection.
+    pub(in crate::proxy) fn keep_alone(&self) {
+        self.slot.retire();
+    }
 }
 
 /// A stream's place on a connection, until both its request and its response have ended.
@@ -237,19 +285,35 @@ impl Drop for StreamSlot {
 
 /// Runs what hyper does for a connection, until that is cancelled.
 #[derive(Clone, Debug, Default)]
-struct Tasks(CancellationToken);
+struct Tasks {
+    cancelled: CancellationToken,
+    /// Told when one of the tasks has done something.
+    progress: Arc<Notify>,
+}
 
 impl<F> Executor<F> for Tasks
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, task: F) {
-        let cancelled = self.0.clone().cancelled_owned();
+        let Self {
+            cancelled,
+            progress,
+        } = self.clone();
         tokio::spawn(async move {
-            tokio::select! {
-                () = task => {}
-                () = cancelled => {}
+            {
+                let mut task = pin!(task);
+                let watched = poll_fn(|cx| {
+                    let polled = task.as_mut().poll(cx);
+                    progress.notify_waiters();
+                    polled
+                });
+                tokio::select! {
+                    () = watched => {}
+                    () = cancelled.cancelled() => {}
+                }
             }
+            progress.notify_waiters();
         });
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 type Peer = Connection<TcpStream, Bytes>;
@@ -147,6 +148,187 @@ async fn requests_at_the_same_time_share_a_connection_as_far_as_the_server_allow
     for held in held {
         assert_eq!(held.await.unwrap().status(), 200);
     }
+}
+
+/// The second request waited for the first one to end, and then got 504.
+#[tokio::test]
+async fn a_server_that_allows_one_stream_gets_another_connection_for_the_next_request() {
+    let (proxy, listener) = upstream().await;
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(1);
+    let begun = ["/one", "/two", "/three"].map(|path| begin(&proxy, get(path)));
+    let mut calls = Vec::new();
+    for _ in 0..begun.len() {
+        let mut peer = accept_with(&listener, &builder).await;
+        calls.push(call(&mut peer).await.1);
+        serve(peer);
+    }
+    for mut respond in calls {
+        ok(&mut respond);
+    }
+    for response in begun {
+        assert_eq!(response.await.unwrap().status(), 200);
+    }
+}
+
+/// Requests waited for the response timeout.
+#[tokio::test]
+async fn a_connection_whose_server_allows_no_more_streams_gets_no_further_request() {
+    const NO_STREAMS: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+    const SETTINGS: u8 = 4;
+    const HEADERS: u8 = 1;
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let (proxy, listener) = upstream().await;
+    let warm = begin(&proxy, get("/"));
+    let mut server = RawConnection::accept(&listener).await.0;
+    server
+        .write_all(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+        .await
+        .unwrap();
+    let mut preface = [0; PREFACE.len()];
+    server.read_exact(&mut preface).await.unwrap();
+    assert_eq!(preface, PREFACE);
+    let mut acknowledged = 0;
+    while acknowledged < 2 {
+        let mut frame = [0; 9];
+        server.read_exact(&mut frame).await.unwrap();
+        let [_, high, low, kind, flags, stream @ ..] = frame;
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+        server.read_exact(&mut payload).await.unwrap();
+        acknowledged += usize::from(kind == SETTINGS && flags == 1);
+        if kind == HEADERS {
+            let ok = [&[0, 0, 1, HEADERS, 5], &stream[..], &[0x88]].concat();
+            server.write_all(&[&ok, NO_STREAMS].concat()).await.unwrap();
+        }
+    }
+    assert_eq!(warm.await.unwrap().status(), 200);
+    let next = begin(&proxy, get("/next"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    serve(peer);
+    assert_eq!(next.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_server_that_allows_no_stream_at_all_is_passed_over_and_refused_where_it_is_the_only_one()
+{
+    let (full, at_full) = listen().await;
+    tokio::spawn(async move {
+        let mut builder = h2::server::Builder::new();
+        builder.max_concurrent_streams(0);
+        loop {
+            serve(accept_with(&full, &builder).await);
+        }
+    });
+    let refused = begin(&http2(at_full), get("/")).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let (other, at_other) = listen().await;
+    tokio::spawn(async move {
+        let mut peer = accept(&other).await;
+        while let Some(call) = peer.accept().await {
+            ok(&mut call.unwrap().1);
+        }
+    });
+    let mut settings = http2_settings(at_full);
+    settings.servers.extend(http2_settings(at_other).servers);
+    let proxy = proxy(settings);
+    for _ in 0..4 {
+        assert_eq!(begin(&proxy, get("/")).await.unwrap().status(), 200);
+    }
+}
+
+/// A connection whose server can be made to write what h2 would not.
+async fn accept_raw(listener: &TcpListener) -> (Peer, TcpStream) {
+    let (stream, _) = listener.accept().await.unwrap();
+    let stream = stream.into_std().unwrap();
+    let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
+    let stream = TcpStream::from_std(stream).unwrap();
+    (h2::server::handshake(stream).await.unwrap(), raw)
+}
+
+async fn write_raw(raw: &TcpStream, bytes: &[u8]) {
+    raw.writable().await.unwrap();
+    assert_eq!(raw.try_write(bytes).unwrap(), bytes.len());
+}
+
+/// The head of a response, as HPACK, and a body of a byte.
+async fn write_response(raw: &TcpStream, respond: &SendResponse<Bytes>, block: &[u8]) {
+    let (stream, length) = (respond.stream_id().as_u32().to_be_bytes(), block.len());
+    let headers = [
+        &[0, 0, u8::try_from(length).unwrap(), 1, 4],
+        &stream[..],
+        block,
+    ];
+    let data = [&[0, 0, 1, 0, 1], &stream[..], b"x"];
+    write_raw(raw, &[headers.concat(), data.concat()].concat()).await;
+}
+
+/// The others in flight got 502, and the faulty one was sent three times by connections that others
+/// shared.
+#[tokio::test]
+async fn a_fault_in_one_response_does_not_fail_the_other_requests_of_its_connection() {
+    for (fault, block) in [
+        ("an upper-case name", &b"\x88\x00\x01X\x01y"[..]),
+        ("a line break in a value", b"\x88\x00\x01x\x04a\r\nb"),
+        ("status 0", b"\x08\x010"),
+        ("status 101", b"\x08\x03101"),
+    ] {
+        let (proxy, listener) = upstream().await;
+        let warm = begin(&proxy, get("/warm"));
+        let (mut peer, raw) = accept_raw(&listener).await;
+        ok(&mut call(&mut peer).await.1);
+        let responses = ["/faulty", "/other"].map(|path| begin(&proxy, get(path)));
+        let mut calls = [call(&mut peer).await, call(&mut peer).await];
+        calls.sort_by_key(|(request, _)| request.uri().path().to_owned());
+        write_response(&raw, &calls[0].1, block).await;
+        serve(peer);
+        assert_eq!(warm.await.unwrap().status(), 200);
+        for _ in 0..2 {
+            let (mut peer, raw) = accept_raw(&listener).await;
+            let (request, mut respond) = call(&mut peer).await;
+            match request.uri().path() {
+                "/faulty" => write_response(&raw, &respond, block).await,
+                _ => ok(&mut respond),
+            }
+            tokio::spawn(async move {
+                let _held = respond;
+                while peer.accept().await.is_some() {}
+            });
+        }
+        let [faulty, other] = responses;
+        assert_eq!(other.await.unwrap().status(), 200, "{fault}");
+        assert_eq!(faulty.await.unwrap().status(), 502, "{fault}");
+    }
+}
+
+/// It got such a request three times.
+#[tokio::test]
+async fn a_server_that_closes_on_a_request_gets_it_once_more() {
+    let (proxy, listener) = upstream().await;
+    let warm = begin(&proxy, get("/"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    let closing = tokio::spawn(async move {
+        let response = begin(&proxy, get("/"));
+        let call = call(&mut peer).await;
+        drop((call, peer));
+        let mut asked = 1;
+        let closed = async {
+            loop {
+                let mut peer = accept(&listener).await;
+                peer.accept().await;
+                asked += 1;
+            }
+        };
+        tokio::select! {
+            () = closed => {}
+            response = response => assert_eq!(response.unwrap().status(), 502),
+        }
+        asked
+    });
+    assert_eq!(warm.await.unwrap().status(), 200);
+    assert_eq!(closing.await.unwrap(), 2);
 }
 
 #[tokio::test]
