@@ -30,8 +30,6 @@ pub(super) struct FileDescriptors {
     pub(super) clients: NonZeroUsize,
     /// To upstreams.
     upstreams: usize,
-    /// Of those, idle ones; per server and worker.
-    idle: usize,
 }
 
 /// What is to be divided, and among how many.
@@ -54,6 +52,15 @@ impl FileDescriptors {
         let shares = Shares::of(settings, limit);
         let wanted = settings.process.connections.max_connections;
         let descriptors = shares.divide(wanted);
+        if !shares.leave_idle_connections(&descriptors) {
+            tracing::warn!(
+                servers = shares.servers,
+                connections = descriptors.upstreams,
+                descriptors = limit,
+                "there are more servers than can each keep an idle connection on each worker: \
+                 requests connect anew; raise the limit of file descriptors (LimitNOFILE, ulimit -n)",
+            );
+        }
         if let Some(wanted) = wanted.filter(|wanted| *wanted > descriptors.clients) {
             tracing::warn!(
                 max_connections = wanted,
@@ -68,7 +75,7 @@ impl FileDescriptors {
 
     /// What upstreams may have.
     pub(super) fn upstreams(&self) -> ConnectionBudget {
-        ConnectionBudget::new(self.upstreams, self.idle)
+        ConnectionBudget::new(self.upstreams)
     }
 }
 
@@ -87,8 +94,8 @@ impl Shares {
         }
     }
 
-    /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
-    /// be idle there: so clients get two fifths and upstreams three.
+    /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and there is room for
+    /// half as many idle ones: so clients get two fifths and upstreams three.
     fn divide(self, wanted: Option<NonZeroUsize>) -> FileDescriptors {
         let spare = self.spare();
         let ends = if self.serves_demo { 2 } else { 1 };
@@ -96,11 +103,13 @@ impl Shares {
         let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |wanted| wanted.get().min(most));
         let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
         let upstreams = (spare.saturating_sub(clients.get()) / ends).max(1);
-        FileDescriptors {
-            clients,
-            upstreams,
-            idle: upstreams / 3 / (self.workers * self.servers).max(1),
-        }
+        FileDescriptors { clients, upstreams }
+    }
+
+    /// Whether each server may have an idle connection on each worker, beside the quarter that is
+    /// kept free of them.
+    fn leave_idle_connections(&self, descriptors: &FileDescriptors) -> bool {
+        self.workers * self.servers <= descriptors.upstreams / 4 * 3
     }
 
     /// What is left for connections. A process with very few descriptors gets less for itself.
@@ -148,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_finds_an_upstream_connection_even_when_all_that_may_be_are_idle() {
+    fn each_client_finds_an_upstream_connection() {
         for (limit, serves_demo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
             let shares = Shares {
                 limit,
@@ -156,10 +165,27 @@ mod tests {
                 ..FEW
             };
             let descriptors = shares.divide(None);
-            let idle = descriptors.idle * shares.workers * shares.servers;
             assert!(all(shares, descriptors) <= limit);
-            assert!(descriptors.clients.get() + idle <= descriptors.upstreams);
+            assert!(descriptors.clients.get() <= descriptors.upstreams);
             assert!(descriptors.clients.get() >= limit / 8);
+        }
+    }
+
+    #[test]
+    fn too_many_servers_to_keep_idle_connections_are_told_of() {
+        for (servers, are_kept) in [(2_000, true), (20_000, false)] {
+            let shares = Shares {
+                limit: 20_000,
+                workers: 4,
+                servers,
+                ..FEW
+            };
+            let descriptors = shares.divide(None);
+            assert_eq!(
+                shares.leave_idle_connections(&descriptors),
+                are_kept,
+                "{servers}"
+            );
         }
     }
 

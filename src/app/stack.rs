@@ -113,7 +113,12 @@ impl Layers {
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
-            access_log: AccessLogLayer::new(settings.log_queries, correlate.traces(), metrics),
+            access_log: AccessLogLayer::new(
+                settings.log_queries,
+                settings.log_denied_per_second,
+                correlate.traces(),
+                metrics,
+            ),
             correlate,
             format: ResponseFormat::new(
                 settings.error_pages.clone(),

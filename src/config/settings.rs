@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,8 @@ pub struct Settings {
     pub jwks: Vec<Jwks>,
     /// Whether the access log shows queries.
     pub log_queries: bool,
+    /// How many requests that were not let through the access log shows in a second, if not all.
+    pub log_denied_per_second: Option<NonZeroU32>,
     /// The upstreams, which routes refer to by their index.
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.

@@ -2,6 +2,7 @@
 //! client is gone.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,7 +12,9 @@ use bytes::{Buf, Bytes};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
@@ -44,17 +47,56 @@ struct Settings {
     tail: Arc<Tail>,
     /// Whether requests have traces.
     traces: bool,
+    denied: Option<Arc<DeniedLines>>,
+}
+
+/// Bounds the lines of requests that were not let through, of which a flood can bring any number.
+#[derive(Debug)]
+struct DeniedLines {
+    per_second: u32,
+    /// Since when, and how many.
+    written: Mutex<(Instant, u32)>,
+    left_out: Counter,
+}
+
+impl DeniedLines {
+    /// Whether there may be another line now. If not, it is counted.
+    fn allow(&self, now: Instant) -> bool {
+        let mut written = self.written.lock();
+        if now.saturating_duration_since(written.0) >= Duration::from_secs(1) {
+            *written = (now, 0);
+        }
+        let allows = written.1 < self.per_second;
+        written.1 += u32::from(allows);
+        if !allows {
+            self.left_out.inc();
+        }
+        allows
+    }
 }
 
 impl AccessLogLayer {
-    /// Logs requests, and their queries where `queries` says so; and ends their traces, if they have
-    /// some.
-    pub fn new(queries: bool, traces: bool, metrics: &Metrics) -> Self {
+    /// Logs requests, and their queries where `queries` says so, with a bound on those that were not
+    /// let through; and ends their traces, if they have some.
+    pub fn new(
+        queries: bool,
+        denied_per_second: Option<NonZeroU32>,
+        traces: bool,
+        metrics: &Metrics,
+    ) -> Self {
+        let denied = denied_per_second.map(|per_second| {
+            Arc::new(DeniedLines {
+                per_second: per_second.get(),
+                written: Mutex::new((Instant::now(), 0)),
+                left_out: metrics.log_left_out(),
+            })
+        });
         Self(Arc::new(Settings {
             unrouted: metrics.unrouted(),
             queries,
             tail: Arc::clone(metrics.tail()),
             traces,
+            denied,
         }))
     }
 }
@@ -117,10 +159,11 @@ struct Line {
     /// When they are to know: how long the head of the response took.
     head: Option<Duration>,
     trace: Option<Arc<ActiveTrace>>,
+    denied: Option<Arc<DeniedLines>>,
 }
 
 impl Line {
-    fn of<B>(request: &Request<B>, shows_query: bool, watched: Option<Arc<Tail>>) -> Self {
+    fn of<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
         let headers = request.headers();
         let identity = ClientIdentity::of(request.extensions());
         Self {
@@ -137,7 +180,7 @@ impl Line {
                 Some(id) => Some(id.value.clone()),
                 None => headers.get(REQUEST_ID).cloned(),
             },
-            shows_query,
+            shows_query: settings.queries,
             verdict: None,
             upstream: None,
             upstream_error: None,
@@ -145,6 +188,7 @@ impl Line {
             watched,
             head: None,
             trace: RequestContext::trace(request.extensions()).cloned(),
+            denied: settings.denied.clone(),
         }
     }
 
@@ -224,7 +268,13 @@ impl Line {
             },
             received: tunnelled.map(|(_, received)| received),
         };
-        finished.emit();
+        let denied = self
+            .denied
+            .as_ref()
+            .filter(|_| record.decision.is_refused());
+        if denied.is_none_or(|denied| denied.allow(record.since + took)) {
+            finished.emit();
+        }
         if let Some(trace) = &self.trace {
             trace.finish(&finished);
         }
@@ -268,7 +318,7 @@ impl Record {
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| Box::new(Line::of(request, settings.queries, watched()))),
+                .then(|| Box::new(Line::of(request, settings, watched()))),
         }
     }
 
@@ -432,5 +482,28 @@ impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flood wrote a line for each request: 37,000 in two seconds.
+    #[test]
+    fn no_more_lines_of_the_denied_are_written_in_a_second_than_the_bound_and_the_others_are_counted()
+     {
+        let start = Instant::now();
+        let denied = DeniedLines {
+            per_second: 3,
+            written: Mutex::new((start, 0)),
+            left_out: Counter::default(),
+        };
+        for second in 0..2 {
+            let now = start + Duration::from_secs(second);
+            let allowed = (0..100).filter(|_| denied.allow(now)).count();
+            assert_eq!(allowed, 3);
+        }
+        assert_eq!(denied.left_out.get(), 2 * 97);
     }
 }

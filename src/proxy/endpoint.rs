@@ -1,10 +1,13 @@
 //! The servers of an upstream as one worker sees them: their idle connections, which of them is
 //! next, and how many connections they may have in all.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
@@ -21,23 +24,54 @@ use super::settings::{Server, UpstreamSettings};
 use super::stream::Stream;
 use super::tls::Protocol;
 
+/// The share of the connections to upstreams that is kept free of idle ones: a quarter.
+const RESERVE: usize = 4;
+
 /// How many connections to upstreams the process may have, so that they leave file descriptors to
 /// everything else. All workers share it. Without bounds by default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ConnectionBudget {
     permits: Option<Arc<Semaphore>>,
-    /// As in [`UpstreamSettings`].
-    max_idle: Option<usize>,
+    /// With fewer permits left than this, each new connection takes the place of an idle one.
+    reserve: usize,
+    /// The idle connections of each server and worker, in the order in which they give some up.
+    idle: Arc<Mutex<VecDeque<Weak<dyn Evict>>>>,
 }
 
 impl ConnectionBudget {
-    /// At most `open` connections at a time, of which `max_idle` per server and worker may be
-    /// unused, whatever an upstream's settings allow.
-    pub fn new(open: usize, max_idle: usize) -> Self {
+    /// At most `open` connections at a time, idle ones included.
+    pub fn new(open: usize) -> Self {
         let permits = Semaphore::new(open.min(Semaphore::MAX_PERMITS));
         Self {
             permits: Some(Arc::new(permits)),
-            max_idle: Some(max_idle),
+            reserve: open / RESERVE,
+            idle: Arc::default(),
+        }
+    }
+
+    /// Lets these idle connections be closed for others.
+    fn watch(&self, pool: &Arc<ConnectionPool>) {
+        let mut idle = self.idle.lock();
+        if idle.len() == idle.capacity() {
+            // Those of earlier configurations.
+            idle.retain(|pool| pool.strong_count() > 0);
+        }
+        let pool: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(pool);
+        idle.push_back(pool);
+    }
+
+    /// Closes an idle connection, if there is one.
+    fn evict(&self) {
+        let mut idle = self.idle.lock();
+        for _ in 0..idle.len() {
+            let Some(pool) = idle.pop_front() else { return };
+            let Some(alive) = pool.upgrade() else {
+                continue;
+            };
+            idle.push_back(pool);
+            if alive.evict() {
+                return;
+            }
         }
     }
 
@@ -46,11 +80,22 @@ impl ConnectionBudget {
         let Some(permits) = &self.permits else {
             return Ok(None);
         };
+        if permits.available_permits() <= self.reserve {
+            self.evict();
+        }
         let permit = timeout_at(deadline, Arc::clone(permits).acquire_owned()).await;
         permit.map_or(
             Err(ProxyError::TooManyConnections),
             |permit| Ok(permit.ok()),
         )
+    }
+}
+
+impl fmt::Debug for ConnectionBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionBudget")
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -234,13 +279,14 @@ impl Endpoints {
         budget: &ConnectionBudget,
         state: &UpstreamState,
     ) -> Self {
-        let most = budget.max_idle.unwrap_or(usize::MAX);
-        let max_idle = settings.max_idle.min(most);
         let servers = settings.servers.iter().zip(state.servers());
         let endpoint = |(server, state): (&Server, &Arc<ServerState>)| {
             // A connection of one client is none for another.
-            let max_idle = server.proxy_protocol().map_or(max_idle, |_| 0);
+            let max_idle = server.proxy_protocol().map_or(settings.max_idle, |_| 0);
             let pool = Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout));
+            if budget.permits.is_some() {
+                budget.watch(&pool);
+            }
             if let Some(limit) = state.connections() {
                 let idle: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(&pool);
                 limit.watch(idle);
@@ -351,7 +397,50 @@ impl Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Shares of the idle connections were fixed, and with many servers there were none: each
+    /// request connected anew.
+    #[tokio::test]
+    async fn idle_connections_of_any_server_are_kept_until_others_need_their_places() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                open.push(stream);
+            }
+        });
+        let settings = UpstreamSettings::new("app", vec![Server::from(address); 100]);
+        let state = UpstreamState::new(&settings);
+        let budget = ConnectionBudget::new(8);
+        let endpoints = Endpoints::new(&settings, &budget, &state);
+        let connect = async |endpoint: &Endpoint| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let opened = endpoint.connect(&budget, 1, deadline, Sharing::Shared, None, None);
+            match opened.await {
+                Ok(Channel::Http1(connection)) => connection,
+                Ok(Channel::Http2(_)) => panic!("HTTP/2"),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let is_idle = |endpoint: &Endpoint| endpoint.idle(Instant::now(), false).is_some();
+        connect(&endpoints.all[0]).await.release();
+        assert!(is_idle(&endpoints.all[0]));
+        // More than there may be in all: the first ones give way.
+        for endpoint in &endpoints.all {
+            connect(endpoint).await.release();
+        }
+        let idle = endpoints.all.iter().filter(|endpoint| is_idle(endpoint));
+        assert!((5..=8).contains(&idle.count()));
+        // As many as there may be, in use at the same time.
+        let mut used = Vec::new();
+        for endpoint in endpoints.all.iter().take(8) {
+            used.push(connect(endpoint).await);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_name_service_that_keeps_silent_does_not_use_up_a_servers_share_of_the_time() {

@@ -129,19 +129,6 @@ impl ProxyError {
         matches!(self, Self::LeftBehind { .. } | Self::Refused { .. })
     }
 
-    /// Whether the connection ended before the response. Over HTTP/2 the response to another request
-    /// may be the cause: what is wrong with a head ends the connection in h2.
-    pub(super) fn is_end_of_connection(&self) -> bool {
-        match self {
-            Self::Closed { .. } => true,
-            Self::Protocol { source, .. } => {
-                let cause = source.source().and_then(|cause| cause.downcast_ref());
-                cause.is_some_and(h2::Error::is_go_away)
-            }
-            _ => false,
-        }
-    }
-
     /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {

@@ -210,9 +210,7 @@ where
                     (exchanged, route.connect)
                 }
             };
-            let is_closed = exchanged
-                .as_ref()
-                .is_err_and(ProxyError::is_end_of_connection);
+            let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
             let is_stale = connect.is_none() && self.is_stale(&exchanged);
             if is_stale {
                 self.reuse = false;
@@ -255,9 +253,7 @@ where
     /// fresh one.
     fn is_stale(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
         match exchanged {
-            Err(error) if error.is_end_of_connection() => {
-                self.repeatable || !self.outbound.has_begun()
-            }
+            Err(ProxyError::Closed { .. }) => self.repeatable || !self.outbound.has_begun(),
             Err(error) => error.is_unprocessed() && self.outbound.can_restart(),
             Ok(_) => false,
         }
@@ -308,17 +304,17 @@ where
             Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
             _ if !self.repeatable => false,
             Ok(exchanged) => retries.on_status.contains(exchanged.status()),
-            Err(ProxyError::BrokenOff { .. }) => retries.on_closed,
-            Err(error) if error.is_end_of_connection() => retries.on_closed,
+            Err(ProxyError::Closed { .. } | ProxyError::BrokenOff { .. }) => retries.on_closed,
             Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
             Err(_) => false,
         };
         // A server that closes a connection may be restarting, and one that refuses a request may
         // take it by another connection. It gets the request once more, which it has after a
         // connection that turned out to be closed.
-        let may_come_back = exchanged.as_ref().is_err_and(|error| {
-            error.is_end_of_connection() || matches!(error, ProxyError::Refused { .. })
-        });
+        let may_come_back = matches!(
+            exchanged,
+            Err(ProxyError::Closed { .. } | ProxyError::Refused { .. })
+        );
         let may_return = may_come_back && self.tried.is_empty() && !self.was_closed;
         self.tried.push(picked.place);
         let has_other = self.tried.len() < self.upstream.endpoints.len();

@@ -49,6 +49,24 @@ pub(super) trait PollConnection {
     fn close(&mut self);
 }
 
+/// How often hyper is polled before its connection is taken to be over.
+const MAX_POLLS_OF_ENDED: usize = 64;
+
+/// hyper resets a CONNECT whose length is not 0 and then says that the connection is over, which it
+/// is not: the other streams go on, and so does hyper when it is polled again. One that is over
+/// says so each time.
+fn poll_http2<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    for _ in 0..MAX_POLLS_OF_ENDED {
+        if ready!(connection.as_mut().poll(cx)).is_err() {
+            break;
+        }
+    }
+    Poll::Ready(())
+}
+
 /// One connection. `G` is held while its socket is open.
 pub(super) struct ServerConnection<IO, G, S: ConnectionService> {
     phase: Phase<IO, G, S>,
@@ -238,7 +256,7 @@ where
                     }
                 }
                 Phase::Hyper1(connection) => return Pin::new(connection).poll(cx).map(drop),
-                Phase::Hyper2(connection) => return connection.as_mut().poll(cx).map(drop),
+                Phase::Hyper2(connection) => return poll_http2(connection.as_mut(), cx),
                 Phase::Closing(io) => return Pin::new(io).poll_shutdown(cx).map(drop),
                 Phase::Ended => return Poll::Ready(()),
             }

@@ -96,7 +96,7 @@ impl HandshakeError {
 pub(super) struct HandshakeBounds<'a> {
     /// In any case.
     pub(super) timeout: Duration,
-    /// Once the drain has begun.
+    /// For a client that sends nothing, once the drain has begun.
     pub(super) idle_grace: Duration,
     /// Once new connections wait for a permit.
     pub(super) when_full: Duration,
@@ -114,9 +114,8 @@ pub(super) async fn handshake(
 ) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     tokio::select! {
         biased;
-        accepted = accept(acceptor, challenges, stream, &bounds) => accepted,
+        accepted = accept(acceptor, challenges, stream, &bounds, draining) => accepted,
         () = sleep(bounds.timeout) => Err(HandshakeError::TooSlow),
-        () = async { draining.begun().await; sleep(bounds.idle_grace).await } => Err(HandshakeError::Drains),
     }
 }
 
@@ -131,12 +130,14 @@ async fn accept(
     challenges: Option<&Challenges>,
     stream: TcpStream,
     bounds: &HandshakeBounds<'_>,
+    draining: &mut Draining,
 ) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     let mut first = [0];
     let peeked = tokio::select! {
         biased;
         peeked = stream.peek(&mut first) => peeked?,
         () = bounds.limit.evicted_after(HEAD_WHILE_OTHERS_WAIT) => return Err(HandshakeError::Evicted),
+        () = async { draining.begun().await; sleep(bounds.idle_grace).await } => return Err(HandshakeError::Drains),
     };
     match (peeked, first) {
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),

@@ -161,6 +161,11 @@ pub const LOG_DROPPED: Name = name(
     "weir_log_lines_dropped",
     "Log lines dropped because the log's reader was too slow",
 );
+/// Lines of the access log that its bound left out.
+pub const LOG_LEFT_OUT: Name = name(
+    "weir_access_log_lines_left_out",
+    "Lines of requests that were not let through, left out of the access log by its bound",
+);
 /// Spans that were dropped.
 #[cfg(any(feature = "otlp", test))]
 pub const OTLP_DROPPED: Name = name(

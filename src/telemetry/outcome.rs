@@ -74,6 +74,19 @@ impl Disposition {
         Self::Unrouted,
     ];
 
+    /// Whether the request was kept from its upstream.
+    pub const fn is_refused(self) -> bool {
+        matches!(
+            self,
+            Self::Denied
+                | Self::Shadowed
+                | Self::Diverted
+                | Self::Tarpitted
+                | Self::Dropped
+                | Self::Unavailable
+        )
+    }
+
     /// The word for it in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {

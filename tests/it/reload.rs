@@ -1,8 +1,5 @@
 //! SIGHUP: a new configuration as a whole, or the old one as a whole.
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
@@ -41,32 +38,6 @@ fn a_new_limit_holds_and_the_bucket_is_kept() {
     // Five of the eight are spent already.
     let statuses = [(); 3].map(|()| client.send(&get("/")).status);
     assert_eq!(statuses, [200, 200, 429]);
-}
-
-/// A process that read files on its main thread heeded no signal until the disk was back.
-#[test]
-fn a_disk_that_hangs_does_not_keep_the_gateway_from_ending() {
-    const O_NONBLOCK: i32 = 0o4000;
-    let upstream = Upstream::start();
-    let mut gateway = start(&upstream, &limit(5));
-    let file = gateway.folder().join("limits/defaults.yaml");
-    fs::remove_file(&file).unwrap();
-    assert!(
-        Command::new("mkfifo")
-            .arg(&file)
-            .status()
-            .unwrap()
-            .success()
-    );
-    gateway.signal("HUP");
-    // It is read from then on, and nothing comes.
-    let _hanging = eventually("the gateway to read", || {
-        let mut pipe = OpenOptions::new();
-        pipe.write(true).custom_flags(O_NONBLOCK).open(&file).ok()
-    });
-    assert_eq!(gateway.send(&get("/")).status, 200);
-    gateway.signal("TERM");
-    assert_eq!(gateway.ended().code(), Some(0));
 }
 
 #[test]

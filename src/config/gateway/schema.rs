@@ -1,6 +1,6 @@
 //! What may be written of the gateway as a whole: everything but limits, routes and bans.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
 
@@ -341,6 +341,7 @@ pub(crate) struct Log {
     pub(crate) level: Option<Spanned<String>>,
     pub(crate) account: Option<LogAccount>,
     pub(crate) query: Option<bool>,
+    pub(crate) denied_per_second: Option<NonZeroU32>,
 }
 
 /// Where telemetry is sent.

@@ -188,7 +188,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
       its keys are address, token, tokens, read_only, dashboard, overrides_file
     gateway.yaml:4:6: log: expected keys and values, found `json`
-      its keys are format, access, access_format, level, account, query
+      its keys are format, access, access_format, level, account, query, denied_per_second
     gateway.yaml:5:1: account: expected a list, found keys and values
       begin each item with `- `
     gateway.yaml:6:23: defaults.on_denied: "shadow" needs a value

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use std::num::NonZeroU32;
+
 use super::*;
 use crate::middleware::OnDenied;
 use crate::rules::KeySource;
@@ -672,6 +674,24 @@ fn each_form_of_the_log_is_read_under_the_name_that_is_documented() {
             ("limits/defaults.yaml", DEFAULTS),
         ]);
         assert_eq!(folder.settings().process.log.format, format, "{word}");
+    }
+}
+
+#[test]
+fn a_bound_on_the_lines_of_the_denied_is_one_at_least() {
+    let with = |bound: &str| {
+        let gateway = format!("{SMALLEST}log: {{denied_per_second: {bound}}}\n");
+        Folder::with(&[
+            ("gateway.yaml", gateway.as_str()),
+            ("limits/defaults.yaml", DEFAULTS),
+        ])
+    };
+    let bound = with("100").settings().log_denied_per_second;
+    assert_eq!(bound.map(NonZeroU32::get), Some(100));
+    for wrong in ["0", "-1", "all"] {
+        let findings = with(wrong).findings();
+        assert!(findings.contains("1 error, "), "{wrong}: {findings}");
+        assert!(findings.contains("gateway.yaml:"), "{findings}");
     }
 }
 

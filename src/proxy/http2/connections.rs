@@ -66,6 +66,8 @@ struct Connection {
 /// What is known of a connection. It lasts as long as its last stream.
 struct State {
     streams: AtomicUsize,
+    /// Whether it has had several at a time.
+    was_shared: AtomicBool,
     is_retired: AtomicBool,
     /// From when on it is retired in any case.
     retires_at: Option<Instant>,
@@ -148,6 +150,7 @@ impl Connections {
         let driver = Arc::new(Mutex::new(driver));
         let state = Arc::new(State {
             streams: AtomicUsize::new(0),
+            was_shared: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             retires_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
             is_stuck: AtomicBool::new(false),
@@ -223,7 +226,9 @@ impl Connection {
         if streams.load(Ordering::Relaxed) >= allowed {
             return None;
         }
-        streams.fetch_add(1, Ordering::Relaxed);
+        if streams.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.state.was_shared.store(true, Ordering::Relaxed);
+        }
         Some(StreamPermit {
             sender: self.sender.clone(),
             slot: Arc::new(StreamSlot(Arc::clone(&self.state))),
@@ -267,6 +272,11 @@ impl StreamSlot {
     /// Lets no other stream begin on the connection, as a server that keeps silent may be gone.
     pub(super) fn retire(&self) {
         self.0.retire();
+    }
+
+    /// Whether what ended the connection may have been the response to another request.
+    pub(super) fn was_shared(&self) -> bool {
+        self.0.was_shared.load(Ordering::Relaxed)
     }
 
     /// Gives up the rest of the request: the connection is closed with its other streams.

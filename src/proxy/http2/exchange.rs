@@ -48,7 +48,7 @@ where
         if let Poll::Ready(response) = response.as_mut().poll(cx) {
             return Poll::Ready(response.map_err(|error| {
                 let is_unsent = error.message().is_some();
-                let error = from_hyper(error.into_error(), is_unsent, upload);
+                let error = from_hyper(error.into_error(), is_unsent, slot.was_shared(), upload);
                 if let ExchangeError::LeftBehind(_) | ExchangeError::Refused(_) = error {
                     slot.retire();
                 }
@@ -102,7 +102,12 @@ fn request(head: &request::Parts, is_secure: bool) -> Result<Request<()>, Exchan
 }
 
 /// Why there is no response to a request, which may not have been sent.
-fn from_hyper<B>(error: hyper::Error, is_unsent: bool, upload: &Upload<B>) -> ExchangeError {
+fn from_hyper<B>(
+    error: hyper::Error,
+    is_unsent: bool,
+    was_shared: bool,
+    upload: &Upload<B>,
+) -> ExchangeError {
     if let Some(error) = upload.take_error() {
         return ExchangeError::RequestBody(error);
     }
@@ -114,6 +119,10 @@ fn from_hyper<B>(error: hyper::Error, is_unsent: bool, upload: &Upload<B>) -> Ex
         return ExchangeError::Refused(io::Error::other(error));
     }
     match cause {
+        // h2 ends the connection for what is wrong with the head of any response on it.
+        Some(cause) if cause.is_library() && cause.is_go_away() && was_shared => {
+            ExchangeError::Closed(io::Error::other(error))
+        }
         Some(cause) if cause.is_library() => ExchangeError::Protocol(error),
         _ => ExchangeError::Closed(io::Error::other(error)),
     }

@@ -171,6 +171,47 @@ async fn http2_client(address: SocketAddr, served: Arc<Barrier>) -> usize {
     answered
 }
 
+/// Its connection was closed, with all tunnels and other streams in it.
+#[test]
+fn a_connect_with_a_length_is_reset_and_the_other_streams_go_on() {
+    let server = start(&settings(PATIENTLY), Duration::from_millis(100));
+    let runtime = supervise::runtime().unwrap();
+    let client = async {
+        let stream = tokio::net::TcpStream::connect(server.address)
+            .await
+            .unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let get = || Request::get("http://a/").body(()).unwrap();
+        let mut sender = sender.ready().await.unwrap();
+        let (first, _) = sender.send_request(get(), true).unwrap();
+        while !sender.is_extended_connect_protocol_enabled() {
+            tokio::task::yield_now().await;
+        }
+        let (other, _) = sender.send_request(get(), true).unwrap();
+        for _ in 0..3 {
+            let mut connect = Request::connect("http://a/chat").body(()).unwrap();
+            let protocol = h2::ext::Protocol::from_static("websocket");
+            connect.extensions_mut().insert(protocol);
+            let length = http::HeaderValue::from_static("5");
+            connect.headers_mut().insert("content-length", length);
+            let (refused, _body) = sender.send_request(connect, false).unwrap();
+            let error = refused.await.unwrap_err();
+            assert!(error.is_reset(), "{error}");
+        }
+        let (later, _) = sender.send_request(get(), true).unwrap();
+        for response in [first, other, later] {
+            assert_eq!(response.await.unwrap().status(), 200);
+        }
+        server.drain.start();
+        drop(sender);
+        connection.await.unwrap().unwrap();
+    };
+    let done = runtime.block_on(async { timeout(PATIENTLY, client).await });
+    done.expect("an end in time");
+    assert_eq!(server.ended(), 0);
+}
+
 #[test]
 fn no_request_over_http2_fails_in_a_drain() {
     for _ in 0..5 {

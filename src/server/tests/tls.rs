@@ -139,7 +139,11 @@ fn the_end_of_a_connection_is_told_to_the_client() {
 
 #[test]
 fn a_drain_answers_those_who_shook_hands_and_does_not_wait_for_those_who_do_not() {
-    let secure = start(&settings(Duration::from_millis(200)));
+    let bounds = HttpSettings {
+        header_timeout: Duration::from_millis(300),
+        ..settings(Duration::from_millis(200))
+    };
+    let secure = start(&bounds);
     let mut known = secure.connect();
     assert!(ask(&mut known).unwrap());
     let mut silent = secure.server.connect();
@@ -151,6 +155,26 @@ fn a_drain_answers_those_who_shook_hands_and_does_not_wait_for_those_who_do_not(
     for stream in [&mut silent, &mut half] {
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
+    assert_eq!(secure.server.ended(), 0);
+}
+
+/// All that went on later than the grace for idle connections were cut off.
+#[test]
+fn a_handshake_that_has_begun_is_finished_in_a_drain_and_its_request_answered() {
+    let idle_grace = Duration::from_millis(50);
+    let secure = start(&settings(idle_grace));
+    let mut idle = secure.server.connect();
+    let mut begun = secure.connect();
+    let mut hello = Vec::new();
+    begun.conn.write_tls(&mut hello).unwrap();
+    begun.sock.write_all(&hello[..1]).unwrap();
+    secure.shows("weir_connections_accepted_total 2\n");
+    secure.server.drain.start();
+    // By the end of this one, that grace is over.
+    assert_eq!(idle.read(&mut [0]).unwrap_or(0), 0);
+    begun.sock.write_all(&hello[1..]).unwrap();
+    assert!(!ask(&mut begun).unwrap());
+    drop(begun);
     assert_eq!(secure.server.ended(), 0);
 }
 

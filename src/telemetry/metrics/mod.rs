@@ -76,6 +76,7 @@ pub struct Metrics {
     acme_orders: Family<Labels, Counter>,
     jwks: JwksFamilies,
     server: ServerMetrics,
+    log_left_out: Counter,
     #[cfg(feature = "gateway")]
     tail: Arc<Tail>,
     #[cfg(feature = "gateway")]
@@ -108,6 +109,7 @@ impl Metrics {
             acme_orders: Family::default(),
             jwks: JwksFamilies::default(),
             server: ServerMetrics::default(),
+            log_left_out: Counter::default(),
             #[cfg(feature = "gateway")]
             tail: Arc::default(),
             #[cfg(feature = "gateway")]
@@ -142,6 +144,7 @@ impl Metrics {
         self.server.handshakes.register(registry);
         openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
         openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
+        openmetrics::register(registry, names::LOG_LEFT_OUT, &self.log_left_out);
         openmetrics::register(registry, names::ACME_ORDERS, &self.acme_orders);
         self.jwks.register(registry);
         openmetrics::register(registry, names::RELOADS, &self.loads);
@@ -192,6 +195,11 @@ impl Metrics {
         let route = RouteMetrics::new(Arc::clone(&name), &self.requests, &self.request_seconds);
         routes.insert(name, route.clone());
         route
+    }
+
+    /// The counter of lines that the access log's bound left out.
+    pub(crate) fn log_left_out(&self) -> Counter {
+        self.log_left_out.clone()
     }
 
     /// The handle for requests that match no route.
