@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
 
 use super::*;
+use crate::middleware::response_body::BodyCoder;
 
 fn compressor(method: &str, accepted: &'static str) -> Compressor {
     let request = Request::builder()
@@ -21,9 +22,10 @@ fn compressor(method: &str, accepted: &'static str) -> Compressor {
     Compressor::new(&Arc::new(Compression::default()), &head)
 }
 
+static MANY: Places = Places::new(usize::MAX);
+
 fn coded_by<B>(coding: ContentCoding, body: B) -> ResponseBody<B> {
-    static PLACES: Places = Places::new(usize::MAX);
-    let codec = Codec::new(coding, &PLACES).unwrap();
+    let codec = Codec::new(coding, &MANY).unwrap();
     ResponseBody::forwarded(body).coded_by(Box::new(codec))
 }
 
@@ -120,6 +122,20 @@ fn no_connection_codes_more_than_some_kilobytes_before_others_have_their_turn() 
         assert_eq!(woken, turns, "nobody else would go on with it");
         assert_eq!(decoded(coding, &coded), text);
     }
+}
+
+/// The window is most of what a codec holds for as long as its client reads.
+#[test]
+fn no_coded_response_looks_further_back_than_64_kib() {
+    let coded = |coding| {
+        let mut codec = Codec::new(coding, &MANY).unwrap();
+        let text = "some text ".repeat(100_000);
+        [codec.code(text.as_bytes()), codec.finish()].concat()
+    };
+    // RFC 7932, section 9.1: a window of 16 bits is a first bit of 0.
+    assert_eq!(coded(ContentCoding::Brotli)[0] & 1, 0);
+    // RFC 8878, section 3.1.1.1.2: the exponent above 10, and no mantissa.
+    assert_eq!(coded(ContentCoding::Zstd)[5], (16 - 10) << 3);
 }
 
 #[derive(Default)]
