@@ -425,4 +425,14 @@ mod tests {
             assert_eq!(said(body), Err(400), "{body}");
         }
     }
+
+    /// It was rounded up to a second.
+    #[test]
+    fn an_override_for_two_seconds_lasts_no_longer() {
+        let now = Timestamp::from_nanos(1_750_000_000_123_000_000);
+        let body = b"{\"burst\": 5, \"for\": \"2s\"}";
+        let until = parameters(body, now).unwrap().remove("until").unwrap();
+        let Until(until) = until.as_str().unwrap().parse().unwrap();
+        assert_eq!(until, Timestamp::from_nanos(1_750_000_002_123_000_000));
+    }
 }

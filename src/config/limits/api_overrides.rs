@@ -399,4 +399,23 @@ routes:
             assert_eq!(comment.trim(), text.trim());
         }
     }
+
+    /// Each change read all overrides again, twice.
+    #[test]
+    fn an_override_that_stays_is_not_read_again_and_one_that_is_gone_is_forgotten() {
+        let settings = settings();
+        let fit = json!({ "burst": 4, "count": 1, "period": "1m" });
+        let both = ["one", "other"].map(|id| by_api("Calls", id, &fit));
+        settings.with_overrides(&both, Timestamp::default());
+        let marked = Err(vec!["known".to_owned()]);
+        let first = both[0].document();
+        settings
+            .known_overrides
+            .lock()
+            .insert(first.clone(), marked.clone());
+        let (_, checks) = settings.with_overrides(&both[..1], Timestamp::default());
+        assert_eq!(checks, [marked.map(|_: FitOverride| Vec::new())]);
+        let known = settings.known_overrides.lock();
+        assert_eq!(known.keys().collect::<Vec<_>>(), [&first]);
+    }
 }
