@@ -40,6 +40,30 @@ fn a_new_limit_holds_and_the_bucket_is_kept() {
     assert_eq!(statuses, [200, 200, 429]);
 }
 
+/// The demo upstream and health checks run on the thread that waits for signals. It read the files,
+/// so that all of them waited for a long list, and as long as a disk hung.
+#[test]
+fn the_demo_upstream_responds_while_a_long_list_is_read() {
+    let gateway = Setup::with_upstreams("{app: {builtin: echo}}")
+        .key("block: {addresses: [{file: blocked.txt}]}")
+        .key("log: {access: false}")
+        .file("blocked.txt", "192.0.2.1\n")
+        .start();
+    let mut client = gateway.client();
+    assert_eq!(client.send(&get("/")).status, 200);
+    let list: String = (0..400_000_u32)
+        .map(|host| format!("10.{}.{}.{}\n", host >> 16, host >> 8 & 0xff, host & 0xff))
+        .collect();
+    gateway.write("blocked.txt", &list);
+    gateway.signal("HUP");
+    let mut responses = 0;
+    while gateway.times_logged("configuration reloaded") == 0 {
+        assert_eq!(client.send(&get("/")).status, 200);
+        responses += 1;
+    }
+    assert!(responses > 20, "{responses} responses during the reload");
+}
+
 #[test]
 fn an_open_connection_gets_the_new_configuration_with_its_next_request() {
     let upstream = Upstream::start();
