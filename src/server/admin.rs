@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, VARY};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -98,6 +98,11 @@ impl Admin {
         connection: Connection,
         mut request: Request<RequestBody>,
     ) -> Result<Response<AdminBody>, Infallible> {
+        // Two could be read in two ways, and one of them decides whether this machine is asked.
+        if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            let problem = Problem::new(StatusCode::BAD_REQUEST, "The request has two Host fields.");
+            return Ok(problem.into_response().map(Full::boxed_unsync));
+        }
         match self.api.clone() {
             Some(api) if is_for_api(request.uri().path()) => {
                 request.extensions_mut().insert(connection);

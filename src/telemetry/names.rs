@@ -85,6 +85,11 @@ pub const EVICTED: Name = name(
     "weir_connections_evicted",
     "Connections from clients, idle or with an incomplete head, closed to make room for new ones",
 );
+/// Tokens that the admin API does not know.
+pub const ADMIN_WRONG_TOKENS: Name = name(
+    "weir_admin_wrong_tokens",
+    "Requests to the admin API that showed a wrong token",
+);
 /// PROXY headers of load balancers.
 pub const PROXY_HEADERS: Name = name(
     "weir_proxy_headers",

@@ -20,6 +20,19 @@ fn livez_and_readyz_say_that_all_is_well() {
     assert_eq!(upstream.count(), 0);
 }
 
+/// One of them says that this machine is asked, and the other what a web page asked for.
+#[test]
+fn no_request_to_the_admin_listener_may_have_two_hosts() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let one = get("/v1/config").with("host", "localhost");
+    assert_eq!(gateway.admin(&one).status, 200);
+    for other in ["rebound.example.com", "localhost"] {
+        let two = one.clone().with("host", other);
+        assert_eq!(gateway.admin(&two).status, 400, "{other}");
+    }
+}
+
 #[test]
 fn clients_do_not_get_at_the_pages_of_the_admin_listener() {
     let upstream = Upstream::start();

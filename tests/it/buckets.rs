@@ -247,6 +247,9 @@ fn with_a_token_everybody_has_to_show_it() {
     );
     let wrong = get(ACME).with("authorization", "Bearer 0123456789abcdef");
     assert_eq!(gateway.admin(&wrong).status, 401);
+    // Thirty guesses left no trace.
+    assert_eq!(gateway.metric("weir_admin_wrong_tokens_total"), Some(1.0));
+    gateway.logs("a wrong token was shown to the admin API", 1);
     let right = get(ACME).with("authorization", &format!("Bearer {TOKEN}"));
     assert_eq!(gateway.admin(&right).status, 200);
     assert_eq!(gateway.admin(&get("/metrics")).status, 200);

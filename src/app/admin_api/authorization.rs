@@ -63,6 +63,11 @@ fn only_asks(head: &request::Parts) -> bool {
     matches!(head.method, Method::GET | Method::HEAD) || head.uri.path() == endpoint::EXPLAIN
 }
 
+/// Whether a request shows a token, right or wrong.
+pub(super) fn shows_token(head: &request::Parts) -> bool {
+    bearer(&head.headers).is_some()
+}
+
 /// The token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let field = headers.get(AUTHORIZATION)?.as_bytes();

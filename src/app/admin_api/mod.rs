@@ -42,6 +42,7 @@ mod overrides;
 mod process;
 mod request;
 mod top;
+mod wrong_tokens;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ use self::events::Events;
 use self::overrides::OverridesRequest;
 use self::request::Page;
 use self::top::TopQuery;
+use self::wrong_tokens::WrongTokens;
 use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
@@ -83,6 +85,7 @@ struct Api {
     shared_bans: SharedBans,
     events: Arc<Events>,
     override_changes: OverrideChanges,
+    wrong_tokens: WrongTokens,
 }
 
 /// The service, which uses the configuration in force, these stores, what was counted, the level of the
@@ -114,6 +117,7 @@ pub(super) fn service(
         override_changes,
         log_level,
         shared_bans,
+        wrong_tokens: WrongTokens::default(),
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -141,7 +145,15 @@ impl Api {
             .get::<Connection>()
             .map(|connection| connection.peer.ip());
         let (tokens, has_dashboard) = (&settings.admin_tokens, settings.admin_dashboard);
-        let operator = authorization::check(tokens, has_dashboard, peer, &head)?;
+        let guesser = peer.filter(|_| !tokens.is_empty() && authorization::shows_token(&head));
+        if let Some(peer) = guesser {
+            self.wrong_tokens.wait(peer).await;
+        }
+        let operator = authorization::check(tokens, has_dashboard, peer, &head);
+        if let (Some(peer), Err(ApiError::Unauthorised)) = (guesser, &operator) {
+            self.wrong_tokens.shown(peer, &self.metrics);
+        }
+        let operator = operator?;
         let target = Target::find(head.uri.path())?;
         target.check(&head.method).map_err(ApiError::Method)?;
         if target.endpoint == Endpoint::Events {

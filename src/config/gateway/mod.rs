@@ -10,11 +10,12 @@ mod store;
 mod telemetry;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use http::StatusCode;
+use rustix::fs::{Access, access};
 
 use super::bans::{access_lists, bans, treatment};
 use super::diagnostics::{Diagnostics, Lowered, all};
@@ -171,19 +172,37 @@ fn overrides_file(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<Pa
         .store
         .as_ref()
         .and_then(|store| store.redis.as_ref());
-    match (&admin.overrides_file, redis) {
+    let file = match (&admin.overrides_file, redis) {
         (Some(written), Some(_)) => {
             let message = "overrides by the admin API are kept in Redis, and not in a file";
-            Err(cx.error(written.span, message).help("leave it out"))
+            return Err(cx.error(written.span, message).help("leave it out"));
         }
-        (None, Some(_)) => Ok(None),
+        (None, Some(_)) => return Ok(None),
         (Some(written), None) if written.is_empty() => {
             let error = cx.error(written.span, "the path is empty");
-            Err(error.help("name a file that the gateway may write, or leave it out"))
+            return Err(error.help("name a file that the gateway may write, or leave it out"));
         }
-        (Some(written), None) => Ok(Some(cx.folder.join(&written.value))),
-        (None, None) => Ok(Some(cx.folder.join(DEFAULT_OVERRIDES_FILE))),
+        (Some(written), None) => cx.folder.join(&written.value),
+        (None, None) => cx.folder.join(DEFAULT_OVERRIDES_FILE),
+    };
+    // The folder of a name alone is the working directory.
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    if let Err(cause) = access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        let span = admin
+            .overrides_file
+            .as_ref()
+            .map_or(admin.address.span, |file| file.span);
+        let folder = folder.display();
+        let message = format!("the admin API cannot keep overrides in {folder}: {cause}");
+        cx.warn(span, message).help(
+            "name a file in a folder that the gateway's user may write by `admin: {overrides_file: \
+             PATH}`, such as /var/lib/weir/overrides.json",
+        );
     }
+    Ok(Some(file))
 }
 
 fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {

@@ -657,3 +657,23 @@ routes:
     );
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
 }
+
+/// Each override by the admin API failed, and nothing had said so before.
+#[test]
+fn overrides_must_have_a_folder_that_can_be_written() {
+    let with = |admin: &str| {
+        let text = format!("admin: {{address: \"127.0.0.1:9901\"{admin}}}{SMALLEST}");
+        Folder::with(&[
+            ("gateway.yaml", &text),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("there/x", ""),
+        ])
+    };
+    for there in ["", ", overrides_file: there/kept.json"] {
+        assert!(!with(there).findings().contains("overrides"), "{there}");
+    }
+    let found = with(", overrides_file: missing/kept.json").findings();
+    let message = "the admin API cannot keep overrides in missing: No such file or directory";
+    assert!(found.contains(message), "{found}");
+    assert!(found.contains("warning: admin.overrides_file"), "{found}");
+}

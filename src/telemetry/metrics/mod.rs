@@ -74,6 +74,7 @@ pub struct Metrics {
     /// Why the last configuration was refused; none if it was not.
     load_error: Mutex<Option<String>>,
     acme_orders: Family<Labels, Counter>,
+    wrong_admin_tokens: Counter,
     jwks: JwksFamilies,
     server: ServerMetrics,
     log_left_out: Counter,
@@ -107,6 +108,7 @@ impl Metrics {
             last_load_successful: Gauge::default(),
             load_error: Mutex::default(),
             acme_orders: Family::default(),
+            wrong_admin_tokens: Counter::default(),
             jwks: JwksFamilies::default(),
             server: ServerMetrics::default(),
             log_left_out: Counter::default(),
@@ -117,6 +119,12 @@ impl Metrics {
         };
         metrics.register();
         Arc::new(metrics)
+    }
+
+    /// Counts a request that showed the admin API a wrong token.
+    #[cfg(feature = "gateway")]
+    pub fn wrong_admin_token(&self) {
+        self.wrong_admin_tokens.inc();
     }
 
     fn register(&self) {
@@ -146,6 +154,8 @@ impl Metrics {
         openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
         openmetrics::register(registry, names::LOG_LEFT_OUT, &self.log_left_out);
         openmetrics::register(registry, names::ACME_ORDERS, &self.acme_orders);
+        let wrong_tokens = &self.wrong_admin_tokens;
+        openmetrics::register(registry, names::ADMIN_WRONG_TOKENS, wrong_tokens);
         self.jwks.register(registry);
         openmetrics::register(registry, names::RELOADS, &self.loads);
         openmetrics::register(registry, names::LOADED_AT, &self.loaded_at);
