@@ -30,6 +30,7 @@
 mod bucket_key;
 mod calendar;
 mod in_flight;
+mod levels;
 mod prefetch;
 mod quota;
 mod transaction;
@@ -38,6 +39,7 @@ mod window;
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use in_flight::{Claim, Claims};
+pub(crate) use levels::{LEVELS, Level, LevelChoice};
 pub use prefetch::Prefetch;
 pub use quota::{Algorithm, Alignment, LONGEST_DELAY, LONGEST_LOG, Quota, QuotaError, Rate};
 pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};

@@ -318,22 +318,16 @@ impl Quota {
         (cost <= self.burst).then(|| Nanos::new(cost.get() * self.emission_interval.get()))
     }
 
-    /// The debt that counts: one beyond what this quota could have caused stems from a quota
-    /// that has since been lowered, and is cut to the tolerance.
-    ///
-    /// A debt that is greater by three seconds or less may stem from another gateway's clock, or
-    /// from a route that delays requests, and stands.
-    pub fn effective(&self, debt: Nanos) -> Nanos {
-        if self.is_stale(debt) {
-            self.tolerance()
-        } else {
-            debt
-        }
+    /// The greatest debt that this quota can have caused. It is three seconds more than the
+    /// tolerance: some may stem from another gateway's clock, or from a route that delays requests.
+    pub fn greatest_debt(&self) -> Nanos {
+        self.tolerance() + CLOCK_SPREAD
     }
 
-    /// Whether a debt is too great to stem from this quota.
+    /// Whether a debt is too great to stem from this quota: another definition of the limit is in
+    /// force elsewhere, or was. See `limit::levels`.
     pub fn is_stale(&self, debt: Nanos) -> bool {
-        debt > self.tolerance() + CLOCK_SPREAD
+        debt > self.greatest_debt()
     }
 
     /// How many whole units a bucket with this debt holds.
@@ -535,11 +529,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_debt_that_no_clock_within_the_bound_explains_is_a_left_over() {
+    fn only_a_debt_that_no_clock_within_the_bound_explains_is_another_definitions() {
         let quota = quota(1, 1, Duration::from_secs(5));
         let skewed = quota.tolerance() + CLOCK_SPREAD;
-        assert_eq!(quota.effective(skewed), skewed);
-        assert_eq!(quota.effective(skewed + Nanos::new(1)), quota.tolerance());
+        assert!(!quota.is_stale(skewed));
+        assert!(quota.is_stale(skewed + Nanos::new(1)));
     }
 
     #[test]

@@ -91,7 +91,6 @@ impl Transaction {
     /// The time by which this transaction advances a TAT when its cost fits a bucket with this
     /// debt. It fits when the new debt is no greater than the tolerance.
     pub fn fitting_increment(&self, debt: Nanos) -> Option<Nanos> {
-        let debt = self.quota.effective(debt);
         self.quota
             .increment(self.cost)
             .filter(|&taken| debt + taken <= self.quota.tolerance())
@@ -114,12 +113,24 @@ impl Transaction {
 
     /// The decision about a bucket that is left alone, because another limit denied the request.
     pub fn untouched(&self, debt: Nanos) -> Decision {
-        Decision::allowed(&self.quota, self.quota.effective(debt))
+        Decision::allowed(&self.quota, debt)
     }
 
     /// Whether the cost was taken, by the decision about it as one of a batch that was allowed.
     pub fn has_taken(&self, decision: &Decision) -> bool {
         self.mode.spends() && decision.fits()
+    }
+
+    /// Whether a debt was made by another definition of the limit, so that another level may count for
+    /// this one. What is left of a ban is cut instead.
+    pub fn is_foreign(&self, debt: Nanos) -> bool {
+        self.quota.is_stale(debt) && self.key.class() != BucketClass::Ban
+    }
+
+    /// What counts of a ban that is longer than the longest one is now.
+    pub fn cut(&self, debt: Nanos) -> Option<Nanos> {
+        let is_cut = self.quota.is_stale(debt) && self.key.class() == BucketClass::Ban;
+        is_cut.then(|| self.quota.tolerance())
     }
 
     /// Whether it cuts a debt that its quota cannot have caused. Who only reads changes nothing,
@@ -131,9 +142,7 @@ impl Transaction {
 
     fn retry_in(&self, debt: Nanos) -> Nanos {
         match self.quota.increment(self.cost) {
-            Some(taken) => {
-                (self.quota.effective(debt) + taken).saturating_sub(self.quota.tolerance())
-            }
+            Some(taken) => (debt + taken).saturating_sub(self.quota.tolerance()),
             None => Nanos::NEVER,
         }
     }
@@ -337,15 +346,6 @@ mod tests {
         let check = transaction(3, Mode::CheckOnly);
         assert!(!check.decide(Nanos::new(75)).allowed);
         assert_eq!(check.decide(Nanos::new(70)).reset_in, Nanos::new(70));
-    }
-
-    #[test]
-    fn a_debt_left_over_from_a_greater_limit_counts_as_an_empty_bucket() {
-        let denied = decide(1, 5_000_000_000);
-        assert_eq!(
-            (denied.retry_in, denied.reset_in),
-            (Nanos::new(10), Nanos::new(100))
-        );
     }
 
     #[test]

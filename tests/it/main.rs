@@ -32,6 +32,7 @@ mod connections;
 mod cors;
 mod counting;
 mod dashboard;
+mod definitions;
 mod drain;
 mod enforce;
 mod events;

@@ -312,7 +312,7 @@ fn a_limit_that_was_lowered_takes_effect_on_buckets_in_redis_at_once() {
         "L: {per: \"path:id\", burst: 1, count: 1000, period: 200s}",
     );
     gateway.reload();
-    // The old debt of a thousand hours is cut to what the new limit can have caused: 200 ms.
+    // Not the old debt of a thousand hours counts, but what the new limit can have caused: 200 ms.
     eventually("a request that passes the new limit", || {
         (gateway.send(&get("/b/one")).status == 200).then_some(())
     });

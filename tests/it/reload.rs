@@ -330,7 +330,7 @@ fn changed_rates_are_exact(setup: &Setup) {
         // Raised and lowered with the burst: an empty bucket is as empty as before.
         rate(400, 40),
         rate(201, 20),
-        // The burst comes back sooner: more time is owed than that takes, and is cut.
+        // The burst comes back sooner: more time is owed than that takes, and does not count.
         rate(202, 50),
         // It comes back later: the time that is owed is less than an empty bucket takes.
         rate(100, 10),

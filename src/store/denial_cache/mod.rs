@@ -239,8 +239,8 @@ impl<S> DenialCached<S> {
         }
         let debt = self.denials.debt(key, now)?;
         if transaction.quota.is_stale(debt) {
-            // The limit was lowered meanwhile, so the store has to be asked: it cuts the debt, from
-            // which moment on units come back.
+            // Another definition made the debt, so the store has to be asked: this one may count by
+            // a level of its own.
             return None;
         }
         let decision = transaction.decide(debt);
@@ -363,7 +363,8 @@ impl<S: Store> DenialCached<S> {
         }
     }
 
-    /// Removes denials once the store has changed, lest one from before be recorded again meanwhile.
+    /// Removes denials once the store has changed, lest one from before be recorded again
+    /// meanwhile.
     fn remove_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
         let denials = Arc::clone(&self.denials);
         let remove = move || keys.iter().for_each(|&key| denials.remove(key));

@@ -158,8 +158,9 @@ fn a_refund_and_a_reset_are_seen_at_once() {
     }
 }
 
-/// The store cuts the debt that a lowered limit cannot have caused, and units come back from then
-/// on. A memory of the greater debt would deny for as long as it lasts.
+/// A debt that a lowered limit cannot have caused is another's: this one counts by a level of its
+/// own, in which units come back from then on. A memory of the greater debt would deny for as long
+/// as it lasts.
 #[test]
 fn a_denial_of_a_limit_that_was_lowered_since_is_not_answered_from_memory() {
     let subject = subject();

@@ -7,7 +7,7 @@ use super::Memory;
 use super::shards::Locked;
 use super::table::{Lookup, Table};
 use super::window_table::WindowTable;
-use crate::limit::{Algorithm, Batch, Decision, Mode, Transaction, Usage, Window};
+use crate::limit::{Algorithm, Batch, Decision, LevelChoice, Mode, Transaction, Usage, Window};
 use crate::store::Decisions;
 use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
@@ -34,7 +34,7 @@ struct Check {
 /// A bucket as it is before the transaction, with what earlier ones of its batch are about to take.
 #[derive(Clone, Copy)]
 enum State {
-    Debt(Nanos),
+    Debt(LevelChoice),
     Usage(Usage),
 }
 
@@ -55,7 +55,8 @@ impl Memory {
         let key = self.key(transaction);
         let mut table = self.buckets.lock_one(key)?;
         let found = table.lookup(key.tag);
-        let check = Check::at_debt(transaction, key, found.debt(now));
+        let level = choose_level(transaction, found, &table, now);
+        let check = Check::at_level(transaction, key, level);
         let denied = check.denies();
         self.leave_debt(transaction, &check, denied, &mut table, found, now);
         Some(check.decision)
@@ -118,8 +119,7 @@ impl Memory {
         }
     }
 
-    /// Takes what is taken unless the batch is denied. What a greater limit has left behind is cut
-    /// either way, so that it stays cut when the limit grows again.
+    /// Takes what is taken unless the batch is denied.
     #[inline(always)]
     fn leave_debt(
         &self,
@@ -130,16 +130,54 @@ impl Memory {
         found: Lookup,
         now: Timestamp,
     ) {
-        if check.takes && !denied || check.cuts(transaction) {
-            self.count_evicted(
-                table
-                    .set(found, transaction, check.decision.reset_in, now)
-                    .into(),
-            );
+        let takes = check.takes && !denied;
+        match check.state {
+            State::Debt(level) if level.index > 0 => {
+                self.leave_deeper_debt(transaction, (check, level), takes, table, now);
+            }
+            _ if takes => {
+                let debt = check.decision.reset_in;
+                self.count_evicted(table.set(found, transaction, debt, now).into());
+            }
+            _ => {}
         }
         if check.finds_no_room() {
             table.note_denial(found, transaction);
         }
+    }
+
+    /// The same of a level below the first, which those above are charged with, too. One that
+    /// begins does so for whatever it was looked at.
+    #[cold]
+    fn leave_deeper_debt(
+        &self,
+        transaction: &Transaction,
+        (check, level): (&Check, LevelChoice),
+        takes: bool,
+        table: &mut Table,
+        now: Timestamp,
+    ) {
+        if !takes && !level.begins {
+            return;
+        }
+        let tag = check.key.tag;
+        let taken = match takes {
+            true => check.decision.reset_in.saturating_sub(level.debt),
+            false => Nanos::ZERO,
+        };
+        let first = table.lookup(tag);
+        let levels = table.levels(tag);
+        let mut evicted = 0;
+        if takes {
+            evicted += u64::from(table.set(first, transaction, first.debt(now) + taken, now));
+            for (index, mut above) in (1..level.index).zip(levels) {
+                above.tat = now + (above.tat.since(now) + taken);
+                evicted += table.set_level((tag, index), transaction, above, now);
+            }
+        }
+        let own = level.level_after(taken, now);
+        evicted += table.set_level((tag, level.index), transaction, own, now);
+        self.count_evicted(evicted);
     }
 
     /// The same of a window. One that another limit denies begins all the same.
@@ -190,11 +228,43 @@ impl Memory {
         {
             let found = table.lookup(key.tag);
             let debt = found.debt(now);
-            if !debt.is_zero() && now + debt <= latest {
-                table.set(found, transaction, debt.saturating_sub(taken), now);
+            if debt.is_zero() || now + debt > latest {
+                return;
+            }
+            let level = choose_level(transaction, found, &table, now);
+            table.set(found, transaction, debt.saturating_sub(taken), now);
+            for (index, mut deeper) in (1..=level.index).zip(table.levels(key.tag)) {
+                deeper.tat = now + deeper.tat.since(now).saturating_sub(taken);
+                table.set_level((key.tag, index), transaction, deeper, now);
             }
         }
     }
+}
+
+/// The level of a bucket at which a transaction counts.
+#[inline(always)]
+fn choose_level(
+    transaction: &Transaction,
+    found: Lookup,
+    table: &Table,
+    now: Timestamp,
+) -> LevelChoice {
+    let debt = found.debt(now);
+    match transaction.quota.is_stale(debt) {
+        true => choose_deeper_level(transaction, (found, debt), table, now),
+        false => LevelChoice::first(debt),
+    }
+}
+
+#[cold]
+fn choose_deeper_level(
+    transaction: &Transaction,
+    (found, debt): (Lookup, Nanos),
+    table: &Table,
+    now: Timestamp,
+) -> LevelChoice {
+    let levels = table.levels(found.tag());
+    transaction.quota.choose_level(debt, &levels, now)
 }
 
 impl Tables<'_> {
@@ -232,14 +302,14 @@ impl Tables<'_> {
             return Check::at_usage(transaction, key, self.usage(transaction, key, taking, now));
         }
         let mut earlier = earlier.iter().rev();
-        let debt = match earlier.find(|check| check.key == key && check.takes) {
-            Some(check) => check.decision.reset_in,
+        let level = match earlier.find(|check| check.key == key && check.takes) {
+            Some(check) => check.level_after(),
             None => match self.buckets.table(key) {
-                Some(table) => table.lookup(key.tag).debt(now),
-                None => Nanos::ZERO,
+                Some(table) => choose_level(transaction, table.lookup(key.tag), table, now),
+                None => LevelChoice::first(Nanos::ZERO),
             },
         };
-        Check::at_debt(transaction, key, debt)
+        Check::at_level(transaction, key, level)
     }
 
     /// A bucket's usage, with what earlier transactions are about to take from it.
@@ -279,7 +349,7 @@ impl Tables<'_> {
         now: Timestamp,
     ) -> Decision {
         match check.state {
-            State::Debt(debt) if denied && !check.denies() => transaction.untouched(debt),
+            State::Debt(level) if denied && !check.denies() => transaction.untouched(level.debt),
             State::Usage(usage) if denied && !check.denies() => {
                 transaction.untouched_in_window(&usage)
             }
@@ -295,17 +365,17 @@ impl Tables<'_> {
 
 impl Check {
     #[inline]
-    fn at_debt(transaction: &Transaction, key: HashedKey, debt: Nanos) -> Self {
-        let debt = match transaction.mode {
-            Mode::AllowOnly => Nanos::ZERO,
-            _ => debt,
+    fn at_level(transaction: &Transaction, key: HashedKey, level: LevelChoice) -> Self {
+        let level = match transaction.mode {
+            Mode::AllowOnly => LevelChoice::first(Nanos::ZERO),
+            _ => level,
         };
-        let decision = transaction.decide(debt);
+        let decision = transaction.decide(level.debt);
         Self {
             key,
-            state: State::Debt(debt),
+            state: State::Debt(level),
             // Nothing else makes a debt greater.
-            takes: decision.reset_in > debt,
+            takes: decision.reset_in > level.debt,
             decision,
         }
     }
@@ -333,12 +403,16 @@ impl Check {
         !self.decision.fits() && self.decision.retry_in != Nanos::NEVER
     }
 
-    /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
-    /// smaller.
-    fn cuts(&self, transaction: &Transaction) -> bool {
+    /// The level of the bucket once its cost is taken.
+    fn level_after(&self) -> LevelChoice {
+        let debt = self.decision.reset_in;
         match self.state {
-            State::Debt(debt) => self.decision.reset_in < debt && transaction.cuts_leftovers(),
-            State::Usage(_) => false,
+            State::Debt(level) => LevelChoice {
+                debt,
+                above: level.above + debt.saturating_sub(level.debt),
+                ..level
+            },
+            State::Usage(_) => LevelChoice::first(debt),
         }
     }
 }

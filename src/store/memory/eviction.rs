@@ -21,8 +21,8 @@ pub(super) const LARGEST_SAMPLE: usize = 512;
 
 /// How much of a bucket may be spent before it denies, and whether it has.
 ///
-/// It is nine bits: a flag, and a span with an exponent of six bits and a mantissa of two. The span is
-/// rounded down, so a bucket that has denied may count as one that does until a fifth of it is
+/// It is nine bits: a flag, and a span with an exponent of six bits and a mantissa of two. The span
+/// is rounded down, so a bucket that has denied may count as one that does until a fifth of it is
 /// there again, and one as drained with a fifth left, but none that denies counts as one that does
 /// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

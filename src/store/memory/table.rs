@@ -1,17 +1,17 @@
 //! One shard's buckets: an open-addressing table with linear probing.
 //!
 //! # Memory
-//! A slot takes 16 bytes and at most 7 of 8 slots are used, so a table at its limit takes
-//! 16 x 8/7 = 18.3 bytes a bucket. A table grows by half when a sweep leaves more than 7/8 of its
-//! capacity used, that is from a load of at least 0.766 to one of 0.51: 31.3 bytes a bucket, and 52.2
-//! while the old slots are still there. A sweep shrinks a table that is less than a quarter full,
-//! so no table takes more than 64 bytes a bucket for longer than from one sweep to the next.
+//! A slot takes 16 bytes and at most 7 of 8 slots are used, so a table at its limit takes 16 x 8/7
+//! = 18.3 bytes a bucket. A table grows by half when a sweep leaves more than 7/8 of its capacity
+//! used, that is from a load of at least 0.766 to one of 0.51: 31.3 bytes a bucket, and 52.2 while
+//! the old slots are still there. A sweep shrinks a table that is less than a quarter full, so no
+//! table takes more than 64 bytes a bucket for longer than from one sweep to the next.
 //!
 //! What an eviction has to know of a bucket beside its TAT is in nine bits of the tag's word.
 
 use super::eviction::{Headroom, cheapest};
 use super::shards::{self, Bounded, Shards};
-use crate::limit::{BucketClass, CLOCK_TOLERANCE, Transaction};
+use crate::limit::{BucketClass, CLOCK_TOLERANCE, LEVELS, Level, Transaction};
 use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
 
@@ -64,7 +64,22 @@ pub(super) fn key(key: HashedKey, class: BucketClass) -> HashedKey {
     }
 }
 
+/// What stands for a level below the first, and for what it knows of the one above, in the same
+/// shard. An odd factor maps no two tags to one.
+fn level_tags(tag: u64, index: usize) -> [u64; 2] {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let number = 2 * index as u64;
+    [number, number + 1].map(|number| {
+        let mixed = (tag | number).wrapping_mul(FACTOR);
+        (mixed & !Headroom::BITS).max(Headroom::BITS + 1)
+    })
+}
+
 impl Lookup {
+    pub(super) fn tag(&self) -> u64 {
+        self.tag
+    }
+
     /// How far in the future its TAT is.
     pub(super) fn debt(&self, now: Timestamp) -> Nanos {
         self.tat.since(now)
@@ -154,6 +169,33 @@ impl Table {
         }
     }
 
+    /// The levels of a bucket below the first. They are kept as buckets are, two for each level:
+    /// one for its TAT, and one for that of the level above.
+    pub(super) fn levels(&self, tag: u64) -> [Level; LEVELS - 1] {
+        std::array::from_fn(|index| {
+            let [tat, above] = level_tags(tag, index + 1).map(|tag| self.lookup(tag).tat);
+            Level { tat, above }
+        })
+    }
+
+    /// Keeps a level below the first. Tells how many buckets had to be evicted for it.
+    pub(super) fn set_level(
+        &mut self,
+        (tag, index): (u64, usize),
+        transaction: &Transaction,
+        level: Level,
+        now: Timestamp,
+    ) -> u64 {
+        let both = level_tags(tag, index)
+            .into_iter()
+            .zip([level.tat, level.above]);
+        both.map(|(tag, tat)| {
+            let found = self.lookup(tag);
+            u64::from(self.set(found, transaction, tat.since(now), now))
+        })
+        .sum()
+    }
+
     /// Notes that a bucket denies a transaction, if it is kept.
     pub(super) fn note_denial(&mut self, found: Lookup, transaction: &Transaction) {
         if let Some(slot) = found.at.and_then(|at| self.slots.get_mut(at)) {
@@ -161,10 +203,13 @@ impl Table {
         }
     }
 
-    /// Removes a bucket.
+    /// Removes a bucket with all of its levels.
     pub(super) fn remove(&mut self, tag: u64) {
-        if let Ok(at) = self.find(tag) {
-            self.remove_at(at);
+        let deeper = (1..LEVELS).flat_map(|index| level_tags(tag, index));
+        for tag in [tag].into_iter().chain(deeper) {
+            if let Ok(at) = self.find(tag) {
+                self.remove_at(at);
+            }
         }
     }
 

@@ -5,17 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use futures_util::future::BoxFuture;
 use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time;
 
 use super::check::command_error;
-use super::client::{Client, Key};
+use super::client::{Client, Key, Nodes};
 use super::command::{Command, Reply, WindowCommand};
+use super::expiry::Expiry;
 use super::gcra::{self, GcraCommand};
+use super::levels::{Settled, StaleBucket};
 use super::manager::Session;
-use super::parts::{Following, Part, Parts};
+use super::parts::{Following, Part, Parts, Waits};
 use super::resp::{Replies, Request};
 use super::window::WindowKind;
 use super::{fixed_window, sliding_log, sliding_window};
@@ -34,6 +37,8 @@ pub(super) struct BatchCall {
     parts: Parts,
     /// What repeats redirected commands; meanwhile it has the parts.
     following: Option<Following>,
+    /// What decides buckets of which the first level does not.
+    deeper: Option<Box<DeeperCall>>,
     /// No caller waits.
     is_left: bool,
 }
@@ -73,7 +78,60 @@ impl BatchCall {
             now,
             parts,
             following: None,
+            deeper: None,
             is_left: false,
+        })
+    }
+
+    /// Goes on with the levels of buckets below the first, where one is needed. What one of several
+    /// nodes has not answered is not waited for again.
+    fn look_deeper(
+        &mut self,
+        replies: SmallVec<[Reply; 3]>,
+        failure: Option<StoreError>,
+    ) -> Result<(), (SmallVec<[Reply; 3]>, Option<StoreError>)> {
+        let stale: Vec<StaleBucket> = self.stale(&replies).collect();
+        if stale.is_empty() {
+            return Err((replies, failure));
+        }
+        let denied = self.each(&replies).enumerate().any(|(index, each)| {
+            let (transaction, command, reply) = each;
+            let is_stale = stale.iter().any(|bucket| bucket.index == index);
+            !is_stale && reply.denies(command, transaction)
+        });
+        let waits = match self.client.nodes() {
+            Nodes::One(_) => Waits::default(),
+            Nodes::Cluster(_) => Waits::for_several(),
+        };
+        let client = Arc::clone(&self.client);
+        let future = client.decide_stale(stale, denied, self.now, waits.clone());
+        self.deeper = Some(Box::new(DeeperCall {
+            future: Box::pin(future),
+            replies,
+            failure,
+            waits,
+        }));
+        Ok(())
+    }
+
+    fn stale(&self, replies: &[Reply]) -> impl Iterator<Item = StaleBucket> {
+        let both = self.asked().zip(replies).enumerate();
+        both.filter_map(|(index, ((transaction, (command, at)), reply))| {
+            let (Command::Gcra(command, _), Reply::Gcra(reply)) = (command, reply) else {
+                return None;
+            };
+            let part = self.parts.iter().nth(at)?;
+            transaction
+                .quota
+                .is_stale(reply.first)
+                .then(|| StaleBucket {
+                    index,
+                    session: Arc::clone(&part.session),
+                    key: self.client.transaction_key(transaction),
+                    transaction: transaction.clone(),
+                    command,
+                    reply: *reply,
+                })
         })
     }
 
@@ -243,6 +301,7 @@ impl BatchCall {
                 let key = || self.client.transaction_key(transaction);
                 if reply.is_to_be_refunded(command, transaction, denied) {
                     refund.add(command, key(), transaction, self.now);
+                    refund.add_deeper(command, reply, &key(), self.now);
                 }
                 reply.add_repair(&mut repairs, key, transaction, self.now);
                 if let (Command::Gcra(GcraCommand::Take(_, expiry), hash), Reply::Gcra(found)) =
@@ -250,7 +309,12 @@ impl BatchCall {
                 {
                     let (expiries, tolerance) =
                         (&part.session.expiries, transaction.quota.tolerance());
-                    if !expiries.learn(hash, tolerance, (expiry, found.note), self.now) {
+                    if transaction.quota.is_stale(found.first) {
+                        // Another definition's debt outlasts what this one expects of the bucket.
+                        let lasting = found.first + tolerance;
+                        expiries.learn(hash, tolerance, (Expiry::Set, found.note), self.now);
+                        gcra::renew(&mut renewals, &key(), lasting, self.now);
+                    } else if !expiries.learn(hash, tolerance, (expiry, found.note), self.now) {
                         gcra::renew(&mut renewals, &key(), tolerance, self.now);
                     }
                 }
@@ -277,6 +341,48 @@ impl BatchCall {
 
 type Decided = Result<Outcome, StoreError>;
 
+/// The levels below the first on their way, and what is known without them.
+struct DeeperCall {
+    future: BoxFuture<'static, Result<Settled, StoreError>>,
+    replies: SmallVec<[Reply; 3]>,
+    failure: Option<StoreError>,
+    waits: Waits,
+}
+
+impl DeeperCall {
+    /// All replies, once those levels have decided. Without them, their buckets have no decision.
+    fn finish(
+        self,
+        settled: Result<Settled, StoreError>,
+        batch: &Batch,
+    ) -> (SmallVec<[Reply; 3]>, Option<StoreError>) {
+        let Self {
+            mut replies,
+            failure,
+            ..
+        } = self;
+        match settled {
+            Ok(settled) => {
+                for (index, found) in settled {
+                    if let Some(reply) = replies.get_mut(index) {
+                        *reply = Reply::Gcra(found);
+                    }
+                }
+                (replies, failure)
+            }
+            Err(error) => {
+                for (reply, transaction) in replies.iter_mut().zip(batch) {
+                    if matches!(reply, Reply::Gcra(found) if transaction.quota.is_stale(found.first))
+                    {
+                        *reply = Reply::Missing;
+                    }
+                }
+                (replies, Some(error))
+            }
+        }
+    }
+}
+
 /// The same failure once more, for the caller.
 fn copy_of(error: &StoreError) -> StoreError {
     match error {
@@ -296,6 +402,13 @@ impl Future for BatchCall {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decided> {
         let call = &mut *self;
+        if let Some(deeper) = &mut call.deeper {
+            let settled = ready!(deeper.future.as_mut().poll(cx));
+            if let Some(deeper) = call.deeper.take() {
+                let (replies, failure) = deeper.finish(settled, &call.batch);
+                return Poll::Ready(call.decide(replies, failure));
+            }
+        }
         let was_followed = match &mut call.following {
             None => {
                 ready!(call.parts.poll_answers(cx));
@@ -311,7 +424,10 @@ impl Future for BatchCall {
             for part in call.parts.iter() {
                 call.parts.record(part, None);
             }
-            return Poll::Ready(call.decide(parsed, None));
+            return match call.look_deeper(parsed, None) {
+                Ok(()) => self.poll(cx),
+                Err((parsed, failure)) => Poll::Ready(call.decide(parsed, failure)),
+            };
         }
         if !was_followed && let Some(following) = call.client.follow(&mut call.parts) {
             call.following = Some(following);
@@ -319,12 +435,18 @@ impl Future for BatchCall {
         }
         let (parsed, failure) = call.parse_with_failures();
         let failure = failure.or(call.parts.failure_elsewhere());
-        Poll::Ready(call.decide(parsed, failure))
+        match call.look_deeper(parsed, failure) {
+            Ok(()) => self.poll(cx),
+            Err((parsed, failure)) => Poll::Ready(call.decide(parsed, failure)),
+        }
     }
 }
 
 impl Answer<Outcome> for BatchCall {
     fn overdue(mut self: Pin<&mut Self>) -> StoreError {
+        if let Some(deeper) = &self.deeper {
+            return deeper.waits.overdue();
+        }
         match &self.following {
             Some(following) => following.overdue(),
             None => {
@@ -348,7 +470,9 @@ impl Answer<Outcome> for BatchCall {
 /// denies, or that are new and have no expiry yet. So the answer is looked at all the same.
 impl Drop for BatchCall {
     fn drop(&mut self) {
-        if self.is_left || !(self.following.is_some() || self.parts.are_awaited()) {
+        let is_under_way =
+            self.following.is_some() || self.deeper.is_some() || self.parts.are_awaited();
+        if self.is_left || !is_under_way {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
@@ -359,6 +483,7 @@ impl Drop for BatchCall {
                 now: self.now,
                 parts: std::mem::take(&mut self.parts),
                 following: self.following.take(),
+                deeper: self.deeper.take(),
                 is_left: true,
             };
             runtime.spawn(async move { drop(left.await) });
@@ -380,7 +505,11 @@ pub(super) fn unasked(batch: &Batch) -> Outcome {
 pub(super) struct Refund {
     request: Request,
     taken: Vec<SubWindowRefund>,
+    shared: Vec<SharedRefund>,
 }
+
+/// A refund of GCRA by its reply, which tells whether the bucket has more levels.
+type SharedRefund = (usize, Key, Transaction, Timestamp);
 
 struct SubWindowRefund {
     key: Key,
@@ -432,6 +561,12 @@ impl Client {
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
                 if let Some(increment) = transaction.quota.increment(transaction.cost) {
+                    refund.shared.push((
+                        refund.request.len(),
+                        key.clone(),
+                        transaction.clone(),
+                        now,
+                    ));
                     refund.add_gcra(&key, increment, transaction, now);
                 }
             } else if transaction.fits_beside(0) {
@@ -480,7 +615,11 @@ impl Client {
     /// A sub-window that a reset has emptied meanwhile would have less than nothing: that is made
     /// up for at once.
     async fn refund(&self, session: &Arc<Session>, refund: Refund) -> Result<(), StoreError> {
-        let Refund { mut request, taken } = refund;
+        let Refund {
+            mut request,
+            taken,
+            shared,
+        } = refund;
         let first = request.len();
         for taken in &taken {
             let start = taken.sub_window.start;
@@ -491,6 +630,13 @@ impl Client {
             return Ok(());
         }
         let replies = self.send(session, request).await?;
+        for (at, key, transaction, now) in &shared {
+            let debt = replies.get(*at).and_then(gcra::parse_refund);
+            if let Some(debt) = debt.filter(|debt| transaction.quota.is_stale(*debt)) {
+                self.refund_deeper(session, key, (transaction, debt), *now)
+                    .await?;
+            }
+        }
         let mut amends = Request::default();
         let results = replies.iter().skip(first).step_by(2);
         for (taken, result) in taken.iter().zip(results) {
@@ -542,6 +688,16 @@ impl Refund {
                 self.add_sliding(key, sub_window, transaction);
             }
             Command::Gcra(..) | Command::Window(_) => {}
+        }
+    }
+
+    /// Adds what was taken from the levels below the first.
+    fn add_deeper(&mut self, command: Command, reply: &Reply, key: &[u8], now: Timestamp) {
+        if let (Command::Gcra(GcraCommand::Take(increment, _), _), Reply::Gcra(found)) =
+            (command, reply)
+            && found.level > 0
+        {
+            gcra::refund_levels(&mut self.request, key, increment, 1..found.level + 1, now);
         }
     }
 

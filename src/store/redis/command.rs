@@ -5,7 +5,7 @@ use redis::{RedisError, Value};
 use super::check::{is_refused_command, is_right_of_some, is_wrong_type};
 use super::client::Key;
 use super::expiry::Expiry;
-use super::gcra::{self, GcraCommand, GcraReply};
+use super::gcra::{GcraCommand, GcraReply};
 use super::resp::{Cursor, Request};
 use super::sliding_log::Members;
 use super::window::{Repair, WindowKind, WindowReply};
@@ -244,7 +244,8 @@ impl Reply {
         }
     }
 
-    /// Adds what repairs a bucket that other quotas and old times have left behind.
+    /// Adds what repairs a ban that was shortened, and a window that other quotas and old times have
+    /// left behind.
     pub(super) fn add_repair(
         &self,
         request: &mut Request,
@@ -254,7 +255,9 @@ impl Reply {
     ) {
         let quota = &transaction.quota;
         match self {
-            Self::Gcra(found) if quota.is_stale(found.debt) && transaction.cuts_leftovers() => {
+            Self::Gcra(found)
+                if transaction.cut(found.first).is_some() && transaction.cuts_leftovers() =>
+            {
                 gcra::clamp(request, &key(), quota.tolerance(), now);
             }
             Self::Window(found) if transaction.cuts_leftovers() => match &found.repair {

@@ -15,12 +15,21 @@
 //! nothing when the bucket has no room, and then the third would fall below zero and changes
 //! nothing either. The command is atomic, so it is exact under any concurrency.
 //!
-//! Before those steps the note of when the bucket expires in Redis (see [`super::expiry`]) is read, or
-//! made anew when the expiry is: it is in the 33 bits that follow the TAT.
+//! The levels of a bucket below the first (see `crate::limit::levels`) follow in the same value,
+//! 128 bits each: the TAT that the level above had, and its own. They are written only where
+//! definitions of a limit differ, so a bucket is as long as it was for all others.
+//!
+//! Before those steps the note of when the bucket expires in Redis (see [`super::expiry`]) is read,
+//! or made anew when the expiry is: it is in the 33 bits that follow the TAT.
+
+use std::ops::Range;
+
+use redis::Value;
+use smallvec::SmallVec;
 
 use super::expiry::{Expiry, Note, lifetime};
 use super::resp::{Cursor, Request};
-use crate::limit::{CLOCK_TOLERANCE, Mode, Transaction};
+use crate::limit::{CLOCK_TOLERANCE, LEVELS, Level, LevelChoice, Mode, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// M: the greatest integer of 63 bits.
@@ -119,6 +128,160 @@ pub(super) fn clamp(request: &mut Request, key: &[u8], tolerance: Nanos, now: Ti
     request.words(SATURATE);
     increase(request, [above, -above]);
     expire(request, key, tolerance);
+}
+
+/// The debt before a refund, by the reply to [`refund`].
+pub(super) fn parse_refund(reply: &Value) -> Option<Nanos> {
+    match reply {
+        Value::Array(numbers) => match numbers.as_slice() {
+            [_, Value::Int(debt), ..] => Some(Nanos::new(u64::try_from(*debt).ok()?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reads the levels below the first.
+pub(super) fn read_levels(request: &mut Request, key: &[u8]) {
+    let both = |index| [Step::Get(Field::above(index)), Step::Get(Field::tat(index))];
+    let steps: SmallVec<[Step; 16]> = (1..LEVELS).flat_map(both).collect();
+    bitfield(request, key, &steps);
+}
+
+/// The levels in the reply to [`read_levels`].
+pub(super) fn parse_levels(reply: &Value) -> Option<[Level; LEVELS - 1]> {
+    let Value::Array(numbers) = reply else {
+        return None;
+    };
+    let mut numbers = numbers.iter().map(|number| match number {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    });
+    let mut levels = [Level::default(); LEVELS - 1];
+    for level in &mut levels {
+        level.above = Timestamp::from_nanos(numbers.next()??);
+        level.tat = Timestamp::from_nanos(numbers.next()??);
+    }
+    Some(levels)
+}
+
+/// Checks a level below the first and takes the increment from it, atomically, and from those above
+/// whether it fits or not.
+pub(super) fn take_level(
+    request: &mut Request,
+    key: &[u8],
+    (increment, tolerance): (Nanos, Nanos),
+    level: &LevelChoice,
+    now: Timestamp,
+) {
+    let own = Field::tat(level.index);
+    let mut steps: SmallVec<[Step; 16]> = SmallVec::from_slice(&[Step::Saturate]);
+    let above = (0..level.index).map(|above| Step::Add(Field::tat(above), signed(increment.get())));
+    steps.extend(above);
+    steps.extend(begin_steps(level, increment, now));
+    let (bias, at) = (GREATEST - bounded(tolerance), signed(now.as_nanos()));
+    steps.extend([Step::Add(own, -at), Step::Fail]);
+    steps.extend([bias + bounded(increment), -bias, at].map(|by| Step::Add(own, by)));
+    bitfield(request, key, &steps);
+}
+
+/// The debt in the reply to [`take_level`], and whether the increment was taken.
+pub(super) fn parse_take_level(reply: &Value) -> Option<(Nanos, bool)> {
+    let Value::Array(numbers) = reply else {
+        return None;
+    };
+    // The last step takes a bias off, and the last two are changes that depend on the one before.
+    let [.., Value::Int(debt), taken, _, _] = numbers.as_slice() else {
+        return None;
+    };
+    let debt = Nanos::new(u64::try_from(*debt).ok()?);
+    Some((debt, matches!(taken, Value::Int(_))))
+}
+
+/// Begins a level below the first.
+pub(super) fn begin_level(request: &mut Request, key: &[u8], level: &LevelChoice, now: Timestamp) {
+    let mut steps: SmallVec<[Step; 16]> = SmallVec::from_slice(&[Step::Saturate]);
+    steps.extend(begin_steps(level, Nanos::ZERO, now));
+    bitfield(request, key, &steps);
+}
+
+/// Gives the increment back to the first level and as many below it, each at most what it is owed.
+pub(super) fn refund_levels(
+    request: &mut Request,
+    key: &[u8],
+    increment: Nanos,
+    indices: Range<usize>,
+    now: Timestamp,
+) {
+    let at = signed(now.as_nanos());
+    let of = |index| [-at, -signed(increment.get()), at].map(|by| Step::Add(Field::tat(index), by));
+    let mut steps: SmallVec<[Step; 16]> = SmallVec::from_slice(&[Step::Saturate]);
+    steps.extend(indices.flat_map(of));
+    bitfield(request, key, &steps);
+}
+
+/// Notes what the level above is, and makes one that begins empty: adding what saturates below the
+/// greater of two is that.
+fn begin_steps(
+    level: &LevelChoice,
+    taken: Nanos,
+    now: Timestamp,
+) -> impl Iterator<Item = Step> + use<> {
+    let above = level.level_after(taken, now).above.as_nanos();
+    let empty = signed(level.level_after(Nanos::ZERO, now).tat.as_nanos());
+    let own = Field::tat(level.index);
+    let empties = [-empty, empty].map(|by| Step::Add(own, by));
+    let set = Step::Set(Field::above(level.index), above);
+    [set].into_iter().chain(empties.into_iter().filter({
+        let begins = level.begins;
+        move |_| begins
+    }))
+}
+
+/// Where a number of 63 bits is in a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Field(usize);
+
+impl Field {
+    fn above(index: usize) -> Self {
+        Self(96 + 128 * (index - 1))
+    }
+
+    fn tat(index: usize) -> Self {
+        match index {
+            0 => Self(0),
+            _ => Self(Self::above(index).0 + 64),
+        }
+    }
+}
+
+/// A step of a `BITFIELD`.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Get(Field),
+    Set(Field, u64),
+    Add(Field, i64),
+    Saturate,
+    Fail,
+}
+
+fn bitfield(request: &mut Request, key: &[u8], steps: &[Step]) {
+    let words = |step: &Step| match step {
+        Step::Get(_) => 3,
+        Step::Set(..) | Step::Add(..) => 4,
+        Step::Saturate | Step::Fail => 2,
+    };
+    let words: usize = steps.iter().map(words).sum();
+    request.command(2 + words, "BITFIELD").word(key);
+    for step in steps {
+        match *step {
+            Step::Get(Field(at)) => request.word(b"GET").word(b"u63").int(at),
+            Step::Set(Field(at), to) => request.word(b"SET").word(b"u63").int(at).int(to),
+            Step::Add(Field(at), by) => request.word(b"INCRBY").word(b"u63").int(at).int(by),
+            Step::Saturate => request.words(SATURATE),
+            Step::Fail => request.words(FAIL),
+        };
+    }
 }
 
 /// Sets the expiry and notes it. It may create the key, as a full bucket that expires.
@@ -227,6 +390,10 @@ pub(super) struct GcraReply {
     pub(super) taken: bool,
     /// When the bucket expires in Redis, as it was noted before.
     pub(super) note: Note,
+    /// The debt of the first level, which is the one above unless another level counts.
+    pub(super) first: Nanos,
+    /// Which level counts.
+    pub(super) level: usize,
 }
 
 impl GcraReply {
@@ -240,8 +407,10 @@ impl GcraReply {
             GcraCommand::Nothing => Some(Self::default()),
             GcraCommand::Read => {
                 let [tat] = replies.ints()?;
+                let debt = Timestamp::from_nanos(u64::try_from(tat?).ok()?).since(now);
                 Some(Self {
-                    debt: Timestamp::from_nanos(u64::try_from(tat?).ok()?).since(now),
+                    debt,
+                    first: debt,
                     ..Self::default()
                 })
             }
@@ -250,10 +419,13 @@ impl GcraReply {
                 if expiry == Expiry::Set {
                     replies.int()?;
                 }
+                let debt = Nanos::new(u64::try_from(debt?).ok()?);
                 Some(Self {
-                    debt: Nanos::new(u64::try_from(debt?).ok()?),
+                    debt,
                     taken: taken.is_some(),
                     note: Note::new(u64::try_from(note?).ok()?),
+                    first: debt,
+                    level: 0,
                 })
             }
         }
@@ -264,11 +436,12 @@ impl GcraReply {
     /// Arithmetic and Redis differ only about a tolerance beyond [`GREATEST_TOLERANCE`]; then
     /// Redis, which did not take the cost, is right.
     pub(super) fn deciding_debt(self, command: GcraCommand, transaction: &Transaction) -> Nanos {
-        let refused = matches!(command, GcraCommand::Take(..)) && !self.taken;
+        // A level below the first is not taken from at all where another limit denies.
+        let refused = matches!(command, GcraCommand::Take(..)) && !self.taken && self.level == 0;
         if refused && transaction.fitting_increment(self.debt).is_some() {
             transaction.quota.tolerance()
         } else {
-            self.debt
+            transaction.cut(self.debt).unwrap_or(self.debt)
         }
     }
 }
@@ -303,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn refund_clamp_and_renewal_read_as_designed() {
+    fn refund_and_renewal_read_as_designed() {
         assert_eq!(
             text(|request| refund(request, b"k", COSTS, NOW)),
             "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 -2000000050 \
@@ -317,13 +490,41 @@ mod tests {
              PEXPIRE k 8001"
         );
         assert_eq!(
-            text(|request| clamp(request, b"k", COSTS.1, NOW)),
-            "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 9223372034854775657 \
-             INCRBY u63 0 -9223372034854775657\nPEXPIRE k 8001"
-        );
-        assert_eq!(
             text(|request| renew(request, b"k", COSTS.1, NOW)),
             "BITFIELD k SET u33 63 10\nPEXPIRE k 8001"
+        );
+    }
+
+    #[test]
+    fn a_level_below_the_first_is_begun_checked_and_charged_to_those_above_at_once() {
+        let level = LevelChoice {
+            index: 2,
+            debt: COSTS.1,
+            above: Nanos::from_secs(9),
+            begins: true,
+            ..LevelChoice::first(Nanos::ZERO)
+        };
+        let begun = "SET u63 224 11000000000 INCRBY u63 288 -2000000150 INCRBY u63 288 2000000150";
+        assert_eq!(
+            text(|request| take_level(request, b"k", COSTS, &level, NOW)),
+            format!(
+                "BITFIELD k OVERFLOW SAT INCRBY u63 0 7 INCRBY u63 160 7 {begun} \
+                 INCRBY u63 288 -2000000050 OVERFLOW FAIL INCRBY u63 288 9223372036854775714 \
+                 INCRBY u63 288 -9223372036854775707 INCRBY u63 288 2000000050"
+            )
+        );
+        assert_eq!(
+            text(|request| begin_level(request, b"k", &level, NOW)),
+            format!("BITFIELD k OVERFLOW SAT {begun}")
+        );
+        assert_eq!(
+            text(|request| read_levels(request, b"k")),
+            "BITFIELD k GET u63 96 GET u63 160 GET u63 224 GET u63 288 GET u63 352 GET u63 416"
+        );
+        assert_eq!(
+            text(|request| refund_levels(request, b"k", COSTS.0, 1..2, NOW)),
+            "BITFIELD k OVERFLOW SAT INCRBY u63 160 -2000000050 INCRBY u63 160 -7 \
+             INCRBY u63 160 2000000050"
         );
     }
 
@@ -346,7 +547,14 @@ mod tests {
             "{commands}"
         );
         text(|request| refund(request, b"k", costs, Timestamp::MAX));
-        text(|request| clamp(request, b"k", greatest, Timestamp::MAX));
+        let level = LevelChoice {
+            index: LEVELS - 1,
+            debt: greatest,
+            above: greatest,
+            begins: true,
+            ..LevelChoice::first(greatest)
+        };
+        text(|request| take_level(request, b"k", costs, &level, Timestamp::MAX));
     }
 
     #[test]
@@ -358,8 +566,8 @@ mod tests {
         let found = GcraReply::read(command, &mut cursor, NOW);
         let expected = GcraReply {
             debt: Nanos::new(5),
-            taken: false,
-            note: Note::default(),
+            first: Nanos::new(5),
+            ..GcraReply::default()
         };
         assert_eq!(found, Some(expected));
         assert_eq!(cursor.int(), Some(9));

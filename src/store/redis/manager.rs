@@ -117,9 +117,14 @@ impl Session {
     /// The error among replies that do not fit the commands. Without one, replies and commands are
     /// out of step: what comes next may be the answer to anything.
     pub(super) fn unfit(self: &Arc<Self>, replies: &Replies) -> StoreError {
-        if let Err(error) = replies.values() {
-            return self.failed(error);
+        match replies.values() {
+            Err(error) => self.failed(error),
+            Ok(_) => self.unfit_value(),
         }
+    }
+
+    /// A reply that is no error, and does not fit its command.
+    pub(super) fn unfit_value(self: &Arc<Self>) -> StoreError {
         let what = "a reply that does not fit the commands";
         let error = Arc::new(io::Error::new(io::ErrorKind::InvalidData, what).into());
         self.connection.close(&error);

@@ -20,6 +20,7 @@ mod fixed_window;
 mod gcra;
 mod lease_commands;
 mod leases;
+mod levels;
 mod manager;
 mod node;
 mod parts;

@@ -271,6 +271,14 @@ pub(super) struct Waits(Option<Arc<Mutex<Members>>>);
 type Members = SmallVec<[Arc<Member>; 1]>;
 
 impl Waits {
+    /// The deadline of the call is over.
+    pub(super) fn overdue(&self) -> StoreError {
+        match self {
+            Self(Some(waits)) => blame(waits.lock().iter()),
+            Self(None) => StoreError::Deadline,
+        }
+    }
+
     /// Those of a call that waits for none yet.
     pub(super) fn for_several() -> Self {
         Self(Some(Arc::default()))
@@ -313,10 +321,7 @@ impl<F: Future> Future for Tracked<F> {
 
 impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Tracked<F> {
     fn overdue(self: Pin<&mut Self>) -> StoreError {
-        match &self.waits {
-            Waits(Some(waits)) => blame(waits.lock().iter()),
-            Waits(None) => StoreError::Deadline,
-        }
+        self.waits.overdue()
     }
 
     /// No batch is decided by these calls.

@@ -1,6 +1,7 @@
 //! What every store must do, and how stores are held against each other.
 
 pub(super) mod contract;
+pub(super) mod definitions;
 mod differential;
 mod failures;
 pub(super) mod laws;

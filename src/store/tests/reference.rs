@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Transaction, Usage, Window};
+use crate::limit::{
+    Batch, BucketKey, BucketKeys, Decision, LEVELS, Level, LevelChoice, Mode, Transaction, Usage,
+    Window,
+};
 use crate::store::tests::contract::Subject;
 use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
@@ -15,6 +18,7 @@ pub(crate) struct Reference(Mutex<Buckets>);
 #[derive(Clone, Default)]
 struct Buckets {
     tats: HashMap<BucketKey, Timestamp>,
+    levels: HashMap<BucketKey, [Level; LEVELS - 1]>,
     /// By algorithm as well: a limit whose algorithm was changed has other buckets.
     windows: HashMap<(BucketKey, &'static str), Window>,
 }
@@ -69,13 +73,50 @@ impl Buckets {
         if transaction.quota.algorithm().is_windowed() {
             return self.decide_in_window(transaction, now);
         }
+        let level = self.level(transaction, now);
+        let decision = transaction.decide(level.debt);
+        let fitting = transaction.fitting_increment(level.debt);
+        let taken = fitting.filter(|_| transaction.mode.spends());
+        self.charge(transaction, level, taken.unwrap_or_default(), now);
+        [decision, transaction.untouched(level.debt)]
+    }
+
+    fn level(&self, transaction: &Transaction, now: Timestamp) -> LevelChoice {
+        let levels = self.levels.get(&transaction.key);
         let debt = self.debt(transaction, now);
-        let decision = transaction.decide(debt);
-        if transaction.mode.spends() && transaction.fitting_increment(debt).is_some() {
-            self.tats
-                .insert(transaction.key.clone(), now + decision.reset_in);
+        let levels = levels.copied().unwrap_or_default();
+        transaction.quota.choose_level(debt, &levels, now)
+    }
+
+    /// Begins a level for a transaction of a batch that was denied.
+    fn begin_level(&mut self, transaction: &Transaction, now: Timestamp) {
+        if transaction.mode != Mode::AllowOnly && !transaction.is_windowed() {
+            let level = self.level(transaction, now);
+            self.charge(transaction, level, Nanos::ZERO, now);
         }
-        [decision, transaction.untouched(debt)]
+    }
+
+    /// Takes from a level and from those above; one that begins does so in any case.
+    fn charge(
+        &mut self,
+        transaction: &Transaction,
+        level: LevelChoice,
+        taken: Nanos,
+        now: Timestamp,
+    ) {
+        if !taken.is_zero() {
+            let debt = self.debt(transaction, now);
+            self.tats
+                .insert(transaction.key.clone(), now + (debt + taken));
+        }
+        if level.index == 0 || taken.is_zero() && !level.begins {
+            return;
+        }
+        let levels = self.levels.entry(transaction.key.clone()).or_default();
+        for above in &mut levels[..level.index - 1] {
+            above.tat = now + (above.tat.since(now) + taken);
+        }
+        levels[level.index - 1] = level.level_after(taken, now);
     }
 
     fn decide_in_window(&mut self, transaction: &Transaction, now: Timestamp) -> [Decision; 2] {
@@ -103,14 +144,6 @@ impl Buckets {
             window.begin(transaction, now);
         }
     }
-
-    /// Cuts what a greater limit has left behind.
-    fn clamp(&mut self, transaction: &Transaction, debt: Nanos, now: Timestamp) {
-        if !transaction.quota.algorithm().is_windowed() && transaction.quota.is_stale(debt) {
-            self.tats
-                .insert(transaction.key.clone(), now + transaction.quota.tolerance());
-        }
-    }
 }
 
 impl Store for Reference {
@@ -128,6 +161,7 @@ impl Store for Reference {
             for (transaction, (decision, [_, untouched])) in
                 batch.iter().zip(decisions.iter_mut().zip(&both))
             {
+                buckets.begin_level(transaction, now);
                 if decision.allowed {
                     *decision = *untouched;
                     buckets.begin(transaction, now);
@@ -139,7 +173,9 @@ impl Store for Reference {
         }
         for transaction in batch.iter().filter(|asked| asked.cuts_leftovers()) {
             let debt = before.debt(transaction, now);
-            buckets.clamp(transaction, debt, now);
+            if let Some(cut) = transaction.cut(debt) {
+                buckets.tats.insert(transaction.key.clone(), now + cut);
+            }
         }
         StoreFuture::ready(Outcome {
             decisions: decisions.into_iter().map(Some).collect(),
@@ -152,11 +188,16 @@ impl Store for Reference {
         for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
             if let Some(window) = buckets.window(transaction) {
                 window.give_back(transaction);
-            } else if let (Some(tat), Some(taken)) = (
-                buckets.tats.get_mut(&transaction.key),
-                transaction.quota.increment(transaction.cost),
-            ) {
-                *tat = now + tat.since(now).saturating_sub(taken);
+            } else if let Some(taken) = transaction.quota.increment(transaction.cost) {
+                let level = buckets.level(transaction, now);
+                if let Some(tat) = buckets.tats.get_mut(&transaction.key) {
+                    *tat = now + tat.since(now).saturating_sub(taken);
+                }
+                if let Some(levels) = buckets.levels.get_mut(&transaction.key) {
+                    for deeper in &mut levels[..level.index] {
+                        deeper.tat = now + deeper.tat.since(now).saturating_sub(taken);
+                    }
+                }
             }
         }
         StoreFuture::ready(())
@@ -179,6 +220,7 @@ impl Store for Reference {
         let mut buckets = self.0.lock();
         for key in &keys {
             buckets.tats.remove(key);
+            buckets.levels.remove(key);
             buckets.windows.retain(|(other, _), _| other != key);
         }
         StoreFuture::ready(())

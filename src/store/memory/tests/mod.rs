@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::limit::{Decision, Mode, Quota};
 use crate::store::tests::contract::{NOW, Subject, batch, spend, store_contract};
+use crate::store::tests::definitions::Turns;
 use crate::time::Nanos;
 
 fn memory(max_buckets: usize) -> Memory {
@@ -32,6 +33,18 @@ impl Subject for Memory {
 }
 
 store_contract!(memory(100_000));
+
+/// By the longest examples of all stores: no stretch has more than the bursts and what comes back by
+/// the faster of two rates.
+#[tokio::test]
+async fn two_definitions_in_random_turns_keep_to_the_bound_in_every_stretch() {
+    Turns::run(&memory(1000), 200, 300, 2).await;
+}
+
+#[tokio::test]
+async fn three_definitions_at_once_admit_at_most_each_burst_once_more() {
+    Turns::run(&memory(1000), 200, 300, 3).await;
+}
 
 #[test]
 fn eight_threads_on_a_bucket_of_100_are_given_exactly_100() {

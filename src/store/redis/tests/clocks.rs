@@ -163,27 +163,26 @@ async fn a_gateway_an_hour_ahead_forgets_no_sub_windows_by_looking_or_taking() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_lowered_is_not_cut_by_a_gateway_that_only_looks() {
+async fn a_window_that_was_shortened_is_not_cut_by_a_gateway_that_only_looks() {
     let server = Arc::new(RedisServer::start());
     let sane = Gateway::on(&server).await;
-    let day = Duration::from_secs(86_400);
-    let greater = [
-        Quota::new(10, 10, day).unwrap(),
-        Quota::windowed(Algorithm::FixedWindow(Alignment::Period), 10, 10 * day).unwrap(),
-    ];
-    for (greater, lower) in greater.into_iter().zip([quotas()[7], quotas()[0]]) {
-        sane.ask(of(greater, Mode::CheckAndSpend, 10)).await;
-        for mode in [Mode::CheckOnly, Mode::Peek] {
-            sane.ask(of(lower, mode, 1)).await;
-        }
-        let before = sane.ask(of(greater, Mode::Peek, 1)).await;
-        assert!(before.reset_in > Nanos::from_secs(PERIOD), "{before:?}");
-        // Who would take is denied, and then holds to the lower limit.
-        assert!(!sane.ask(of(lower, Mode::CheckAndSpend, 1)).await.allowed);
-        let after = sane.ask(of(greater, Mode::Peek, 1)).await;
-        assert!(after.reset_in <= Nanos::from_secs(PERIOD), "{after:?}");
-        sane.reset().await;
+    let (greater, lower) = (long_window(), quotas()[0]);
+    sane.ask(of(greater, Mode::CheckAndSpend, 10)).await;
+    for mode in [Mode::CheckOnly, Mode::Peek] {
+        sane.ask(of(lower, mode, 1)).await;
     }
+    let before = sane.ask(of(greater, Mode::Peek, 1)).await;
+    assert!(before.reset_in > Nanos::from_secs(PERIOD), "{before:?}");
+    // Who would take is denied, and then holds to the lower limit.
+    assert!(!sane.ask(of(lower, Mode::CheckAndSpend, 1)).await.allowed);
+    let after = sane.ask(of(greater, Mode::Peek, 1)).await;
+    assert!(after.reset_in <= Nanos::from_secs(PERIOD), "{after:?}");
+}
+
+/// One of ten days, which ends later than any of [`quotas`].
+fn long_window() -> Quota {
+    let period = Duration::from_secs(864_000);
+    Quota::windowed(Algorithm::FixedWindow(Alignment::Period), 10, period).unwrap()
 }
 
 /// What passed, by true time in milliseconds, when three gateways with clocks off by so much are
@@ -354,11 +353,10 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
         .await;
         answer.unwrap().decisions[0].unwrap()
     };
-    let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
-    ask(day, Mode::CheckAndSpend, 10).await;
-    assert!(!ask(quotas()[7], Mode::CheckAndSpend, 1).await.allowed);
-    let after = ask(day, Mode::Peek, 1).await;
-    assert_eq!(after.reset_in, Nanos::from_secs(86_400));
+    ask(long_window(), Mode::CheckAndSpend, 10).await;
+    assert!(!ask(quotas()[0], Mode::CheckAndSpend, 1).await.allowed);
+    let after = ask(long_window(), Mode::Peek, 1).await;
+    assert!(after.reset_in > Nanos::from_secs(PERIOD), "{after:?}");
 }
 
 /// With less in the expiry, the gateway that is behind lets the window expire that the other
@@ -473,19 +471,18 @@ async fn by_the_stores_clock_gateways_an_hour_apart_are_connected_and_agree() {
     }
 }
 
-/// A limit that was lowered is cut, because the clock of decisions is right, whatever the machine's
-/// says.
+/// A window that was shortened is cut, because the clock of decisions is right, whatever the
+/// machine's says.
 #[tokio::test]
 async fn by_the_stores_clock_an_hour_off_does_not_keep_leftovers_from_being_cut() {
     let server = Arc::new(RedisServer::start());
     let (gateway, clock) = following(&server, 3600).await;
-    let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
     let ask = async |quota, mode, cost| gateway.ask_at(clock.now(), of(quota, mode, cost)).await;
-    ask(day, Mode::CheckAndSpend, 10).await;
+    ask(long_window(), Mode::CheckAndSpend, 10).await;
     // At first it cannot know whether others go by the same time.
     eventually_some("the leftover is cut", async || {
-        assert!(!ask(quotas()[7], Mode::CheckAndSpend, 1).await.allowed);
-        let after = ask(day, Mode::Peek, 1).await;
+        assert!(!ask(quotas()[0], Mode::CheckAndSpend, 1).await.allowed);
+        let after = ask(long_window(), Mode::Peek, 1).await;
         (after.reset_in <= Nanos::from_secs(PERIOD)).then_some(())
     })
     .await;
