@@ -131,15 +131,15 @@ impl Memory {
         now: Timestamp,
     ) {
         let takes = check.takes && !denied;
-        match check.state {
-            State::Debt(level) if level.index > 0 => {
-                self.leave_deeper_debt(transaction, (check, level), takes, table, now);
-            }
-            _ if takes => {
-                let debt = check.decision.reset_in;
-                self.count_evicted(table.set(found, transaction, debt, now).into());
-            }
-            _ => {}
+        if let State::Debt(level) = check.state
+            && level.index > 0
+        {
+            self.leave_deeper_debt(transaction, (check, level), takes, table, now);
+            return;
+        }
+        if takes {
+            let debt = check.decision.reset_in;
+            self.count_evicted(table.set(found, transaction, debt, now).into());
         }
         if check.finds_no_room() {
             table.note_denial(found, transaction);
@@ -157,10 +157,13 @@ impl Memory {
         table: &mut Table,
         now: Timestamp,
     ) {
+        let tag = check.key.tag;
+        if check.finds_no_room() {
+            table.note_denial(table.lookup(tag), transaction);
+        }
         if !takes && !level.begins {
             return;
         }
-        let tag = check.key.tag;
         let taken = match takes {
             true => check.decision.reset_in.saturating_sub(level.debt),
             false => Nanos::ZERO,
