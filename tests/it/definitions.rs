@@ -109,8 +109,7 @@ fn a_limit_that_is_lowered_from_days_to_seconds_locks_nobody_out_for_days() {
     let old = "L: {per: \"path:id\", burst: 100, count: 100, period: 24h}";
     let setup = by_path(&upstream, old).key(&store(&redis.url()));
     let gateways = [setup.start(), setup.start()];
-    let drained = admitted_in_turn(&gateways, Duration::from_millis(100));
-    assert_eq!(drained, 100);
+    assert_eq!(admitted(&gateways[0], 110), 100);
     let new = "L: {per: \"path:id\", burst: 2, count: 10, period: 1s}";
     gateways[0].write("limits/defaults.yaml", new);
     gateways[0].reload();
