@@ -19,7 +19,7 @@ pub enum Call {
     Refund,
     /// To make a bucket full.
     Reset,
-    /// To cut a window that a greater limit has left behind.
+    /// To cut what a longer window or ban has left behind.
     Clamp,
     /// To set the expiry of buckets that were found to have none, or too short a one.
     Expire,

@@ -131,13 +131,14 @@ impl Memory {
         now: Timestamp,
     ) {
         let takes = check.takes && !denied;
-        if let State::Debt(level) = check.state
-            && level.index > 0
-        {
+        let State::Debt(level) = check.state else {
+            return;
+        };
+        if level.index > 0 {
             self.leave_deeper_debt(transaction, (check, level), takes, table, now);
             return;
         }
-        if takes {
+        if takes || level.begins {
             let debt = check.decision.reset_in;
             self.count_evicted(table.set(found, transaction, debt, now).into());
         }
@@ -266,6 +267,12 @@ fn choose_deeper_level(
     table: &Table,
     now: Timestamp,
 ) -> LevelChoice {
+    if let Some(debt) = transaction.cut(debt) {
+        return LevelChoice {
+            begins: transaction.cuts_leftovers(),
+            ..LevelChoice::first(debt)
+        };
+    }
     let levels = table.levels(found.tag());
     transaction.quota.choose_level(debt, &levels, now)
 }

@@ -121,17 +121,14 @@ impl BatchCall {
                 return None;
             };
             let part = self.parts.iter().nth(at)?;
-            transaction
-                .quota
-                .is_stale(reply.first)
-                .then(|| StaleBucket {
-                    index,
-                    session: Arc::clone(&part.session),
-                    key: self.client.transaction_key(transaction),
-                    transaction: transaction.clone(),
-                    command,
-                    reply: *reply,
-                })
+            transaction.is_foreign(reply.first).then(|| StaleBucket {
+                index,
+                session: Arc::clone(&part.session),
+                key: self.client.transaction_key(transaction),
+                transaction: transaction.clone(),
+                command,
+                reply: *reply,
+            })
         })
     }
 
@@ -309,7 +306,7 @@ impl BatchCall {
                 {
                     let (expiries, tolerance) =
                         (&part.session.expiries, transaction.quota.tolerance());
-                    if transaction.quota.is_stale(found.first) {
+                    if transaction.is_foreign(found.first) {
                         // Another definition's debt outlasts what this one expects of the bucket.
                         let lasting = found.first + tolerance;
                         expiries.learn(hash, tolerance, (Expiry::Set, found.note), self.now);
@@ -372,8 +369,7 @@ impl DeeperCall {
             }
             Err(error) => {
                 for (reply, transaction) in replies.iter_mut().zip(batch) {
-                    if matches!(reply, Reply::Gcra(found) if transaction.quota.is_stale(found.first))
-                    {
+                    if matches!(reply, Reply::Gcra(found) if transaction.is_foreign(found.first)) {
                         *reply = Reply::Missing;
                     }
                 }
@@ -632,7 +628,7 @@ impl Client {
         let replies = self.send(session, request).await?;
         for (at, key, transaction, now) in &shared {
             let debt = replies.get(*at).and_then(gcra::parse_refund);
-            if let Some(debt) = debt.filter(|debt| transaction.quota.is_stale(*debt)) {
+            if let Some(debt) = debt.filter(|debt| transaction.is_foreign(*debt)) {
                 self.refund_deeper(session, key, (transaction, debt), *now)
                     .await?;
             }

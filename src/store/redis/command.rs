@@ -5,7 +5,7 @@ use redis::{RedisError, Value};
 use super::check::{is_refused_command, is_right_of_some, is_wrong_type};
 use super::client::Key;
 use super::expiry::Expiry;
-use super::gcra::{GcraCommand, GcraReply};
+use super::gcra::{self, GcraCommand, GcraReply};
 use super::resp::{Cursor, Request};
 use super::sliding_log::Members;
 use super::window::{Repair, WindowKind, WindowReply};

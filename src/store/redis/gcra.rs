@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn refund_and_renewal_read_as_designed() {
+    fn refund_clamp_and_renewal_read_as_designed() {
         assert_eq!(
             text(|request| refund(request, b"k", COSTS, NOW)),
             "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 -2000000050 \
@@ -488,6 +488,11 @@ mod tests {
             "BITFIELD k SET u33 63 10 OVERFLOW FAIL INCRBY u63 0 9223372034854775747 \
              INCRBY u63 0 -9223372034854775754 INCRBY u63 0 -9223372034854775747\n\
              PEXPIRE k 8001"
+        );
+        assert_eq!(
+            text(|request| clamp(request, b"k", COSTS.1, NOW)),
+            "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 9223372034854775657 \
+             INCRBY u63 0 -9223372034854775657\nPEXPIRE k 8001"
         );
         assert_eq!(
             text(|request| renew(request, b"k", COSTS.1, NOW)),
@@ -547,6 +552,7 @@ mod tests {
             "{commands}"
         );
         text(|request| refund(request, b"k", costs, Timestamp::MAX));
+        text(|request| clamp(request, b"k", greatest, Timestamp::MAX));
         let level = LevelChoice {
             index: LEVELS - 1,
             debt: greatest,

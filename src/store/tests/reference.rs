@@ -84,6 +84,9 @@ impl Buckets {
     fn level(&self, transaction: &Transaction, now: Timestamp) -> LevelChoice {
         let levels = self.levels.get(&transaction.key);
         let debt = self.debt(transaction, now);
+        if let Some(cut) = transaction.cut(debt) {
+            return LevelChoice::first(cut);
+        }
         let levels = levels.copied().unwrap_or_default();
         transaction.quota.choose_level(debt, &levels, now)
     }

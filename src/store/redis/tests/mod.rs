@@ -11,7 +11,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use redis::Value;
 
+use super::resp::Request;
 use super::*;
 use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
 use crate::rules::{Ban, BanSchedule, HashKey};
@@ -561,6 +563,24 @@ async fn a_stricter_definition_does_not_shorten_the_life_of_a_bucket() {
     let refund = fixture.redis.refund(batch([strict]), at);
     refund.await.unwrap();
     assert!(fixture.ttl("weir:L:a") >= lasting - 1000);
+}
+
+#[tokio::test]
+async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
+    let fixture = Fixture::new().await;
+    let session = fixture.redis.session();
+    for (tat, greatest) in [(5, 9), (9, 5), (7, 7), (0, 3), (i64::MAX, 3), (3, i64::MAX)] {
+        let written = tat.to_string();
+        let set = ["BITFIELD", "k", "SET", "u63", "0", &written];
+        fixture.server.command(&set);
+        let mut request = Request::default();
+        let bound = Nanos::new(greatest.try_into().unwrap());
+        gcra::clamp(&mut request, b"k", bound, Timestamp::default());
+        gcra::read(&mut request, b"k");
+        let replies = fixture.redis.client.send(&session, request).await.unwrap();
+        let read = Value::Array(vec![Value::Int(tat.min(greatest))]);
+        assert_eq!(replies[2], read, "{tat} {greatest}");
+    }
 }
 
 #[tokio::test]
