@@ -100,6 +100,7 @@ impl Transaction {
     ///
     /// An allowed decision shows the bucket after the cost is taken, for the modes that take it.
     pub fn decide(&self, debt: Nanos) -> Decision {
+        let debt = self.cut(debt).unwrap_or(debt);
         match self.fitting_increment(debt) {
             Some(taken) if self.mode.spends() => Decision::allowed(&self.quota, debt + taken),
             None if self.mode != Mode::AllowOnly => Decision {
