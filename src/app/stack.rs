@@ -1,6 +1,7 @@
 //! The tower stack: every layer of the gateway, in the order in which a request meets them.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -139,6 +140,11 @@ impl Layers {
             redirects_to_https,
             ..self
         }
+    }
+
+    /// The peers whose requests often name other clients, although nobody trusts them.
+    pub(super) fn untrusted_forwarders(&self) -> Vec<IpAddr> {
+        self.forwarded.untrusted_forwarders()
     }
 
     /// All routes.

@@ -359,9 +359,10 @@ impl View {
             | FindingKind::Upstream
             | FindingKind::Errors
             | FindingKind::Abuse => Color::Red,
-            FindingKind::Certificate | FindingKind::OverLimit | FindingKind::DryRun => {
-                Color::Yellow
-            }
+            FindingKind::Certificate
+            | FindingKind::Proxy
+            | FindingKind::OverLimit
+            | FindingKind::DryRun => Color::Yellow,
             FindingKind::NearLimit => Color::Cyan,
             FindingKind::Banned => Color::Green,
         };

@@ -75,9 +75,9 @@ impl ForwardedLayer {
         }
     }
 
-    /// Whether requests from this peer often name other clients, although nobody trusts it.
-    pub fn is_untrusted_forwarder(&self, peer: IpAddr) -> bool {
-        self.untrusted.has_reported(peer)
+    /// The peers whose requests often name other clients, although nobody trusts them.
+    pub fn untrusted_forwarders(&self) -> Vec<IpAddr> {
+        self.untrusted.reported()
     }
 
     /// The header with the client's address alone, where the gateway reads one.

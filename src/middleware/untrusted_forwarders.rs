@@ -60,10 +60,11 @@ impl UntrustedForwarders {
         }
     }
 
-    /// Whether a peer was reported.
-    pub fn has_reported(&self, peer: IpAddr) -> bool {
+    /// The peers that were reported.
+    pub fn reported(&self) -> Vec<IpAddr> {
         let peers = self.0.lock();
-        peers.get(&peer).is_some_and(|peer| peer.reported)
+        let reported = peers.iter().filter(|(_, forwarder)| forwarder.reported);
+        reported.map(|(peer, _)| *peer).collect()
     }
 }
 
@@ -79,7 +80,7 @@ mod tests {
         for n in 0..times {
             forwarders.count(PEER, start + n * apart);
         }
-        forwarders.has_reported(PEER)
+        forwarders.reported() == [PEER]
     }
 
     #[test]
@@ -102,7 +103,7 @@ mod tests {
         for _ in 0..REPORTED_REQUESTS {
             forwarders.count(PEER, start + WINDOW);
         }
-        assert!(forwarders.has_reported(PEER));
+        assert_eq!(forwarders.reported(), [PEER]);
         assert_eq!(forwarders.0.lock().len(), 1);
     }
 }

@@ -95,6 +95,8 @@ struct Finding<'s> {
     also: Vec<&'s str>,
     /// The ban that holds, and how long.
     banned: Option<(String, Nanos)>,
+    /// It names other clients, as a proxy does that nobody trusts.
+    forwards: bool,
 }
 
 /// What can be done about a finding.
@@ -127,6 +129,7 @@ pub(super) async fn answer(
     settings: &Settings,
     metrics: &Metrics,
     of_gateway: Vec<GatewayFinding>,
+    forwarders: &[IpAddr],
     by: Option<BanStores<'_>>,
     now: Timestamp,
 ) -> Value {
@@ -165,6 +168,9 @@ pub(super) async fn answer(
         finding.kind != Kind::NearLimit || near <= MOST_NEAR
     });
     found.truncate(MOST);
+    for finding in &mut found {
+        finding.forwards = forwarders.iter().any(|peer| finding.is_of(*peer));
+    }
     let found = found.iter().map(|finding| finding.to_json(settings, now));
     json!({
         "period": PERIOD.seconds(),
@@ -352,6 +358,7 @@ impl<'s> Finding<'s> {
             used_percent,
             also: Vec::new(),
             banned: None,
+            forwards: false,
         }
     }
 
@@ -370,6 +377,7 @@ impl<'s> Finding<'s> {
             members: members.iter().map(|member| member.id.clone()).collect(),
             also: Vec::new(),
             banned: None,
+            forwards: false,
         })
     }
 
@@ -397,6 +405,7 @@ impl<'s> Finding<'s> {
             used_percent: most.used_percent,
             also: Vec::new(),
             banned: None,
+            forwards: false,
         })
     }
 
@@ -437,6 +446,13 @@ impl<'s> Finding<'s> {
                 "parameters": remedy.parameters,
             },
         })
+    }
+
+    /// Whether it is an address, or the network of one.
+    fn is_of(&self, peer: IpAddr) -> bool {
+        let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
+        let same_network = || self.id.parse().is_ok_and(|net: IpNet| net.contains(&peer));
+        is_per_address && (self.id.parse() == Ok(peer) || same_network())
     }
 
     /// How much it sends, in words that say something of little as well.
@@ -510,6 +526,10 @@ impl<'s> Finding<'s> {
                 command: command(&["ban", "lift", ban], self.shown_id(), &[]),
                 ..advice("It is dealt with. If it is an honest client, lift the ban")
             },
+            (Kind::Abuse | Kind::OverLimit | Kind::NearLimit, ..) if self.forwards => advice(
+                "If it is your proxy, add it to client_address.trusted_proxies: its clients count \
+                 as one until then",
+            ),
             (Kind::Abuse, _, Some(ban)) => {
                 let length = HumanDuration(ban.schedule().first()).to_string();
                 let text = match self.is_network() {
@@ -652,6 +672,8 @@ fn quoted(word: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use tokio::runtime::Builder;
     use tokio::time::advance;
 
@@ -690,6 +712,12 @@ routes:
         folder.settings()
     }
 
+    /// Peers that name other clients and are not trusted.
+    const PROXIES: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)),
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9)),
+    ];
+
     /// What a subject has sent, and been denied, of a limit: its key without the limit's name.
     type Sent<'a> = (&'a str, &'a str, u32, u32);
 
@@ -706,7 +734,7 @@ routes:
             let metrics = counted(sent);
             advance(Duration::from_secs(seconds)).await;
             let now = Timestamp::from_nanos(NOW * 1_000_000_000);
-            let answer = answer(settings, &metrics, Vec::new(), None, now).await;
+            let answer = answer(settings, &metrics, Vec::new(), &PROXIES, None, now).await;
             answer["findings"].as_array().unwrap().clone()
         })
     }
@@ -725,6 +753,25 @@ routes:
             }
         }
         metrics
+    }
+
+    /// To raise the limit of a load balancer whose clients all count as one was the advice.
+    #[test]
+    fn a_proxy_that_nobody_trusts_is_never_a_client_whose_limit_should_be_raised() {
+        let settings = settings(GATEWAY);
+        for (id, proxy) in [
+            ("10.0.0.9", true),
+            ("2001:db8::/64", true),
+            ("10.0.0.8", false),
+        ] {
+            for denied in [0, 5, 40] {
+                let found = found(&settings, &[("Requests", id, 50, denied)]);
+                let remedy = &found[0]["remedy"];
+                let text = remedy["text"].as_str().unwrap();
+                assert_eq!(text.contains("trusted_proxies"), proxy, "{found:#?}");
+                assert_eq!(remedy["command"].is_null(), proxy, "{found:#?}");
+            }
+        }
     }
 
     /// The rate of a gateway that had just started was a sixtieth of what clients sent.

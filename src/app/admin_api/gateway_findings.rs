@@ -1,6 +1,7 @@
 //! What needs attention of the gateway itself: a configuration that was refused, a store that fails,
 //! upstreams whose servers fail, routes whose requests do, and certificates that are about to end.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ enum Kind {
     Store,
     Upstream,
     Errors,
+    Proxy,
     Certificate,
 }
 
@@ -52,6 +54,8 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     found.extend(store(stores.unreachable(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
     found.extend(errors(&snapshot.settings, failures.routes));
+    let forwarders = snapshot.layers.untrusted_forwarders();
+    found.extend(forwarders.into_iter().map(forwarder));
     let certificates = snapshot.sockets.ending_certificates();
     found.extend(certificates.into_iter().map(|(listener, left)| {
         let text = match left {
@@ -127,6 +131,20 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
         detail: None,
         remedy: "Look at the app there. Its server is used again by itself once it answers",
     })
+}
+
+/// A peer that names other clients although nobody trusts it.
+fn forwarder(peer: IpAddr) -> GatewayFinding {
+    GatewayFinding {
+        kind: Kind::Proxy,
+        text: format!(
+            "{peer} names other clients in its requests, but is no trusted proxy: limits count all \
+             of them as one"
+        ),
+        detail: None,
+        remedy: "If it is your proxy, add it to client_address.trusted_proxies; do not raise its \
+                 limits. If not, a client makes these names up, and nothing need be done",
+    }
 }
 
 /// The routes of upstreams of whose requests more than a few fail.

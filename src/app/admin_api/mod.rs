@@ -183,7 +183,10 @@ impl Api {
                 request::no_parameters(query)?;
                 let by = self.ban_stores(now).await.ok();
                 let of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
-                Ok(findings::answer(settings, &self.metrics, of_gateway, by, now).await)
+                let forwarders = snapshot.layers.untrusted_forwarders();
+                let answer =
+                    findings::answer(settings, &self.metrics, of_gateway, &forwarders, by, now);
+                Ok(answer.await)
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;

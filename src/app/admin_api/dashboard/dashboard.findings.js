@@ -17,6 +17,7 @@ const ABOUT_GATEWAY = {
   store: ['bad', 'Store'],
   upstream: ['bad', 'Upstream'],
   errors: ['bad', 'Server errors'],
+  proxy: ['warn', 'Proxy'],
   certificate: ['warn', 'Certificate'],
 };
 
