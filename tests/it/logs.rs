@@ -302,8 +302,9 @@ fn a_failure_of_the_upstream_is_logged_with_its_cause() {
     let lines = gateway.log();
     let warning = lines
         .iter()
-        .find(|line| line["level"] == "WARN")
+        .find(|line| line["message"] == "upstream request failed")
         .expect("a warning");
+    assert_eq!(warning["level"], "WARN");
     assert!(
         warning["error"]
             .as_str()
