@@ -34,6 +34,7 @@ pub async fn app(redis: &str) -> Result<Router, Box<dyn Error>> {
 
     // Five at once, then one a second, for each client address.
     let limits = RateLimitLayer::per_address(Quota::per_minute(60).burst(5))?
+        .named("RequestsPerAddress")?
         .with_peer(|peer: &ConnectInfo<SocketAddr>| peer.0.ip())
         .with_store(Arc::new(store));
     Ok(Router::new().route("/", get(|| async { "hello\n" }).layer(limits)))

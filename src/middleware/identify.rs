@@ -281,41 +281,71 @@ pub struct RequestHead<'r> {
 
 /// Identifies the clients of requests that no layer above the limits has identified.
 #[derive(Clone)]
-pub(super) struct Identification(Arc<Identifier>);
+pub(super) struct Identification {
+    identify: Arc<Identifier>,
+    /// By which keys are hashed; none where there are only addresses.
+    hash_key: Option<HashKey>,
+    /// Whether other processes may have the same.
+    is_given: bool,
+}
 
-type Identifier = dyn Fn(&RequestHead<'_>) -> Option<ClientIdentity> + Send + Sync;
+type Identifier =
+    dyn Fn(&RequestHead<'_>, Option<&HashKey>) -> Option<ClientIdentity> + Send + Sync;
 
 impl Identification {
     /// By the address that `peer` finds.
     pub(super) fn by_address(
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(move |request| {
-            match ClientIdentity::of(request.extensions) {
+        let identify =
+            move |request: &RequestHead<'_>, _: Option<&HashKey>| match ClientIdentity::of(
+                request.extensions,
+            ) {
                 Some(_) => None,
                 None => Some(identity(Some(peer(request.extensions)?), None)),
-            }
-        }))
+            };
+        Self {
+            identify: Arc::new(identify),
+            hash_key: None,
+            is_given: false,
+        }
     }
 
     /// By the key that `extractor` finds.
     pub(super) fn by_key<K: KeyExtractor>(extractor: K) -> Self {
-        let key = HashKey::random();
-        Self(Arc::new(move |request| {
+        let identify = move |request: &RequestHead<'_>, key: Option<&HashKey>| {
             let found = extractor.extract(request)?.to_string();
-            let account = Some(key.hash(found.as_bytes()).into());
+            let account = Some(key?.hash(found.as_bytes()).into());
             Some(identity(peer(request.extensions), account))
-        }))
+        };
+        Self {
+            identify: Arc::new(identify),
+            hash_key: Some(HashKey::random()),
+            is_given: false,
+        }
+    }
+
+    /// The same, with keys hashed by this one.
+    pub(super) fn with_hash_key(mut self, key: HashKey) -> Self {
+        self.hash_key = self.hash_key.map(|_| key);
+        self.is_given = true;
+        self
+    }
+
+    /// Whether no other process finds the buckets of the same keys.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.hash_key.is_some() && !self.is_given
     }
 
     /// Leaves the identity of the client in a request.
     pub(super) fn identify<B>(&self, request: &mut Request<B>) {
-        let found = (self.0)(&RequestHead {
+        let head = RequestHead {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
-        });
+        };
+        let found = (self.identify)(&head, self.hash_key.as_ref());
         if found.is_some() {
             RequestContext::of(request.extensions_mut()).identity = found;
         }

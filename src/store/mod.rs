@@ -96,6 +96,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes buckets full again.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()>;
+
+    /// Whether other processes have the same buckets.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// A store that may be out of reach, or one of its nodes; and can be asked whether it is.
@@ -213,6 +218,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         (**self).reset(keys)
+    }
+
+    fn is_shared(&self) -> bool {
+        (**self).is_shared()
     }
 }
 

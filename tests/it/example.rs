@@ -15,6 +15,14 @@ use crate::support::*;
 )]
 mod axum_example;
 
+#[path = "../../examples/hello.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the example is a program of its own, whose main is not called here"
+)]
+mod hello_example;
+
 #[path = "../../examples/redis.rs"]
 #[allow(
     dead_code,
@@ -50,6 +58,18 @@ fn serve(app: impl AsyncFnOnce() -> Router + Send + 'static) -> SocketAddr {
 
 fn serve_axum_example() -> SocketAddr {
     serve(async || axum_example::app().unwrap())
+}
+
+/// Pasted into a program, the README's example answered 500 to every request.
+#[test]
+fn the_example_of_the_readme_works_as_it_is_pasted() {
+    let example = include_str!("../../examples/hello.rs");
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains(&format!("```rust\n{example}```\n")));
+    let mut client = Client::connect(serve(async || hello_example::app().unwrap()));
+    let statuses: Vec<u16> = (0..21).map(|_| client.send(&get("/")).status).collect();
+    assert_eq!(statuses[..20], [200; 20]);
+    assert_eq!(statuses[20], 429);
 }
 
 #[test]

@@ -51,7 +51,7 @@ use super::identify::{Identification, KeyExtractor, peer};
 use super::route::RouteState;
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::limit::{Quota, QuotaError};
-use crate::rules::{HashKey, KeySource, Limit, LimitUse, Missing};
+use crate::rules::{HashKey, KeySource, Limit, LimitNameError, LimitUse, Missing};
 use crate::store::{Leases, Memory, MemorySettings, Store};
 use crate::telemetry::Metrics;
 use crate::time::Clock;
@@ -72,6 +72,8 @@ struct Settings {
     access: Option<AccessControl>,
     /// None where [`IdentifyLayer`](crate::middleware::IdentifyLayer) stands above.
     identification: Option<Identification>,
+    /// The only limit, of a layer that makes it; its name may be chosen later.
+    only: Option<(KeySource, Quota)>,
     /// Whether clients of unknown addresses are counted together.
     shares_unknown: bool,
     /// What makes the answer to a denied request; none for that of the policy.
@@ -157,13 +159,44 @@ impl RateLimitLayer {
         Q: TryInto<Quota, Error: Into<QuotaError>>,
     {
         let quota = quota.try_into().map_err(Into::into)?;
-        let limit = Limit::new(name, vec![per], quota, Missing::Deny, HashKey::random());
-        let policy = RoutePolicy {
-            limits: vec![LimitUse::of(Arc::new(limit.expect("a good name")))],
-            ..RoutePolicy::default()
-        };
+        let limit = only_limit(name, per.clone(), quota).expect("a good name");
         let store = Arc::new(Memory::new(MemorySettings::default()));
-        Ok(Self::new(store, policy, &Metrics::new()))
+        let layer = Self::new(store, only(limit.with_rate_in_keys()), &Metrics::new());
+        Ok(layer.with(|settings| settings.only = Some((per, quota))))
+    }
+
+    /// The same limit by another name, which clients are shown, and which is in the keys of its
+    /// buckets. Two layers with the same store share the buckets of a name, so each needs its own,
+    /// unless they are to count together. Without a name of their own, layers with the same rate
+    /// share.
+    ///
+    /// It is for [`per_address`](Self::per_address) and [`per_key`](Self::per_key); the limits of a
+    /// [`RoutePolicy`] have their names.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use weir::limit::Quota;
+    /// # use weir::middleware::RateLimitLayer;
+    /// # use weir::store::{Memory, MemorySettings};
+    /// let store = Arc::new(Memory::new(MemorySettings::default()));
+    /// let searches = RateLimitLayer::per_address(Quota::per_minute(10))?
+    ///     .named("Searches")?
+    ///     .with_store(Arc::clone(&store) as _);
+    /// let pages = RateLimitLayer::per_address(Quota::per_minute(100))?
+    ///     .named("Pages")?
+    ///     .with_store(store);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the name cannot stand in headers and bucket keys.
+    pub fn named(self, name: &str) -> Result<Self, LimitNameError> {
+        let Some((per, quota)) = self.0.only.clone() else {
+            return Ok(self);
+        };
+        let policy = only(only_limit(name, per, quota)?);
+        let route = RouteState::without_access_control(policy, &Metrics::new());
+        Ok(self.with(|settings| settings.route = Some(Arc::new(route))))
     }
 
     /// Holds every request to the same policy, with buckets in `store`.
@@ -186,6 +219,7 @@ impl RateLimitLayer {
             unrouted: Arc::new(unrouted),
             access: None,
             identification: None,
+            only: None,
             shares_unknown: false,
             respond: None,
         }))
@@ -204,10 +238,36 @@ impl RateLimitLayer {
         })
     }
 
-    /// The same limits, with buckets in `store`.
+    /// The same limits, with buckets in `store`. Layers that have one together need
+    /// [names](Self::named), and layers per key of several processes the same
+    /// [hash key](Self::with_hash_key).
     #[must_use]
     pub fn with_store(self, store: Arc<dyn Store>) -> Self {
         self.with(|settings| settings.backend.store = store)
+    }
+
+    /// The same limits per key, with keys hashed by this one, as they are in the store. All processes
+    /// that share a store need the same; by default a process has a random one, and so buckets of its
+    /// own.
+    ///
+    /// ```
+    /// # use weir::limit::Quota;
+    /// # use weir::middleware::{KeyExtractor, RateLimitLayer};
+    /// use weir::rules::HashKey;
+    /// # fn per_key(by_api_key: impl KeyExtractor) -> Result<(), Box<dyn std::error::Error>> {
+    /// let secret = std::env::var("HASH_KEY")?;
+    /// let key = HashKey::from_bytes(secret.as_bytes()).ok_or("HASH_KEY needs 16 bytes")?;
+    /// let limits = RateLimitLayer::per_key(Quota::per_minute(60), by_api_key)?.with_hash_key(key);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_hash_key(self, key: HashKey) -> Self {
+        self.with(|settings| {
+            let identification = settings.identification.take();
+            settings.identification =
+                identification.map(|identification| identification.with_hash_key(key));
+        })
     }
 
     /// The same limits, with the client's address found in what the server leaves in requests, such
@@ -286,10 +346,31 @@ impl RateLimitLayer {
     }
 }
 
+fn only_limit(name: &str, per: KeySource, quota: Quota) -> Result<Limit, LimitNameError> {
+    Limit::new(name, vec![per], quota, Missing::Deny, HashKey::random())
+}
+
+/// A policy of one limit.
+fn only(limit: Limit) -> RoutePolicy {
+    RoutePolicy {
+        limits: vec![LimitUse::of(Arc::new(limit))],
+        ..RoutePolicy::default()
+    }
+}
+
 impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
+        let identification = self.0.identification.as_ref();
+        if self.0.backend.store.is_shared()
+            && identification.is_some_and(Identification::is_of_this_process)
+        {
+            tracing::warn!(
+                "keys are hashed by a random key of this process, so other processes with the same \
+                 store count them apart: give all of them one by RateLimitLayer::with_hash_key"
+            );
+        }
         RateLimit {
             inner,
             settings: Arc::clone(&self.0),

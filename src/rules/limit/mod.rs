@@ -90,6 +90,18 @@ impl Limit {
         }
     }
 
+    /// The same limit with its rate beside its name in bucket keys, for one whose name was not chosen:
+    /// another of the same name has other buckets.
+    #[must_use]
+    pub(crate) fn with_rate_in_keys(self) -> Self {
+        let rate = |quota: Quota| (quota.burst().get(), quota.emission_interval().get());
+        let (burst, interval) = self.quota.map_or((0, 0), rate);
+        Self {
+            prefix: format!("{}/{burst}/{interval}:", self.name),
+            ..self
+        }
+    }
+
     /// The same limit with another quota, for the subjects that are not overridden.
     #[must_use]
     pub fn with_quota(self, quota: Quota) -> Self {

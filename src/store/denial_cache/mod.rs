@@ -329,6 +329,10 @@ impl<S: Store> Store for DenialCached<S> {
         let answer = self.store.reset(keys);
         self.remove_after(hashed, answer)
     }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
 }
 
 impl<S: Store> DenialCached<S> {

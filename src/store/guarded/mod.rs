@@ -401,6 +401,10 @@ impl<S: Remote> Store for Guarded<S> {
             answer.map_err(CallFailure::finish)
         })
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 impl<S: Remote + KeyScan> KeyScan for Guarded<S> {

@@ -202,6 +202,10 @@ impl Store for Redis {
         let of_key = |key| marks().map(move |mark| self.client.marked_key(key, mark));
         self.for_each_key(keys.iter().flat_map(of_key), gcra::delete)
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 impl HealthCheck for Redis {

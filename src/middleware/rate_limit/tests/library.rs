@@ -120,6 +120,63 @@ async fn a_denial_may_be_answered_in_words_of_ones_own() {
     assert_eq!(body, "RequestsPerAddress 3600");
 }
 
+fn shared_memory() -> Arc<dyn Store> {
+    Arc::new(Memory::new(MemorySettings::default()))
+}
+
+async fn admitted(limits: &RateLimitLayer, requests: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..requests {
+        passed += usize::from(status(limits, from("203.0.113.9")).await == 200);
+    }
+    passed
+}
+
+/// They had one bucket: of twenty an hour one layer let 1,140 pass beside the other.
+#[tokio::test]
+async fn two_layers_with_other_rates_or_names_share_a_store_and_no_bucket() {
+    let store = shared_memory();
+    let layer = |rate| RateLimitLayer::per_address(rate).unwrap();
+    let (minute, hour) = (Quota::per_minute(5), Quota::per_hour(20));
+    let unnamed = [layer(minute), layer(hour)];
+    let named = ["One", "Other"].map(|name| layer(minute).named(name).unwrap());
+    for (layers, expected) in [(unnamed, [5, 20]), (named, [5, 5])] {
+        let layers = layers.map(|layer| layer.with_store(Arc::clone(&store)));
+        for (layer, expected) in layers.iter().zip(expected) {
+            assert_eq!(admitted(layer, 30).await, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn layers_of_one_name_share_a_bucket_on_purpose() {
+    let store = shared_memory();
+    let layer = || RateLimitLayer::per_address(twice_an_hour()).unwrap();
+    let layers = [layer(), layer()].map(|layer| layer.named("Pages").unwrap());
+    let [one, other] = layers.map(|layer| layer.with_store(Arc::clone(&store)));
+    assert_eq!((admitted(&one, 1).await, admitted(&other, 5).await), (1, 1));
+    let denied = answer(&other, from("203.0.113.9")).await;
+    assert_eq!(denied.headers()["ratelimit"], "\"Pages\";r=0;t=3600");
+    assert!(layer().named("not: a name").is_err());
+}
+
+/// Each process hashed by a random key of its own, so processes with one Redis shared nothing.
+#[tokio::test]
+async fn layers_per_key_share_the_buckets_of_keys_that_are_hashed_alike() {
+    let store = shared_memory();
+    let layer = || RateLimitLayer::per_key(twice_an_hour(), ByTenant).unwrap();
+    let layer = || layer().with_store(Arc::clone(&store));
+    let key = || HashKey::from_bytes(&[7; 16]).unwrap();
+    let ask = async |limits: &RateLimitLayer| {
+        status(limits, Request::builder().header("x-tenant", "7")).await
+    };
+    let given = [layer(), layer()].map(|layer| layer.with_hash_key(key()));
+    assert_eq!(ask(&given[0]).await, 200);
+    assert_eq!(ask(&given[1]).await, 200);
+    assert_eq!(ask(&given[0]).await, 429);
+    assert_eq!(ask(&layer()).await, 200, "by a key of its own");
+}
+
 #[test]
 fn a_rate_of_nothing_is_refused() {
     assert!(RateLimitLayer::per_address(Quota::per_minute(0)).is_err());
