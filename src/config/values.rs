@@ -281,6 +281,13 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// Reads a whole number in decimal digits, as a number of YAML is read.
+pub(super) fn whole_number(text: &str) -> Option<u64> {
+    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = text == "0" || !text.starts_with('0');
+    (is_decimal && is_plain).then(|| text.parse().ok())?
+}
+
 /// Reads a network, or one address. The error says what is wrong and, behind a semicolon, what to
 /// do about it.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {

@@ -41,7 +41,10 @@ pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use in_flight::{Claim, Claims};
 pub(crate) use levels::{LEVELS, Level, LevelChoice};
 pub use prefetch::Prefetch;
-pub use quota::{Algorithm, Alignment, LONGEST_DELAY, LONGEST_LOG, Quota, QuotaError, Rate};
+pub use quota::{
+    Algorithm, Alignment, LONGEST_DELAY, LONGEST_LOG, MAX_LOG_ENTRIES, MAX_UNCHECKED_LOG_ENTRIES,
+    Quota, QuotaError, Rate,
+};
 pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
 pub use window::{FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window};

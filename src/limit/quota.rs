@@ -36,6 +36,14 @@ const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
 /// The greatest count of a sliding log, which remembers each unit: 80 kB a bucket in memory.
 pub const LONGEST_LOG: u64 = 10_000;
 
+/// The most entries that one request may add to sliding logs: 53 kB, and a millisecond or two of
+/// Redis.
+pub const MAX_LOG_ENTRIES: u64 = 1_000;
+
+/// The most entries that are added to a sliding log before it is known whether they fit, and removed
+/// again if they do not.
+pub const MAX_UNCHECKED_LOG_ENTRIES: u64 = 16;
+
 /// How a limit counts. See `docs/ALGORITHMS.md` for what each costs and where each errs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {

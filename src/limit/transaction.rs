@@ -161,6 +161,8 @@ pub struct Decision {
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
+    /// The same of a bucket that is counted in windows, without what the transaction took.
+    pub reset_before: Nanos,
 }
 
 /// Orders decisions by how much they restrict; the greatest is the strictest.
@@ -181,6 +183,7 @@ impl Decision {
             remaining: quota.burst().get(),
             retry_in: Nanos::ZERO,
             reset_in: Nanos::ZERO,
+            reset_before: Nanos::ZERO,
         }
     }
 
@@ -191,6 +194,7 @@ impl Decision {
             remaining: quota.remaining(debt),
             retry_in: Nanos::ZERO,
             reset_in: debt,
+            reset_before: debt,
         }
     }
 
@@ -205,14 +209,16 @@ impl Decision {
     pub fn after_taking(&self, quota: &Quota, units: u64, now: Timestamp) -> Self {
         let taken = units.min(self.remaining);
         if quota.algorithm().is_windowed() {
-            let begins = self.reset_in.is_zero() && taken > 0;
+            let is_fixed = matches!(quota.algorithm(), Algorithm::FixedWindow(_));
+            let reset_in = match taken {
+                0 => self.reset_in,
+                // What was taken before has begun it.
+                _ if is_fixed && !self.reset_in.is_zero() => self.reset_in,
+                _ => self.reset_in.max(a_window(quota, now)),
+            };
             return Self {
                 remaining: self.remaining - taken,
-                reset_in: if begins {
-                    a_window(quota, now)
-                } else {
-                    self.reset_in
-                },
+                reset_in,
                 ..*self
             };
         }
@@ -225,7 +231,8 @@ impl Decision {
         }
     }
 
-    /// The state of the same bucket once this many units are given back to it.
+    /// The state of the same bucket once these units are given back to it, which the transaction
+    /// took.
     #[must_use]
     pub fn after_giving_back(&self, quota: &Quota, units: u64) -> Self {
         let more = self
@@ -235,6 +242,7 @@ impl Decision {
         if quota.algorithm().is_windowed() {
             return Self {
                 remaining: more,
+                reset_in: self.reset_before,
                 ..*self
             };
         }
@@ -246,9 +254,27 @@ impl Decision {
         }
     }
 
-    /// The state of the same bucket of GCRA after some time in which nothing is taken from it.
+    /// The state of the same bucket after some time in which nothing is taken from it. Units of a
+    /// window that have grown old by then are not known, unless all have.
     #[must_use]
     pub fn later(&self, quota: &Quota, time: Nanos) -> Self {
+        if quota.algorithm().is_windowed() {
+            let [retry_in, reset_in, reset_before] =
+                [self.retry_in, self.reset_in, self.reset_before]
+                    .map(|span| span.saturating_sub(time));
+            let is_full = reset_in.is_zero();
+            return Self {
+                allowed: self.allowed,
+                remaining: if is_full {
+                    quota.burst().get()
+                } else {
+                    self.remaining
+                },
+                retry_in,
+                reset_in,
+                reset_before,
+            };
+        }
         Self {
             retry_in: self.retry_in.saturating_sub(time),
             allowed: self.allowed,
@@ -367,7 +393,7 @@ mod decision_tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{Alignment, Calendar, CalendarUnit, Transaction};
+    use crate::limit::{Alignment, Calendar, CalendarUnit, Transaction, Window};
 
     /// A quarter of a minute into one.
     const NOW: Timestamp = Timestamp::from_nanos(75_000_000_000);
@@ -428,12 +454,49 @@ mod decision_tests {
                 (after.remaining, after.reset_in),
                 (6, Nanos::from_secs(left))
             );
-            assert_eq!(after.after_giving_back(&quota, 1).remaining, 7);
+            assert_eq!(after.after_giving_back(&quota, 4), full);
             assert_eq!(full.after_taking(&quota, 0, NOW), full, "no window begins");
             assert_eq!(after.after_taking(&quota, 0, NOW), after);
             let empty = after.after_taking(&quota, 99, NOW);
             assert_eq!((empty.remaining, empty.reset_in), (0, after.reset_in));
             assert_eq!(full.after_giving_back(&quota, 1), full, "no more than all");
+            let over = after.later(&quota, Nanos::from_secs(left));
+            assert_eq!(over, full, "what was taken counts no more");
+        }
+    }
+
+    /// `t` stayed what it was before the response took more, or gave back.
+    #[test]
+    fn when_a_window_is_full_again_is_foreseen_with_what_is_taken_later() {
+        let [log, sliding] = [
+            Algorithm::SlidingLog {
+                count_denied: false,
+            },
+            Algorithm::SlidingWindow {
+                count_denied: false,
+            },
+        ];
+        let fixed = Algorithm::FixedWindow(Alignment::FirstRequest);
+        let now = Timestamp::from_nanos(40_000_000_000) + NOW.since(Timestamp::default());
+        for (algorithm, before, later) in [(log, 60, 60), (sliding, 61, 61), (fixed, 60, 20)] {
+            let quota = Quota::windowed(algorithm, 10, Duration::from_secs(60)).unwrap();
+            let take = |cost| Transaction::new("L:a".into(), quota, NonZeroU64::new(cost).unwrap());
+            let mut window = Window::full(&quota).unwrap();
+            window.take(&take(2), NOW);
+            // Three more are taken later, and then three by the response.
+            let second = take(3).decide_in_window(&window.usage(&take(3), now));
+            let third = second.after_taking(&quota, 3, now);
+            assert_eq!(
+                (third.remaining, third.reset_in),
+                (2, Nanos::from_secs(later))
+            );
+            let undone = second.after_giving_back(&quota, 3);
+            let expected = Nanos::from_secs(before - 40);
+            assert_eq!(
+                (undone.remaining, undone.reset_in),
+                (8, expected),
+                "{algorithm:?}"
+            );
         }
     }
 }

@@ -15,7 +15,7 @@ use thiserror::Error;
 /// A key with escapes for all of its characters is longer by this factor (`\u0061`).
 const ESCAPED: usize = 6;
 
-/// The digits of the greatest number of units, and room for a fraction and an exponent.
+/// The digits of the greatest number of units, and some more.
 const MAX_NUMBER: usize = 32;
 
 /// The name of a value in JSON (RFC 6901), such as `/usage/total_tokens`.
@@ -334,20 +334,16 @@ const fn is_of_number(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
-/// The units that a number says: a part of a unit is one, and less than none is none. One that is
-/// too great to be read is greater than any bucket.
+/// The units that a number says, if it is a whole one as JSON writes it: `7.5`, `1e2` and `007` say
+/// nothing. One that is too great to be read is greater than any bucket.
 fn units(number: &[u8]) -> Option<u64> {
+    let is_whole = match number {
+        [b'0'] => true,
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
     let text = std::str::from_utf8(number).ok()?;
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(text.parse().unwrap_or(u64::MAX));
-    }
-    let number = text.parse::<f64>().ok().filter(|number| *number >= 0.0)?;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it saturates, and is not negative"
-    )]
-    Some(number.ceil() as u64)
+    is_whole.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 /// Reads the events of a stream (`text/event-stream`), each of whose data is JSON.
@@ -498,9 +494,11 @@ mod tests {
     fn what_is_no_number_of_units_costs_nothing_that_is_not_there() {
         for (number, units) in [
             ("0", Some(0)),
-            ("12.0", Some(12)),
-            ("1.2", Some(2)),
-            ("1e3", Some(1000)),
+            ("12", Some(12)),
+            ("12.0", None),
+            ("7.5", None),
+            ("1e2", None),
+            ("007", None),
             ("-1", None),
             ("99999999999999999999999999999999999999999", Some(u64::MAX)),
             ("\"12\"", None),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use crate::limit::{Mode, Transaction};
+use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::rules::cost::{Cost, Estimate, PendingCost};
 use crate::rules::{
     Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet,
@@ -103,6 +103,32 @@ impl LimitUse {
         matches!(self.cost, Cost::Fixed(_))
             && self.spend == SpendWhen::Always
             && !self.enforcement.is_partial()
+    }
+
+    /// The most entries that one request may add to a sliding log, whosever it is.
+    pub fn max_log_entries(&self) -> u64 {
+        let overrides = self.limit.overrides().map(|overridden| overridden.quota);
+        let quotas = self.limit.quota().into_iter().chain(overrides);
+        let entries = quotas.map(|quota| self.log_entries(&quota));
+        entries.max().unwrap_or_default()
+    }
+
+    /// The same of a bucket with this quota.
+    pub fn log_entries(&self, quota: &Quota) -> u64 {
+        let count = quota.burst().get();
+        match (quota.algorithm(), &self.cost) {
+            _ if !self.mode.spends() => 0,
+            (Algorithm::SlidingLog { .. }, Cost::Fixed(cost)) => cost.get().min(count),
+            (Algorithm::SlidingLog { .. }, Cost::Measured(_)) => count,
+            _ => 0,
+        }
+    }
+
+    /// Whether a request is counted although this limit denies it.
+    pub fn counts_denied(&self) -> bool {
+        let quota = self.limit.quota();
+        let counts = quota.is_some_and(|quota| quota.algorithm().counts_denied());
+        counts && self.mode.checks() && self.mode.spends()
     }
 
     /// Whether the limit applies to the request, and to which bucket.
@@ -220,7 +246,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Quota;
     use crate::rules::cost::MeasuredCost;
     use crate::rules::{HashKey, Statuses};
 

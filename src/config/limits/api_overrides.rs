@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::log_entries::too_many_log_entries;
 use super::overrides::{overriding_quota, parameters};
 use super::schema::{OverrideEntry, Overrides};
 use super::table::{OverrideDef, parameters as warn_of_parameters};
@@ -86,7 +87,17 @@ impl ApiOverride {
             let of = of.filter(move |diagnostic| diagnostic.severity == severity);
             of.map(|diagnostic| self.told(diagnostic)).collect()
         };
-        match lowered.flatten() {
+        let lowered = lowered.flatten();
+        if let Some((_, added)) = &lowered {
+            let overriding = Some((&*self.limit, &added.quota));
+            let mut routes = settings.routes.iter();
+            if let Some(message) = routes
+                .find_map(|route| too_many_log_entries(route.policy.limits.iter(), overriding))
+            {
+                return Err(vec![format!("count: {message}")]);
+            }
+        }
+        match lowered {
             Some((parameters, added)) if !cx.diagnostics.has_errors() => Ok(FitOverride {
                 parameters,
                 added,
@@ -328,6 +339,32 @@ routes:
         };
         assert_eq!(quota("Leased").prefetch().unwrap().units(), 500);
         assert!(quota("Free").is_in_flight());
+    }
+
+    #[test]
+    fn an_override_by_which_one_request_may_fill_a_long_log_is_refused() {
+        let gateway = GATEWAY.replace(
+            "limits: [Calls, Leased]",
+            "limits: [{limit: Codes, cost: {request_header: x-codes}}]",
+        );
+        let gateway = gateway.split("  - {match: {path: /b}").next().unwrap();
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway),
+            (
+                "limits/defaults.yaml",
+                "Codes: {per: account, algorithm: sliding_log, count: 9, period: 1h}",
+            ),
+        ]);
+        let checked = |count: u64| {
+            let rate = json!({ "count": count, "period": "1h" });
+            let overrides = [by_api("Codes", "acme", &rate)];
+            let settings = folder.settings();
+            let (_, mut checks) = settings.with_overrides(&overrides, Timestamp::default());
+            checks.remove(0)
+        };
+        assert_eq!(checked(1000), Ok(Vec::new()));
+        let refused = "count: one request may add 1001 entries to sliding logs, more than 1000";
+        assert_eq!(checked(1001), Err(vec![refused.to_owned()]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Limits: what may be written of them, and what comes of it.
 
 mod api_overrides;
+mod log_entries;
 mod overrides;
 mod prefetch;
 mod quota;
@@ -23,6 +24,7 @@ use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
 pub use api_overrides::{ApiOverride, OverrideCheck};
+pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
 pub(super) use quota::enforcement;
 pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
 pub(super) use usage::{limit_use, status_set};

@@ -7,7 +7,7 @@ use super::schema::DefaultLimit;
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{PrefetchRule, PrefetchUnits};
-use crate::config::values::HumanDuration;
+use crate::config::values::{HumanDuration, whole_number};
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::limit::{Algorithm, Prefetch, Quota};
 use crate::rules::hundredths;
@@ -50,7 +50,7 @@ pub(super) fn prefetch(
 fn parse_units(text: &str) -> Option<PrefetchUnits> {
     match text.strip_suffix('%') {
         Some(share) => hundredths(share).map(PrefetchUnits::Share),
-        None => text.parse().ok().map(PrefetchUnits::Number),
+        None => whole_number(text).map(PrefetchUnits::Number),
     }
 }
 

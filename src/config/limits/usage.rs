@@ -9,7 +9,7 @@ use super::schema::{self, UseKind};
 use super::table::{LimitDef, LimitTable};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
-use crate::config::values::ByteSize;
+use crate::config::values::{ByteSize, whole_number};
 use crate::config::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::limit::Mode;
 use crate::rules::{
@@ -163,10 +163,11 @@ fn cost(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) -> Lowe
 }
 
 fn fixed_cost(cx: &mut Lowering<'_>, def: &LimitDef, span: Span, number: &str) -> Lowered<Cost> {
-    let Ok(cost) = number.parse::<NonZeroU64>() else {
-        let found = match number.parse::<u64>() {
-            Ok(zero) => zero.to_string(),
-            Err(_) => format!("`{number}`"),
+    let written = whole_number(number);
+    let Some(cost) = written.and_then(NonZeroU64::new) else {
+        let found = match written {
+            Some(zero) => zero.to_string(),
+            None => format!("`{number}`"),
         };
         let message = format!("expected a whole number that is at least 1, found {found}");
         return Err(cx.error(span, message).into());

@@ -116,18 +116,24 @@ fn route(
     require_decoy_captures(cx, route, denied, known);
     let own = enforcement(cx, route.enforce.as_ref());
     let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
-    let mut limits = Vec::new();
+    let (mut limits, mut log) = (Vec::new(), None);
     for (written, own) in used_limits(route, defaults) {
         let usage = limit_use(cx, table, written, enforcement);
         if let Ok(usage) = &usage {
             let span = if own { written.span } else { route.span };
             require_sources(cx, usage, own, known, gateway, span);
+            log = log.or((usage.max_log_entries() > 0).then_some(span));
             if route.upstream.is_none() && !cost_is_known_without_app(usage) {
                 cx.error(span, "no app responds on this route, to say the cost")
                     .help("leave `response_json`, `response_trailer` and `response_header` out");
             }
         }
         limits.push(usage);
+    }
+    if let Some(log) = log
+        && let Some(message) = limits::too_many_log_entries(limits.iter().flatten(), None)
+    {
+        cx.error(log, message).help(limits::FEWER_LOG_ENTRIES);
     }
     if let Some(written) = &route.on_denied {
         require_delayable(cx, written.span, &delay, &limits);

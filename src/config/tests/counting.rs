@@ -365,3 +365,55 @@ fn each_build_of_a_limit_has_its_overrides_and_errors_are_told_once() {
     let found = folder.findings();
     assert_eq!(found.matches("is overridden already").count(), 1, "{found}");
 }
+
+/// One request kept Redis, and with it all limits, busy for 20 ms.
+#[test]
+fn a_route_on_which_one_request_may_fill_long_logs_is_an_error() {
+    let found = |limits: &str, uses: &str| {
+        let gateway = format!(
+            "upstreams: {{app: {{servers: [\"http://127.0.0.1:3000\"]}}}}\n\
+             routes: [{{match: {{path: \"/*\"}}, upstream: app, limits: [{uses}]}}]"
+        );
+        let limits = limits.replace("log,", "per: address, algorithm: sliding_log, period: 1h,");
+        Folder::with(&[
+            ("gateway.yaml", &gateway),
+            ("limits/defaults.yaml", &limits),
+        ])
+        .findings()
+    };
+    let fine = "0 errors, 0 warnings";
+    let measured = "{limit: A, cost: {request_header: x-cost}}";
+    insta::assert_snapshot!(found("A: {log, count: 1001}", measured), @r"
+    gateway.yaml:2:56: routes[0].limits[0]: one request may add 1001 entries to sliding logs, more than 1000
+      choose `algorithm: sliding_window`, a smaller `count`, or a fixed `cost` in place of one that is measured
+    1 error, 0 warnings
+    ");
+    insta::assert_snapshot!(found("A: {log, count: 17, count_denied: true}", measured), @r"
+    gateway.yaml:2:56: routes[0].limits[0]: one request may add 17 entries to sliding logs, more than 16 where denied requests are counted
+      choose `algorithm: sliding_window`, a smaller `count`, or a fixed `cost` in place of one that is measured
+    1 error, 0 warnings
+    ");
+    let two = "A: {log, count: 600}\nB: {log, count: 600}";
+    assert!(found(two, &format!("{measured}, {{limit: B, cost: 500}}")).contains("1100 entries"));
+    assert_eq!(
+        found(two, &format!("{measured}, {{limit: B, cost: 400}}")),
+        fine
+    );
+    assert_eq!(found("A: {log, count: 1000}", measured), fine);
+    assert_eq!(found("A: {log, count: 10000}", "A"), fine);
+    assert_eq!(
+        found("A: {log, count: 10000}", "{limit: A, cost: 1000}"),
+        fine
+    );
+    assert_eq!(
+        found(
+            "A: {log, count: 17, count_denied: true}",
+            "{limit: A, cost: 16}"
+        ),
+        fine
+    );
+    let check = "{limit: A, kind: check_only, cost: {request_header: x-cost}}";
+    assert_eq!(found("A: {log, count: 10000}", check), fine);
+    let window = "A: {per: address, algorithm: sliding_window, period: 1h, count: 10000}";
+    assert_eq!(found(window, measured), fine);
+}

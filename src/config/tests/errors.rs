@@ -1294,3 +1294,25 @@ routes:
     9 errors, 0 warnings
     "#);
 }
+
+/// YAML has them, and other readers of YAML take them for texts or for other numbers.
+#[test]
+fn a_number_that_is_not_written_in_decimal_digits_is_an_error() {
+    let found = |written: &str| {
+        Folder::with(&[
+            ("gateway.yaml", SMALLEST),
+            (
+                "limits/defaults.yaml",
+                &format!(
+                    "RequestsPerAddress: {{per: address, burst: {written}, count: 1, period: 1s}}"
+                ),
+            ),
+        ])
+        .findings()
+    };
+    insta::assert_snapshot!(found("0x10"), @r#"
+    limits/defaults.yaml:1:43: RequestsPerAddress.burst: expected a whole number, found `0x10`
+      write it in decimal digits: 16
+    1 error, 0 warnings
+    "#);
+}

@@ -156,9 +156,20 @@ impl<'d> Reader<'d> {
 
     fn number<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.meaning().and_then(|value| value.as_u64()) {
-            Some(number) => visitor.visit_u64(number),
+            Some(number) if self.is_decimal() => visitor.visit_u64(number),
+            Some(number) => {
+                let error: Error = de::Error::invalid_type(self.found(), &"a whole number");
+                Err(error.help(format!("write it in decimal digits: {number}")))
+            }
             None => Err(self.is_not("a whole number", serde_yaml::Value::is_u64)),
         }
+    }
+
+    /// Whether a number is written as people read it. YAML has `0x10`, `0o10` and `+5` as well, which
+    /// other readers of YAML take for texts, or for other numbers.
+    fn is_decimal(&self) -> bool {
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        self.text().is_some_and(|(text, _)| digits(text))
     }
 
     /// What is something else than was expected, perhaps only because it stands in quotes.

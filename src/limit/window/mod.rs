@@ -84,14 +84,6 @@ impl Window {
         }
     }
 
-    /// Begins a fixed window, as a transaction does that would be given its cost, if another limit
-    /// of its batch did not deny it. Redis cannot take a cost back and the window with it.
-    pub fn begin(&mut self, transaction: &Transaction, now: Timestamp) {
-        if let Self::Fixed(window) = self {
-            *window = window.effective(&transaction.quota, now);
-        }
-    }
-
     /// Gives a transaction's cost back, at most what is taken. A cost that never fits was never
     /// taken.
     pub fn give_back(&mut self, transaction: &Transaction) {
@@ -178,6 +170,7 @@ impl Transaction {
             remaining: self.remaining_beside(usage.used),
             retry_in: Nanos::ZERO,
             reset_in: usage.reset_in,
+            reset_before: usage.reset_in,
         }
     }
 
@@ -201,7 +194,8 @@ impl Transaction {
 /// The state of a bucket of a fixed window: its end, in whole microseconds, which is what the
 /// bucket in Redis holds, and the units that were taken in it.
 ///
-/// A window that has ended counts as none, and the next begins with the next unit that is taken.
+/// A window that has ended counts as none, and one of which all units are given back is none: the next
+/// begins with the next unit that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     /// When the window ends.
@@ -254,6 +248,9 @@ impl FixedWindow {
 
     fn give_back(&mut self, units: u64) {
         self.used = self.used.saturating_sub(units);
+        if self.used == 0 {
+            *self = Self::default();
+        }
     }
 }
 
@@ -299,6 +296,23 @@ mod tests {
         let usage = unused.usage(&look, NOW);
         assert_eq!((usage.used, usage.reset_in), (0, Nanos::ZERO));
         assert!(!usage.reset_after.is_zero());
+    }
+
+    /// Units of a request that was denied after all are given back, and must not leave a window.
+    #[test]
+    fn a_window_of_which_all_is_given_back_begins_with_the_next_unit() {
+        let quota = quota(Alignment::FirstRequest, Duration::from_secs(60));
+        let take = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        let mut window = Window::full(&quota).unwrap();
+        window.take(&take, NOW);
+        window.give_back(&take);
+        let later = NOW + Nanos::from_secs(40);
+        let usage = window.usage(&take, later);
+        assert_eq!((usage.used, usage.reset_in), (0, Nanos::ZERO));
+        window.take(&take, later);
+        assert_eq!(window.expires_at(&quota), window_end(&quota, later));
+        window.take(&take, later + Nanos::from_secs(10));
+        assert_eq!(window.expires_at(&quota), window_end(&quota, later));
     }
 
     #[test]

@@ -45,15 +45,23 @@ pub(super) enum Role {
     WouldDeny,
     /// It never denies.
     Counts,
+    /// It never denies, and is in a dry run.
+    CountsUnseen,
 }
 
 impl Role {
-    pub(super) fn new(mode: Mode, acts: bool) -> Self {
+    pub(super) const fn new(mode: Mode, acts: bool) -> Self {
         match (mode.checks(), acts) {
             (true, true) => Self::Denies,
             (true, false) => Self::WouldDeny,
-            (false, _) => Self::Counts,
+            (false, true) => Self::Counts,
+            (false, false) => Self::CountsUnseen,
         }
+    }
+
+    /// Whether clients see it: dry runs are for operators alone.
+    pub(super) const fn is_shown(self) -> bool {
+        matches!(self, Self::Denies | Self::Counts)
     }
 }
 
@@ -114,7 +122,7 @@ impl PreparedPolicy {
     pub(super) fn statuses(&self, queried: &QueriedLimits, outcome: &Outcome) -> LimitStatuses<'_> {
         let telling = queried
             .decided(outcome)
-            .filter(|(limit, _)| limit.role != Role::WouldDeny);
+            .filter(|(limit, _)| limit.role.is_shown());
         let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
             Some(LimitStatus {
                 label: &self.limit(queried.limit)?.label,
@@ -177,7 +185,7 @@ impl PreparedPolicy {
         outcome: &Outcome,
     ) -> Option<Strictest> {
         let known = queried.decided(outcome).filter_map(|(limit, decision)| {
-            let holds = limit.role != Role::WouldDeny;
+            let holds = limit.role.is_shown();
             Some((limit.cost, decision.filter(|_| holds)?))
         });
         let (cost, decision) = known.max_by_key(|(_, decision)| decision.strictness())?;

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::decisions::QueriedLimits;
 use super::response_cost::{CostReader, StatedUnits};
-use crate::limit::{Algorithm, Mode, Quota, Transaction};
+use crate::limit::{Algorithm, Decision, Mode, Quota, Transaction};
 use crate::middleware::backend::{Backend, PendingTasks};
 use crate::middleware::response_body::BodyReader;
 use crate::middleware::route::RouteState;
@@ -48,6 +48,7 @@ pub(super) struct DeferredCharge {
 pub(super) struct DeferredCharges {
     route: Arc<RouteState>,
     backend: Backend,
+    arrived: Timestamp,
     charges: Vec<DeferredCharge>,
     body_bytes: AtomicU64,
     response: OnceLock<Response>,
@@ -62,6 +63,13 @@ struct Response {
     units: StatedUnits,
 }
 
+impl DeferredCharge {
+    /// What was decided about its bucket.
+    fn decision_in(&self, outcome: &Outcome) -> Option<Decision> {
+        outcome.decisions.get(self.decision).copied().flatten()
+    }
+}
+
 /// What is to become of a bucket.
 enum Change {
     Take(u64),
@@ -69,7 +77,8 @@ enum Change {
 }
 
 impl DeferredCharges {
-    /// The charges of a request that arrived then and was decided about so; none for most.
+    /// The charges of a request that arrived then and was decided about so; none for most. A dry run
+    /// charges nothing for what it would have denied.
     pub(super) fn new(
         route: &Arc<RouteState>,
         backend: &Backend,
@@ -77,17 +86,26 @@ impl DeferredCharges {
         arrived: Timestamp,
         outcome: &Outcome,
     ) -> Option<Arc<Self>> {
+        charges.retain(|charge| {
+            let mode = route
+                .policy
+                .limit(charge.limit)
+                .map(|limit| limit.used.mode);
+            let is_dry = mode.is_some_and(Mode::checks) && !charge.transaction.mode.checks();
+            !is_dry || charge.decision_in(outcome).is_none_or(|found| found.fits())
+        });
         if charges.is_empty() {
             return None;
         }
         for charge in &mut charges {
-            let decision = outcome.decisions.get(charge.decision).copied().flatten();
+            let decision = charge.decision_in(outcome);
             let taken = decision.filter(|decision| charge.transaction.has_taken(decision));
             charge.taken_until = taken.map(|decision| arrived + decision.reset_in);
         }
         Some(Arc::new(Self {
             route: Arc::clone(route),
             backend: backend.clone(),
+            arrived,
             charges,
             body_bytes: AtomicU64::new(0),
             response: OnceLock::new(),
@@ -169,18 +187,20 @@ impl DeferredCharges {
                 continue;
             };
             let quota = &limit.quota.clone();
-            match self.change(index, charge) {
-                Some(Change::Take(units)) => {
-                    let now = self.backend.now();
-                    *decision = decision.after_taking(quota, units, now);
-                    queried.set_cost(charge.decision, units);
+            let Some(change) = self.change(index, charge) else {
+                continue;
+            };
+            let now = self.backend.now();
+            let present = decision.later(quota, now.since(self.arrived));
+            let (after, cost) = match change {
+                Change::Take(units) if self.is_whole(charge) && units > present.remaining => {
+                    (present, 0)
                 }
-                Some(Change::GiveBack(units)) => {
-                    *decision = decision.after_giving_back(quota, units);
-                    queried.set_cost(charge.decision, 0);
-                }
-                None => {}
-            }
+                Change::Take(units) => (present.after_taking(quota, units, now), units),
+                Change::GiveBack(units) => (present.after_giving_back(quota, units), 0),
+            };
+            *decision = after;
+            queried.set_cost(charge.decision, cost);
         }
     }
 
@@ -209,6 +229,12 @@ impl DeferredCharges {
         let unit = self.measured(charge)?.request_bytes?;
         let bytes = self.body_bytes.load(Ordering::Relaxed);
         (pending == PendingCost::Body).then(|| bytes.div_ceil(unit.get()))
+    }
+
+    /// Whether a cost that does not fit takes nothing, and not what is left.
+    fn is_whole(&self, charge: &DeferredCharge) -> bool {
+        let limit = self.route.policy.limit(charge.limit);
+        limit.is_some_and(|limit| limit.used.mode == Mode::SpendOnly)
     }
 
     fn measured(&self, charge: &DeferredCharge) -> Option<&MeasuredCost> {
@@ -241,8 +267,9 @@ impl DeferredCharges {
                     ..transaction
                 };
                 let (store, clock) = (self.backend.store.clone(), self.backend.clock.clone());
+                let whole = self.is_whole(charge);
                 self.backend.tasks.run(async move {
-                    count.end(drain(&*store, &*clock, take).await.is_some());
+                    count.end(drain(&*store, &*clock, take, whole).await.is_some());
                 })
             }
             // What would have come back by itself in the meantime is owed no more.
@@ -317,9 +344,18 @@ impl Drop for ResponseCost {
     }
 }
 
-/// Takes as much of the cost as the bucket holds; none when the store did not decide.
-async fn drain(store: &dyn Store, clock: &dyn Clock, transaction: Transaction) -> Option<()> {
-    let most = transaction.cost.min(transaction.quota.burst());
+/// Takes as much of the cost as the bucket holds, or nothing where it is to be taken as a whole; none
+/// when the store did not decide.
+async fn drain(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    transaction: Transaction,
+    whole: bool,
+) -> Option<()> {
+    let most = match whole {
+        true => transaction.cost,
+        false => transaction.cost.min(transaction.quota.burst()),
+    };
     let mut next = Transaction {
         mode: first_try(&transaction.quota, most),
         cost: most,
@@ -328,7 +364,11 @@ async fn drain(store: &dyn Store, clock: &dyn Clock, transaction: Transaction) -
     for _ in 0..TRIES {
         let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
         let decision = (*outcome.ok()?.decisions.first()?)?;
-        if decision.fits() && next.mode.spends() {
+        let is_done = match decision.fits() {
+            true => next.mode.spends(),
+            false => whole,
+        };
+        if is_done {
             break;
         }
         let Some(left) = NonZeroU64::new(decision.remaining) else {

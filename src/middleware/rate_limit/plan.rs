@@ -178,10 +178,9 @@ impl StoreQuery {
                 taken_until: None,
             });
         }
-        let role = match arrival.is_free {
-            true => Role::Counts,
-            false => Role::new(mode, arrival.acts),
-        };
+        // What costs nothing is not denied.
+        let mode = if arrival.is_free { Mode::Peek } else { mode };
+        let role = Role::new(mode, arrival.acts);
         self.ask(asked, role, transaction, ahead);
     }
 

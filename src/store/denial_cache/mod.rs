@@ -4,6 +4,10 @@
 //! other requests only take more. Only a refund or a reset makes it allow sooner. Those that go
 //! through this process remove the denial; those made elsewhere are seen after a second at most,
 //! since no denial is remembered for longer.
+//!
+//! A denial must not hide a longer one of the same request. So the other buckets of a denied batch
+//! are remembered as well, and a batch is answered from memory only if all of its buckets are known.
+//! A bucket that allowed is forgotten when a request takes from it.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -11,15 +15,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Quota, Transaction};
+use crate::limit::{Batch, BucketClass, BucketKey, BucketKeys, Decision, Quota, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::store::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 /// How long a denial is remembered at most.
 const LONGEST: Nanos = Nanos::from_secs(1);
 
-/// How many denials are remembered at most, in 192 KiB.
+/// How many buckets are remembered at most, in 256 KiB.
 const PLACES: usize = 8192;
 
 /// How many threads may read at once without waiting for each other.
@@ -41,6 +45,14 @@ struct Denial {
     tag: u64,
     tat: Timestamp,
     seen: Timestamp,
+    /// Whether the bucket denied, and not another one of its batch.
+    denied: bool,
+}
+
+/// How a bucket stands to a transaction, as far as is remembered.
+enum Remembered {
+    Denies(Decision),
+    Allows,
 }
 
 impl Default for DenialCache {
@@ -55,9 +67,14 @@ impl Default for DenialCache {
 }
 
 impl DenialCache {
-    fn remember(&self, key: HashedKey, tat: Timestamp, seen: Timestamp) {
-        let tag = key.tag;
-        self.at(key, |place| *place = Denial { tag, tat, seen });
+    fn remember(&self, key: HashedKey, decision: &Decision, seen: Timestamp) {
+        let denial = Denial {
+            tag: key.tag,
+            tat: seen + decision.reset_in,
+            seen,
+            denied: !decision.allowed,
+        };
+        self.at(key, |place| *place = denial);
     }
 
     fn remove(&self, key: HashedKey) {
@@ -69,12 +86,27 @@ impl DenialCache {
         self.windows.remove(key);
     }
 
-    /// The debt of a bucket that denied a moment ago.
-    fn debt(&self, key: HashedKey, now: Timestamp) -> Option<Nanos> {
+    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
+    fn stand(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        now: Timestamp,
+    ) -> Option<Remembered> {
         let denial = self.at(key, |place| *place)?;
         // On a clock that has stepped back the age of the denial is unknown.
         let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
-        (denial.tag == key.tag && is_fresh).then(|| denial.tat.since(now))
+        let debt = denial.tat.since(now);
+        // Another definition made the debt, so the store has to be asked: this one may count by a
+        // level of its own.
+        let is_stale = transaction.quota.is_stale(debt);
+        if denial.tag != key.tag || !is_fresh || is_stale {
+            return None;
+        }
+        match transaction.decide(debt) {
+            decision if decision.fits() => Some(Remembered::Allows),
+            decision => denial.denied.then_some(Remembered::Denies(decision)),
+        }
     }
 
     fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Denial) -> T) -> Option<T> {
@@ -109,6 +141,7 @@ struct WindowDenial {
     retry_at: Timestamp,
     reset_at: Timestamp,
     seen: Timestamp,
+    denied: bool,
 }
 
 impl Default for WindowDenials {
@@ -122,7 +155,7 @@ impl WindowDenials {
         &self,
         key: HashedKey,
         transaction: &Transaction,
-        denied: &Decision,
+        decision: &Decision,
         now: Timestamp,
     ) {
         let (shard, place) = place(key, WINDOW_PLACES);
@@ -136,10 +169,11 @@ impl WindowDenials {
                 tag: key.tag,
                 quota: transaction.quota,
                 cost: transaction.cost,
-                remaining: denied.remaining,
-                retry_at: now + denied.retry_in,
-                reset_at: now + denied.reset_in,
+                remaining: decision.remaining,
+                retry_at: now + decision.retry_in,
+                reset_at: now + decision.reset_in,
                 seen: now,
+                denied: !decision.allowed,
             });
         }
     }
@@ -154,24 +188,36 @@ impl WindowDenials {
         }
     }
 
-    /// What a bucket denied a moment ago, when it still does.
-    fn decision(
+    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
+    fn stand(
         &self,
         key: HashedKey,
         transaction: &Transaction,
         now: Timestamp,
-    ) -> Option<Decision> {
+    ) -> Option<Remembered> {
         let (shard, place) = place(key, WINDOW_PLACES);
         let denial = (*self.0.get(shard)?.lock().get(place)?)?;
-        let is_same = denial.tag == key.tag
-            && denial.quota == transaction.quota
-            && denial.cost == transaction.cost;
         let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
-        (is_same && is_fresh && now < denial.retry_at).then(|| Decision {
-            allowed: false,
-            remaining: denial.remaining,
-            retry_in: denial.retry_in(transaction, now),
-            reset_in: denial.reset_at.since(now),
+        if denial.tag != key.tag || denial.quota != transaction.quota || !is_fresh {
+            return None;
+        }
+        // What never fits is denied beyond the end of the window, when all of it is there again.
+        let is_over = denial.seen < denial.reset_at && denial.reset_at <= now;
+        let cost = transaction.cost;
+        if is_over {
+            return None;
+        }
+        if !denial.denied {
+            return (cost.get() <= denial.remaining).then_some(Remembered::Allows);
+        }
+        (cost == denial.cost && now < denial.retry_at).then(|| {
+            Remembered::Denies(Decision {
+                allowed: false,
+                remaining: denial.remaining,
+                retry_in: denial.retry_in(transaction, now),
+                reset_in: denial.reset_at.since(now),
+                reset_before: denial.reset_at.since(now),
+            })
         })
     }
 }
@@ -208,43 +254,47 @@ impl<S> DenialCached<S> {
             // Where denials are counted, every one of them has to reach the store.
             return None;
         }
-        let mut transactions = batch.iter().zip(keys).enumerate();
-        let (index, denied) = transactions.find_map(|(index, (transaction, &key))| {
-            let denied = self.still_denied(transaction, key, now)?;
-            Some((index, denied))
-        })?;
-        let mut decisions = smallvec![None; batch.len()];
-        if let Some(decision) = decisions.get_mut(index) {
-            *decision = Some(denied);
+        let (mut is_denied, mut is_known) = (false, true);
+        let mut changing = Keys::new();
+        let mut decisions: Decisions = smallvec![None; batch.len()];
+        for ((transaction, &key), place) in batch.iter().zip(keys).zip(&mut decisions) {
+            match self.stand(transaction, key, now) {
+                Some(Remembered::Denies(decision)) if transaction.mode.checks() => {
+                    is_denied = true;
+                    *place = Some(decision);
+                    // What comes behind a ban decides nothing.
+                    if is_known && transaction.key.class() == BucketClass::Ban {
+                        break;
+                    }
+                }
+                Some(Remembered::Allows) if transaction.mode.spends() => changing.push(key),
+                Some(_) => {}
+                None => is_known &= !transaction.mode.checks(),
+            }
         }
-        Some(Outcome {
-            decisions,
-            source: DecisionSource::Remembered,
-        })
+        if is_denied && is_known {
+            return Some(Outcome {
+                decisions,
+                source: DecisionSource::Remembered,
+            });
+        }
+        changing.iter().for_each(|&key| self.denials.remove(key));
+        None
     }
 
     /// The bucket is judged by this transaction's quota and cost, which need not be those that
     /// were denied before.
-    fn still_denied(
+    fn stand(
         &self,
         transaction: &Transaction,
         key: HashedKey,
         now: Timestamp,
-    ) -> Option<Decision> {
-        if !transaction.mode.checks() {
-            return None;
+    ) -> Option<Remembered> {
+        match transaction.mode {
+            mode if !mode.checks() && !mode.spends() => None,
+            _ if transaction.is_windowed() => self.denials.windows.stand(key, transaction, now),
+            _ => self.denials.stand(key, transaction, now),
         }
-        if transaction.is_windowed() {
-            return self.denials.windows.decision(key, transaction, now);
-        }
-        let debt = self.denials.debt(key, now)?;
-        if transaction.quota.is_stale(debt) {
-            // Another definition made the debt, so the store has to be asked: this one may count by
-            // a level of its own.
-            return None;
-        }
-        let decision = transaction.decide(debt);
-        (!decision.allowed).then_some(decision)
     }
 
     fn hash(&self, key: &BucketKey) -> HashedKey {
@@ -275,21 +325,19 @@ impl DenialRecorder {
         }
     }
 
-    /// Records what the store denied. A fallback's denials are its own affair.
+    /// Records the buckets of a batch that the store denied. A fallback's denials are its own affair.
     fn record(&self, denials: &DenialCache, outcome: &Outcome) {
-        if outcome.source != DecisionSource::Store {
+        if outcome.source != DecisionSource::Store || outcome.is_allowed() {
             return;
         }
         for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
-            let Some(denied) = decision.filter(|decision| !decision.allowed) else {
-                continue;
-            };
+            let Some(decision) = decision else { continue };
             let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
             match transaction.filter(|transaction| transaction.is_windowed()) {
                 Some(transaction) => denials
                     .windows
-                    .remember(key, transaction, &denied, self.now),
-                None => denials.remember(key, self.now + denied.reset_in, self.now),
+                    .remember(key, transaction, decision, self.now),
+                None => denials.remember(key, decision, self.now),
             }
         }
     }

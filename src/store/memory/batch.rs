@@ -7,7 +7,7 @@ use super::Memory;
 use super::shards::Locked;
 use super::table::{Lookup, Table};
 use super::window_table::WindowTable;
-use crate::limit::{Algorithm, Batch, Decision, LevelChoice, Mode, Transaction, Usage, Window};
+use crate::limit::{Batch, Decision, LevelChoice, Mode, Transaction, Usage, Window};
 use crate::store::Decisions;
 use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
@@ -184,7 +184,7 @@ impl Memory {
         self.count_evicted(evicted);
     }
 
-    /// The same of a window. One that another limit denies begins all the same.
+    /// The same of a window.
     fn leave_usage(
         &self,
         transaction: &Transaction,
@@ -197,21 +197,10 @@ impl Memory {
         if check.finds_no_room() {
             table.note_denial(check.key.tag);
         }
-        if !check.takes && !counts_denied {
-            return;
-        }
-        let is_taken = !denied || counts_denied;
-        let is_fixed = matches!(transaction.quota.algorithm(), Algorithm::FixedWindow(_));
-        if is_taken || is_fixed {
-            self.count_evicted(table.put(
-                check.key.tag,
-                transaction,
-                now,
-                |window| match is_taken {
-                    true => window.take(transaction, now),
-                    false => window.begin(transaction, now),
-                },
-            ));
+        if check.takes && !denied || counts_denied {
+            self.count_evicted(table.put(check.key.tag, transaction, now, |window| {
+                window.take(transaction, now);
+            }));
         }
     }
 

@@ -297,7 +297,8 @@ impl BatchCall {
             for ((transaction, command, reply), _) in own.filter(|(_, place)| *place == at) {
                 let key = || self.client.transaction_key(transaction);
                 if reply.is_to_be_refunded(command, transaction, denied) {
-                    refund.add(command, key(), transaction, self.now);
+                    let end = reply.window_end();
+                    refund.add(command, key(), (transaction, end), self.now);
                     refund.add_deeper(command, reply, &key(), self.now);
                 }
                 reply.add_repair(&mut repairs, key, transaction, self.now);
@@ -539,7 +540,8 @@ impl Client {
         })
     }
 
-    /// Gives back transactions of one node. What of a sliding window is owed has to be read first.
+    /// Gives back transactions of one node. What of a sliding window is owed has to be read first, and
+    /// when a fixed one ends.
     async fn refund_part(
         &self,
         session: Arc<Session>,
@@ -567,7 +569,10 @@ impl Client {
                 }
             } else if transaction.fits_beside(0) {
                 match WindowKind::of(&transaction.quota) {
-                    WindowKind::Fixed => refund.add_fixed(&key, transaction, now),
+                    WindowKind::Fixed => {
+                        let end = self.window_end(&session, &key).await?;
+                        refund.add_fixed(&key, (transaction, end), now);
+                    }
                     WindowKind::Log => {
                         sliding_log::refund(&mut refund.request, &key, transaction);
                     }
@@ -581,6 +586,18 @@ impl Client {
             }
         }
         self.refund(&session, refund).await
+    }
+
+    async fn window_end(
+        &self,
+        session: &Arc<Session>,
+        key: &[u8],
+    ) -> Result<Timestamp, StoreError> {
+        let mut request = Request::default();
+        fixed_window::read(&mut request, key);
+        let replies = self.ask(session, request).await?;
+        let end = fixed_window::parse_end(&mut replies.iter());
+        end.ok_or_else(|| session.unfit(&replies))
     }
 
     async fn sub_windows(
@@ -665,14 +682,16 @@ impl Refund {
         &mut self,
         command: Command,
         key: Key,
-        transaction: &Transaction,
+        (transaction, end): (&Transaction, Timestamp),
         now: Timestamp,
     ) {
         match command {
             Command::Gcra(GcraCommand::Take(increment, _), _) => {
                 self.add_gcra(&key, increment, transaction, now);
             }
-            Command::Window(WindowCommand::TakeFixed) => self.add_fixed(&key, transaction, now),
+            Command::Window(WindowCommand::TakeFixed) => {
+                self.add_fixed(&key, (transaction, end), now);
+            }
             Command::Window(WindowCommand::TakeLog(members)) => {
                 members.remove(&mut self.request, &key);
             }
@@ -702,9 +721,9 @@ impl Refund {
         gcra::refund(&mut self.request, key, costs, now);
     }
 
-    fn add_fixed(&mut self, key: &[u8], transaction: &Transaction, now: Timestamp) {
-        fixed_window::refund(&mut self.request, key, transaction, now);
-        fixed_window::expire(&mut self.request, key, &transaction.quota, now);
+    fn add_fixed(&mut self, key: &[u8], taken: (&Transaction, Timestamp), now: Timestamp) {
+        fixed_window::refund(&mut self.request, key, taken, now);
+        fixed_window::expire(&mut self.request, key, &taken.0.quota, now);
     }
 
     fn add_sliding(&mut self, key: Key, sub_window: SubWindow, transaction: &Transaction) {

@@ -244,6 +244,14 @@ impl Reply {
         }
     }
 
+    /// When the fixed window ends that was taken from.
+    pub(super) fn window_end(&self) -> Timestamp {
+        match self {
+            Self::Window(found) => found.end,
+            _ => Timestamp::default(),
+        }
+    }
+
     /// Adds what repairs a ban that was shortened, and a window that other quotas and old times have
     /// left behind.
     pub(super) fn add_repair(

@@ -50,17 +50,39 @@ pub(super) fn take(request: &mut Request, key: &[u8], transaction: &Transaction,
     increase(request, USED, -bias);
 }
 
-/// Gives units back, at most what is used in the window in force. One that has ended stays so.
+/// Gives units back, at most what is used in the window in force. One that has ended stays so. A
+/// window that is known to end then is deleted with its last unit, so that the next unit begins
+/// another:
+///
+/// ```text
+/// FAIL INCRBY u63 62 2^62 - 1     -> bit 62 is set, so the end is odd, when units are left
+/// FAIL INCRBY u63 0  M - 4 end    -> M when none is left; nil for this window with units and all
+///                                    that end later; less than M for those that end sooner
+/// FAIL INCRBY u63 0  -M           -> 0 when none is left; nil for all others
+/// FAIL INCRBY u63 0  4 end - M    -> those that end sooner are as before; nil for all others
+/// FAIL INCRBY u63 62 -(2^62 - 1)  -> the units; bit 62 is unset
+/// ```
 ///
 /// A window that has ended for this gateway may be in force for another that is behind, and must
 /// not be emptied for it. So it is asked on a clock that is behind all others; a unit more in a
 /// window that has ended for all does no harm.
-pub(super) fn refund(request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
-    request.command(44, "BITFIELD").word(key);
+pub(super) fn refund(
+    request: &mut Request,
+    key: &[u8],
+    (transaction, end): (&Transaction, Timestamp),
+    now: Timestamp,
+) {
+    request.command(66, "BITFIELD").word(key);
     let behind = now.as_nanos().saturating_sub(CLOCK_SPREAD.get());
     enter(request, 0, Timestamp::from_nanos(behind));
     request.words(SATURATE);
     increase(request, USED, -signed(transaction.cost.get()));
+    let beyond = GREATEST - 4 * micros(end);
+    increase(request.words(FAIL), USED, FLAG - 1);
+    for by in [beyond, -GREATEST, -beyond] {
+        increase(request, END, by);
+    }
+    increase(request, USED, 1 - FLAG);
 }
 
 /// The steps that bring the window in force about. A new one ends `period` microseconds from now.
@@ -107,10 +129,15 @@ pub(super) fn parse_take(
 ) -> Option<WindowReply> {
     let [left, _, used, _, _, _, _, taken, _] = replies.ints()?;
     replies.int()?;
-    let end = micros(now).checked_add(left? / 4)?;
+    let before = micros(now).checked_add(left? / 4)?;
+    let found = found(before, used?, transaction, now)?;
     Some(WindowReply {
         written: taken.is_some(),
-        ..found(end, used?, transaction, now)?
+        end: match left? {
+            0 => window_end(&transaction.quota, now),
+            _ => found.end,
+        },
+        ..found
     })
 }
 
@@ -138,8 +165,18 @@ fn found(end: i64, used: i64, transaction: &Transaction, now: Timestamp) -> Opti
     Some(WindowReply {
         usage: window.usage(transaction, now),
         repair,
+        end: window.end,
         ..WindowReply::default()
     })
+}
+
+/// When the window ends that is read.
+pub(super) fn parse_end(replies: &mut Cursor<'_>) -> Option<Timestamp> {
+    let [end, _] = replies.ints()?;
+    let micros = u64::try_from(end? / 4).ok()?;
+    Some(Timestamp::from_nanos(
+        micros.saturating_mul(NANOS_PER_MICRO),
+    ))
 }
 
 fn micros(time: Timestamp) -> i64 {
@@ -186,10 +223,13 @@ mod tests {
     fn a_refund_opens_no_window_and_takes_off_no_more_than_there_is() {
         // It is made by a clock that is four seconds behind.
         assert_eq!(
-            text(|request| refund(request, b"k", &three_of_ten(), NOW)),
+            text(|request| refund(request, b"k", (&three_of_ten(), NOW), NOW)),
             format!(
                 "BITFIELD k OVERFLOW SAT INCRBY u63 0 -3999984000000 {TEST} \
-                 INCRBY u63 0 -9223372036854775806 INCRBY u63 0 3999984000000 OVERFLOW SAT INCRBY u63 62 -3"
+                 INCRBY u63 0 -9223372036854775806 INCRBY u63 0 3999984000000 OVERFLOW SAT INCRBY u63 62 -3 \
+                 OVERFLOW FAIL INCRBY u63 62 4611686018427387903 INCRBY u63 0 9223368036854775807 \
+                 INCRBY u63 0 -9223372036854775807 INCRBY u63 0 -9223368036854775807 \
+                 INCRBY u63 62 -4611686018427387903"
             )
         );
     }

@@ -9,6 +9,7 @@
 mod access;
 mod batch;
 mod check;
+mod checked_call;
 mod client;
 mod cluster;
 mod command;
@@ -46,6 +47,7 @@ use crate::store::{
 use crate::time::Timestamp;
 pub use access::{LoginPart, RedisLogin};
 use batch::{BatchCall, unasked};
+use checked_call::{CheckedCall, reads_first};
 use client::{Client, Key, Nodes};
 use cluster::Cluster;
 pub use endpoint::{RedisNodes, RedisUrlError};
@@ -164,7 +166,14 @@ impl Store for Redis {
         {
             return StoreFuture::ready(unasked(&batch));
         }
-        match BatchCall::new(Arc::clone(&self.client), batch, now) {
+        let client = Arc::clone(&self.client);
+        if reads_first(&batch) {
+            return match CheckedCall::new(client, batch, now) {
+                Ok(call) => StoreFuture::answering(call),
+                Err(error) => StoreFuture::failed(error),
+            };
+        }
+        match BatchCall::new(client, batch, now) {
             Ok(call) => StoreFuture::answering(call),
             Err(error) => StoreFuture::failed(error),
         }

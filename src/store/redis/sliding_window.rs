@@ -85,6 +85,7 @@ pub(super) fn parse(
         written,
         usage_after,
         repair,
+        ..WindowReply::default()
     })
 }
 

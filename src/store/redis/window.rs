@@ -39,6 +39,8 @@ pub(super) struct WindowReply {
     /// How it stands once the cost is written although it did not fit.
     pub(super) usage_after: Option<Usage>,
     pub(super) repair: Repair,
+    /// When the window ends of which a fixed one took.
+    pub(super) end: Timestamp,
 }
 
 /// What is to be repaired in a bucket, in the background.

@@ -55,6 +55,8 @@ macro_rules! store_contract {
             one_window_twice_in_a_batch_pays_twice,
             denials_that_are_counted_put_off_the_next_unit,
             a_denied_cost_beyond_measure_counts_as_a_full_bucket,
+            a_window_from_a_first_request_on_begins_with_an_allowed_one,
+            a_large_cost_is_taken_from_a_log_whole_or_not_at_all,
             the_greatest_window_counts,
             concurrent_requests_share_a_window_exactly,
         );

@@ -138,15 +138,6 @@ impl Buckets {
             window.take(transaction, now);
         }
     }
-
-    /// Begins a window for a transaction that another limit denied.
-    fn begin(&mut self, transaction: &Transaction, now: Timestamp) {
-        let fits =
-            transaction.mode.spends() && transaction.fits_beside(self.usage(transaction, now).used);
-        if let Some(window) = self.window(transaction).filter(|_| fits) {
-            window.begin(transaction, now);
-        }
-    }
 }
 
 impl Store for Reference {
@@ -167,7 +158,6 @@ impl Store for Reference {
                 buckets.begin_level(transaction, now);
                 if decision.allowed {
                     *decision = *untouched;
-                    buckets.begin(transaction, now);
                 } else if transaction.is_counted_when_denied() {
                     buckets.take(transaction, now);
                     *decision = transaction.decide_in_window(&buckets.usage(transaction, now));

@@ -347,6 +347,86 @@ pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject
     }
 }
 
+/// A subject's window began with a request that another limit denied.
+pub(crate) async fn a_window_from_a_first_request_on_begins_with_an_allowed_one(
+    subject: &impl Subject,
+) {
+    let first = Algorithm::FixedWindow(Alignment::FirstRequest);
+    let never = Transaction {
+        key: "L:never".into(),
+        ..take(algorithms()[0], 11)
+    };
+    let both = || batch([take(first, 1), never.clone()]);
+    assert!(!decide(subject, both(), HOUR).await.is_allowed());
+    subject.settled().await.unwrap();
+    let full = ask(subject, of_mode(Mode::Peek, first, 1), HOUR + minutes(20)).await;
+    assert_eq!((full.remaining, full.reset_in), (10, Nanos::ZERO));
+    let begun = ask(subject, take(first, 1), HOUR + minutes(30)).await;
+    assert_eq!((begun.remaining, begun.reset_in), (9, minutes(60)));
+    // Another gateway finds the same window, and one that another limit denies leaves it.
+    let denied = decide(subject, both(), HOUR + minutes(40)).await;
+    assert_eq!(denied.decisions[0].unwrap().reset_in, minutes(50));
+    subject.settled().await.unwrap();
+    let second = ask(subject, take(first, 9), HOUR + minutes(80)).await;
+    assert_eq!((second.allowed, second.reset_in), (true, minutes(10)));
+    assert!(
+        !ask(subject, take(first, 1), HOUR + minutes(89))
+            .await
+            .allowed
+    );
+    assert!(
+        ask(subject, take(first, 1), HOUR + minutes(90))
+            .await
+            .allowed
+    );
+    // So does a window of which the only units are given back.
+    let refunded = subject
+        .store()
+        .refund(batch([take(first, 1)]), HOUR + minutes(91));
+    refunded.await.unwrap();
+    subject.settled().await.unwrap();
+    let again = ask(subject, take(first, 1), HOUR + minutes(100)).await;
+    assert_eq!((again.remaining, again.reset_in), (9, minutes(60)));
+}
+
+/// Redis reads first whether so much fits.
+pub(crate) async fn a_large_cost_is_taken_from_a_log_whole_or_not_at_all(subject: &impl Subject) {
+    let log = algorithms()[4];
+    let of = |mode, cost| Transaction {
+        quota: Quota::windowed(log, 1000, Duration::from_secs(3600)).unwrap(),
+        ..of_mode(mode, log, cost)
+    };
+    let spend_all = |cost| of(Mode::CheckAndSpend, cost);
+    let first = ask(subject, spend_all(400), HOUR).await;
+    assert_eq!((first.allowed, first.remaining), (true, 600));
+    let now = HOUR + minutes(20);
+    assert_eq!(
+        ask(subject, of(Mode::SpendOnly, 500), now).await.remaining,
+        100
+    );
+    let denied = ask(subject, spend_all(101), now).await;
+    assert_eq!(
+        (denied.allowed, denied.remaining, denied.retry_in),
+        (false, 100, minutes(40))
+    );
+    let passed_over = ask(subject, of(Mode::SpendOnly, 101), now).await;
+    assert_eq!((passed_over.allowed, passed_over.fits()), (true, false));
+    // Another limit of the request denies.
+    let full = Transaction {
+        key: "L:full".into(),
+        ..take(algorithms()[0], 11)
+    };
+    let outcome = decide(subject, batch([spend_all(100), full]), now).await;
+    let decisions: Vec<_> = outcome.decisions.iter().flatten().collect();
+    assert_eq!((decisions[0].allowed, decisions[0].remaining), (true, 100));
+    assert!(!decisions[1].allowed);
+    // The same log twice has room for the first alone.
+    let twice = batch([spend_all(60), spend_all(60)]);
+    assert!(!decide(subject, twice, now).await.is_allowed());
+    subject.settled().await.unwrap();
+    assert_eq!(ask(subject, spend_all(100), now).await.remaining, 0);
+}
+
 pub(crate) async fn the_greatest_window_counts(subject: &impl Subject) {
     let most = (1 << 62) - 1;
     for algorithm in algorithms().into_iter().take(2) {

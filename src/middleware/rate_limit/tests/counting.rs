@@ -347,7 +347,6 @@ async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
         states("more than six").await.as_deref(),
         Some("\"Bytes\";r=6;t=0")
     );
-    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=3;t=30"));
     let denied = send("more than six").await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(field(&denied, "ratelimit"), None, "no six units");
@@ -356,6 +355,7 @@ async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
         Some("\"Bytes\";q=6;w=60")
     );
     // What is empty stays so: that is told from memory, too.
+    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=3;t=30"));
     assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
     assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
     assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
@@ -639,6 +639,89 @@ async fn a_dry_run_counts_responses_as_well() {
     assert_eq!((bench.left("Failed"), bench.left("Tokens")), (0, 0));
     let passed = bench.send(status_of(200)).await;
     assert_eq!(verdict(&passed), (Disposition::WouldDeny, Some("Tokens")));
+}
+
+/// What was left was taken, so that the next request was said to be denied, and was not when the
+/// limit was enforced.
+#[tokio::test]
+async fn a_dry_run_charges_nothing_for_what_it_would_have_denied() {
+    for (tokens, left, next) in [("5", 1, "WouldDeny"), ("4", 2, "Allowed")] {
+        let bench = Bench::new(vec![dry(postpaid("Tokens"))]);
+        bench.send(with_tokens(tokens)).await;
+        let second = bench.send(with_tokens("1")).await;
+        assert_eq!(format!("{:?}", verdict(&second).0), next);
+        let left = if next == "Allowed" { left - 1 } else { left };
+        assert_eq!(bench.left("Tokens"), left);
+    }
+    // What is let through empties the bucket, as if the limit were enforced.
+    let bench = Bench::new(vec![dry(postpaid("Tokens"))]);
+    for tokens in ["3", "4"] {
+        bench.send(with_tokens(tokens)).await;
+    }
+    assert_eq!(bench.left("Tokens"), 0);
+}
+
+#[tokio::test]
+async fn a_cost_that_is_known_late_and_does_not_fit_takes_nothing_from_a_limit_that_only_spends() {
+    let spend_only = LimitUse {
+        mode: Mode::SpendOnly,
+        ..postpaid("Tokens")
+    };
+    let bench = Bench::new(vec![spend_only]);
+    for (tokens, shown) in [
+        ("4", "r=2"),
+        ("3", "r=2"),
+        ("99", "r=2"),
+        ("2", "r=0"),
+        ("1", "r=0"),
+    ] {
+        let passed = bench.send(with_tokens(tokens)).await;
+        assert_eq!(passed.status, StatusCode::OK);
+        let state = field(&passed, "ratelimit").unwrap();
+        assert!(state.contains(shown), "{tokens}: {state}");
+        let left = shown.trim_start_matches("r=").parse::<u64>().unwrap();
+        assert_eq!(bench.left("Tokens"), left, "{tokens}");
+    }
+}
+
+#[tokio::test]
+async fn clients_see_no_dry_run_whatever_its_kind_and_the_cost() {
+    let by_byte = MeasuredCost {
+        request_bytes: NonZeroU64::new(1),
+        ..MeasuredCost::default()
+    };
+    let spend_only = of_mode(Mode::SpendOnly, "Spends");
+    for usage in [costing("Bytes", by_byte), spend_only] {
+        let shown = Bench::new(vec![usage.clone()]).send(status_of(200)).await;
+        assert!(field(&shown, "ratelimit").is_some());
+        let unseen = Bench::new(vec![dry(usage)]).send(status_of(200)).await;
+        for telling in ["ratelimit", "ratelimit-policy"] {
+            assert_eq!(field(&unseen, telling), None);
+        }
+    }
+}
+
+/// The window that a request came in has ended when its response says the cost.
+#[tokio::test]
+async fn what_a_slow_response_has_cost_is_shown_with_the_window_that_it_is_taken_from() {
+    let hourly = Algorithm::FixedWindow(Alignment::Period);
+    let quota = Quota::windowed(hourly, 6, Duration::from_secs(3600)).unwrap();
+    let key = HashKey::random();
+    let limit = Limit::new("Calls", vec![KeySource::Global], quota, Missing::Skip, key).unwrap();
+    let bench = Bench::new(vec![LimitUse {
+        cost: postpaid("Calls").cost,
+        ..LimitUse::of(Arc::new(limit))
+    }]);
+    bench.send(with_tokens("3")).await;
+    let clock = bench.clock.clone();
+    let service = service_fn(move |_: Request<Metered<Body>>| {
+        clock.advance(Duration::from_secs(3600));
+        async { Ok::<_, Infallible>(with_tokens("2").map(|()| Full::from("real"))) }
+    });
+    let request = Request::new(Full::from("").boxed_unsync());
+    let late = bench.layer.layer(service).oneshot(request).await.unwrap();
+    let state = field(&late.into_parts().0, "ratelimit").unwrap().to_owned();
+    assert!(state.starts_with("\"Calls\";r=4;t="), "{state}");
 }
 
 #[tokio::test]

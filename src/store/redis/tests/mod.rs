@@ -249,6 +249,41 @@ async fn what_is_put_right_in_the_background_is_observed() {
     assert_eq!(calls, [(Call::Refund, true), (Call::Clamp, true)]);
 }
 
+/// A request that was denied by a log sent as many entries as its cost, which its client chose, and
+/// removed them again: half a megabyte and 20 ms of Redis.
+#[tokio::test]
+async fn a_denied_request_costs_redis_the_same_whatever_its_cost_is() {
+    let fixture = Fixture::new().await;
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let take = |cost| Transaction {
+        quota: Quota::windowed(log, 10_000, Duration::from_secs(3600)).unwrap(),
+        ..spend("L:a", cost)
+    };
+    let received = || {
+        let stats = fixture.server.command(&["INFO", "stats"]);
+        let bytes = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_net_input_bytes:"));
+        bytes.unwrap().parse::<u64>().unwrap()
+    };
+    assert!(
+        decide(&fixture, batch([take(5000)]), NOW)
+            .await
+            .is_allowed()
+    );
+    let before = received();
+    for cost in [5001, 9_999, 6000, 10_000] {
+        let both = batch([take(cost), spend("L:b", 1)]);
+        assert!(!decide(&fixture, both, NOW).await.is_allowed());
+        fixture.settled().await.unwrap();
+    }
+    let bytes = received() - before;
+    assert!(bytes < 4000, "four denied requests sent {bytes} bytes");
+    assert_eq!(fixture.server.calls("zadd"), 1);
+}
+
 #[tokio::test]
 async fn three_limits_are_one_round_trip() {
     let fixture = Fixture::new().await;
