@@ -1315,4 +1315,23 @@ fn a_number_that_is_not_written_in_decimal_digits_is_an_error() {
       write it in decimal digits: 16
     1 error, 0 warnings
     "#);
+    for (written, meant) in [("0o10", 8), ("+5", 5), ("0b11", 3)] {
+        let help = format!("write it in decimal digits: {meant}");
+        assert!(found(written).contains(&help), "{}", found(written));
+    }
+    assert_eq!(found("5"), "0 errors, 0 warnings");
+    for (uses, key) in [
+        ("{limit: RequestsPerAddress, cost: +5}", "cost"),
+        (
+            "{limit: RequestsPerAddress, cost: {request_header: x-cost, default: 0x5}}",
+            "default",
+        ),
+    ] {
+        let gateway = SMALLEST.replace("[RequestsPerAddress]", &format!("[{uses}]"));
+        assert!(
+            findings(&gateway).contains(&format!("{key}: ")),
+            "{}",
+            findings(&gateway)
+        );
+    }
 }
