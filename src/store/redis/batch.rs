@@ -31,6 +31,9 @@ use crate::time::{Nanos, Timestamp};
 pub(super) struct BatchCall {
     client: Arc<Client>,
     batch: Batch,
+    /// The transactions that are taken later if these checks allow them. What another quota has left
+    /// behind is cut for them now: no take follows a denial.
+    checked_for: Option<Batch>,
     /// What is asked about each transaction, and in which part.
     commands: SmallVec<[(Command, usize); 3]>,
     now: Timestamp,
@@ -74,6 +77,7 @@ impl BatchCall {
         Ok(Self {
             client,
             batch,
+            checked_for: None,
             commands,
             now,
             parts,
@@ -81,6 +85,12 @@ impl BatchCall {
             deeper: None,
             is_left: false,
         })
+    }
+
+    /// The same call, whose checks are made for a batch that takes.
+    pub(super) fn checking_for(mut self, batch: Batch) -> Self {
+        self.checked_for = Some(batch);
+        self
     }
 
     /// Goes on with the levels of buckets below the first, where one is needed. What one of several
@@ -293,15 +303,17 @@ impl BatchCall {
             let mut refund = Refund::default();
             let (mut repairs, mut renewals) = (Request::default(), Request::default());
             let places = self.commands.iter().map(|(_, place)| *place);
-            let own = self.each(replies).zip(places);
-            for ((transaction, command, reply), _) in own.filter(|(_, place)| *place == at) {
+            let meant = self.checked_for.as_ref().unwrap_or(&self.batch);
+            let own = self.each(replies).zip(meant).zip(places);
+            let own = own.filter(|(_, place)| *place == at);
+            for (((transaction, command, reply), meant), _) in own {
                 let key = || self.client.transaction_key(transaction);
                 if reply.is_to_be_refunded(command, transaction, denied) {
                     let end = reply.window_end();
                     refund.add(command, key(), (transaction, end), self.now);
                     refund.add_deeper(command, reply, &key(), self.now);
                 }
-                reply.add_repair(&mut repairs, key, transaction, self.now);
+                reply.add_repair(&mut repairs, key, meant, self.now);
                 if let (Command::Gcra(GcraCommand::Take(_, expiry), hash), Reply::Gcra(found)) =
                     (command, reply)
                 {
@@ -476,6 +488,7 @@ impl Drop for BatchCall {
             let left = Self {
                 client: Arc::clone(&self.client),
                 batch: std::mem::take(&mut self.batch),
+                checked_for: self.checked_for.take(),
                 commands: std::mem::take(&mut self.commands),
                 now: self.now,
                 parts: std::mem::take(&mut self.parts),

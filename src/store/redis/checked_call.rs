@@ -49,7 +49,7 @@ impl CheckedCall {
         };
         let checks = batch.iter().map(check).collect();
         Ok(Self {
-            call: BatchCall::new(Arc::clone(&client), checks, now)?,
+            call: BatchCall::new(Arc::clone(&client), checks, now)?.checking_for(batch.clone()),
             client,
             now,
             unchecked: Some(batch),
