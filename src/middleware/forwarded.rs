@@ -135,18 +135,18 @@ impl ForwardedLayer {
         } else {
             let mut names_others = false;
             if has_suspects {
-                names_others = headers.contains_key(FOR);
                 for name in &BELIEVED {
-                    headers.remove(name);
+                    let is_address = matches!(name.as_str(), "x-real-ip" | "x-client-ip");
+                    names_others |= headers.remove(name).is_some() && is_address;
                 }
             }
             if let Some(name) = self.address_header() {
                 names_others |= headers.remove(name).is_some();
             }
+            names_others |= start_chains(headers, client.peer, host.as_ref(), proto);
             if names_others {
                 self.untrusted.count(client.peer, Instant::now());
             }
-            start_chains(headers, client.peer, host.as_ref(), proto);
             headers.insert(PROTO, HeaderValue::from_static(proto));
             match host {
                 Some(host) => headers.insert(HOST, host),
@@ -225,19 +225,27 @@ fn write_chain(
 }
 
 /// Writes both lists anew, from the peer alone. The address is part of the element in `Forwarded`,
-/// so one piece of memory has both values.
-fn start_chains(headers: &mut HeaderMap, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+/// so one piece of memory has both values. Returns whether there was one of the lists.
+fn start_chains(
+    headers: &mut HeaderMap,
+    peer: IpAddr,
+    host: Option<&HeaderValue>,
+    proto: &str,
+) -> bool {
     let mut element = HeaderText::default();
     let address = put_node(&mut element, peer);
     put_host_and_proto(&mut element, host, proto);
     let element = element.into_bytes();
+    let mut replaced = false;
     for (name, value) in [(FOR, element.slice(address)), (header::FORWARDED, element)] {
         // A value that cannot be sent leaves no claim behind either.
-        match HeaderValue::from_maybe_shared(value) {
+        let before = match HeaderValue::from_maybe_shared(value) {
             Ok(value) => headers.insert(name, value),
             Err(_) => headers.remove(name),
         };
+        replaced |= before.is_some();
     }
+    replaced
 }
 
 fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderText) {
@@ -402,6 +410,33 @@ mod tests {
         assert_eq!(lines(&headers, PROTO), ["http"]);
         assert_eq!(lines(&headers, HOST), ["app.example.com"]);
         assert!(!headers.contains_key("x-real-ip") && !headers.contains_key("cf-connecting-ip"));
+    }
+
+    #[test]
+    fn a_forgotten_proxy_is_noticed_by_whatever_field_names_its_clients() {
+        for (field, names_others) in [
+            ("x-forwarded-for", true),
+            ("forwarded", true),
+            ("x-real-ip", true),
+            ("x-client-ip", true),
+            ("x-forwarded-port", false),
+            ("x-request-id", false),
+        ] {
+            let layer = ForwardedLayer::new(AddressHeader::XForwardedFor, []);
+            let peer = "10.0.0.9".parse().unwrap();
+            let client = Client {
+                address: peer,
+                peer,
+                peer_is_trusted: false,
+            };
+            for _ in 0..100 {
+                let mut headers = HeaderMap::new();
+                headers.insert(field, HeaderValue::from_static("192.0.2.1"));
+                layer.rewrite(client, false, None, &mut headers);
+            }
+            let noticed = !layer.untrusted_forwarders().is_empty();
+            assert_eq!(noticed, names_others, "{field}");
+        }
     }
 
     #[test]

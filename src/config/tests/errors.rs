@@ -1262,6 +1262,7 @@ fn what_other_gateways_write_gets_the_remedy() {
     let gateway = r#"
 listen: [{address: "127.0.0.1:${PORT}"}]
 workers: ${WORKERS}
+max_bodies: ${BODIES}
 upstreams:
   app: {servers: ["${APP}"], timeout: 5s, weights: [1, 2]}
 routes:
@@ -1277,21 +1278,22 @@ routes:
       variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
     gateway.yaml:3:10: workers: expected auto or 1 to 1024, found `${WORKERS}`
       variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
-    gateway.yaml:5:19: upstreams.app.servers[0]: `${APP}` is not the URI of a server
+    gateway.yaml:4:1: max_bodies: unknown key "max_bodies"
+    gateway.yaml:6:19: upstreams.app.servers[0]: `${APP}` is not the URI of a server
       variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
-    gateway.yaml:5:30: upstreams.app.timeout: unknown key "timeout"
+    gateway.yaml:6:30: upstreams.app.timeout: unknown key "timeout"
       choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`
-    gateway.yaml:5:43: upstreams.app.weights: unknown key "weights"
+    gateway.yaml:6:43: upstreams.app.weights: unknown key "weights"
       each server has a weight of its own: `servers: [{url: URL, weight: 2}]`
-    gateway.yaml:7:6: routes[0].path: unknown key "path"
+    gateway.yaml:8:6: routes[0].path: unknown key "path"
       write it below `match`, as in `match: {path: ...}`
-    gateway.yaml:7:18: routes[0].host: unknown key "host"
+    gateway.yaml:8:18: routes[0].host: unknown key "host"
       write it below `match`, as in `match: {host: ...}`
-    gateway.yaml:8:70: routes[1].timeout: unknown key "timeout"
+    gateway.yaml:9:70: routes[1].timeout: unknown key "timeout"
       choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`
-    gateway.yaml:8:94: routes[1].on_denied: "403" is not known here
+    gateway.yaml:9:94: routes[1].on_denied: "403" is not known here
       for another status than 429, write `{reject: {status: 403}}`
-    9 errors, 0 warnings
+    10 errors, 0 warnings
     "#);
 }
 

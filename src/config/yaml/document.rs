@@ -275,7 +275,7 @@ impl Document {
     /// Help with a text that names a variable of the environment.
     pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
         match &self.node(span.node)?.content {
-            Content::Scalar { text, .. } if text.contains("${") => Some(
+            Content::Scalar { text, .. } if text.contains("${") && !span.on_key => Some(
                 "variables are not filled in here; write the value, or fill the file in before: \
                  `envsubst < FILE | weir --config -`"
                     .to_owned(),
