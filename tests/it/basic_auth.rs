@@ -196,6 +196,34 @@ fn what_is_refused_without_its_account_is_counted_like_all_else() {
     }
 }
 
+/// A ban keeps a request out before any limit does, so a limit that counts what it denies must not have
+/// the others taken from.
+#[test]
+fn a_banned_client_takes_nothing_from_limits_with_passwords_that_nobody_verified() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .key("account: [{basic: {file: users}}]")
+        .key(
+            "bans: {trapped: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
+             for: 1h}}",
+        )
+        .file("users", ENDLESS)
+        .limits(&[
+            "Own: {per: address, algorithm: sliding_window, count_denied: true, count: 9, \
+             period: 1000h}",
+            "All: {per: route, burst: 9, count: 1, period: 1000h}",
+        ])
+        .limited_by("Own, All")
+        .start();
+    assert_eq!(gateway.send(&get("/trap")).status, 200);
+    gateway.logs("ban begun", 1);
+    for _ in 0..3 {
+        assert_eq!(gateway.send(&unverified(get("/"))).status, 429);
+    }
+    let all = gateway.admin(&get("/v1/buckets/All/all").with("host", "127.0.0.1"));
+    assert_eq!(all.json()["remaining"], 8, "{}", all.text());
+}
+
 /// Each password is a new one, so that each request is looked at before its account is known.
 #[test]
 fn a_request_is_counted_once_also_if_its_password_is_verified_in_between() {

@@ -224,7 +224,10 @@ impl<S> RateLimit<S> {
             charges,
             ..
         } = query;
-        let look = looks.then(|| Box::new(batch.clone()));
+        let look = looks.then(|| {
+            let checks = bans.iter().flat_map(|(_, checks)| checks);
+            Box::new(checks.chain(&batch).cloned().collect())
+        });
         if looks {
             batch
                 .iter_mut()
@@ -302,8 +305,8 @@ struct Undecided<B> {
     delayed: Option<Box<Batch>>,
     /// How long the request has waited for its turn.
     delay: Option<Duration>,
-    /// What the limits are asked in the end, if they are only looked at because the account is not
-    /// known yet.
+    /// What bans and limits are asked in the end, if they are only looked at because the account is
+    /// not known yet.
     look: Option<Box<Batch>>,
     /// What bans have to do with it, where there are any; their decisions come first.
     bans: Option<Box<BanCheck>>,
@@ -399,7 +402,10 @@ impl<B: RequestBody> Undecided<B> {
     /// Counts a request that was refused before its limits were asked for more than a look.
     fn refused_by_look(&mut self, batch: Batch, backend: &Backend) {
         let policy = &self.route.policy;
-        for (queried, transaction) in self.queried.limits.iter_mut().zip(&batch) {
+        let of_limits = batch
+            .iter()
+            .skip(self.bans.as_ref().map_or(0, |bans| bans.len()));
+        for (queried, transaction) in self.queried.limits.iter_mut().zip(of_limits) {
             if let Some(limit) = policy.limit(queried.limit) {
                 queried.subject = limit.tracked(transaction, self.arrived, None);
             }
