@@ -32,10 +32,12 @@ use weir::time::SystemClock;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What one request may cost, without any room for the number; 3382 bytes when this was written.
+/// What one request may cost, without any room for the number; 3430 bytes when this was written,
+/// 24 of them for accounts that are verified only when something needs them, and 24 for when a
+/// window is full again.
 /// Lower it when it gets better; raise it only for a reason that is worth telling in the commit.
 const MOST_ALLOCATIONS: u64 = 14;
-const MOST_BYTES: u64 = 3_400;
+const MOST_BYTES: u64 = 3_440;
 
 /// What a connection may keep when it rests, in bytes of the heap; 1462 to 1481 when this was written.
 const MOST_KEPT: usize = 1500;
