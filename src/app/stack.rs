@@ -37,6 +37,7 @@ pub struct Layers {
     redirects_to_https: bool,
     forwarded: ForwardedLayer,
     limits_bodies: bool,
+    verifies_passwords: bool,
     access: AccessControl,
     metrics: Arc<Metrics>,
 }
@@ -129,6 +130,7 @@ impl Layers {
             redirects_to_https: false,
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
             limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
+            verifies_passwords: settings.account.verifies_passwords(),
             access,
             metrics: Arc::clone(metrics),
         }
@@ -167,7 +169,8 @@ impl Layers {
             .with_leases(leases)
             .with_clock(clock)
             .with_tasks(tasks.clone())
-            .with_access_control(&self.access);
+            .with_access_control(&self.access)
+            .verifying_passwords(self.verifies_passwords);
         let reject_invalid = RejectInvalidLayer::new(refusal)
             .with_format(self.format.clone())
             .redirecting_to_https(self.redirects_to_https)

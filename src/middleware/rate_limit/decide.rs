@@ -98,6 +98,9 @@ impl<S> RateLimit<S> {
 
     /// Whether the account of a request has to be learned before the request goes on.
     fn needs_account<B>(&self, request: &Request<B>) -> bool {
+        if !self.settings.verifies_passwords {
+            return false;
+        }
         let access = self.settings.access.as_ref();
         let route = || self.settings.route_or_none(request.extensions());
         unverified(request).is_some() && route().needs_account(access)

@@ -76,6 +76,8 @@ struct Settings {
     only: Option<(KeySource, Quota)>,
     /// Whether clients of unknown addresses are counted together.
     shares_unknown: bool,
+    /// Whether a password may have to be verified before the account of a request is known.
+    verifies_passwords: bool,
     /// What makes the answer to a denied request; none for that of the policy.
     respond: Option<Arc<Respond>>,
 }
@@ -221,6 +223,7 @@ impl RateLimitLayer {
             identification: None,
             only: None,
             shares_unknown: false,
+            verifies_passwords: true,
             respond: None,
         }))
     }
@@ -338,6 +341,13 @@ impl RateLimitLayer {
     #[must_use]
     pub fn with_tasks(self, tasks: BackgroundTasks) -> Self {
         self.with(|settings| settings.backend.tasks = tasks)
+    }
+
+    /// The same layer below an [`IdentifyLayer`](crate::middleware::IdentifyLayer) whose rules verify
+    /// passwords or do not.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn verifying_passwords(self, verifies_passwords: bool) -> Self {
+        self.with(|settings| settings.verifies_passwords = verifies_passwords)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
