@@ -202,6 +202,20 @@ mod tests {
             location(to, "/a%20b;c?x=1&admin=1#", &[]),
             "/login?next=/a%2520b%3Bc&query=x%3D1%26admin%3D1&ok=1"
         );
+        for (to, expected) in [
+            (
+                "/login?next=https://{{ host }}{{ uri }}",
+                "/login?next=https://app.example.com/a%3Fx%3D1%26admin%3D1",
+            ),
+            (
+                "/login?next={{ path }}?{{ query }}&ok=1",
+                "/login?next=/a?x%3D1%26admin%3D1&ok=1",
+            ),
+            ("/b?ok=1&{{ query }}", "/b?ok=1&x=1&admin=1"),
+            ("/b=c{{ uri }}", "/b=c/a?x=1&admin=1"),
+        ] {
+            assert_eq!(location(to, "/a?x=1&admin=1", &[]), expected, "{to}");
+        }
     }
 
     #[test]

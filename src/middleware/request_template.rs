@@ -164,7 +164,7 @@ impl RequestTemplate {
                     let bytes = text.into_bytes();
                     let set = match value {
                         RequestValue::Path | RequestValue::Query | RequestValue::Uri => {
-                            match url.ends_with('=') {
+                            match is_in_parameter(&url) {
                                 true => PARAMETER,
                                 false => TARGET,
                             }
@@ -178,6 +178,14 @@ impl RequestTemplate {
         }
         Some(url)
     }
+}
+
+/// Whether what follows this beginning of a URL belongs to the value of a parameter, at whatever place:
+/// `?next=https://{{ host }}{{ uri }}`.
+fn is_in_parameter(url: &str) -> bool {
+    let query = url.split_once('?').map(|(_, query)| query);
+    let last = query.and_then(|query| query.rsplit(['&', '#']).next());
+    url.ends_with('=') || last.is_some_and(|parameter| parameter.contains('='))
 }
 
 /// Shows the template as it is written.
