@@ -102,20 +102,19 @@ pub(super) fn refund(
 }
 
 /// Gives the increment back unless the TAT is later than `latest`: then the first step overflows, and
-/// the others would fall below zero. The last undoes the first for a bucket that is gone.
-pub(super) fn refund_last(
-    request: &mut Request,
-    key: &[u8],
-    (increment, tolerance): (Nanos, Nanos),
-    (latest, now): (Timestamp, Timestamp),
-) {
+/// the others would fall below zero. The last undoes the first for a bucket that is gone. The expiry
+/// stays: another definition's debt may need a longer one than this one's.
+pub(super) fn refund_last(request: &mut Request, key: &[u8], increment: Nanos, latest: Timestamp) {
     let above = GREATEST - signed(latest.as_nanos());
     let both = above.saturating_add(signed(increment.get()));
-    request.begin(b"*20\r\n$8\r\nBITFIELD\r\n").word(key);
-    set_note(request, tolerance, now);
-    request.words(FAIL);
+    request.begin(b"*19\r\n$8\r\nBITFIELD\r\n").word(key);
+    request.words(GET_NOTE).words(FAIL);
     increase(request, [above, -both, -above]);
-    expire(request, key, tolerance);
+}
+
+/// Whether the reply to [`refund_last`] is of a bucket that was gone, and is there again.
+pub(super) fn never_expires(reply: &Value) -> bool {
+    matches!(reply, Value::Array(numbers) if numbers.first() == Some(&Value::Int(0)))
 }
 
 /// Brings the TAT down to what this tolerance can have caused, if it is beyond: adding what
@@ -484,10 +483,9 @@ mod tests {
         );
         let latest = Timestamp::from_nanos(2_000_000_060);
         assert_eq!(
-            text(|request| refund_last(request, b"k", COSTS, (latest, NOW))),
-            "BITFIELD k SET u33 63 10 OVERFLOW FAIL INCRBY u63 0 9223372034854775747 \
-             INCRBY u63 0 -9223372034854775754 INCRBY u63 0 -9223372034854775747\n\
-             PEXPIRE k 8001"
+            text(|request| refund_last(request, b"k", COSTS.0, latest)),
+            "BITFIELD k GET u33 63 OVERFLOW FAIL INCRBY u63 0 9223372034854775747 \
+             INCRBY u63 0 -9223372034854775754 INCRBY u63 0 -9223372034854775747"
         );
         assert_eq!(
             text(|request| clamp(request, b"k", COSTS.1, NOW)),

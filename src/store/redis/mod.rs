@@ -198,10 +198,27 @@ impl Store for Redis {
         let Some(increment) = transaction.quota.increment(transaction.cost) else {
             return StoreFuture::ready(());
         };
-        let costs = (increment, transaction.quota.tolerance());
         let key = self.client.key(&transaction.key);
-        self.for_each_key([key].into_iter(), |request, key| {
-            gcra::refund_last(request, key, costs, (latest, now));
+        let tolerance = transaction.quota.tolerance();
+        self.client.tracked(move |client, waits| {
+            let mut parts = client.parts()?;
+            parts.find(&key)?;
+            Ok(async move {
+                let give_back = |_, session, mut request| {
+                    let (client, key) = (&client, &key);
+                    async move {
+                        gcra::refund_last(&mut request, key, increment, latest);
+                        let replies = client.send(&session, request).await?;
+                        if replies.first().is_some_and(gcra::never_expires) {
+                            let mut renewal = Request::default();
+                            gcra::renew(&mut renewal, key, tolerance, now);
+                            client.send(&session, renewal).await?;
+                        }
+                        Ok(())
+                    }
+                };
+                client.each_part(parts, &waits, give_back).await.map(drop)
+            })
         })
     }
 
