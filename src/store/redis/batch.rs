@@ -93,16 +93,16 @@ impl BatchCall {
         self
     }
 
-    /// Goes on with the levels of buckets below the first, where one is needed. What one of several
-    /// nodes has not answered is not waited for again.
-    fn look_deeper(
+    /// Decides, unless levels of buckets below the first are needed: then it goes on with these. What
+    /// one of several nodes has not answered is not waited for again.
+    fn decide_or_look_deeper(
         &mut self,
         replies: SmallVec<[Reply; 3]>,
         failure: Option<StoreError>,
-    ) -> Result<(), (SmallVec<[Reply; 3]>, Option<StoreError>)> {
+    ) -> Option<Decided> {
         let stale: Vec<StaleBucket> = self.stale(&replies).collect();
         if stale.is_empty() {
-            return Err((replies, failure));
+            return Some(self.decide(replies, failure));
         }
         let denied = self.each(&replies).enumerate().any(|(index, each)| {
             let (transaction, command, reply) = each;
@@ -121,7 +121,7 @@ impl BatchCall {
             failure,
             waits,
         }));
-        Ok(())
+        None
     }
 
     fn stale(&self, replies: &[Reply]) -> impl Iterator<Item = StaleBucket> {
@@ -433,9 +433,9 @@ impl Future for BatchCall {
             for part in call.parts.iter() {
                 call.parts.record(part, None);
             }
-            return match call.look_deeper(parsed, None) {
-                Ok(()) => self.poll(cx),
-                Err((parsed, failure)) => Poll::Ready(call.decide(parsed, failure)),
+            return match call.decide_or_look_deeper(parsed, None) {
+                Some(decided) => Poll::Ready(decided),
+                None => self.poll(cx),
             };
         }
         if !was_followed && let Some(following) = call.client.follow(&mut call.parts) {
@@ -444,9 +444,9 @@ impl Future for BatchCall {
         }
         let (parsed, failure) = call.parse_with_failures();
         let failure = failure.or(call.parts.failure_elsewhere());
-        match call.look_deeper(parsed, failure) {
-            Ok(()) => self.poll(cx),
-            Err((parsed, failure)) => Poll::Ready(call.decide(parsed, failure)),
+        match call.decide_or_look_deeper(parsed, failure) {
+            Some(decided) => Poll::Ready(decided),
+            None => self.poll(cx),
         }
     }
 }
