@@ -1,7 +1,7 @@
 //! Wrong tokens leave a trace, and the addresses that they come from have to wait.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ impl WrongTokens {
     /// Waits before a token from this address is looked at. To delay the refusal alone would slow
     /// nobody down who does not wait for it.
     pub(super) async fn wait(&self, peer: IpAddr) {
-        let until = self.waits.lock().get(&peer).copied();
+        let until = self.waits.lock().get(&counted_as(peer)).copied();
         if let Some(until) = until {
             sleep_until(until).await;
         }
@@ -43,13 +43,21 @@ impl WrongTokens {
                 "a wrong token was shown to the admin API; logged once a minute at most"
             );
         }
-        let now = Instant::now();
+        let (now, peer) = (Instant::now(), counted_as(peer));
         let mut waits = self.waits.lock();
         waits.retain(|_, until| *until > now);
         if waits.len() < MAX_ADDRESSES || waits.contains_key(&peer) {
             let until = waits.entry(peer).or_insert(now);
             *until = (*until + DELAY).min(now + MAX_DELAY);
         }
+    }
+}
+
+/// The address that waits: a machine of IPv6 has a network of them.
+fn counted_as(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }
 }
 
@@ -72,6 +80,18 @@ mod tests {
         (0..100).for_each(|_| tokens.shown(peer(1), &metrics));
         tokens.wait(peer(1)).await;
         assert_eq!(start.elapsed(), 2 * DELAY + MAX_DELAY);
+    }
+
+    /// A machine has 2^64 addresses, and would take another one for each guess.
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_of_ipv6_waits_whichever_of_its_addresses_it_takes() {
+        let (tokens, metrics) = (WrongTokens::default(), Metrics::new());
+        let start = Instant::now();
+        tokens.shown("2001:db8:0:1::1".parse().unwrap(), &metrics);
+        tokens.wait("2001:db8:0:2::1".parse().unwrap()).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        tokens.wait("2001:db8:0:1::2".parse().unwrap()).await;
+        assert_eq!(start.elapsed(), DELAY);
     }
 
     #[tokio::test(start_paused = true)]
