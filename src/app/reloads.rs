@@ -332,7 +332,7 @@ impl Reloads {
         files.last = Arc::clone(&inputs);
         *self.process.refused.lock() = loaded.outcome.as_ref().err().map(|found| RefusedLoad {
             at: SystemClock.now(),
-            errors: (found.lines())
+            errors: (found.error_lines())
                 .map(|line| config::without_passwords(&line))
                 .collect(),
         });

@@ -220,7 +220,9 @@ fn usage(error: &clap::Error) -> ExitCode {
 /// Help with the name of a file where no argument is expected.
 fn configuration_tip(error: &clap::Error) -> Option<String> {
     match (error.kind(), error.get(ContextKind::InvalidArg)?) {
-        (ErrorKind::UnknownArgument, ContextValue::String(word)) if !word.starts_with('-') => {
+        (ErrorKind::UnknownArgument, ContextValue::String(word))
+            if [".yaml", ".yml"].iter().any(|end| word.ends_with(end)) =>
+        {
             Some(format!("tip: name a configuration with '--config {word}'"))
         }
         _ => None,

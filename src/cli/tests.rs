@@ -659,4 +659,6 @@ fn a_configuration_that_is_named_without_its_option_gets_a_tip() {
         assert_eq!(tip(&["weir", command, "other.yaml"]), expected, "{command}");
     }
     assert_eq!(tip(&["weir", "check", "--cnofig"]), None);
+    let units = ["weir", "bucket", "refund", "Logins", "192.0.2.1", "2"];
+    assert_eq!(tip(&units), None, "no configuration");
 }

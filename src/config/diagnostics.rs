@@ -183,20 +183,26 @@ impl Diagnostics {
     /// The diagnostics as they are shown, each with its help below it: as many as a person reads,
     /// and how many more there are.
     pub fn lines(&self) -> impl Iterator<Item = String> {
-        let of = |severity| {
-            let shown = self
-                .iter()
-                .filter(move |diagnostic| diagnostic.severity == severity);
-            let more = self.count(severity).saturating_sub(MOST_SHOWN);
-            let noun = match severity {
-                Severity::Error => "more error",
-                Severity::Warning => "more warning",
-            };
-            let more = (more > 0).then(|| format!("... and {}", pluralized(more, noun)));
-            let shown = shown.take(MOST_SHOWN).map(ToString::to_string);
-            shown.chain(more)
+        self.error_lines().chain(self.lines_of(Severity::Warning))
+    }
+
+    /// The errors alone, as they are shown.
+    pub fn error_lines(&self) -> impl Iterator<Item = String> {
+        self.lines_of(Severity::Error)
+    }
+
+    fn lines_of(&self, severity: Severity) -> impl Iterator<Item = String> {
+        let shown = self
+            .iter()
+            .filter(move |diagnostic| diagnostic.severity == severity);
+        let more = self.count(severity).saturating_sub(MOST_SHOWN);
+        let noun = match severity {
+            Severity::Error => "more error",
+            Severity::Warning => "more warning",
         };
-        of(Severity::Error).chain(of(Severity::Warning))
+        let more = (more > 0).then(|| format!("... and {}", pluralized(more, noun)));
+        let shown = shown.take(MOST_SHOWN).map(ToString::to_string);
+        shown.chain(more)
     }
 
     /// Brings errors before warnings, and each in the order of the files. What several routes

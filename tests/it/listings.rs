@@ -226,6 +226,7 @@ fn the_configuration_in_force_is_shown_with_what_was_refused_since() {
             .all(|error| error.as_str().unwrap().contains(".yaml:")),
         "{errors:#?}"
     );
+    assert!(!shown.contains("warning: "), "no error: {shown}");
     assert_eq!(refused["files"], *files);
     gateway.write(
         "gateway.yaml",
