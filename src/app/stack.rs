@@ -170,7 +170,8 @@ impl Layers {
             .with_clock(clock)
             .with_tasks(tasks.clone())
             .with_access_control(&self.access)
-            .verifying_passwords(self.verifies_passwords);
+            .verifying_passwords(self.verifies_passwords)
+            .above(&self.forwarded);
         let reject_invalid = RejectInvalidLayer::new(refusal)
             .with_format(self.format.clone())
             .redirecting_to_https(self.redirects_to_https)

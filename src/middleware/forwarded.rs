@@ -5,6 +5,7 @@
 //! others are written anew, as is everything that other clients write about themselves: it may be a
 //! client's invention, and the app behind may believe it.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +49,14 @@ fn resembles_forwarding(name: &HeaderName) -> bool {
         && (is_forwarded() || BELIEVED.iter().any(|real| is_lookalike(name, real)))
 }
 
+/// Of so many denied requests on a thread, one is looked at for forwarding fields.
+const DENIED_PER_LOOK: u32 = 16;
+
+thread_local! {
+    /// Denied requests since the last look.
+    static DENIED: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Sets or sanitises the forwarding fields.
 #[derive(Clone, Debug)]
 pub struct ForwardedLayer {
@@ -78,6 +87,24 @@ impl ForwardedLayer {
     /// The peers whose requests often name other clients, although nobody trusts them.
     pub fn untrusted_forwarders(&self) -> Vec<IpAddr> {
         self.untrusted.reported()
+    }
+
+    /// Counts a request that was denied, and so comes no further: a proxy that nobody trusts may have
+    /// most of its requests denied.
+    pub(super) fn count_denied(&self, client: Client, headers: &HeaderMap) {
+        let denied = DENIED.get().wrapping_add(1);
+        DENIED.set(denied);
+        if !denied.is_multiple_of(DENIED_PER_LOOK) || client.peer_is_trusted {
+            return;
+        }
+        let own = self.address_header();
+        let names_others = headers.contains_key(FOR)
+            || headers.contains_key(header::FORWARDED)
+            || own.is_some_and(|name| headers.contains_key(name));
+        if names_others {
+            let now = Instant::now();
+            self.untrusted.count(client.peer, DENIED_PER_LOOK, now);
+        }
     }
 
     /// The header with the client's address alone, where the gateway reads one.
@@ -145,7 +172,7 @@ impl ForwardedLayer {
             }
             names_others |= start_chains(headers, client.peer, host.as_ref(), proto);
             if names_others {
-                self.untrusted.count(client.peer, Instant::now());
+                self.untrusted.count(client.peer, 1, Instant::now());
             }
             headers.insert(PROTO, HeaderValue::from_static(proto));
             match host {

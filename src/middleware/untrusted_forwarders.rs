@@ -30,9 +30,9 @@ struct Forwarder {
 }
 
 impl UntrustedForwarders {
-    /// Counts a request with forwarding fields of a peer that is not trusted. The peer is logged
+    /// Counts requests with forwarding fields of a peer that is not trusted. The peer is logged
     /// once, when it has sent many.
-    pub fn count(&self, peer: IpAddr, now: Instant) {
+    pub fn count(&self, peer: IpAddr, requests: u32, now: Instant) {
         // A count that is missed because another worker counts changes nothing.
         let Some(mut peers) = self.0.try_lock() else {
             return;
@@ -53,7 +53,7 @@ impl UntrustedForwarders {
         if now.saturating_duration_since(forwarder.window_start) >= WINDOW {
             (forwarder.window_start, forwarder.requests) = (now, 0);
         }
-        forwarder.requests = forwarder.requests.saturating_add(1);
+        forwarder.requests = forwarder.requests.saturating_add(requests);
         if forwarder.requests >= REPORTED_REQUESTS && !forwarder.reported {
             forwarder.reported = true;
             UntrustedForwarder { peer }.emit();
@@ -78,7 +78,7 @@ mod tests {
         let forwarders = UntrustedForwarders::default();
         let start = Instant::now();
         for n in 0..times {
-            forwarders.count(PEER, start + n * apart);
+            forwarders.count(PEER, 1, start + n * apart);
         }
         forwarders.reported() == [PEER]
     }
@@ -96,12 +96,12 @@ mod tests {
         let start = Instant::now();
         let address = |n: u32| IpAddr::V4(std::net::Ipv4Addr::from_bits(n));
         for n in 0..1_000 {
-            forwarders.count(address(n), start);
+            forwarders.count(address(n), 1, start);
         }
         assert_eq!(forwarders.0.lock().len(), MAX_PEERS);
         // Those that have stopped make room.
         for _ in 0..REPORTED_REQUESTS {
-            forwarders.count(PEER, start + WINDOW);
+            forwarders.count(PEER, 1, start + WINDOW);
         }
         assert_eq!(forwarders.reported(), [PEER]);
         assert_eq!(forwarders.0.lock().len(), 1);

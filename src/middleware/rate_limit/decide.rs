@@ -624,6 +624,12 @@ impl<B: RequestBody> Undecided<B> {
         if let Some(bans) = &mut self.bans {
             bans.denied_by(denial.limits());
         }
+        #[cfg(feature = "gateway")]
+        if let Some(forwarded) = &limiter.settings.forwarded
+            && let Some(identity) = ClientIdentity::of(self.request.extensions())
+        {
+            forwarded.count_denied(identity.client, self.request.headers());
+        }
         let verdict = Verdict {
             denied_by: Some(denial.limit()),
             decided_by: decided_by(&outcome),

@@ -78,6 +78,9 @@ struct Settings {
     shares_unknown: bool,
     /// Whether a password may have to be verified before the account of a request is known.
     verifies_passwords: bool,
+    /// What notices proxies that nobody trusts, also where they are denied.
+    #[cfg(feature = "gateway")]
+    forwarded: Option<super::ForwardedLayer>,
     /// What makes the answer to a denied request; none for that of the policy.
     respond: Option<Arc<Respond>>,
 }
@@ -224,6 +227,8 @@ impl RateLimitLayer {
             only: None,
             shares_unknown: false,
             verifies_passwords: true,
+            #[cfg(feature = "gateway")]
+            forwarded: None,
             respond: None,
         }))
     }
@@ -348,6 +353,12 @@ impl RateLimitLayer {
     #[cfg(feature = "gateway")]
     pub(crate) fn verifying_passwords(self, verifies_passwords: bool) -> Self {
         self.with(|settings| settings.verifies_passwords = verifies_passwords)
+    }
+
+    /// The same layer above this one, which is told of the requests that are denied.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn above(self, forwarded: &super::ForwardedLayer) -> Self {
+        self.with(|settings| settings.forwarded = Some(forwarded.clone()))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
