@@ -42,9 +42,8 @@ pub(super) fn attributes<'a, B>(
     no_captures: &'a Captures,
     now: Timestamp,
 ) -> RequestAttributes<'a> {
-    let context = request.extensions().get::<RequestContext>();
-    let identity = context.and_then(|context| context.identity.as_ref());
-    let routed = context.and_then(|context| context.routed.as_ref());
+    let identity = ClientIdentity::of(request.extensions());
+    let routed = RequestContext::routed(request.extensions());
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),
