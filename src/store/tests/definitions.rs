@@ -239,8 +239,7 @@ impl Turns {
 
     fn tick(&mut self) {
         let quota = self.any();
-        let [interval, tolerance] =
-            [quota.emission_interval(), quota.tolerance()].map(|span| span.get());
+        let [interval, tolerance] = [quota.emission_interval(), quota.tolerance()].map(Nanos::get);
         let most = match self.random.random_range(0..50) {
             0..25 => 0,
             25..45 => 2 * interval,
