@@ -1,5 +1,6 @@
-//! What needs attention beside the [gateway itself](super::gateway_findings), among the subjects of limits: who is denied or near to it, whether that looks
-//! like abuse, and what an operator can do about it. The dashboard and `weir top` show the same.
+//! What needs attention beside the [gateway itself](super::gateway_findings), among the subjects of
+//! limits: who is denied or near to it, whether that looks like abuse, and what an operator can do
+//! about it. The dashboard and `weir top` show the same.
 //!
 //! A client that waits as `Retry-After` says is denied once for each request that it is allowed, at
 //! most. So one that is denied most of its requests does not wait; nor does one that a slow limit,
