@@ -19,6 +19,8 @@ use crate::store::StoreError;
 pub(super) enum ApiError {
     /// It does not show the token.
     Unauthorised,
+    /// Wrong tokens from its address kept it waiting for too long.
+    TooManyGuesses,
     /// It may not do that, for this reason.
     Forbidden(String),
     /// There is nothing at its path.
@@ -129,6 +131,7 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
+            Self::TooManyGuesses => StatusCode::TOO_MANY_REQUESTS,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NoSuchPath
             | Self::NoSuchLimit { .. }
@@ -161,6 +164,9 @@ impl ApiError {
     fn detail(&self) -> String {
         match self {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
+            Self::TooManyGuesses => {
+                "Wrong tokens come from this address; try again when they do no more.".to_owned()
+            }
             Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
                 let paths = PATHS.map(|path| path.template).join(", ");
@@ -218,6 +224,7 @@ impl ApiError {
             Self::Method(allowed) => Some((ALLOW, allowed)),
             Self::Store(_)
             | Self::Partly(_)
+            | Self::TooManyGuesses
             | Self::TooManyWatchers(_)
             | Self::Override(OverrideError::Late) => Some((RETRY_AFTER, "1")),
             Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {

@@ -1,5 +1,6 @@
 //! Overrides: lists those of files and of the admin API, and sets and deletes the latter.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, request};
@@ -109,11 +110,11 @@ impl OverridesRequest {
             Method::PUT => {
                 limit_named(settings, limit)?;
                 let wanted = KeptOverride {
-                    written: ApiOverride {
+                    written: Arc::new(ApiOverride {
                         limit: limit.clone(),
                         id: id.clone(),
                         parameters: parameters(&read_body(body, FORM).await?, now)?,
-                    },
+                    }),
                     set_by: by.to_owned(),
                     set_at: Until(now).to_string(),
                 };

@@ -6,14 +6,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use parking_lot::Mutex;
+use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
-use tokio::task::spawn_blocking;
 
 use super::KeptOverride;
 use crate::app::shared_list::millis;
+use crate::blocking;
 use crate::store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
@@ -45,25 +47,29 @@ impl From<FileError> for StoreError {
 }
 
 /// The one list of a file. Its name does not matter.
-pub(super) struct OverridesFile(PathBuf);
+pub(super) struct OverridesFile(Arc<Opened>);
+
+/// The file, and what it holds.
+struct Opened {
+    path: PathBuf,
+    /// A version that was read or written, and what it has in the order of the ends. It is read again
+    /// only when another process has changed it.
+    known: Mutex<(u64, Vec<SharedEntry>)>,
+}
 
 impl OverridesFile {
-    pub(super) const fn new(path: PathBuf) -> Self {
-        Self(path)
+    pub(super) fn new(path: PathBuf) -> Self {
+        let known = Mutex::default();
+        Self(Arc::new(Opened { path, known }))
     }
 
     /// Does what may take long on a thread of its own.
     fn blocking<T: Send + Unpin + 'static>(
         &self,
-        work: impl FnOnce(&Path) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&Opened) -> Result<T, FileError> + Send + 'static,
     ) -> StoreFuture<T> {
-        let path = self.0.clone();
-        StoreFuture::waiting(async move {
-            let done = spawn_blocking(move || work(&path)).await;
-            // The task fails only when the runtime ends.
-            let done = done.map_err(|error| StoreError::Failed(Box::new(error)))?;
-            Ok(done?)
-        })
+        let file = Arc::clone(&self.0);
+        StoreFuture::waiting(async move { Ok(blocking::run(move || work(&file)).await?) })
     }
 }
 
@@ -75,11 +81,11 @@ impl SharedLists for OverridesFile {
         remove: Vec<String>,
         now: Timestamp,
     ) -> StoreFuture<ChangedList> {
-        self.blocking(move |path| change(path, add, &remove, now))
+        self.blocking(move |file| file.change(add, &remove, now))
     }
 
     fn version(&self, _: &str) -> StoreFuture<u64> {
-        self.blocking(version)
+        self.blocking(|file| version(&file.path))
     }
 
     fn entries(
@@ -89,10 +95,59 @@ impl SharedLists for OverridesFile {
         skip: usize,
         count: usize,
     ) -> StoreFuture<Vec<SharedEntry>> {
-        self.blocking(move |path| {
-            let all = read(path)?.into_iter();
-            let lasting = all.filter(|entry| entry.until >= from);
-            Ok(lasting.skip(skip).take(count).collect())
+        self.blocking(move |file| {
+            let mut known = file.known.lock();
+            file.read(&mut known)?;
+            let lasting = known.1.iter().filter(|entry| entry.until >= from);
+            Ok(lasting.skip(skip).take(count).cloned().collect())
+        })
+    }
+}
+
+impl Opened {
+    /// Learns what is in the file, and returns its version.
+    fn read(&self, known: &mut (u64, Vec<SharedEntry>)) -> Result<u64, FileError> {
+        let version = version(&self.path)?;
+        if known.0 != version {
+            *known = (version, read(&self.path)?);
+        }
+        Ok(version)
+    }
+
+    /// Replaces the file while no other process does, as during a restart without a pause.
+    fn change(
+        &self,
+        add: Vec<SharedEntry>,
+        remove: &[String],
+        now: Timestamp,
+    ) -> Result<ChangedList, FileError> {
+        let path = &self.path;
+        let at = |error| failed(path, error);
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let folder = File::open(folder).map_err(at)?;
+        folder.lock().map_err(at)?;
+        let mut known = self.known.lock();
+        let before = self.read(&mut known)?;
+        // If what follows fails, the file is read again.
+        let (_, mut entries) = std::mem::take(&mut *known);
+        let count = entries.len();
+        entries.retain(|entry| entry.until >= millis(now) && !remove.contains(&entry.text));
+        let removed = (count - entries.len()) as u64;
+        entries.retain(|entry| add.iter().all(|added| added.text != entry.text));
+        entries.extend(add);
+        entries.sort_unstable();
+        replace(path, &entries).map_err(at)?;
+        // The name is on disk, too, only once its folder is.
+        folder.sync_all().map_err(at)?;
+        let after = version(path)?;
+        *known = (after, entries);
+        Ok(ChangedList {
+            removed,
+            before,
+            after,
         })
     }
 }
@@ -105,9 +160,8 @@ fn failed(path: &Path, cause: io::Error) -> FileError {
 }
 
 /// The file's contents.
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct Contents {
-    about: String,
     overrides: Vec<Value>,
 }
 
@@ -144,6 +198,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<SharedEntry>, FileError> {
     let entries = contents.overrides.into_iter();
     let mut entries: Vec<_> = entries.map(|value| entry(value.to_string())).collect();
     entries.sort_unstable();
+    // Somebody who edits the file may have left a text twice.
+    entries.dedup();
     Ok(entries)
 }
 
@@ -155,46 +211,11 @@ fn entry(text: String) -> SharedEntry {
     }
 }
 
-/// Replaces the file while no other process does, as during a restart without a pause.
-fn change(
-    path: &Path,
-    add: Vec<SharedEntry>,
-    remove: &[String],
-    now: Timestamp,
-) -> Result<ChangedList, FileError> {
-    let at = |error| failed(path, error);
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let folder = File::open(folder).map_err(at)?;
-    folder.lock().map_err(at)?;
-    let before = version(path)?;
-    let mut entries = read(path)?;
-    let count = entries.len();
-    entries.retain(|entry| entry.until >= millis(now) && !remove.contains(&entry.text));
-    let removed = (count - entries.len()) as u64;
-    entries.retain(|entry| add.iter().all(|added| added.text != entry.text));
-    entries.extend(add);
-    replace(path, &entries).map_err(at)?;
-    // The name is on disk, too, only once its folder is.
-    folder.sync_all().map_err(at)?;
-    Ok(ChangedList {
-        removed,
-        before,
-        after: version(path)?,
-    })
-}
-
 /// Writes another file and gives it the name, so that there is a whole one at any time.
 fn replace(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
-    let overrides = entries
-        .iter()
-        .map(|entry| serde_json::from_str(&entry.text));
-    let contents = Contents {
-        about: ABOUT.to_owned(),
-        overrides: overrides.collect::<Result<_, serde_json::Error>>()?,
-    };
+    // Each text is JSON.
+    let texts: Vec<_> = entries.iter().map(|entry| entry.text.as_str()).collect();
+    let texts = texts.join(",\n    ");
     let mut next = path.as_os_str().to_owned();
     next.push(".next");
     let next = PathBuf::from(next);
@@ -205,9 +226,10 @@ fn replace(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&next)?;
-    let mut text = serde_json::to_string_pretty(&contents)?;
-    text.push('\n');
-    file.write_all(text.as_bytes())?;
+    write!(
+        file,
+        "{{\n  \"about\": \"{ABOUT}\",\n  \"overrides\": [\n    {texts}\n  ]\n}}\n"
+    )?;
     file.sync_all()?;
     fs::rename(&next, path)
 }
@@ -257,6 +279,36 @@ mod tests {
         assert_eq!(all(&file).await, [b]);
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_again_only_when_another_process_has_changed_it() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("o.json");
+        let (file, other) = (OverridesFile::new(path.clone()), OverridesFile::new(path));
+        file.change("", vec![kept("a")], vec![], NOW).await.unwrap();
+        // What only this process can know tells whether it has read the file.
+        file.0.known.lock().1.push(kept("b"));
+        file.change("", vec![kept("c")], vec![], NOW).await.unwrap();
+        let three = ["a", "b", "c"].map(kept);
+        assert_eq!(all(&file).await, three);
+        assert_eq!(all(&other).await, three);
+        let last = vec![three[0].text.clone()];
+        other.change("", vec![], last, NOW).await.unwrap();
+        assert_eq!(all(&file).await, three[1..]);
+    }
+
+    /// One that is no override was warned of again at each change.
+    #[tokio::test]
+    async fn a_text_that_stands_twice_in_the_file_is_never_read_as_two() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("o.json");
+        let texts = [kept("a").text, "[]".to_owned()].join(",");
+        fs::write(&path, format!("{{\"overrides\": [{texts},{texts}]}}")).unwrap();
+        let both = [kept("a"), entry("[]".to_owned())];
+        let mut read = all(&OverridesFile::new(path)).await;
+        read.sort_unstable_by(|one, other| other.text.cmp(&one.text));
+        assert_eq!(read, both);
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 
 mod file;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
@@ -52,7 +52,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An override as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptOverride {
-    pub(crate) written: ApiOverride,
+    pub(crate) written: Arc<ApiOverride>,
     /// Who set it, and when.
     pub(crate) set_by: String,
     pub(crate) set_at: String,
@@ -61,7 +61,7 @@ pub(crate) struct KeptOverride {
 /// An override by the admin API, and whether it fits the limits in force.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedOverride {
-    pub(super) kept: KeptOverride,
+    pub(super) kept: Arc<KeptOverride>,
     pub(super) check: OverrideCheck,
 }
 
@@ -146,16 +146,16 @@ type Answer<T> = oneshot::Sender<Result<T, OverrideError>>;
 /// What the admin API asks for.
 enum Change {
     Set(KeptOverride, Answer<Vec<String>>),
-    Delete(String, String, Answer<KeptOverride>),
+    Delete(String, String, Answer<Arc<KeptOverride>>),
 }
 
 /// The configuration that overrides are added to.
 pub(super) trait OverrideTarget {
     /// Puts these overrides in force, in place of those that were.
-    fn set_overrides(&self, overrides: Vec<KeptOverride>);
+    fn set_overrides(&self, overrides: Vec<Arc<KeptOverride>>);
 
     /// What there is to say of overrides that may be set.
-    fn check_overrides(&self, overrides: &[ApiOverride]) -> Vec<OverrideCheck>;
+    fn check_overrides(&self, overrides: &[Arc<ApiOverride>]) -> Vec<OverrideCheck>;
 
     /// An id of a limit as the log shows it.
     fn logged_id(&self, limit: &str, id: &str) -> String;
@@ -176,7 +176,7 @@ impl OverrideChanges {
         &self,
         limit: String,
         id: String,
-    ) -> Result<KeptOverride, OverrideError> {
+    ) -> Result<Arc<KeptOverride>, OverrideError> {
         self.ask(|answer| Change::Delete(limit, id, answer)).await
     }
 
@@ -220,11 +220,11 @@ impl KeptOverride {
         let mut told = |name| own(name).unwrap_or_else(|| "-".to_owned());
         let (set_by, set_at) = (told("set_by"), told("set_at"));
         Some(Self {
-            written: ApiOverride {
+            written: Arc::new(ApiOverride {
                 limit,
                 id,
                 parameters,
-            },
+            }),
             set_by,
             set_at,
         })
@@ -251,28 +251,42 @@ impl KeptOverride {
     }
 }
 
-/// The overrides of a list, and the texts that are none. Where two gateways have set the same one at
-/// once, there are two of it, of which the later one holds, for all gateways alike.
-fn parsed(entries: &[SharedEntry]) -> (Vec<KeptOverride>, Vec<&str>) {
+/// What each text of a list says; none if no gateway has written it.
+type Texts = HashMap<String, Option<Arc<KeptOverride>>>;
+
+/// Reads the texts of a list that were not there earlier, and tells which of those say nothing.
+fn parsed<'e>(entries: &'e [SharedEntry], earlier: &mut Texts) -> (Texts, Vec<&'e str>) {
     let mut strange = Vec::new();
+    let texts = entries.iter().map(|SharedEntry { text, .. }| {
+        earlier.remove_entry(text).unwrap_or_else(|| {
+            let kept = KeptOverride::parse(text).map(Arc::new);
+            if kept.is_none() {
+                strange.push(text.as_str());
+            }
+            (text.clone(), kept)
+        })
+    });
+    (texts.collect(), strange)
+}
+
+/// The overrides among texts. Where two gateways have set the same one at once, there are two of it,
+/// of which the later one holds, for all gateways alike.
+fn latest(texts: &Texts) -> Vec<Arc<KeptOverride>> {
     let mut overrides = BTreeMap::new();
-    for SharedEntry { text, .. } in entries {
-        let Some(kept) = KeptOverride::parse(text) else {
-            strange.push(text.as_str());
-            continue;
-        };
-        let named = (kept.written.limit.clone(), kept.written.id.clone());
-        let ranked = (kept.set_at.clone(), text, kept);
-        let known = overrides.remove(&named);
-        let is_later = |known: &(String, &String, _)| (&known.0, known.1) > (&ranked.0, ranked.1);
-        overrides.insert(named, known.filter(is_later).unwrap_or(ranked));
+    for (text, kept) in texts {
+        let Some(kept) = kept else { continue };
+        let named = (&kept.written.limit, &kept.written.id);
+        let latest = overrides.entry(named).or_insert((text, kept));
+        if (&latest.1.set_at, latest.0) < (&kept.set_at, text) {
+            *latest = (text, kept);
+        }
     }
-    let overrides = overrides.into_values().map(|(_, _, kept)| kept);
-    (overrides.collect(), strange)
+    let overrides = overrides.into_values();
+    overrides.map(|(_, kept)| Arc::clone(kept)).collect()
 }
 
 /// The overrides of a list that have ended, and their texts.
-fn ended(entries: &[SharedEntry], now: Timestamp) -> Vec<(String, ApiOverride)> {
+fn ended(entries: &[SharedEntry], now: Timestamp) -> Vec<(String, Arc<ApiOverride>)> {
     let over = entries.iter().filter(|entry| entry.until <= millis(now));
     let ended = over.filter_map(|entry| {
         let kept = KeptOverride::parse(&entry.text)?;
@@ -284,15 +298,16 @@ fn ended(entries: &[SharedEntry], now: Timestamp) -> Vec<(String, ApiOverride)> 
 
 async fn remove_ended(
     list: &mut SharedList,
-    ended: Vec<(String, ApiOverride)>,
+    ended: Vec<(String, Arc<ApiOverride>)>,
     now: Timestamp,
     target: &impl OverrideTarget,
 ) -> Result<(), StoreError> {
     let (texts, ended): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
     // If none is there any more, another gateway was faster, and has said so.
     if list.change(Vec::new(), texts, now).await? > 0 {
-        for ApiOverride { limit, id, .. } in ended {
-            let id = target.logged_id(&limit, &id);
+        for written in ended {
+            let limit = &written.limit;
+            let id = target.logged_id(limit, &written.id);
             tracing::info!(limit, id, "override ended");
         }
     }
@@ -303,8 +318,9 @@ async fn remove_ended(
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn kept_in(path: &Path) -> Result<Vec<KeptOverride>, FileError> {
-    Ok(parsed(&file::read(path)?).0)
+pub(super) fn kept_in(path: &Path) -> Result<Vec<Arc<KeptOverride>>, FileError> {
+    let entries = file::read(path)?;
+    Ok(latest(&parsed(&entries, &mut Texts::default()).0))
 }
 
 /// Keeps the overrides, and follows what other gateways change.
@@ -316,9 +332,9 @@ pub(super) struct OverrideKeeper {
     /// Why the storage cannot be read, as it was logged.
     trouble: Option<String>,
     /// The overrides, as they were put in force.
-    known: Vec<KeptOverride>,
-    /// The texts that are not overrides, as they were logged.
-    strange: BTreeSet<String>,
+    known: Vec<Arc<KeptOverride>>,
+    /// What the list says.
+    texts: Texts,
     pause: Duration,
 }
 
@@ -341,14 +357,14 @@ impl OverrideKeeper {
             changes,
             trouble: None,
             known: Vec::new(),
-            strange: BTreeSet::new(),
+            texts: Texts::default(),
             pause: POLL_INTERVAL,
         };
         (keeper, OverrideChanges(sender))
     }
 
     /// The overrides that there are when the gateway starts; without them, it serves all the same.
-    pub(super) async fn first(&mut self) -> Vec<KeptOverride> {
+    pub(super) async fn first(&mut self) -> Vec<Arc<KeptOverride>> {
         if let Some(list) = &mut self.list
             && let Err(error) = list.look(self.clock.now()).await
         {
@@ -427,7 +443,7 @@ impl OverrideKeeper {
         if entry.text.len() > MOST_BYTES {
             return Err(OverrideError::TooLong(entry.text.len()));
         }
-        let ApiOverride { limit, id, .. } = &wanted.written;
+        let ApiOverride { limit, id, .. } = &*wanted.written;
         let mut earlier = self.texts_of(limit, id);
         if earlier.is_empty() && self.known.len() >= MOST {
             return Err(OverrideError::Full);
@@ -443,10 +459,10 @@ impl OverrideKeeper {
         wanted: &KeptOverride,
         target: &impl OverrideTarget,
     ) -> Result<Vec<String>, OverrideError> {
-        let ApiOverride { limit, id, .. } = &wanted.written;
+        let ApiOverride { limit, id, .. } = &*wanted.written;
         let others = self.known.iter().filter(|kept| !kept.is_of(limit, id));
-        let mut all: Vec<ApiOverride> = others.map(|kept| kept.written.clone()).collect();
-        all.push(wanted.written.clone());
+        let others = others.map(|kept| Arc::clone(&kept.written));
+        let all: Vec<_> = others.chain([Arc::clone(&wanted.written)]).collect();
         let last = target.check_overrides(&all).pop();
         let warnings = last.unwrap_or(Ok(Vec::new()));
         let warnings = warnings.map_err(OverrideError::Refused)?;
@@ -462,7 +478,7 @@ impl OverrideKeeper {
         limit: &str,
         id: &str,
         target: &impl OverrideTarget,
-    ) -> Result<KeptOverride, OverrideError> {
+    ) -> Result<Arc<KeptOverride>, OverrideError> {
         self.look(target).await?;
         let kept = self.known.iter().find(|kept| kept.is_of(limit, id));
         let kept = kept.cloned();
@@ -490,14 +506,11 @@ impl OverrideKeeper {
     }
 
     fn texts_of(&self, limit: &str, id: &str) -> Vec<String> {
-        if !self.known.iter().any(|kept| kept.is_of(limit, id)) {
-            return Vec::new();
-        }
-        let is_of = |entry: &&SharedEntry| {
-            KeptOverride::parse(&entry.text).is_some_and(|kept| kept.is_of(limit, id))
+        let is_of = |kept: &Option<Arc<KeptOverride>>| {
+            kept.as_ref().is_some_and(|kept| kept.is_of(limit, id))
         };
-        let same = self.entries().iter().filter(is_of);
-        same.map(|entry| entry.text.clone()).collect()
+        let same = self.texts.iter().filter(|(_, kept)| is_of(kept));
+        same.map(|(text, _)| text.clone()).collect()
     }
 
     fn put_in_force(&mut self, target: &impl OverrideTarget) {
@@ -505,20 +518,20 @@ impl OverrideKeeper {
         target.set_overrides(self.known.clone());
     }
 
-    /// Reads what the list says. Texts that are not overrides are warned of once, as long as they are
-    /// there; how many are new is returned.
+    /// Reads what is new in the list, and warns of texts there that are not overrides; how many is
+    /// returned.
     fn learn(&mut self) -> usize {
-        let (known, strange) = parsed(self.entries());
-        let strange: BTreeSet<String> = strange.into_iter().map(str::to_owned).collect();
-        let new = strange.difference(&self.strange);
-        let warned = new.inspect(|text| {
+        let mut earlier = std::mem::take(&mut self.texts);
+        let (texts, strange) = parsed(self.entries(), &mut earlier);
+        for text in &strange {
             tracing::warn!(
                 text,
                 "this is not an override by the admin API; it is left out"
             );
-        });
-        let warned = warned.count();
-        (self.known, self.strange) = (known, strange);
+        }
+        let warned = strange.len();
+        self.known = latest(&texts);
+        self.texts = texts;
         warned
     }
 
@@ -564,16 +577,16 @@ mod tests {
     /// A configuration that remembers what it was told.
     #[derive(Default)]
     struct Target {
-        in_force: Mutex<Vec<KeptOverride>>,
+        in_force: Mutex<Vec<Arc<KeptOverride>>>,
         ended: Mutex<Vec<String>>,
     }
 
     impl OverrideTarget for Target {
-        fn set_overrides(&self, overrides: Vec<KeptOverride>) {
+        fn set_overrides(&self, overrides: Vec<Arc<KeptOverride>>) {
             *self.in_force.lock() = overrides;
         }
 
-        fn check_overrides(&self, overrides: &[ApiOverride]) -> Vec<OverrideCheck> {
+        fn check_overrides(&self, overrides: &[Arc<ApiOverride>]) -> Vec<OverrideCheck> {
             overrides.iter().map(|_| Ok(Vec::new())).collect()
         }
 
@@ -600,7 +613,7 @@ mod tests {
             changes: mpsc::channel(1).1,
             trouble: None,
             known: Vec::new(),
-            strange: BTreeSet::new(),
+            texts: Texts::default(),
             pause: POLL_INTERVAL,
         }
     }
@@ -613,11 +626,11 @@ mod tests {
             parameters.insert("until".to_owned(), json!(Until(until).to_string()));
         }
         KeptOverride {
-            written: ApiOverride {
+            written: Arc::new(ApiOverride {
                 limit: "L".to_owned(),
                 id: id.to_owned(),
                 parameters,
-            },
+            }),
             set_by: "alice".to_owned(),
             set_at: "2001-09-09T01:46:40Z".to_owned(),
         }
@@ -652,11 +665,11 @@ mod tests {
     fn an_override_is_read_as_it_was_written() {
         let parameters = json!({ "burst": 5, "comment": "a \"b\"\n", "until": "2200-12-31" });
         let kept = KeptOverride {
-            written: ApiOverride {
+            written: Arc::new(ApiOverride {
                 limit: "L".to_owned(),
                 id: "2001:db8::/32".to_owned(),
                 parameters: parameters.as_object().unwrap().clone(),
-            },
+            }),
             set_by: "alice".to_owned(),
             set_at: "2026-11-22T14:00:00Z".to_owned(),
         };
@@ -690,6 +703,19 @@ mod tests {
         assert_eq!(target.ids(), ["fourth", "third"]);
     }
 
+    /// Each change read all that were there already, which took most of its time.
+    #[tokio::test]
+    async fn an_override_that_stays_is_not_read_again_when_another_is_set() {
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let target = Target::default();
+        let mut keeper = keeper(&lists, &clock);
+        keeper.set(&lasting("first", None), &target).await.unwrap();
+        let first = Arc::clone(&target.in_force.lock()[0]);
+        keeper.set(&lasting("second", None), &target).await.unwrap();
+        assert_eq!(target.ids(), ["first", "second"]);
+        assert!(Arc::ptr_eq(&first, &target.in_force.lock()[0]));
+    }
+
     #[tokio::test]
     async fn a_text_that_is_not_an_override_is_not_warned_of_at_each_change() {
         let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
@@ -721,8 +747,8 @@ mod tests {
             until: FOR_GOOD,
             text: text.to_owned(),
         });
-        let (overrides, strange) = parsed(&entries);
-        assert_eq!(overrides.len(), 1);
+        let (texts, strange) = parsed(&entries, &mut Texts::default());
+        assert_eq!(latest(&texts).len(), 1);
         assert_eq!(strange, ["[]", "{}", "{"]);
     }
 
@@ -732,11 +758,11 @@ mod tests {
         let set_at = |set_at: &str, burst: u32| {
             let parameters = json!({ "burst": burst });
             let kept = KeptOverride {
-                written: ApiOverride {
+                written: Arc::new(ApiOverride {
                     limit: "L".to_owned(),
                     id: "a".to_owned(),
                     parameters: parameters.as_object().unwrap().clone(),
-                },
+                }),
                 set_by: "alice".to_owned(),
                 set_at: set_at.to_owned(),
             };
@@ -748,7 +774,7 @@ mod tests {
             set_at("2026-11-22T14:00:00Z", 7),
         ];
         for _ in 0..2 {
-            let (overrides, _) = parsed(&entries);
+            let overrides = latest(&parsed(&entries, &mut Texts::default()).0);
             let bursts = overrides
                 .iter()
                 .map(|kept| &kept.written.parameters["burst"]);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::log_entries::too_many_log_entries;
 use super::overrides::{overriding_quota, parameters};
@@ -14,7 +14,7 @@ use super::table::{OverrideDef, parameters as warn_of_parameters};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Lowered, Severity};
 use crate::config::inputs::Inputs;
 use crate::config::lowering::Lowering;
-use crate::config::settings::{CheckedOverride, FitOverride, Parameters, Settings};
+use crate::config::settings::{ApiOverride, CheckedOverride, FitOverride, Parameters, Settings};
 use crate::config::suggestions::Suggestions;
 use crate::config::yaml::{Document, Sources, Spanned};
 use crate::limit::Algorithm;
@@ -23,17 +23,6 @@ use crate::time::Timestamp;
 
 /// The name of the document that an override is read from. No message shows it.
 const FILE: &str = "override";
-
-/// An override as it was set: what stands under a limit in `overrides.yaml`, for one id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiOverride {
-    /// The limit's name.
-    pub limit: String,
-    /// Whom it is for.
-    pub id: String,
-    /// `burst`, `count`, `period`, `in_flight`, `until` and `comment`, as they were written.
-    pub parameters: Map<String, Value>,
-}
 
 /// What is doubtful about an override, or why it cannot be in force; each of it one sentence.
 pub type OverrideCheck = Result<Vec<String>, Vec<String>>;
@@ -50,13 +39,13 @@ impl ApiOverride {
         json!([{ &self.limit: entry }]).to_string()
     }
 
-    fn check(&self, document: &str, settings: &Settings, now: Timestamp) -> CheckedOverride {
+    fn check(&self, settings: &Settings, now: Timestamp) -> CheckedOverride {
         let Some(rules) = settings.override_rules.get(&self.limit) else {
             let name = &self.limit;
             return Err(vec![format!("there is no limit \"{name}\" any more")]);
         };
         let mut diagnostics = Diagnostics::default();
-        let mut document = Document::parse(0, FILE, document, &mut diagnostics);
+        let mut document = Document::parse(0, FILE, &self.document(), &mut diagnostics);
         let read: Lowered<Option<Overrides>> = document.read(&mut diagnostics);
         let mut sources = Sources::default();
         sources.add(document);
@@ -111,14 +100,14 @@ impl ApiOverride {
         &self,
         entry: &Spanned<OverrideEntry>,
         quota: Lowered<crate::limit::Quota>,
-    ) -> Option<(Parameters, Override)> {
+    ) -> Option<(Parameters, Arc<Override>)> {
         let entry = OverrideDef {
             entry: entry.clone(),
             quota,
         };
         let (_, added) = parameters(&entry).next()?;
         let written = Parameters {
-            limit: self.limit.clone(),
+            limit: self.limit.as_str().into(),
             quota: added.quota,
             count: entry.entry.count.map(|count| count.value),
             period: entry.entry.period.map(|period| period.value),
@@ -127,7 +116,7 @@ impl ApiOverride {
             origin: OverrideOrigin::AdminApi,
             ..added
         };
-        Some((written, added))
+        Some((written, Arc::new(added)))
     }
 
     /// One sentence, with the key that it is about.
@@ -158,19 +147,19 @@ impl Settings {
     /// does not fit the limits is left out.
     pub fn with_overrides(
         &self,
-        overrides: &[ApiOverride],
+        overrides: &[Arc<ApiOverride>],
         now: Timestamp,
     ) -> (Self, Vec<OverrideCheck>) {
         let mut settings = self.clone();
-        let mut added: HashMap<&str, Vec<(usize, Override)>> = HashMap::new();
+        let mut added: HashMap<&str, Vec<(usize, Arc<Override>)>> = HashMap::new();
         let mut checks = Vec::with_capacity(overrides.len());
         let mut known = self.known_overrides.lock();
         let mut earlier = std::mem::take(&mut *known);
         for (place, written) in overrides.iter().enumerate() {
-            let document = written.document();
-            let check = earlier.remove(&document);
-            let check = check.unwrap_or_else(|| written.check(&document, self, now));
-            known.insert(document, check.clone());
+            let address = Arc::as_ptr(written).addr();
+            let check = earlier.remove(&address).map(|(_, check)| check);
+            let check = check.unwrap_or_else(|| written.check(self, now));
+            known.insert(address, (Arc::clone(written), check.clone()));
             checks.push(check.map(|fit| {
                 settings.parameters.push(fit.parameters);
                 let of_limit = added.entry(&written.limit).or_default();
@@ -227,13 +216,13 @@ impl Settings {
 
 fn with_overrides(
     limit: &Limit,
-    added: &[(usize, Override)],
+    added: &[(usize, Arc<Override>)],
     checks: &mut [OverrideCheck],
 ) -> Limit {
     let mut limit = limit.clone();
     for (place, added) in added {
         let doubt = limit.looks_hashed(&added.id);
-        let outcome = limit.add_override(added.clone());
+        let outcome = limit.add_override(Arc::clone(added));
         let Some(check) = checks.get_mut(*place) else {
             continue;
         };
@@ -256,6 +245,8 @@ fn with_overrides(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::config::tests::Folder;
 
@@ -279,12 +270,12 @@ routes:
         folder.settings()
     }
 
-    fn by_api(limit: &str, id: &str, parameters: &Value) -> ApiOverride {
-        ApiOverride {
+    fn by_api(limit: &str, id: &str, parameters: &Value) -> Arc<ApiOverride> {
+        Arc::new(ApiOverride {
             limit: limit.to_owned(),
             id: id.to_owned(),
             parameters: parameters.as_object().unwrap().clone(),
-        }
+        })
     }
 
     fn checked(limit: &str, id: &str, parameters: &Value) -> OverrideCheck {
@@ -445,11 +436,9 @@ routes:
         let both = ["one", "other"].map(|id| by_api("Calls", id, &fit));
         settings.with_overrides(&both, Timestamp::default());
         let marked = Err(vec!["known".to_owned()]);
-        let first = both[0].document();
-        settings
-            .known_overrides
-            .lock()
-            .insert(first.clone(), marked.clone());
+        let first = Arc::as_ptr(&both[0]).addr();
+        let known = (Arc::clone(&both[0]), marked.clone());
+        settings.known_overrides.lock().insert(first, known);
         let (_, checks) = settings.with_overrides(&both[..1], Timestamp::default());
         assert_eq!(checks, [marked.map(|_: FitOverride| Vec::new())]);
         let known = settings.known_overrides.lock();

@@ -23,7 +23,7 @@ use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
-pub use api_overrides::{ApiOverride, OverrideCheck};
+pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
 pub(super) use quota::enforcement;
 pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};

@@ -227,7 +227,7 @@ impl LimitDef {
             overrides.map(|other| (other.quota.ok(), other.entry.count, other.entry.period));
         overrides.chain(own).filter_map(|(quota, count, period)| {
             Some(Parameters {
-                limit: self.name.value.clone(),
+                limit: self.name.value.as_str().into(),
                 quota: quota?,
                 count: count.map(|count| count.value),
                 period: period.map(|period| period.value),

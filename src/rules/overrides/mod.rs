@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -59,8 +60,8 @@ impl Override {
 /// The override of an id, and the one whose place it takes until it ends.
 #[derive(Clone, Debug)]
 struct Slot {
-    own: Override,
-    replaced: Option<Box<Override>>,
+    own: Arc<Override>,
+    replaced: Option<Arc<Override>>,
 }
 
 impl Slot {
@@ -68,12 +69,12 @@ impl Slot {
     ///
     /// # Errors
     /// When there is one of this origin already; it is returned.
-    fn add(&mut self, added: Override) -> Result<(), &Override> {
+    fn add(&mut self, added: Arc<Override>) -> Result<(), &Override> {
         let replaces = added.origin == OverrideOrigin::AdminApi && self.own.origin != added.origin;
         if !replaces {
             return Err(&self.own);
         }
-        self.replaced = Some(Box::new(std::mem::replace(&mut self.own, added)));
+        self.replaced = Some(std::mem::replace(&mut self.own, added));
         Ok(())
     }
 
@@ -91,12 +92,12 @@ impl Slot {
         let holds = self.own.holds(now);
         let replaced = self.replaced.as_deref().into_iter();
         let replaced = replaced.map(move |replaced| (replaced, !holds && replaced.holds(now)));
-        [(&self.own, holds)].into_iter().chain(replaced)
+        [(&*self.own, holds)].into_iter().chain(replaced)
     }
 }
 
-impl From<Override> for Slot {
-    fn from(own: Override) -> Self {
+impl From<Arc<Override>> for Slot {
+    fn from(own: Arc<Override>) -> Self {
         Self {
             own,
             replaced: None,
@@ -122,7 +123,11 @@ impl Overrides {
     ///
     /// # Errors
     /// When there is one of the same origin already; it is returned.
-    pub(super) fn add_exact(&mut self, subject: &str, added: Override) -> Result<(), &Override> {
+    pub(super) fn add_exact(
+        &mut self,
+        subject: &str,
+        added: Arc<Override>,
+    ) -> Result<(), &Override> {
         match self.exact.entry(subject.into()) {
             Entry::Occupied(earlier) => earlier.into_mut().add(added),
             Entry::Vacant(vacant) => {
@@ -139,7 +144,7 @@ impl Overrides {
     pub(super) fn add_pattern(
         &mut self,
         pattern: Vec<PartPattern>,
-        added: Override,
+        added: Arc<Override>,
     ) -> Result<(), &Override> {
         match self.tree.get_or_insert_default().slot(pattern) {
             Some(earlier) => earlier.add(added),
