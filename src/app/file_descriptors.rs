@@ -52,14 +52,8 @@ impl FileDescriptors {
         let shares = Shares::of(settings, limit);
         let wanted = settings.process.connections.max_connections;
         let descriptors = shares.divide(wanted);
-        if !shares.leave_idle_connections(&descriptors) {
-            tracing::warn!(
-                servers = shares.servers,
-                connections = descriptors.upstreams,
-                descriptors = limit,
-                "there are more servers than can each keep an idle connection on each worker: \
-                 requests connect anew; raise the limit of file descriptors (LimitNOFILE, ulimit -n)",
-            );
+        if let Some(warning) = shares.too_many_servers(&descriptors) {
+            tracing::warn!("{warning}");
         }
         if let Some(wanted) = wanted.filter(|wanted| *wanted > descriptors.clients) {
             tracing::warn!(
@@ -106,10 +100,18 @@ impl Shares {
         FileDescriptors { clients, upstreams }
     }
 
-    /// Whether each server may have an idle connection on each worker, beside the quarter that is
-    /// kept free of them.
-    fn leave_idle_connections(&self, descriptors: &FileDescriptors) -> bool {
-        self.workers * self.servers <= descriptors.upstreams / 4 * 3
+    /// What to warn of unless each server may have an idle connection on each worker, beside the
+    /// quarter that is kept free of them.
+    fn too_many_servers(&self, descriptors: &FileDescriptors) -> Option<String> {
+        let FileDescriptors { upstreams, .. } = descriptors;
+        let Self { servers, limit, .. } = self;
+        (self.workers * servers > upstreams / 4 * 3).then(|| {
+            format!(
+                "there are more servers ({servers}) than can each keep an idle connection on each \
+                 worker, by this process's limit of {limit} file descriptors, {upstreams} of them for \
+                 upstreams: requests connect anew; raise that limit (LimitNOFILE, ulimit -n)"
+            )
+        })
     }
 
     /// What is left for connections. A process with very few descriptors gets less for itself.
@@ -118,6 +120,13 @@ impl Shares {
         let own = RESERVED_FOR_PROCESS + of_worker * self.workers;
         self.limit.saturating_sub(own).max(self.limit / 2)
     }
+}
+
+/// What a gateway would warn of that starts with this configuration and this process's limit.
+pub fn too_many_servers(settings: &Settings) -> Option<String> {
+    let shares = Shares::of(settings, descriptors(getrlimit(Resource::Nofile).maximum));
+    let wanted = settings.process.connections.max_connections;
+    shares.too_many_servers(&shares.divide(wanted))
 }
 
 /// Raises the soft limit of file descriptors to the hard one, and says what it is then.
@@ -180,12 +189,10 @@ mod tests {
                 servers,
                 ..FEW
             };
-            let descriptors = shares.divide(None);
-            assert_eq!(
-                shares.leave_idle_connections(&descriptors),
-                are_kept,
-                "{servers}"
-            );
+            let warning = shares.too_many_servers(&shares.divide(None));
+            assert_eq!(warning.is_none(), are_kept, "{warning:?}");
+            let by_limit = |text: String| text.contains("limit of 20000 file descriptors");
+            assert!(warning.is_none_or(by_limit));
         }
     }
 

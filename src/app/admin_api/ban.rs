@@ -1,13 +1,14 @@
 //! Bans: those of all, page by page; and that of one subject or network, found, shown, set and lifted.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::smallvec;
+use tokio::time::Instant;
 
 use super::authorization::Operator;
 use super::bucket::with_warning;

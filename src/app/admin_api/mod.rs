@@ -147,7 +147,7 @@ impl Api {
         let (tokens, has_dashboard) = (&settings.admin_tokens, settings.admin_dashboard);
         let guesser = peer.filter(|_| !tokens.is_empty() && authorization::shows_token(&head));
         if let Some(peer) = guesser {
-            self.wrong_tokens.wait(peer).await;
+            self.wrong_tokens.wait(peer).await?;
         }
         let operator = authorization::check(tokens, has_dashboard, peer, &head);
         if let (Some(peer), Err(ApiError::Unauthorised)) = (guesser, &operator) {

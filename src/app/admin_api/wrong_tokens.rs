@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
+use super::error::ApiError;
 use crate::telemetry::{LastWarning, Metrics};
 
 /// How long an address waits for each wrong token, and at most, for its operators may share it.
@@ -16,21 +18,49 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 /// How many addresses are remembered.
 const MAX_ADDRESSES: usize = 1024;
 
+/// How many requests wait at a time: half of the connections that the listener has for all.
+const MAX_WAITING: usize = 16;
+
 /// The addresses that wrong tokens came from a moment ago.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WrongTokens {
     waits: Mutex<HashMap<IpAddr, Instant>>,
+    places: Semaphore,
     warned: LastWarning,
+}
+
+impl Default for WrongTokens {
+    fn default() -> Self {
+        Self {
+            waits: Mutex::default(),
+            places: Semaphore::new(MAX_WAITING),
+            warned: LastWarning::default(),
+        }
+    }
 }
 
 impl WrongTokens {
     /// Waits before a token from this address is looked at. To delay the refusal alone would slow
-    /// nobody down who does not wait for it.
-    pub(super) async fn wait(&self, peer: IpAddr) {
-        let until = self.waits.lock().get(&counted_as(peer)).copied();
-        if let Some(until) = until {
+    /// nobody down who does not wait for it. A wrong token has all others of its address that wait
+    /// go on waiting, or many connections had as many guesses. Those that wait for too long, or beside
+    /// too many others, are refused: they would keep others from being served, and probes from a
+    /// reply.
+    pub(super) async fn wait(&self, peer: IpAddr) -> Result<(), ApiError> {
+        let (peer, latest) = (counted_as(peer), Instant::now() + MAX_DELAY);
+        let mut place = None;
+        while let Some(until) = self.end_of_wait(peer) {
+            place = place.or_else(|| self.places.try_acquire().ok());
+            if until > latest || place.is_none() {
+                return Err(ApiError::TooManyGuesses);
+            }
             sleep_until(until).await;
         }
+        Ok(())
+    }
+
+    fn end_of_wait(&self, peer: IpAddr) -> Option<Instant> {
+        let until = self.waits.lock().get(&peer).copied();
+        until.filter(|until| *until > Instant::now())
     }
 
     /// Logs and counts a wrong token.
@@ -63,6 +93,10 @@ fn counted_as(peer: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
+    use futures_util::stream::FuturesUnordered;
+    use futures_util::{FutureExt, StreamExt};
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -70,16 +104,62 @@ mod tests {
         let (tokens, metrics) = (WrongTokens::default(), Metrics::new());
         let peer = |host| IpAddr::from([192, 0, 2, host]);
         let start = Instant::now();
-        tokens.wait(peer(1)).await;
+        tokens.wait(peer(1)).await.unwrap();
         tokens.shown(peer(1), &metrics);
         tokens.shown(peer(1), &metrics);
-        tokens.wait(peer(2)).await;
+        tokens.wait(peer(2)).await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
-        tokens.wait(peer(1)).await;
+        tokens.wait(peer(1)).await.unwrap();
         assert_eq!(start.elapsed(), 2 * DELAY);
         (0..100).for_each(|_| tokens.shown(peer(1), &metrics));
-        tokens.wait(peer(1)).await;
+        tokens.wait(peer(1)).await.unwrap();
         assert_eq!(start.elapsed(), 2 * DELAY + MAX_DELAY);
+    }
+
+    /// Each connection had a guess of its own each time.
+    #[tokio::test(start_paused = true)]
+    async fn many_connections_of_an_address_have_no_more_guesses_than_one() {
+        let (tokens, metrics) = (WrongTokens::default(), Metrics::new());
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        let guess = async || {
+            tokens.wait(peer).await?;
+            tokens.shown(peer, &metrics);
+            Ok::<_, ApiError>(())
+        };
+        let start = Instant::now();
+        let guesses = join_all((0..100).map(|_| guess())).await;
+        // One at once, and one each second.
+        assert_eq!(guesses.iter().filter(|guess| guess.is_ok()).count(), 11);
+        assert_eq!(start.elapsed(), MAX_DELAY);
+        // Those who know a token pass together when it is their turn.
+        let passed = join_all((0..MAX_WAITING).map(|_| tokens.wait(peer))).await;
+        assert!(passed.iter().all(Result::is_ok));
+        assert_eq!(start.elapsed(), MAX_DELAY + DELAY);
+    }
+
+    /// Guesses from one address held all connections of the listener for ten seconds: other operators
+    /// and `/readyz` waited as long.
+    #[tokio::test(start_paused = true)]
+    async fn guesses_never_wait_on_more_connections_than_leave_some_to_others() {
+        let (tokens, metrics) = (WrongTokens::default(), Metrics::new());
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        tokens.shown(peer, &metrics);
+        let start = Instant::now();
+        let mut all: FuturesUnordered<_> = (0..100).map(|_| tokens.wait(peer)).collect();
+        let mut refused = 0;
+        while let Some(Some(Err(_))) = all.next().now_or_never() {
+            refused += 1;
+        }
+        assert_eq!(
+            (refused, start.elapsed()),
+            (100 - MAX_WAITING, Duration::ZERO)
+        );
+        // Whoever has shown no wrong token has nothing to wait for.
+        tokens.wait(IpAddr::from([192, 0, 2, 2])).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        // Places are free again when the wait is over, or the client has left.
+        drop(all);
+        tokens.wait(peer).await.unwrap();
     }
 
     /// A machine has 2^64 addresses, and would take another one for each guess.
@@ -88,9 +168,15 @@ mod tests {
         let (tokens, metrics) = (WrongTokens::default(), Metrics::new());
         let start = Instant::now();
         tokens.shown("2001:db8:0:1::1".parse().unwrap(), &metrics);
-        tokens.wait("2001:db8:0:2::1".parse().unwrap()).await;
+        tokens
+            .wait("2001:db8:0:2::1".parse().unwrap())
+            .await
+            .unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
-        tokens.wait("2001:db8:0:1::2".parse().unwrap()).await;
+        tokens
+            .wait("2001:db8:0:1::2".parse().unwrap())
+            .await
+            .unwrap();
         assert_eq!(start.elapsed(), DELAY);
     }
 
