@@ -17,13 +17,13 @@ pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 
 /// What a bucket is kept for, by how its key begins.
 ///
-/// Keys of a ban's buckets begin with a colon and a word; no limit's key does, as its name is not
-/// empty. A store that has to evict something evicts by class.
+/// Keys of a ban's buckets, and of those who are kept out, begin with a colon and a word; no limit's key
+/// does, as its name is not empty. A store that has to evict something evicts by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketClass {
     /// Counts units for a limit.
     Limit,
-    /// Counts strikes, or is a gateway's turn to begin a ban.
+    /// Counts strikes, is a gateway's turn to begin a ban, or counts units for those who are kept out.
     Strikes,
     /// Remembers offences, which make the next ban longer.
     Offences,
@@ -40,6 +40,14 @@ impl BucketKey {
             [b':', ..] => BucketClass::Strikes,
             _ => BucketClass::Limit,
         }
+    }
+
+    /// The bucket that counts for this limit and subject what is kept out.
+    #[must_use]
+    pub fn of_kept_out(&self) -> Self {
+        let mut key = Self::from(":kept-out:");
+        key.push_str(self.as_str());
+        key
     }
 
     /// Appends `part` as it is.

@@ -69,18 +69,17 @@ impl Claim {
 
     /// The decision when no place is taken, because another limit denies the request.
     pub const fn untouched(&self, in_flight: u64) -> Decision {
-        // After this time all places may be free; there is no promise.
-        let reset_in = if in_flight == 0 {
-            Nanos::ZERO
-        } else {
-            RETRY_IN
-        };
         Decision {
             allowed: true,
             remaining: self.most.get().saturating_sub(in_flight),
             retry_in: Nanos::ZERO,
-            reset_in,
-            reset_before: reset_in,
+            // After this time all places may be free; there is no promise.
+            reset_in: if in_flight == 0 {
+                Nanos::ZERO
+            } else {
+                RETRY_IN
+            },
+            reset_before_secs: 0,
         }
     }
 }

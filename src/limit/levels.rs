@@ -38,7 +38,7 @@ pub struct LevelChoice {
     /// Whether it begins now, empty, and has to be written for that.
     pub begins: bool,
     /// Which definition it is.
-    pub user: u64,
+    pub user: u32,
 }
 
 impl LevelChoice {
@@ -58,7 +58,7 @@ impl LevelChoice {
         let second = (now + self.above + taken).as_secs() * SECOND;
         Level {
             tat: now + self.debt + taken,
-            above: Timestamp::from_nanos(second + self.user),
+            above: Timestamp::from_nanos(second + u64::from(self.user)),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Quota {
             }
             let counts = level.above.as_secs() >= (now + self.greatest_debt()).as_secs();
             let debt = level.tat.since(now);
-            let is_own = level.above.as_nanos() % SECOND == user;
+            let is_own = level.above.as_nanos() % SECOND == u64::from(user);
             let explains = !self.is_stale(choice.debt.saturating_sub(debt)) && !self.is_stale(debt);
             if counts && !is_own && explains {
                 break;
@@ -106,8 +106,9 @@ impl Quota {
     }
 
     /// A number below a second's nanoseconds that tells definitions apart.
-    fn user(&self) -> u64 {
+    fn user(&self) -> u32 {
         let both = self.emission_interval().get() ^ self.tolerance().get().rotate_left(32);
-        both.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SECOND
+        let user = both.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SECOND;
+        u32::try_from(user).unwrap_or_default()
     }
 }

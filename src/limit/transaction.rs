@@ -99,16 +99,28 @@ impl Transaction {
     /// The decision about a bucket whose TAT is `debt` after now: GCRA.
     ///
     /// An allowed decision shows the bucket after the cost is taken, for the modes that take it.
+    #[inline]
     pub fn decide(&self, debt: Nanos) -> Decision {
+        let tolerance = self.quota.tolerance();
+        let increment = self.quota.increment(self.cost);
+        if let Some(taken) = increment
+            && debt + taken <= tolerance
+        {
+            return match self.mode.spends() {
+                true => self.untouched(debt + taken),
+                false => self.untouched(debt),
+            };
+        }
+        // A debt beside which something fits needs no cut.
         let debt = self.cut(debt).unwrap_or(debt);
-        match self.fitting_increment(debt) {
-            Some(taken) if self.mode.spends() => Decision::allowed(&self.quota, debt + taken),
-            None if self.mode != Mode::AllowOnly => Decision {
-                allowed: !self.mode.checks(),
-                retry_in: self.retry_in(debt),
-                ..self.untouched(debt)
-            },
-            _ => self.untouched(debt),
+        if self.mode == Mode::AllowOnly {
+            return self.untouched(debt);
+        }
+        let retry_in = |taken| (debt + taken).saturating_sub(tolerance);
+        Decision {
+            allowed: !self.mode.checks(),
+            retry_in: increment.map_or(Nanos::NEVER, retry_in),
+            ..self.untouched(debt)
         }
     }
 
@@ -130,8 +142,15 @@ impl Transaction {
 
     /// What counts of a ban that is longer than the longest one is now.
     pub fn cut(&self, debt: Nanos) -> Option<Nanos> {
-        let is_cut = self.quota.is_stale(debt) && self.key.class() == BucketClass::Ban;
-        is_cut.then(|| self.quota.tolerance())
+        match self.quota.is_stale(debt) {
+            true => self.cut_stale(),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn cut_stale(&self) -> Option<Nanos> {
+        (self.key.class() == BucketClass::Ban).then(|| self.quota.tolerance())
     }
 
     /// Whether it cuts a debt that its quota cannot have caused. Who only reads changes nothing,
@@ -139,13 +158,6 @@ impl Transaction {
     pub fn cuts_leftovers(&self) -> bool {
         let checks_ban = || self.key.class() == BucketClass::Ban;
         self.mode.spends() || self.mode == Mode::CheckOnly && checks_ban()
-    }
-
-    fn retry_in(&self, debt: Nanos) -> Nanos {
-        match self.quota.increment(self.cost) {
-            Some(taken) => (debt + taken).saturating_sub(self.quota.tolerance()),
-            None => Nanos::NEVER,
-        }
     }
 }
 
@@ -161,8 +173,9 @@ pub struct Decision {
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
-    /// The same of a bucket that is counted in windows, without what the transaction took.
-    pub reset_before: Nanos,
+    /// The same of a bucket that is counted in windows, without what the transaction took: in whole
+    /// seconds, rounded up, since a request's decisions are moved often and have to be small.
+    pub reset_before_secs: u32,
 }
 
 /// Orders decisions by how much they restrict; the greatest is the strictest.
@@ -183,7 +196,7 @@ impl Decision {
             remaining: quota.burst().get(),
             retry_in: Nanos::ZERO,
             reset_in: Nanos::ZERO,
-            reset_before: Nanos::ZERO,
+            reset_before_secs: 0,
         }
     }
 
@@ -194,7 +207,7 @@ impl Decision {
             remaining: quota.remaining(debt),
             retry_in: Nanos::ZERO,
             reset_in: debt,
-            reset_before: debt,
+            reset_before_secs: 0,
         }
     }
 
@@ -240,9 +253,10 @@ impl Decision {
             .saturating_add(units)
             .min(quota.burst().get());
         if quota.algorithm().is_windowed() {
+            let before = Nanos::from_secs(self.reset_before_secs.into());
             return Self {
                 remaining: more,
-                reset_in: self.reset_before,
+                reset_in: before.min(self.reset_in),
                 ..*self
             };
         }
@@ -259,9 +273,9 @@ impl Decision {
     #[must_use]
     pub fn later(&self, quota: &Quota, time: Nanos) -> Self {
         if quota.algorithm().is_windowed() {
-            let [retry_in, reset_in, reset_before] =
-                [self.retry_in, self.reset_in, self.reset_before]
-                    .map(|span| span.saturating_sub(time));
+            let before = Nanos::from_secs(self.reset_before_secs.into());
+            let [retry_in, reset_in, before] =
+                [self.retry_in, self.reset_in, before].map(|span| span.saturating_sub(time));
             let is_full = reset_in.is_zero();
             return Self {
                 allowed: self.allowed,
@@ -272,7 +286,7 @@ impl Decision {
                 },
                 retry_in,
                 reset_in,
-                reset_before,
+                reset_before_secs: before.whole_secs(),
             };
         }
         Self {

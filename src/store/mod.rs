@@ -56,6 +56,8 @@ use crate::time::Timestamp;
 
 #[cfg(all(feature = "redis", any(test, fuzzing)))]
 pub use self::redis::fuzzing;
+#[cfg(feature = "internals")]
+pub use self::redis::{Connect, Socket, Stream};
 #[cfg(feature = "redis")]
 pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};

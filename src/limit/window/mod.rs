@@ -170,7 +170,7 @@ impl Transaction {
             remaining: self.remaining_beside(usage.used),
             retry_in: Nanos::ZERO,
             reset_in: usage.reset_in,
-            reset_before: usage.reset_in,
+            reset_before_secs: usage.reset_in.whole_secs(),
         }
     }
 

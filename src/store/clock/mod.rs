@@ -12,9 +12,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::limit::CLOCK_BOUND;
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -259,7 +260,7 @@ impl Clock for StoreClock {
             return self.local.now();
         };
         // Decisions of one turn of the event loop share a reading.
-        let since = turn::now().into_std().saturating_duration_since(self.epoch);
+        let since = turn::now().saturating_duration_since(self.epoch);
         let reading = nanos(since);
         let now = reading.saturating_add(correction.at(reading));
         // A store whose clock is set before 1970 has 1970.

@@ -40,31 +40,37 @@ enum State {
 
 impl Memory {
     pub(super) fn decide_batch(&self, batch: &Batch, now: Timestamp) -> Decisions {
+        if batch.iter().any(Transaction::is_windowed) {
+            return self.decide_all::<true>(batch, now);
+        }
         match batch.as_slice() {
-            [transaction] if !transaction.is_windowed() => {
-                smallvec![self.decide_one(transaction, now)]
-            }
-            _ if batch.iter().any(Transaction::is_windowed) => self.decide_all::<true>(batch, now),
+            [transaction] => match self.decide_one(transaction, now) {
+                None => self.decide_all::<true>(batch, now),
+                decision => smallvec![decision],
+            },
             _ => self.decide_all::<false>(batch, now),
         }
     }
 
     /// Decides a batch of one, as most are: there is one shard to lock, and no other transaction to
-    /// heed.
+    /// heed. None if another level than the first may count.
+    #[inline(always)]
     fn decide_one(&self, transaction: &Transaction, now: Timestamp) -> Option<Decision> {
         let key = self.key(transaction);
         let mut table = self.buckets.lock_one(key)?;
         let found = table.lookup(key.tag);
-        let level = choose_level(transaction, found, &table, now);
-        let check = Check::at_level(transaction, key, level);
+        let check = Check::at_level(transaction, key, LevelChoice::first(found.debt(now)));
+        if check.is_stale(transaction) {
+            return None;
+        }
         let denied = check.denies();
-        self.leave_debt(transaction, &check, denied, &mut table, found, now);
+        self.leave_debt::<false>(transaction, &check, denied, &mut table, found, now);
         Some(check.decision)
     }
 
-    /// `WINDOWS` is whether some are counted in windows: the compiler leaves out what is for those
-    /// where there are none.
-    fn decide_all<const WINDOWS: bool>(&self, batch: &Batch, now: Timestamp) -> Decisions {
+    /// `GENERAL` is whether some are counted in windows or below the first level: the compiler leaves
+    /// out what is for those where there are none.
+    fn decide_all<const GENERAL: bool>(&self, batch: &Batch, now: Timestamp) -> Decisions {
         let keys: Keys = batch
             .iter()
             .map(|transaction| self.key(transaction))
@@ -72,31 +78,40 @@ impl Memory {
         let of = |windowed| {
             let both = batch.iter().zip(&keys);
             both.filter_map(move |(transaction, &key)| {
-                ((WINDOWS && transaction.is_windowed()) == windowed).then_some(key)
+                ((GENERAL && transaction.is_windowed()) == windowed).then_some(key)
             })
         };
         let mut tables = Tables {
             buckets: self.buckets.lock(of(false)),
             windows: self.windows.lock(of(true)),
         };
-        if WINDOWS {
+        if GENERAL {
             tables.settle_windows(batch, &keys, now);
         }
         let mut checks = Checks::new();
+        let mut denied = false;
         for (transaction, &key) in batch.iter().zip(&keys) {
-            checks.push(tables.check::<WINDOWS>(transaction, key, batch, &checks, now));
+            let check = tables.check::<GENERAL>(transaction, key, batch, &checks, now);
+            if !GENERAL && check.is_stale(transaction) {
+                drop(tables);
+                return self.decide_all::<true>(batch, now);
+            }
+            denied |= check.denies();
+            checks.push(check);
         }
-        let denied = checks.iter().any(Check::denies);
         for (transaction, check) in batch.iter().zip(&checks) {
-            self.leave(transaction, check, denied, &mut tables, now);
+            self.leave::<GENERAL>(transaction, check, denied, &mut tables, now);
         }
         let decision = |(transaction, check): (&Transaction, &Check)| {
-            Some(tables.decision(transaction, check, denied, now))
+            Some(match denied {
+                true => tables.decision(transaction, check, now),
+                false => check.decision,
+            })
         };
         batch.iter().zip(&checks).map(decision).collect()
     }
 
-    fn leave(
+    fn leave<const GENERAL: bool>(
         &self,
         transaction: &Transaction,
         check: &Check,
@@ -105,15 +120,15 @@ impl Memory {
         now: Timestamp,
     ) {
         match check.state {
-            State::Debt(_) => {
-                if let Some(table) = tables.buckets.table(check.key) {
-                    let found = table.lookup(check.key.tag);
-                    self.leave_debt(transaction, check, denied, table, found, now);
-                }
-            }
-            State::Usage(_) => {
+            State::Usage(_) if GENERAL => {
                 if let Some(table) = tables.windows.table(check.key) {
                     self.leave_usage(transaction, check, denied, table, now);
+                }
+            }
+            _ => {
+                if let Some(table) = tables.buckets.table(check.key) {
+                    let found = table.lookup(check.key.tag);
+                    self.leave_debt::<GENERAL>(transaction, check, denied, table, found, now);
                 }
             }
         }
@@ -121,7 +136,7 @@ impl Memory {
 
     /// Takes what is taken unless the batch is denied.
     #[inline(always)]
-    fn leave_debt(
+    fn leave_debt<const GENERAL: bool>(
         &self,
         transaction: &Transaction,
         check: &Check,
@@ -131,14 +146,15 @@ impl Memory {
         now: Timestamp,
     ) {
         let takes = check.takes && !denied;
-        let State::Debt(level) = check.state else {
-            return;
-        };
-        if level.index > 0 {
-            self.leave_deeper_debt(transaction, (check, level), takes, table, now);
-            return;
+        let mut cuts = false;
+        if GENERAL && let State::Debt(level) = check.state {
+            if level.index > 0 {
+                self.leave_deeper_debt(transaction, (check, level), takes, table, now);
+                return;
+            }
+            cuts = level.begins;
         }
-        if takes || level.begins {
+        if takes || cuts {
             let debt = check.decision.reset_in;
             self.count_evicted(table.set(found, transaction, debt, now).into());
         }
@@ -235,7 +251,6 @@ impl Memory {
 }
 
 /// The level of a bucket at which a transaction counts.
-#[inline(always)]
 fn choose_level(
     transaction: &Transaction,
     found: Lookup,
@@ -243,24 +258,14 @@ fn choose_level(
     now: Timestamp,
 ) -> LevelChoice {
     let debt = found.debt(now);
-    match transaction.quota.is_stale(debt) {
-        true => choose_deeper_level(transaction, (found, debt), table, now),
-        false => LevelChoice::first(debt),
-    }
-}
-
-#[cold]
-fn choose_deeper_level(
-    transaction: &Transaction,
-    (found, debt): (Lookup, Nanos),
-    table: &Table,
-    now: Timestamp,
-) -> LevelChoice {
     if let Some(debt) = transaction.cut(debt) {
         return LevelChoice {
             begins: transaction.cuts_leftovers(),
             ..LevelChoice::first(debt)
         };
+    }
+    if !transaction.is_foreign(debt) {
+        return LevelChoice::first(debt);
     }
     let levels = table.levels(found.tag());
     transaction.quota.choose_level(debt, &levels, now)
@@ -285,7 +290,7 @@ impl Tables<'_> {
     }
 
     #[inline(always)]
-    fn check<const WINDOWS: bool>(
+    fn check<const GENERAL: bool>(
         &mut self,
         transaction: &Transaction,
         key: HashedKey,
@@ -293,7 +298,7 @@ impl Tables<'_> {
         earlier: &[Check],
         now: Timestamp,
     ) -> Check {
-        if WINDOWS && transaction.is_windowed() {
+        if GENERAL && transaction.is_windowed() {
             // As many as were looked at.
             let earlier = batch.iter().zip(earlier);
             let taking = earlier.filter(|(_, check)| check.key == key && check.takes);
@@ -304,7 +309,10 @@ impl Tables<'_> {
         let level = match earlier.find(|check| check.key == key && check.takes) {
             Some(check) => check.level_after(),
             None => match self.buckets.table(key) {
-                Some(table) => choose_level(transaction, table.lookup(key.tag), table, now),
+                Some(table) if GENERAL => {
+                    choose_level(transaction, table.lookup(key.tag), table, now)
+                }
+                Some(table) => LevelChoice::first(table.lookup(key.tag).debt(now)),
                 None => LevelChoice::first(Nanos::ZERO),
             },
         };
@@ -338,20 +346,12 @@ impl Tables<'_> {
         self.windows.table(key)?.get(key.tag)
     }
 
-    /// The decision about a bucket after everything is taken. What is counted although it is denied
-    /// makes the next unit come later.
-    fn decision(
-        &mut self,
-        transaction: &Transaction,
-        check: &Check,
-        denied: bool,
-        now: Timestamp,
-    ) -> Decision {
+    /// The decision about a bucket of a batch that is denied. What is counted all the same makes the
+    /// next unit come later.
+    fn decision(&mut self, transaction: &Transaction, check: &Check, now: Timestamp) -> Decision {
         match check.state {
-            State::Debt(level) if denied && !check.denies() => transaction.untouched(level.debt),
-            State::Usage(usage) if denied && !check.denies() => {
-                transaction.untouched_in_window(&usage)
-            }
+            State::Debt(level) if !check.denies() => transaction.untouched(level.debt),
+            State::Usage(usage) if !check.denies() => transaction.untouched_in_window(&usage),
             State::Usage(usage) if check.denies() && transaction.is_counted_when_denied() => {
                 let window = self.window(check.key);
                 let usage = window.map_or(usage, |window| window.usage(transaction, now));
@@ -400,6 +400,12 @@ impl Check {
     /// Whether the cost does not fit now, but would fit a full bucket.
     fn finds_no_room(&self) -> bool {
         !self.decision.fits() && self.decision.retry_in != Nanos::NEVER
+    }
+
+    /// Whether the debt is too great to stem from this quota.
+    fn is_stale(&self, transaction: &Transaction) -> bool {
+        let is_stale = |debt| transaction.quota.is_stale(debt);
+        !self.decision.fits() && matches!(self.state, State::Debt(level) if is_stale(level.debt))
     }
 
     /// The level of the bucket once its cost is taken.

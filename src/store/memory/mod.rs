@@ -15,11 +15,11 @@ mod table;
 mod window_table;
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::limit::{Batch, BucketKeys, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::time::Timestamp;
 pub use leases::MemoryLeases;
 use shards::{Bounded, Shards};
@@ -187,5 +187,7 @@ impl Store for Memory {
     }
 }
 
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,10 @@
 //!
 //! Several shards are locked in ascending order, so that no two threads wait for each other.
 
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::store::hashed_key::HashedKey;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::Timestamp;
 
 /// What a shard holds, when it has to be kept within bounds.

@@ -33,7 +33,7 @@ pub(super) struct BatchCall {
     batch: Batch,
     /// The transactions that are taken later if these checks allow them. What another quota has left
     /// behind is cut for them now: no take follows a denial.
-    checked_for: Option<Batch>,
+    checked_for: Option<Box<Batch>>,
     /// What is asked about each transaction, and in which part.
     commands: SmallVec<[(Command, usize); 3]>,
     now: Timestamp,
@@ -89,25 +89,31 @@ impl BatchCall {
 
     /// The same call, whose checks are made for a batch that takes.
     pub(super) fn checking_for(mut self, batch: Batch) -> Self {
-        self.checked_for = Some(batch);
+        self.checked_for = Some(Box::new(batch));
         self
     }
 
     /// Decides, unless levels of buckets below the first are needed: then it goes on with these. What
     /// one of several nodes has not answered is not waited for again.
     fn decide_or_look_deeper(
-        &mut self,
+        mut self: Pin<&mut Self>,
         replies: SmallVec<[Reply; 3]>,
         failure: Option<StoreError>,
-    ) -> Option<Decided> {
-        let stale: Vec<StaleBucket> = self.stale(&replies).collect();
-        if stale.is_empty() {
-            return Some(self.decide(replies, failure));
+        cx: &mut Context<'_>,
+    ) -> Poll<Decided> {
+        let mut both = self.batch.iter().zip(&replies);
+        if both.any(|(transaction, reply)| reply.is_foreign(transaction)) {
+            self.look_deeper(replies, failure);
+            return self.poll(cx);
         }
-        let denied = self.each(&replies).enumerate().any(|(index, each)| {
-            let (transaction, command, reply) = each;
-            let is_stale = stale.iter().any(|bucket| bucket.index == index);
-            !is_stale && reply.denies(command, transaction)
+        Poll::Ready(self.decide(&replies, failure))
+    }
+
+    #[cold]
+    fn look_deeper(&mut self, replies: SmallVec<[Reply; 3]>, failure: Option<StoreError>) {
+        let stale: Vec<StaleBucket> = self.stale(&replies).collect();
+        let denied = self.each(&replies).any(|(transaction, command, reply)| {
+            !reply.is_foreign(transaction) && reply.denies(command, transaction)
         });
         let waits = match self.client.nodes() {
             Nodes::One(_) => Waits::default(),
@@ -121,23 +127,22 @@ impl BatchCall {
             failure,
             waits,
         }));
-        None
     }
 
     fn stale(&self, replies: &[Reply]) -> impl Iterator<Item = StaleBucket> {
         let both = self.asked().zip(replies).enumerate();
         both.filter_map(|(index, ((transaction, (command, at)), reply))| {
-            let (Command::Gcra(command, _), Reply::Gcra(reply)) = (command, reply) else {
+            let (Command::Gcra(command, _), Reply::Gcra(found)) = (command, reply) else {
                 return None;
             };
             let part = self.parts.iter().nth(at)?;
-            transaction.is_foreign(reply.first).then(|| StaleBucket {
+            reply.is_foreign(transaction).then(|| StaleBucket {
                 index,
                 session: Arc::clone(&part.session),
                 key: self.client.transaction_key(transaction),
                 transaction: transaction.clone(),
                 command,
-                reply: *reply,
+                reply: *found,
             })
         })
     }
@@ -194,7 +199,7 @@ impl BatchCall {
             return failure;
         }
         let copy = copy_of(&failure);
-        let decided = self.decide(parsed, Some(failure));
+        let decided = self.decide(&parsed, Some(failure));
         for at in settled {
             if let Some(part) = self.parts.get_mut(at) {
                 part.is_settled = true;
@@ -254,33 +259,27 @@ impl BatchCall {
         failure
     }
 
-    fn decide(&self, replies: SmallVec<[Reply; 3]>, failure: Option<StoreError>) -> Decided {
-        let denied = self
-            .each(&replies)
-            .any(|(transaction, command, reply)| reply.denies(command, transaction));
+    fn decide(&self, replies: &[Reply], failure: Option<StoreError>) -> Decided {
         let decision = |(transaction, command, reply): (&Transaction, Command, &Reply)| {
-            reply.decision(command, transaction, denied)
+            reply.decision(command, transaction, false)
         };
-        let outcome = Outcome {
-            decisions: self.each(&replies).map(decision).collect(),
+        let mut outcome = Outcome {
+            decisions: self.each(replies).map(decision).collect(),
             source: DecisionSource::Store,
         };
-        self.settle(&replies, denied);
-        let refusals = self.batch.iter().zip(replies);
-        let mut refusals = refusals.filter_map(|(transaction, reply)| {
-            match command_error(reply.refusal()?) {
-                // Whoever looks for the key has to know its name.
-                StoreError::WrongType(error) => Some(StoreError::WrongType(
-                    format!("{}: {error}", transaction.key).into(),
-                )),
-                error => Some(error),
+        let denied = !outcome.is_allowed();
+        if denied {
+            let each = self.each(replies).zip(&mut outcome.decisions);
+            for ((transaction, command, reply), decision) in each {
+                *decision = reply.decision(command, transaction, true);
             }
-        });
+        }
+        self.settle(replies, denied);
         // What one limit denies need not be decided by another.
         if denied {
             return Ok(outcome);
         }
-        match (failure, refusals.next()) {
+        match (failure, self.refusal(replies)) {
             (Some(StoreError::Node { node, source, .. }), _) => Err(StoreError::Node {
                 node,
                 allowed: Some(Box::new(outcome)),
@@ -295,21 +294,36 @@ impl BatchCall {
         }
     }
 
+    /// The first thing that a server refuses.
+    fn refusal(&self, replies: &[Reply]) -> Option<StoreError> {
+        let mut both = self.batch.iter().zip(replies);
+        let (transaction, refusal) =
+            both.find_map(|(transaction, reply)| Some((transaction, reply.refusal()?)))?;
+        Some(match command_error(refusal.clone()) {
+            // Whoever looks for the key has to know its name.
+            StoreError::WrongType(error) => {
+                StoreError::WrongType(format!("{}: {error}", transaction.key).into())
+            }
+            error => error,
+        })
+    }
+
     /// Does in the background what is left to do: gives back what must not stay, repairs what
     /// another quota has left behind, and sets the expiry of buckets that last less long than was
     /// expected, or are new.
     fn settle(&self, replies: &[Reply], denied: bool) {
         for (at, part) in self.parts.iter().enumerate() {
-            let mut refund = Refund::default();
+            let mut refund = None;
             let (mut repairs, mut renewals) = (Request::default(), Request::default());
             let places = self.commands.iter().map(|(_, place)| *place);
-            let meant = self.checked_for.as_ref().unwrap_or(&self.batch);
+            let meant = self.checked_for.as_deref().unwrap_or(&self.batch);
             let own = self.each(replies).zip(meant).zip(places);
             let own = own.filter(|(_, place)| *place == at);
             for (((transaction, command, reply), meant), _) in own {
                 let key = || self.client.transaction_key(transaction);
                 if reply.is_to_be_refunded(command, transaction, denied) {
                     let end = reply.window_end();
+                    let refund = refund.get_or_insert_with(Refund::default);
                     refund.add(command, key(), (transaction, end), self.now);
                     refund.add_deeper(command, reply, &key(), self.now);
                 }
@@ -329,7 +343,9 @@ impl BatchCall {
                     }
                 }
             }
-            self.client.refund_in_background(&part.session, refund);
+            if let Some(refund) = refund {
+                self.client.refund_in_background(&part.session, refund);
+            }
             self.client.repair(&part.session, repairs);
             self.client
                 .in_background(Call::Expire, &part.session, renewals);
@@ -382,7 +398,7 @@ impl DeeperCall {
             }
             Err(error) => {
                 for (reply, transaction) in replies.iter_mut().zip(batch) {
-                    if matches!(reply, Reply::Gcra(found) if transaction.is_foreign(found.first)) {
+                    if reply.is_foreign(transaction) {
                         *reply = Reply::Missing;
                     }
                 }
@@ -415,7 +431,7 @@ impl Future for BatchCall {
             let settled = ready!(deeper.future.as_mut().poll(cx));
             if let Some(deeper) = call.deeper.take() {
                 let (replies, failure) = deeper.finish(settled, &call.batch);
-                return Poll::Ready(call.decide(replies, failure));
+                return Poll::Ready(call.decide(&replies, failure));
             }
         }
         let was_followed = match &mut call.following {
@@ -433,10 +449,7 @@ impl Future for BatchCall {
             for part in call.parts.iter() {
                 call.parts.record(part, None);
             }
-            return match call.decide_or_look_deeper(parsed, None) {
-                Some(decided) => Poll::Ready(decided),
-                None => self.poll(cx),
-            };
+            return self.decide_or_look_deeper(parsed, None, cx);
         }
         if !was_followed && let Some(following) = call.client.follow(&mut call.parts) {
             call.following = Some(following);
@@ -444,10 +457,7 @@ impl Future for BatchCall {
         }
         let (parsed, failure) = call.parse_with_failures();
         let failure = failure.or(call.parts.failure_elsewhere());
-        match call.decide_or_look_deeper(parsed, failure) {
-            Some(decided) => Poll::Ready(decided),
-            None => self.poll(cx),
-        }
+        self.decide_or_look_deeper(parsed, failure, cx)
     }
 }
 

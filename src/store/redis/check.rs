@@ -6,9 +6,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::gcra;

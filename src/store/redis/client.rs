@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use futures_util::future::join_all;
 use redis::Value;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::check;
 use super::cluster::Cluster;

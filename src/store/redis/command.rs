@@ -281,8 +281,13 @@ impl Reply {
         }
     }
 
+    /// Whether another definition of the limit made the debt of the first level.
+    pub(super) fn is_foreign(&self, transaction: &Transaction) -> bool {
+        matches!(self, Self::Gcra(found) if transaction.is_foreign(found.first))
+    }
+
     /// What the server refuses, and why.
-    pub(super) fn refusal(self) -> Option<RedisError> {
+    pub(super) fn refusal(&self) -> Option<&RedisError> {
         match self {
             Self::Refused(error) => Some(error),
             Self::Gcra(_) | Self::Window(_) | Self::Missing => None,

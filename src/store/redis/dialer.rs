@@ -29,13 +29,15 @@ use tokio_rustls::TlsConnector;
 
 use super::access::Access;
 use super::endpoint::{Address, HostPort};
+use crate::blocking;
 
 /// What bytes are read from and written to.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 
-pub(super) type Socket = Box<dyn Stream>;
+/// A connection to a server.
+pub type Socket = Box<dyn Stream>;
 
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -48,35 +50,49 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
 pub(super) type Resolve =
     Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// Asks the operating system, as everything else on the machine does.
-pub(super) fn system_resolver() -> Resolve {
-    Arc::new(|host, port| {
-        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
-    })
+/// Connects to an address.
+pub type Connect = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<Socket>> + Send + Sync>;
+
+/// How servers are found and connected to.
+#[derive(Clone)]
+pub(super) struct Network {
+    pub(super) resolve: Resolve,
+    pub(super) connect: Connect,
 }
 
-/// What the files of the settings hold, read apart: a file system that hangs must hold up no request.
+/// The operating system's, as everything else on the machine uses it.
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            resolve: Arc::new(|host, port| {
+                Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
+            }),
+            connect: Arc::new(|address| Box::pin(connect(address))),
+        }
+    }
+}
+
+/// What the files of the settings hold.
 async fn read<T: Send + 'static>(
     access: &Access,
     what: fn(&Access) -> io::Result<T>,
 ) -> io::Result<T> {
     let access = access.clone();
-    let found = tokio::task::spawn_blocking(move || what(&access)).await;
-    found.map_err(io::Error::other)?
+    blocking::run(move || what(&access)).await
 }
 
 /// Connects again and again, and remembers which address was tried last.
 pub(super) struct Dialer {
     access: Access,
-    resolve: Resolve,
+    network: Network,
     tried: Option<SocketAddr>,
 }
 
 impl Dialer {
-    pub(super) fn new(access: Access, resolve: Resolve) -> Self {
+    pub(super) fn new(access: Access, network: Network) -> Self {
         Self {
             access,
-            resolve,
+            network,
             tried: None,
         }
     }
@@ -115,9 +131,7 @@ impl Dialer {
     pub(super) async fn dial(&mut self, address: &Address) -> Result<Socket, RedisError> {
         match address {
             Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            Address::Tcp(there) if self.access.tls.is_none() => {
-                Ok(Box::new(self.connect(there).await?))
-            }
+            Address::Tcp(there) if self.access.tls.is_none() => Ok(self.connect(there).await?),
             Address::Tcp(there) => {
                 let name = self.access.server_name(&there.host)?;
                 let authorities = read(&self.access, Access::read_authorities).await?;
@@ -135,8 +149,8 @@ impl Dialer {
 
     /// Connects to the first address that accepts, beginning after the one that was tried last: it
     /// failed, or led to a server that is of no use.
-    async fn connect(&mut self, there: &HostPort) -> io::Result<TcpStream> {
-        let mut addresses = (self.resolve)(there.host.clone(), there.port).await?;
+    async fn connect(&mut self, there: &HostPort) -> io::Result<Socket> {
+        let mut addresses = (self.network.resolve)(there.host.clone(), there.port).await?;
         let tried = addresses
             .iter()
             .position(|address| Some(*address) == self.tried);
@@ -147,7 +161,8 @@ impl Dialer {
         loop {
             if let Some(next) = addresses.next() {
                 self.tried = Some(next);
-                attempts.push(attempt(next));
+                let connected = (self.network.connect)(next);
+                attempts.push(async move { Ok((next, connected.await?)) });
             }
             tokio::select! {
                 ended = attempts.next() => match ended {
@@ -174,7 +189,7 @@ impl Dialer {
         let (Some(peer), Some(there)) = (peer, name(address)) else {
             return false;
         };
-        let addresses = (self.resolve)(there.host.clone(), there.port).await;
+        let addresses = (self.network.resolve)(there.host.clone(), there.port).await;
         addresses.is_ok_and(|all| !all.is_empty() && !all.contains(&peer))
     }
 }
@@ -188,10 +203,10 @@ fn name(address: &Address) -> Option<&HostPort> {
 }
 
 /// A command must not wait until the reply to an earlier one has acknowledged it.
-async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
+async fn connect(address: SocketAddr) -> io::Result<Socket> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    Ok((address, stream))
+    Ok(Box::new(stream))
 }
 
 fn trusting(authorities: Arc<RootCertStore>) -> Arc<ClientConfig> {

@@ -8,23 +8,23 @@
 //! renewal never comes after the release of its lease and brings it to life again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{self, MissedTickBehavior};
+use tokio::time::{self, Instant, MissedTickBehavior};
 
+use super::Redis;
 use super::client::{Client, Key};
 use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
 use super::manager::Session;
 use super::node::Node;
 use super::parts::Waits;
 use super::resp::{Replies, Request};
-use super::{Redis, gcra};
 use crate::limit::{BucketKeys, Claim, Claims};
 use crate::store::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
@@ -40,11 +40,6 @@ const AT_ONCE: usize = 512;
 /// How long a release that failed waits for its next attempt.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// Tells the leases of this process from those of others.
-static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
-
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
 impl Leases for Redis {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let held = self.renewer.leases();
@@ -54,7 +49,7 @@ impl Leases for Redis {
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         let marked = |key| self.client.marked_key(key, lease_commands::MARK);
-        self.for_each_key(keys.iter().map(marked), gcra::delete)
+        self.delete(keys.iter().map(marked))
     }
 
     fn end(&self) -> StoreFuture<()> {
@@ -78,7 +73,10 @@ fn acquire(
     let mut places = SmallVec::<[usize; 1]>::new();
     let mut leases = Vec::with_capacity(claims.len());
     for claim in &claims {
-        let lease = Lease::new(client.marked_key(&claim.key, lease_commands::MARK));
+        let lease = Lease {
+            id: rand::random(),
+            key: client.marked_key(&claim.key, lease_commands::MARK),
+        };
         let at = parts.find(&lease.key)?;
         if let Some(part) = parts.get_mut(at) {
             LeaseCommand::of(claim).add(&mut part.request, &lease.key, lease.id, claim, term);
@@ -142,18 +140,6 @@ fn leased(claims: &Claims, replies: &[LeaseReply], mut leases: RequestLeases) ->
 struct Lease {
     id: LeaseId,
     key: Key,
-}
-
-impl Lease {
-    /// A lease unlike all others.
-    fn new(key: Key) -> Self {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut id = LeaseId::default();
-        let (process, own) = id.split_at_mut(size_of::<u64>());
-        process.copy_from_slice(&PROCESS.to_be_bytes());
-        own.copy_from_slice(&number.to_be_bytes());
-        Self { id, key }
-    }
 }
 
 /// The leases of one request, released when this is dropped, whether or not they were ever taken.

@@ -147,6 +147,9 @@ impl Client {
             }
             _ if level.begins => {
                 gcra::begin_level(&mut request, key, level, now);
+                // A bucket that was reset meanwhile is there again by that.
+                let lasting = bucket.reply.first + transaction.quota.tolerance();
+                gcra::renew(&mut request, key, lasting, now);
                 self.one_reply(session, request, waits).await?;
                 Ok(settled)
             }

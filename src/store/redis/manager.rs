@@ -193,9 +193,9 @@ impl ConnectionManager {
             state: watch::Sender::default(),
             member,
         });
-        let (access, resolve) = (settings.access.clone(), Arc::clone(&settings.resolve));
+        let (access, network) = (settings.access.clone(), settings.network.clone());
         let connector = Connector {
-            dialer: Dialer::new(access, resolve),
+            dialer: Dialer::new(access, network),
             location,
             settings,
             observer,

@@ -50,6 +50,8 @@ use batch::{BatchCall, unasked};
 use checked_call::{CheckedCall, reads_first};
 use client::{Client, Key, Nodes};
 use cluster::Cluster;
+#[cfg(feature = "internals")]
+pub use dialer::{Connect, Socket, Stream};
 pub use endpoint::{RedisNodes, RedisUrlError};
 use leases::LeaseRenewer;
 use manager::{Location, Supervisor};
@@ -131,19 +133,14 @@ impl Redis {
         self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
-    /// Sends something about each key. One command each, as the keys of a command to a Cluster must be in
-    /// one slot.
-    fn for_each_key(
-        &self,
-        keys: impl Iterator<Item = Key>,
-        command: impl Fn(&mut Request, &[u8]),
-    ) -> StoreFuture<()> {
+    /// Deletes keys. One command each, as the keys of a command to a Cluster must be in one slot.
+    fn delete(&self, keys: impl Iterator<Item = Key>) -> StoreFuture<()> {
         let parts = || {
             let mut parts = self.client.parts()?;
             for key in keys {
                 let at = parts.find(&key)?;
                 if let Some(part) = parts.get_mut(at) {
-                    command(&mut part.request, &key);
+                    gcra::delete(&mut part.request, &key);
                 }
             }
             Ok(parts)
@@ -226,7 +223,7 @@ impl Store for Redis {
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let marks = || [""].into_iter().chain(window::MARKS);
         let of_key = |key| marks().map(move |mark| self.client.marked_key(key, mark));
-        self.for_each_key(keys.iter().flat_map(of_key), gcra::delete)
+        self.delete(keys.iter().flat_map(of_key))
     }
 
     fn is_shared(&self) -> bool {

@@ -78,6 +78,7 @@ impl Parts {
     ///
     /// # Errors
     /// When the node that holds it is out of reach.
+    #[inline(always)]
     pub(super) fn find(&mut self, key: &[u8]) -> Result<usize, StoreError> {
         let Some(topology) = &self.topology else {
             return Ok(0);

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 
 use super::access::{Access, RedisLogin};
-use super::dialer::{Dialer, Resolve};
+use super::dialer::{Dialer, Network};
 use super::endpoint::{Address, HostPort};
 use crate::store::Observer;
 use crate::store::breaker::Backoff;
@@ -78,7 +78,7 @@ impl PrimaryWatch {
     pub(super) fn spawn(
         settings: &SentinelSettings,
         access: &Access,
-        resolve: &Resolve,
+        network: &Network,
         observer: &Arc<dyn Observer>,
     ) -> Self {
         let of_sentinels = Access {
@@ -86,7 +86,7 @@ impl PrimaryWatch {
             database: 0,
             tls: access.tls.clone(),
         };
-        let dialer = |access: &Access| Dialer::new(access.clone(), Arc::clone(resolve));
+        let dialer = |access: &Access| Dialer::new(access.clone(), network.clone());
         let (sender, state) = watch::channel(State::default());
         let sender = Arc::new(sender);
         let mut tasks = JoinSet::new();

@@ -8,7 +8,9 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::access::{Access, Authorities, LoginPart, RedisLogin, Trust, authorities, unusable_ca};
-use super::dialer::{Resolve, system_resolver};
+#[cfg(feature = "internals")]
+use super::dialer::Connect;
+use super::dialer::Network;
 use super::endpoint::{Address, Endpoint, HostPort, MAX_DATABASE, RedisNodes, RedisUrlError};
 use super::sentinel::{PrimaryWatch, SentinelSettings};
 use crate::store::{ClockSource, DecisionClock, Observer};
@@ -25,7 +27,7 @@ pub struct RedisSettings {
     pub(super) deployment: Deployment,
     /// For the servers that hold buckets.
     pub(super) access: Access,
-    pub(super) resolve: Resolve,
+    pub(super) network: Network,
     /// What all stores of these settings know of the primary that Sentinels name.
     pub(super) primary: Option<Arc<PrimaryWatch>>,
     /// The clock by which requests are decided: this machine's, unless it is one that follows
@@ -134,7 +136,7 @@ impl RedisSettings {
                 database: 0,
                 tls: is_tls.then(Trust::default),
             },
-            resolve: system_resolver(),
+            network: Network::default(),
             primary: None,
             clock: DecisionClock::new(ClockSource::Local),
             prefix: DEFAULT_PREFIX.to_owned(),
@@ -210,9 +212,17 @@ impl RedisSettings {
         if let Deployment::Sentinel(sentinel) = &self.deployment
             && self.primary.is_none()
         {
-            let watch = PrimaryWatch::spawn(sentinel, &self.access, &self.resolve, observer);
+            let watch = PrimaryWatch::spawn(sentinel, &self.access, &self.network, observer);
             self.primary = Some(Arc::new(watch));
         }
+        self
+    }
+
+    /// The same over connections that `connect` makes in place of the operating system.
+    #[cfg(feature = "internals")]
+    #[must_use]
+    pub fn with_connect(mut self, connect: Connect) -> Self {
+        self.network.connect = connect;
         self
     }
 

@@ -2,11 +2,8 @@
 //!
 //! All scores are zero, and members are in the order of their bytes: a double could not hold a
 //! moment in nanoseconds. A member is the moment at which the unit was taken, as eight bytes with
-//! the most significant first, the number of the process that took it, and a number of its own:
-//! four bytes each.
-
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+//! the most significant first, and eight bytes that tell it from others of the same nanosecond: those
+//! of one request count up from a random number.
 
 use redis::Value;
 
@@ -17,16 +14,11 @@ use crate::time::Timestamp;
 
 const MEMBER_BYTES: usize = 16;
 
-/// Tells the members of this process from those that another gateway adds in the same nanosecond.
-static PROCESS: LazyLock<u32> = LazyLock::new(rand::random);
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 /// The members that one transaction adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Members {
     taken: Timestamp,
-    first: u32,
+    first: u64,
     units: u32,
 }
 
@@ -37,24 +29,21 @@ impl Members {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         Self {
             taken: now,
-            first: NEXT.fetch_add(units, Ordering::Relaxed),
+            first: rand::random(),
             units,
         }
     }
 
     fn each(self) -> impl Iterator<Item = [u8; MEMBER_BYTES]> {
         (0..self.units).map(move |number| {
-            let [time, tail] = [self.taken.as_nanos(), self.number(number)].map(u64::to_be_bytes);
+            let own = self.first.wrapping_add(number.into());
+            let [time, tail] = [self.taken.as_nanos(), own].map(u64::to_be_bytes);
             let mut member = [0; MEMBER_BYTES];
             for (to, from) in member.iter_mut().zip(time.into_iter().chain(tail)) {
                 *to = from;
             }
             member
         })
-    }
-
-    fn number(self, number: u32) -> u64 {
-        (u64::from(*PROCESS) << 32) | u64::from(self.first.wrapping_add(number))
     }
 
     fn add(self, request: &mut Request, key: &[u8]) {

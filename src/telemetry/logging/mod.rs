@@ -189,6 +189,15 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     })
 }
 
+/// The level of a log that is set up elsewhere.
+///
+/// # Errors
+/// When the filter is not one.
+#[cfg(feature = "internals")]
+pub fn log_level(settings: &LogSettings) -> Result<LogLevel, LogError> {
+    Ok(LogLevel::new(settings)?.0)
+}
+
 /// Whether a part of a filter is a bare word and not a level. A module's name has colons.
 fn is_word(part: &str) -> bool {
     !part.is_empty()

@@ -234,9 +234,9 @@ impl Cluster {
     }
 
     async fn ask_seed(&self, seed: &HostPort) -> Result<Vec<SlotRange>, Arc<RedisError>> {
-        let (access, resolve) = (&self.settings.access, &self.settings.resolve);
+        let (access, network) = (&self.settings.access, &self.settings.network);
         let address = Address::Tcp(seed.clone());
-        let mut dialer = Dialer::new(access.clone(), Arc::clone(resolve));
+        let mut dialer = Dialer::new(access.clone(), network.clone());
         let socket = dialer.open(&address).await.map_err(Arc::new)?;
         let connection = Connection::over(socket, MemoryShare::default());
         ask_slots(&connection, seed).await
@@ -315,6 +315,8 @@ impl Cluster {
             self.shared.requests.divide(nodes.len());
             let slots = topology.slots.clone();
             *topology = Arc::new(Topology { nodes, slots });
+            // A node that is dead is forgotten as soon as its time is over.
+            self.changed.notify_one();
             node
         });
         *node.redirected.lock() = Some(Instant::now());

@@ -32,15 +32,14 @@ impl Name {
 
     fn settings(&self) -> RedisSettings {
         let name = self.clone();
-        RedisSettings {
-            resolve: Arc::new(move |_, _| {
-                let mut name = name.0.lock();
-                name.1 += 1;
-                let addresses = name.0.clone();
-                Box::pin(async move { Ok(addresses) })
-            }),
-            ..RedisSettings::parse("redis://redis.example", None, None).unwrap()
-        }
+        let mut settings = RedisSettings::parse("redis://redis.example", None, None).unwrap();
+        settings.network.resolve = Arc::new(move |_, _| {
+            let mut name = name.0.lock();
+            name.1 += 1;
+            let addresses = name.0.clone();
+            Box::pin(async move { Ok(addresses) })
+        });
+        settings
     }
 }
 
@@ -192,13 +191,11 @@ async fn a_look_up_that_never_ends_does_not_hide_that_the_connection_broke_nor_s
     let (mut server, address) = serve(&[]);
     let asked = Arc::new(AtomicUsize::new(0));
     let asks = Arc::clone(&asked);
-    let settings = RedisSettings {
-        resolve: Arc::new(move |_, _| match asks.fetch_add(1, Ordering::SeqCst) {
-            0 => Box::pin(async move { Ok(vec![address]) }),
-            _ => Box::pin(std::future::pending()),
-        }),
-        ..RedisSettings::parse("redis://redis.example", None, None).unwrap()
-    };
+    let mut settings = RedisSettings::parse("redis://redis.example", None, None).unwrap();
+    settings.network.resolve = Arc::new(move |_, _| match asks.fetch_add(1, Ordering::SeqCst) {
+        0 => Box::pin(async move { Ok(vec![address]) }),
+        _ => Box::pin(std::future::pending()),
+    });
     let redis = connect(settings).await;
     eventually("two look-ups have begun", || {
         asked.load(Ordering::SeqCst) > 2

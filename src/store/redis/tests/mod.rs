@@ -580,6 +580,22 @@ async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
     }
 }
 
+/// A reset between the two calls of a look left a bucket that nothing ever removed.
+#[tokio::test]
+async fn a_look_that_begins_a_level_leaves_no_bucket_without_an_expiry() {
+    let fixture = Fixture::new().await;
+    decide(&fixture, batch([spend("L:a", 10)]), NOW).await;
+    fixture.server.command(&["PERSIST", "weir:L:a"]);
+    let strict = Transaction {
+        quota: Quota::new(2, 1, Duration::from_secs(1)).unwrap(),
+        ..of_mode(Mode::CheckOnly, "L:a", 1)
+    };
+    decide(&fixture, batch([strict]), NOW).await;
+    fixture.settled().await.unwrap();
+    let lasting = i64::try_from(spend("L:a", 1).quota.tolerance().ceil_millis()).unwrap();
+    assert!(fixture.ttl("weir:L:a") >= lasting);
+}
+
 /// With its own tolerance in the expiry, a stricter definition let the bucket expire that a laxer
 /// one had drained for hours.
 #[tokio::test]
