@@ -91,17 +91,22 @@ impl ForwardedLayer {
 
     /// Counts a request that was denied, and so comes no further: a proxy that nobody trusts may have
     /// most of its requests denied.
-    pub(super) fn count_denied(&self, client: Client, headers: &HeaderMap) {
+    pub(super) fn count_denied<B>(&self, request: &Request<B>) {
         let denied = DENIED.get().wrapping_add(1);
         DENIED.set(denied);
-        if !denied.is_multiple_of(DENIED_PER_LOOK) || client.peer_is_trusted {
+        if !denied.is_multiple_of(DENIED_PER_LOOK) {
             return;
         }
+        let identity = ClientIdentity::of(request.extensions());
+        let Some(client) = identity.map(|identity| identity.client) else {
+            return;
+        };
+        let headers = request.headers();
         let own = self.address_header();
         let names_others = headers.contains_key(FOR)
             || headers.contains_key(header::FORWARDED)
             || own.is_some_and(|name| headers.contains_key(name));
-        if names_others {
+        if names_others && !client.peer_is_trusted {
             let now = Instant::now();
             self.untrusted.count(client.peer, DENIED_PER_LOOK, now);
         }

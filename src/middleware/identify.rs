@@ -155,6 +155,9 @@ impl Rules {
     }
 
     fn account<B>(&self, request: &Request<B>) -> Option<Account> {
+        if self.account.is_empty() {
+            return None;
+        }
         let certificate = RequestContext::certificate(request.extensions());
         self.account.account_of(request.headers(), certificate)
     }

@@ -187,9 +187,16 @@ impl<B> ResponseBody<B> {
         self
     }
 
-    /// The same body, with what the request holds until the body is over or dropped.
-    pub(crate) fn holding(mut self, in_flight: Option<InFlight>) -> Self {
-        self.in_flight = in_flight;
+    /// The same body, with what the request holds until the last of the body is passed on, or the body
+    /// is dropped. That is before the client has it, which may then ask again at once.
+    #[inline]
+    pub(crate) fn holding(mut self, in_flight: Option<InFlight>) -> Self
+    where
+        B: Body<Data = Bytes>,
+    {
+        if in_flight.is_some() && !self.is_end_stream() {
+            self.in_flight = in_flight;
+        }
         self
     }
 
@@ -247,11 +254,10 @@ impl<B> ResponseBody<B> {
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
+impl<B: Body<Data = Bytes>> ResponseBody<B> {
+    /// What is sent next, coded if it is to be.
+    #[inline(always)]
+    fn poll_content(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
@@ -262,6 +268,30 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 coding.poll(cx, |cx| poll_origin(this.origin.as_mut(), this.reading, cx))
             }
         }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if self.in_flight.is_none() {
+            return self.poll_content(cx);
+        }
+        let polled = self.as_mut().poll_content(cx);
+        let is_over = match &polled {
+            Poll::Pending => false,
+            Poll::Ready(Some(Ok(_))) => self.is_end_stream(),
+            Poll::Ready(None | Some(Err(_))) => true,
+        };
+        if is_over {
+            *self.project().in_flight = None;
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -57,7 +57,7 @@ impl<B> RequestBody<B> {
     }
 
     /// A body that is there as a whole.
-    pub(super) fn arrived(body: Bytes) -> Self {
+    pub fn arrived(body: Bytes) -> Self {
         Self(Kind::Arrived(body))
     }
 }

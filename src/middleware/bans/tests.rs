@@ -23,7 +23,7 @@ use crate::middleware::{
 use crate::problem::NoResponse;
 use crate::rules::{
     AccessList, Ban, BanSchedule, Client, Enforcement, HashKey, KeySource, Limit, LimitUse,
-    Missing, PathPattern, PathSet, StandingBans, StatusSet,
+    Missing, PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
 };
 use crate::store::tests::support::RedisServer;
 use crate::store::{
@@ -539,6 +539,112 @@ async fn who_is_blocked_or_banned_for_good_is_told_of_limits_as_others_are() {
     });
     let rejected = rejecting.send(ABUSER, "/200").await;
     assert_eq!(rejected.field("ratelimit"), None);
+}
+
+/// They were counted among those that hold a place of the limit.
+#[tokio::test]
+async fn a_place_of_who_is_kept_out_is_never_shown_as_one_of_the_limit() {
+    let block = AccessList::new(["203.0.113.9/32".parse().unwrap()], []);
+    let world = World::of(AccessSettings {
+        lists: AccessLists {
+            block,
+            ..AccessLists::default()
+        },
+        blocked: Treatment::Divert(UpstreamId(7)),
+        bans: Vec::new(),
+    });
+    let quota = Quota::in_flight(1).unwrap();
+    let limit = Limit::new("L", vec![KeySource::Global], quota, Missing::Skip, key());
+    let policy = RoutePolicy {
+        limits: vec![LimitUse::of(Arc::new(limit.unwrap()))],
+        ..policy()
+    };
+    let metrics = Arc::clone(&world.metrics);
+    let held = move || {
+        let page = metrics.encode().unwrap();
+        let gauge = page.lines().find(|it| it.starts_with("weir_leases_held{"));
+        gauge.unwrap().rsplit(' ').next().unwrap().to_owned()
+    };
+    let shown = async |address| {
+        let held = held.clone();
+        let upstream = service_fn(move |_: Request<Metered<Full<Bytes>>>| {
+            let held = Full::from(held());
+            async { Ok::<_, Infallible>(Response::new(held)) }
+        });
+        let store = Arc::clone(&world.stores[0]);
+        let layer = RateLimitLayer::new(store, policy.clone(), &world.metrics)
+            .with_access_control(&world.access);
+        let service = ServiceBuilder::new().layer(layer).service(upstream);
+        let mut request = Request::new(Full::from(""));
+        request.extensions_mut().insert(identity(address));
+        let body = service.oneshot(request).await.unwrap().into_body();
+        body.collect().await.unwrap().to_bytes()
+    };
+    assert_eq!(shown(ABUSER).await, "0");
+    assert_eq!(shown(OTHER).await, "1");
+}
+
+/// They were shown a full bucket each time.
+#[tokio::test]
+async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_those_none() {
+    let block = AccessList::new(["203.0.113.9/32".parse().unwrap()], []);
+    let lists = AccessLists {
+        block,
+        ..AccessLists::default()
+    };
+    let ok = StatusSet::from_iter(["200".parse().unwrap()]);
+    let shared = Limit::new("L", vec![KeySource::Global], quota(), Missing::Skip, key());
+    let shared = LimitUse::of(Arc::new(shared.unwrap()));
+    let by_status = LimitUse {
+        spend: SpendWhen::On(ok),
+        ..shared.clone()
+    };
+    for (limit, treatment) in [
+        (&shared, shadows()),
+        (&shared, Treatment::Divert(UpstreamId(7))),
+        (&by_status, shadows()),
+    ] {
+        let world = World::of(AccessSettings {
+            lists: lists.clone(),
+            blocked: treatment,
+            bans: vec![abusers(1, shadows())],
+        });
+        let policy = RoutePolicy {
+            limits: vec![limit.clone()],
+            ..policy()
+        };
+        let shown = async |address| {
+            let mut shown = Vec::new();
+            for wait in [Duration::ZERO, MINUTE, MINUTE, MINUTE, 1000 * 60 * MINUTE] {
+                world.clock.advance(wait);
+                let answered = world.send_by(policy.clone(), 0, address, "/200").await;
+                let field = answered.field("ratelimit").unwrap();
+                shown.push((answered.status(), field.to_owned()));
+            }
+            shown.into_iter().unzip()
+        };
+        let (kept_out, told): (Vec<u16>, Vec<String>) = shown(ABUSER).await;
+        let (real, of_others) = shown(OTHER).await;
+        assert_eq!(kept_out, [200; 5]);
+        assert_eq!(real, [200, 200, 200, 429, 200]);
+        assert_eq!(told, of_others);
+        let denied = world.metrics.encode().unwrap();
+        let denied = denied
+            .lines()
+            .find(|line| line.starts_with("weir_decisions_total{") && line.contains("\"denied\""));
+        assert!(
+            denied.unwrap().ends_with(" 1"),
+            "of the other alone: {denied:?}"
+        );
+        let page = world.metrics.encode().unwrap();
+        let is_spent =
+            |line: &&str| line.starts_with("weir_settlements_total{") && line.contains("\"spent\"");
+        let spent = page.lines().find(is_spent);
+        assert!(
+            spent.is_none_or(|spent| spent.ends_with(" 4")),
+            "of the other alone: {spent:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -112,8 +112,7 @@ impl PreparedTreatment {
         }
     }
 
-    /// Whether the answer has to look real. Only such an answer tells of limits, which have no say
-    /// in this.
+    /// Whether the answer has to look real. Then limits count it, and it tells of them.
     pub fn looks_real(&self) -> bool {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }

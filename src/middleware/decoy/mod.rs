@@ -620,7 +620,7 @@ async fn wait_until(start: Instant, due: Instant, now: Instant) {
     // A clock that has not moved while the decoy was built is a test's, and stands still until a
     // timer of the runtime is waited for.
     #[cfg(target_os = "linux")]
-    if now > start && precise_timer::wait_until(due.into_std(), now.into_std()).await {
+    if now > start && precise_timer::wait_until(due, now).await {
         return;
     }
     sleep_until(due).await;

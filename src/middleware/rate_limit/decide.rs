@@ -40,6 +40,7 @@ use crate::turn;
 
 impl<S> RateLimit<S> {
     /// Decides about a request, by the lists first.
+    #[inline(always)]
     pub(super) fn start<B: RequestBody>(
         &mut self,
         request: Request<B>,
@@ -47,30 +48,35 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
-        let Some(control) = self.settings.access.as_ref() else {
-            return self.ask(request);
-        };
-        match control.access(request.extensions()) {
-            _ if control.allows_accounts() && unverified(&request).is_some() => self.learn(request),
-            Access::Unlisted => self.ask(request),
-            Access::Allowed(_) => self.pass(request, Some("allow")),
-            Access::Blocked(_) => {
+        let control = self.settings.access.as_ref();
+        let access = control.map(|control| (control, control.access(request.extensions())));
+        match access {
+            Some((control, _)) if control.allows_accounts() && unverified(&request).is_some() => {
+                self.learn(request)
+            }
+            None | Some((_, Access::Unlisted)) => self.ask(request),
+            Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
+            Some((control, Access::Blocked(_))) => {
                 let treatment = control.blocked();
                 if self.is_learned_for(treatment, &request) {
                     return self.learn(request);
                 }
                 control.count_blocked();
-                let verdict = Verdict {
-                    listed: Some("block"),
-                    ..Verdict::new(Disposition::Denied)
+                let kept_out = KeptOut {
+                    treatment: Arc::clone(treatment),
+                    retry_in: Nanos::NEVER,
+                    verdict: Verdict {
+                        listed: Some("block"),
+                        ..Verdict::new(Disposition::Denied)
+                    },
                 };
-                let treatment = Arc::clone(treatment);
-                self.keep_out(request, &treatment, Nanos::NEVER, verdict)
+                self.keep_out(request, kept_out)
             }
         }
     }
 
     /// Verifies the password of a request, and starts again with its account.
+    #[cold]
     fn learn<B: RequestBody>(
         &mut self,
         mut request: Request<B>,
@@ -82,18 +88,29 @@ impl<S> RateLimit<S> {
             .unverified
             .take();
         let Some(unverified) = unverified else {
-            return self.start(request);
+            return self.start_again(request);
         };
         let clone = self.clone();
         let mut ready = std::mem::replace(self, clone);
         State::Waiting {
             decision: Box::pin(async move {
                 match unverified.learn(&mut request).await {
-                    true => ready.start(request),
+                    true => ready.start_again(request),
                     false => unavailable(rejection::unverified(), None),
                 }
             }),
         }
+    }
+
+    #[cold]
+    fn start_again<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        self.start(request)
     }
 
     /// Whether the account of a request has to be learned before the request goes on.
@@ -134,61 +151,62 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Treats a request that is kept out, whatever the store would say. An answer that has to look
-    /// real tells of limits as those do that the store has decided.
+    /// Treats a request that is kept out. If its answer has to look real, the limits of its route count
+    /// it as others, by buckets that only those have who are kept out, and deny nothing.
+    #[cold]
     fn keep_out<B: RequestBody>(
         &mut self,
         request: Request<B>,
-        treatment: &Arc<PreparedTreatment>,
-        retry_in: Nanos,
-        verdict: Verdict,
+        kept_out: KeptOut,
     ) -> State<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
-        let route = Arc::clone(self.settings.route_or_none(request.extensions()));
-        let mut context = ResponseContext {
-            verdict,
-            ..ResponseContext::of(Disposition::Denied, None)
-        };
-        if treatment.looks_real() {
-            let now = self.settings.backend.now();
+        let backend = &self.settings.backend;
+        let routed = RequestContext::routed(request.extensions());
+        let route = Arc::clone(self.settings.route_of(routed));
+        let now = backend.now();
+        let mut query = StoreQuery::new(true);
+        if kept_out.treatment.looks_real() {
             let no_captures = Captures::default();
-            let attributes = attributes(&request, route.name(), &no_captures, now);
-            let mut query = StoreQuery::default();
+            let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+            let attributes = attributes(&request, route.name(), captures, now);
             let planned = route.policy.plan(&request, &attributes, &mut query);
-            if planned.is_ok() && !query.queried.is_empty() {
-                let simulated = query.queried.simulated(DecisionSource::Store, now);
-                context.status = Some((query.queried, simulated));
+            if planned.is_err() {
+                query = StoreQuery::new(true);
             }
-            context.route = Some(Arc::clone(&route));
         }
-        let treatment = TreatmentContext {
-            treatment,
-            route: &route,
-            retry_in,
-        };
-        treatment.treat(&mut self.inner, request, context)
+        if query.queried.is_empty() {
+            let of_route = Some(Arc::clone(&route));
+            let context = ResponseContext::of(Disposition::Denied, of_route);
+            return kept_out.treat(&mut self.inner, request, &route, context);
+        }
+        query.set_aside();
+        let (mut undecided, batch) = Undecided::of(&route, request, query, now);
+        undecided.delayed = None;
+        undecided.refusal = Some(Box::new(Refusal::KeptOut(kept_out)));
+        let answer = backend.admit(batch, now, undecided.is_idle());
+        self.when_answered(answer, undecided, Undecided::decided)
     }
 
     /// Asks the store about a request, about bans first: one that is remembered has to answer
     /// before another denial that is.
-    pub(super) fn ask<B: RequestBody>(
-        &mut self,
-        request: Request<B>,
-    ) -> State<S::Future, S::ResponseBody>
+    #[inline(always)]
+    fn ask<B: RequestBody>(&mut self, request: Request<B>) -> State<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
         let settings = &self.settings;
         let backend = &settings.backend;
-        let route = settings.route_or_none(request.extensions());
+        let routed = RequestContext::routed(request.extensions());
+        let route = settings.route_of(routed);
         if settings.access.is_none() && !route.is_limited() {
             return self.pass(request, None);
         }
         let now = backend.now();
         let no_captures = Captures::default();
-        let attributes = attributes(&request, route.name(), &no_captures, now);
+        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+        let attributes = attributes(&request, route.name(), captures, now);
         let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
         if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
             return unidentified();
@@ -200,12 +218,16 @@ impl<S> RateLimit<S> {
             if self.is_learned_for(&ban.treatment, &request) {
                 return self.learn(request);
             }
-            let verdict = Verdict {
-                banned_by: Some(ban.name),
-                decided_at: Some(now),
-                ..Verdict::new(Disposition::Denied)
+            let kept_out = KeptOut {
+                treatment: ban.treatment,
+                retry_in: ban.retry_in,
+                verdict: Verdict {
+                    banned_by: Some(ban.name),
+                    decided_at: Some(now),
+                    ..Verdict::new(Disposition::Denied)
+                },
             };
-            return self.keep_out(request, &ban.treatment, ban.retry_in, verdict);
+            return self.keep_out(request, kept_out);
         }
         let bans = access.and_then(|access| access.check(&attributes, backend));
         let mut query = StoreQuery::new(looks);
@@ -213,54 +235,28 @@ impl<S> RateLimit<S> {
             Ok(()) => None,
             Err(missing) => {
                 query = StoreQuery::new(looks);
-                Some(missing)
+                Some(Box::new(Refusal::Missing(missing)))
             }
         };
         let asks = bans.is_some() || missing.is_some() || !query.queried.is_empty();
         if !asks && route.decoys().next().is_none() {
             return self.pass(request, None);
         }
-        let StoreQuery {
-            mut batch,
-            claims,
-            queried,
-            charges,
-            ..
-        } = query;
         let look = looks.then(|| {
             let checks = bans.iter().flat_map(|(_, checks)| checks);
-            Box::new(checks.chain(&batch).cloned().collect())
+            Box::new(checks.chain(&query.batch).cloned().collect())
         });
         if looks {
-            batch
-                .iter_mut()
-                .for_each(|asked| asked.mode = asked.mode.non_spending());
+            let batch = query.batch.iter_mut();
+            batch.for_each(|asked| asked.mode = asked.mode.non_spending());
         }
-        let leases = (!claims.is_empty()).then(|| {
-            Box::new(LeaseRequest {
-                claims: claims.into(),
-                batch: batch.clone(),
-            })
-        });
-        let delayed = route.policy.delay.is_some();
-        let delayed = delayed.then(|| Box::new(batch.clone()));
-        let bans = bans.map(|(bans, checks)| {
+        let route = Arc::clone(route);
+        let (mut undecided, mut batch) = Undecided::of(&route, request, query, now);
+        undecided.look = look;
+        undecided.refusal = missing;
+        undecided.bans = bans.map(|(bans, checks)| {
             batch.insert_many(0, checks);
             bans
-        });
-        let undecided = Box::new(Undecided {
-            route: Arc::clone(route),
-            queried,
-            charges,
-            leases,
-            delayed,
-            delay: None,
-            look,
-            bans,
-            missing,
-            request,
-            arrived: now,
-            since: turn::now(),
         });
         let answer = backend.admit(batch, now, undecided.is_idle());
         self.when_answered(answer, undecided, Undecided::decided)
@@ -313,11 +309,19 @@ struct Undecided<B> {
     look: Option<Box<Batch>>,
     /// What bans have to do with it, where there are any; their decisions come first.
     bans: Option<Box<BanCheck>>,
-    /// The limit that denies the request because it lacks a value, unless a ban keeps it out.
-    missing: Option<Box<MissingValue>>,
+    /// What it gets whatever the store says, or if its limits allow it.
+    refusal: Option<Box<Refusal>>,
     request: Request<B>,
     arrived: Timestamp,
     since: Instant,
+}
+
+/// Why a request is not let through though its limits may allow it.
+enum Refusal {
+    /// A limit denies it for want of a value, unless a ban keeps it out.
+    Missing(Box<MissingValue>),
+    /// Its client is kept out, and gets an answer that has to look real.
+    KeptOut(KeptOut),
 }
 
 #[expect(
@@ -325,6 +329,45 @@ struct Undecided<B> {
     reason = "it is large, and taking it out of its box would copy it"
 )]
 impl<B: RequestBody> Undecided<B> {
+    /// A request, and what the store is to be asked about its limits.
+    #[inline(always)]
+    fn of(
+        route: &Arc<RouteState>,
+        request: Request<B>,
+        query: StoreQuery,
+        now: Timestamp,
+    ) -> (Box<Self>, Batch) {
+        let StoreQuery {
+            batch,
+            claims,
+            queried,
+            charges,
+            ..
+        } = query;
+        let leases = (!claims.is_empty()).then(|| {
+            Box::new(LeaseRequest {
+                claims: claims.into(),
+                batch: batch.clone(),
+            })
+        });
+        let delayed = route.policy.delay.is_some();
+        let undecided = Box::new(Self {
+            route: Arc::clone(route),
+            queried,
+            charges,
+            leases,
+            delayed: delayed.then(|| Box::new(batch.clone())),
+            delay: None,
+            look: None,
+            bans: None,
+            refusal: None,
+            request,
+            arrived: now,
+            since: turn::now(),
+        });
+        (undecided, batch)
+    }
+
     /// How long the store took; nothing where it answered in the same turn, as memory does.
     fn waited(&self) -> Duration {
         turn::now().saturating_duration_since(self.since)
@@ -366,9 +409,10 @@ impl<B: RequestBody> Undecided<B> {
             bans.judged(ban.is_some(), self.request.uri().path());
         }
         if let Some(ban) = ban {
-            return self.treat_banned(limiter, &ban, &outcome);
+            return self.treat_banned(limiter, ban, &outcome);
         }
-        if let Some(missing) = self.missing.take() {
+        if let Some(Refusal::Missing(missing)) = self.refusal.as_deref() {
+            let missing = missing.clone();
             return self.deny_missing(&missing);
         }
         let turn = self.turn(&mut outcome, &limiter.settings.backend);
@@ -397,7 +441,7 @@ impl<B: RequestBody> Undecided<B> {
             (Some(ban), _) => !ban.treatment.looks_real(),
             (None, OnDenied::Shadow(_)) => false,
             (None, OnDenied::Reject(_)) => {
-                self.missing.is_some() || policy.denial(&self.queried, outcome).is_some()
+                self.refusal.is_some() || policy.denial(&self.queried, outcome).is_some()
             }
         }
     }
@@ -486,13 +530,16 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Goes on with a request about which all is known.
     fn conclude<S: LimitedService<B>>(
-        self: Box<Self>,
+        mut self: Box<Self>,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> State<S::Future, S::ResponseBody> {
         let store = self.waited();
         let route = Arc::clone(&self.route);
+        if let Some(refusal) = self.refusal.take() {
+            return self.conclude_refused(limiter, *refusal, outcome, in_flight);
+        }
         route.policy.count(&self.queried, &outcome, self.arrived);
         match route.policy.denial(&self.queried, &outcome) {
             None => self.forward(limiter, outcome, store, in_flight),
@@ -500,33 +547,56 @@ impl<B: RequestBody> Undecided<B> {
         }
     }
 
+    /// Goes on with a request that is kept out and was counted as if it were not. Operators see limits
+    /// as they are without it.
+    #[cold]
+    fn conclude_refused<S: LimitedService<B>>(
+        self: Box<Self>,
+        limiter: &mut RateLimit<S>,
+        refusal: Refusal,
+        outcome: Outcome,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, S::ResponseBody> {
+        let mut kept_out = match refusal {
+            Refusal::Missing(missing) => return self.deny_missing(&missing),
+            Refusal::KeptOut(kept_out) => kept_out,
+        };
+        let store = self.waited();
+        let route = Arc::clone(&self.route);
+        let verdict = &mut kept_out.verdict;
+        verdict.decided_by = decided_by(&outcome);
+        verdict.store = Some(store);
+        verdict.decided_at = Some(self.decided_at());
+        let backend = &limiter.settings.backend;
+        let charges = DeferredCharges::new(&route, backend, self.charges, self.arrived, &outcome);
+        let context = ResponseContext {
+            status: Some((self.queried, outcome)),
+            charges,
+            in_flight,
+            ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&route)))
+        };
+        kept_out.treat(&mut limiter.inner, self.request, &route, context)
+    }
+
     /// Gives a banned client what its ban says.
     fn treat_banned<S: LimitedService<B>>(
         self: Box<Self>,
         limiter: &mut RateLimit<S>,
-        ban: &ActiveBan,
+        ban: ActiveBan,
         outcome: &Outcome,
     ) -> State<S::Future, S::ResponseBody> {
-        let verdict = Verdict {
-            banned_by: Some(Arc::clone(&ban.name)),
-            decided_by: decided_by(outcome),
-            store: Some(self.waited()),
-            decided_at: Some(self.decided_at()),
-            ..Verdict::new(Disposition::Denied)
-        };
-        let now = limiter.settings.backend.now();
-        let simulated = self.queried.simulated(outcome.source, now);
-        let context = ResponseContext {
-            verdict,
-            status: Some((self.queried, simulated)),
-            ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
-        };
-        let treatment = TreatmentContext {
-            treatment: &ban.treatment,
-            route: &self.route,
+        let kept_out = KeptOut {
+            treatment: ban.treatment,
             retry_in: ban.retry_in,
+            verdict: Verdict {
+                banned_by: Some(ban.name),
+                decided_by: decided_by(outcome),
+                store: Some(self.waited()),
+                decided_at: Some(self.decided_at()),
+                ..Verdict::new(Disposition::Denied)
+            },
         };
-        treatment.treat(&mut limiter.inner, self.request, context)
+        limiter.keep_out(self.request, kept_out)
     }
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
@@ -625,10 +695,8 @@ impl<B: RequestBody> Undecided<B> {
             bans.denied_by(denial.limits());
         }
         #[cfg(feature = "gateway")]
-        if let Some(forwarded) = &limiter.settings.forwarded
-            && let Some(identity) = ClientIdentity::of(self.request.extensions())
-        {
-            forwarded.count_denied(identity.client, self.request.headers());
+        if let Some(forwarded) = &limiter.settings.forwarded {
+            forwarded.count_denied(&self.request);
         }
         let verdict = Verdict {
             denied_by: Some(denial.limit()),
@@ -666,27 +734,28 @@ fn unverified<B>(request: &Request<B>) -> Option<&Arc<UnverifiedAccount>> {
     RequestContext::unverified(request.extensions())
 }
 
-/// What a client gets on a route that a ban or the block list keeps it out of.
-struct TreatmentContext<'r> {
-    treatment: &'r Arc<PreparedTreatment>,
-    route: &'r Arc<RouteState>,
+/// What a client gets that a ban or the block list keeps out.
+struct KeptOut {
+    treatment: Arc<PreparedTreatment>,
     /// When it would be let in again.
     retry_in: Nanos,
+    verdict: Verdict,
 }
 
-impl TreatmentContext<'_> {
+impl KeptOut {
     /// Treats a request so.
     fn treat<S: LimitedService<B>, B: RequestBody>(
-        &self,
+        self,
         inner: &mut S,
         mut request: Request<B>,
+        route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> State<S::Future, S::ResponseBody> {
-        if !self.treatment.looks_real() {
-            context.status = None;
-        }
         let (disposition, answer) = self.treatment.treat(self.retry_in);
-        context.verdict.disposition = disposition;
+        context.verdict = Verdict {
+            disposition,
+            ..self.verdict
+        };
         let made = |mut response, context: ResponseContext| {
             context.mark(&mut response);
             State::answered(response, PendingTasks::new())
@@ -697,7 +766,7 @@ impl TreatmentContext<'_> {
                 answer,
                 context: Box::new(context),
             },
-            TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
+            TreatmentAnswer::Decoy => match route.decoy(&self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route every client gets 404, so a decoy would give the ban away.
                 None => made(rejection::no_route(), context),
@@ -705,7 +774,7 @@ impl TreatmentContext<'_> {
             TreatmentAnswer::Upstream(upstream) => {
                 let known = RequestContext::of(request.extensions_mut());
                 let routed = known.routed.get_or_insert_with(|| Routed {
-                    route: Arc::clone(self.route),
+                    route: Arc::clone(route),
                     captures: Captures::default(),
                     upstream: None,
                 });

@@ -85,25 +85,6 @@ impl QueriedLimits {
         self.limits.is_empty() && self.missing_in_dry_run.is_none()
     }
 
-    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
-    /// made up even where a bucket was asked: it is not every time, and would give itself away.
-    pub(super) fn simulated(&self, source: DecisionSource, now: Timestamp) -> Outcome {
-        let simulate = |limit: &QueriedLimit| {
-            let full = Decision::of_full(&limit.quota);
-            Some(match limit.quota.is_in_flight() {
-                true => Decision {
-                    remaining: full.remaining - 1,
-                    ..full
-                },
-                false => full.after_taking(&limit.quota, 1, now),
-            })
-        };
-        Outcome {
-            decisions: self.limits.iter().map(simulate).collect(),
-            source,
-        }
-    }
-
     /// Records what a limit takes in the end.
     pub(super) fn set_cost(&mut self, index: usize, cost: u64) {
         if let Some(queried) = self.limits.get_mut(index) {

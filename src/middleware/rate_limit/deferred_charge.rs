@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::decisions::QueriedLimits;
 use super::response_cost::{CostReader, StatedUnits};
-use crate::limit::{Algorithm, Decision, Mode, Quota, Transaction};
+use crate::limit::{Algorithm, BucketClass, BucketKey, Decision, Mode, Quota, Transaction};
 use crate::middleware::backend::{Backend, PendingTasks};
 use crate::middleware::response_body::BodyReader;
 use crate::middleware::route::RouteState;
@@ -79,6 +79,7 @@ enum Change {
 impl DeferredCharges {
     /// The charges of a request that arrived then and was decided about so; none for most. A dry run
     /// charges nothing for what it would have denied.
+    #[inline]
     pub(super) fn new(
         route: &Arc<RouteState>,
         backend: &Backend,
@@ -261,7 +262,7 @@ impl DeferredCharges {
         match self.change(index, charge)? {
             Change::Take(units) => {
                 let cost = NonZeroU64::new(units)?;
-                let count = ChargeCount::new(metrics, Settled::Spent);
+                let count = ChargeCount::new(metrics, &transaction.key, Settled::Spent);
                 let take = Transaction {
                     cost,
                     ..transaction
@@ -274,7 +275,7 @@ impl DeferredCharges {
             }
             // What would have come back by itself in the meantime is owed no more.
             Change::GiveBack(_) if charge.taken_until? > self.backend.now() => {
-                let count = ChargeCount::new(metrics, Settled::Refunded);
+                let count = ChargeCount::new(metrics, &transaction.key, Settled::Refunded);
                 let now = self.backend.now();
                 let answer = self.backend.store.refund(smallvec![transaction], now);
                 let give_back = async move { count.end(answer.await.is_ok()) };
@@ -393,15 +394,16 @@ fn first_try(quota: &Quota, cost: NonZeroU64) -> Mode {
 
 /// Counts how a charge ended; what is dropped before its end has failed.
 struct ChargeCount {
-    metrics: LimitMetrics,
+    /// None for those who are kept out: operators see limits as they are without them.
+    metrics: Option<LimitMetrics>,
     success: Settled,
     ended: bool,
 }
 
 impl ChargeCount {
-    fn new(metrics: &LimitMetrics, success: Settled) -> Self {
+    fn new(metrics: &LimitMetrics, key: &BucketKey, success: Settled) -> Self {
         Self {
-            metrics: metrics.clone(),
+            metrics: (key.class() == BucketClass::Limit).then(|| metrics.clone()),
             success,
             ended: false,
         }
@@ -419,6 +421,8 @@ impl Drop for ChargeCount {
         } else {
             Settled::Failed
         };
-        self.metrics.settled(how);
+        if let Some(metrics) = &self.metrics {
+            metrics.settled(how);
+        }
     }
 }

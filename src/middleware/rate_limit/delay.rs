@@ -11,6 +11,7 @@
 //! `docs/decisions/0073-what-becomes-of-the-turn-of-a-client-that-leaves-a-delay.md`.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::decisions::{QueriedLimit, QueriedLimits};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::backend::Backend;
-use crate::store::Outcome;
+use crate::store::{Outcome, Store};
 use crate::time::{Nanos, Timestamp};
 
 /// How requests of a route wait for their turn.
@@ -36,13 +37,27 @@ pub struct Delay {
     pub max_requests: NonZeroU32,
     /// Whether responses tell in `Server-Timing` how long their requests waited.
     pub server_timing: bool,
-    waiting: AtomicU32,
+    pub(super) waiting: AtomicU32,
     queues: Mutex<Queues>,
 }
 
-/// Those that wait for units of a bucket, in the order of their turns. Turns of the same length can be
-/// exchanged, so there is a queue for each.
-type Queues = HashMap<(BucketKey, Nanos), VecDeque<QueuedTurn>>;
+/// Turns of the same length can be exchanged, so there is a queue for each length.
+type Queues = HashMap<(BucketKey, Nanos), Queue>;
+
+/// Those that wait for units of a bucket.
+struct Queue {
+    /// In their order.
+    turns: VecDeque<QueuedTurn>,
+    /// The store by which all of them are given back. By the connections of several workers, one would
+    /// arrive before another, and find that it is not the last.
+    store: Arc<dyn Store>,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.turns.fmt(f)
+    }
+}
 
 /// A request's turn at a bucket.
 #[derive(Debug)]
@@ -183,11 +198,15 @@ impl Turn {
         let mut queues = self.place.0.queues.lock();
         for (index, lent) in self.lent.iter().enumerate() {
             let tat = lent.tat;
-            let queue = queues.entry(lent.queue()).or_default();
+            let queue = queues.entry(lent.queue()).or_insert_with(|| Queue {
+                turns: VecDeque::new(),
+                store: Arc::clone(&self.backend.store),
+            });
+            let turns = &mut queue.turns;
             // Another thread may have been faster with a later one.
-            let place = queue.partition_point(|turn| turn.tat < tat);
+            let place = turns.partition_point(|turn| turn.tat < tat);
             let waiter = Arc::clone(&self.waiter);
-            queue.insert(place, QueuedTurn { waiter, index, tat });
+            turns.insert(place, QueuedTurn { waiter, index, tat });
         }
     }
 
@@ -225,17 +244,17 @@ impl Turn {
         behind: impl FnOnce(&QueuedTurn, &mut dyn Iterator<Item = &mut QueuedTurn>),
     ) {
         let key = lent.queue();
-        let Some(queue) = queues.get_mut(&key) else {
+        let Some(Queue { turns, .. }) = queues.get_mut(&key) else {
             return;
         };
         let is_own =
             |turn: &QueuedTurn| turn.index == index && Arc::ptr_eq(&turn.waiter, &self.waiter);
-        if let Some(place) = queue.iter().position(is_own)
-            && let Some(own) = queue.remove(place)
+        if let Some(place) = turns.iter().position(is_own)
+            && let Some(own) = turns.remove(place)
         {
-            behind(&own, &mut queue.range_mut(place..));
+            behind(&own, &mut turns.range_mut(place..));
         }
-        if queue.is_empty() {
+        if turns.is_empty() {
             queues.remove(&key);
         }
     }
@@ -247,6 +266,10 @@ impl Turn {
         let mut queues = self.place.0.queues.lock();
         for (index, lent) in self.lent.iter().enumerate() {
             let mut free = None;
+            let mut backend = self.backend.clone();
+            if let Some(queue) = queues.get(&lent.queue()) {
+                backend.store = Arc::clone(&queue.store);
+            }
             self.leave(index, lent, &mut queues, |own, behind| {
                 if own.tat.before(lent.tolerance) <= now {
                     return;
@@ -260,7 +283,7 @@ impl Turn {
                 free = Some(tat);
             });
             // In the queue's order: one that was overtaken would find that it is not the last.
-            lent.give_back(free, &self.backend, now);
+            lent.give_back(free, &backend, now);
         }
         drop(queues);
         self.backend.undo(std::mem::take(&mut self.taken));

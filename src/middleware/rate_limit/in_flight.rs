@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::decisions::QueriedLimits;
 use super::policy::PreparedPolicy;
-use crate::limit::{Batch, Claims, Transaction};
+use crate::limit::{Batch, BucketClass, Claims, Transaction};
 use crate::middleware::backend::Backend;
 use crate::store::{DecisionSource, LeaseGuard, Leased, Outcome, StoreFuture};
 use crate::telemetry::GaugeGuard;
@@ -59,7 +59,9 @@ impl LeaseRequest {
         let gauges = claims
             .zip(limits)
             .filter(|((claim, decision), _)| {
-                claim.mode.spends() && decision.is_some_and(|decision| decision.fits())
+                let is_taken = claim.mode.spends() && decision.is_some_and(|it| it.fits());
+                // Who is kept out has a place of its own.
+                is_taken && claim.key.class() == BucketClass::Limit
             })
             .filter_map(|(_, queried)| Some(policy.limit(queried.limit)?.metrics.leased()))
             .collect();

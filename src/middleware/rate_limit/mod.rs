@@ -48,7 +48,7 @@ pub use self::simulation::{
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
-use super::route::RouteState;
+use super::route::{RouteState, Routed};
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rules::{HashKey, KeySource, Limit, LimitNameError, LimitUse, Missing};
@@ -452,9 +452,12 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
 impl Settings {
     /// A request's route; that of none where no route matched.
     fn route_or_none<'s>(&'s self, extensions: &'s Extensions) -> &'s Arc<RouteState> {
-        let routed = || Some(&RequestContext::routed(extensions)?.route);
-        let route = self.route.as_ref().or_else(routed);
-        route.unwrap_or(&self.unrouted)
+        self.route_of(RequestContext::routed(extensions))
+    }
+
+    fn route_of<'s>(&'s self, routed: Option<&'s Routed>) -> &'s Arc<RouteState> {
+        let routed = routed.map(|routed| &routed.route);
+        self.route.as_ref().or(routed).unwrap_or(&self.unrouted)
     }
 }
 
@@ -551,8 +554,10 @@ where
                 }
                 StateProjection::Answering { answer, context } => {
                     let mut response = ready!(answer.as_mut().poll(cx));
+                    let (mut pending, _) = context.charge(&response);
                     context.mark(&mut response);
-                    State::answered(response, context.strikes())
+                    pending.append(&mut context.strikes());
+                    State::answered(response, pending)
                 }
                 StateProjection::Answered { response, pending } => {
                     // A client that asks again upon this response is to find it counted, through

@@ -11,11 +11,12 @@ use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
 use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::{Batch, Claim, Mode, Transaction};
-use crate::middleware::{ClientIdentity, RequestContext};
+use crate::middleware::ClientIdentity;
 use crate::rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAttributes};
 use crate::time::{Nanos, Timestamp};
 
 /// A limit without the value that it counts by.
+#[derive(Clone)]
 pub(super) struct MissingValue {
     pub(super) limit: Arc<str>,
     pub(super) source: KeySource,
@@ -30,20 +31,19 @@ pub(super) struct StoreQuery {
     pub(super) queried: QueriedLimits,
     /// What is charged once the request is through; most requests leave nothing.
     pub(super) charges: Vec<DeferredCharge>,
-    /// Whether the account is not known yet. Then limits that count by it are left out, and no subject
-    /// is tracked.
+    /// Whether the request is looked at and no more: its account is not known yet, or it is kept out.
+    /// Then limits by an account that it lacks are left out, and no subject is tracked.
     looks: bool,
 }
 
-/// What limits and bans go by in a request on a route of this name.
+/// What limits and bans go by in a request on a route of this name, which captured this.
 pub(super) fn attributes<'a, B>(
     request: &'a Request<B>,
     route: &'a str,
-    no_captures: &'a Captures,
+    captures: &'a Captures,
     now: Timestamp,
 ) -> RequestAttributes<'a> {
     let identity = ClientIdentity::of(request.extensions());
-    let routed = RequestContext::routed(request.extensions());
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),
@@ -51,7 +51,7 @@ pub(super) fn attributes<'a, B>(
         client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
         account: identity.and_then(|identity| identity.account.as_ref()),
         route,
-        captures: routed.map_or(no_captures, |routed| &routed.captures),
+        captures,
         now,
     }
 }
@@ -158,11 +158,32 @@ impl PreparedLimit {
 }
 
 impl StoreQuery {
-    /// An empty one. If it `looks`, the account of the request is not known yet.
+    /// An empty one. It `looks` if the account of the request is not known yet, or it is kept out.
     pub(super) fn new(looks: bool) -> Self {
         Self {
             looks,
             ..Self::default()
+        }
+    }
+
+    /// Asks about buckets of those who are kept out, in place of the real ones, and denies nothing:
+    /// whoever shares the real ones loses no unit. Nothing is lent, as nothing waits.
+    pub(super) fn set_aside(&mut self) {
+        for (transaction, queried) in self.batch.iter_mut().zip(&self.queried.limits) {
+            transaction.quota = queried.quota;
+            transaction.mode = transaction.mode.non_denying();
+        }
+        for claim in &mut self.claims {
+            claim.mode = claim.mode.non_denying();
+        }
+        let charges = self
+            .charges
+            .iter_mut()
+            .map(|charge| &mut charge.transaction);
+        let asked = self.batch.iter_mut().chain(charges);
+        let keys = asked.map(|transaction| &mut transaction.key);
+        for key in keys.chain(self.claims.iter_mut().map(|claim| &mut claim.key)) {
+            *key = key.of_kept_out();
         }
     }
 

@@ -108,7 +108,7 @@ impl ResponseContext {
 
     /// Charges what the response decides, unless its body, or the request's body that is still on
     /// its way, matters.
-    fn charge<B: Body>(
+    pub(super) fn charge<B: Body>(
         &mut self,
         response: &Response<B>,
     ) -> (PendingTasks, Option<Box<ResponseCost>>) {
@@ -170,7 +170,7 @@ impl ResponseContext {
 
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
-        // Where a ban or the block list keeps the request out, no limit was asked.
+        // Where a ban or the block list keeps the request out, no bucket that others share was asked.
         let is_banned =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
         if is_banned || self.verdict.listed.is_some() || !is_logged() {

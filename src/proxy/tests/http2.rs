@@ -10,7 +10,7 @@ use super::support::*;
 use crate::proxy::{Protocol, Proxy, Server, UpstreamSettings};
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -300,6 +300,117 @@ async fn a_fault_in_one_response_does_not_fail_the_other_requests_of_its_connect
         assert_eq!(other.await.unwrap().status(), 200, "{fault}");
         assert_eq!(faulty.await.unwrap().status(), 502, "{fault}");
     }
+}
+
+/// What is wrong with the response to `/faulty`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// A head of more frames than h2 reads.
+    Head,
+    Trailers,
+}
+
+impl Fault {
+    async fn write(self, raw: &TcpStream, respond: &mut SendResponse<Bytes>) {
+        match self {
+            Self::Head => {
+                respond.send_response(large_head("~"), true).unwrap();
+            }
+            Self::Trailers => {
+                let stream = respond.stream_id().as_u32().to_be_bytes();
+                let frames = [
+                    [&[0, 0, 1, 1, 4], &stream[..], b"\x88"].concat(),
+                    [&[0, 0, 1, 0, 0], &stream[..], b"x"].concat(),
+                    [&[0, 0, 5, 1, 5], &stream[..], b"\x00\x01X\x01y"].concat(),
+                ];
+                write_raw(raw, &frames.concat()).await;
+            }
+        }
+    }
+}
+
+/// 70 fields of 4 KB, in 28 frames if they are full of tildes, which HPACK makes longer, and in 11 if
+/// they are full of zeros.
+fn large_head(full_of: &str) -> Response<()> {
+    let mut response = Response::new(());
+    for number in 0..70 {
+        let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+        let value = full_of.repeat(4000).parse().unwrap();
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+/// Answers `/faulty` by a fault, and other requests in order, except those that share the connection
+/// with it. Returns the paths that were asked for.
+fn serve_faults(listener: TcpListener, fault: Fault) -> Arc<Mutex<Vec<String>>> {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut peer, raw) = accept_raw(&listener).await;
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let mut held = Vec::new();
+                while let Some(Ok((request, mut respond))) = peer.accept().await {
+                    let path = request.uri().path().to_owned();
+                    seen.lock().unwrap().push(path.clone());
+                    if path == "/warm" || connection > 0 && path != "/faulty" {
+                        ok(&mut respond);
+                        continue;
+                    }
+                    held.push((path, request, respond));
+                    if connection > 0 || held.len() == 2 {
+                        let faulty = held.iter_mut().find(|(path, ..)| path == "/faulty");
+                        fault.write(&raw, &mut faulty.unwrap().2).await;
+                    }
+                }
+            });
+        }
+    });
+    asked
+}
+
+/// They all got 502.
+#[tokio::test]
+async fn who_shares_a_connection_that_a_fault_ends_is_asked_for_once_more_if_that_is_safe() {
+    for fault in [Fault::Head, Fault::Trailers] {
+        for (other, times, status) in [(get("/call"), 2, 200), (post("body"), 1, 502)] {
+            let (proxy, listener) = upstream().await;
+            let asked = serve_faults(listener, fault);
+            assert_eq!(send(&proxy, get("/warm")).await.status(), 200);
+            let [faulty, other] = [get("/faulty"), other].map(|request| begin(&proxy, request));
+            assert_eq!(other.await.unwrap().status(), status, "{fault:?}");
+            let faulty = faulty.await.unwrap();
+            match fault {
+                Fault::Head => assert_eq!(faulty.status(), 502),
+                Fault::Trailers => assert!(faulty.into_body().collect().await.is_err()),
+            }
+            let asked = asked.lock().unwrap().clone();
+            let count = |path: &str| asked.iter().filter(|asked| *asked == path).count();
+            assert_eq!(count("/call"), times, "{fault:?}: {asked:?}");
+            assert!(count("/faulty") <= 2, "{fault:?}: {asked:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_for_the_gateway_alone_fails_no_other_request() {
+    let (proxy, listener) = upstream().await;
+    let warm = begin(&proxy, get("/warm"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    let responses = ["/faulty", "/other"].map(|path| begin(&proxy, get(path)));
+    let mut calls = [call(&mut peer).await, call(&mut peer).await];
+    calls.sort_by_key(|(request, _)| request.uri().path().to_owned());
+    let [(_, mut faulty), (_, mut other)] = calls;
+    faulty.send_response(large_head("0"), true).unwrap();
+    serve(peer);
+    let [faulty_response, other_response] = responses;
+    assert_eq!(warm.await.unwrap().status(), 200);
+    assert_eq!(faulty_response.await.unwrap().status(), 502);
+    ok(&mut other);
+    assert_eq!(other_response.await.unwrap().status(), 200);
 }
 
 /// It got such a request three times.

@@ -879,6 +879,29 @@ async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
     assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
 }
 
+/// The place was free when the response had been sent, so a client that asked again at once was denied
+/// now and then.
+#[tokio::test]
+async fn who_has_all_of_a_response_is_not_denied_because_of_it() {
+    for text in ["", "whole"] {
+        let bench = Bench::new(vec![places(1)]);
+        let service = service_fn(move |_: Request<Metered<Body>>| async move {
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(text)))
+        });
+        let send = async || {
+            let request = Request::new(Full::from("").boxed_unsync());
+            bench.layer.layer(service).oneshot(request).await.unwrap()
+        };
+        let mut first = send().await.into_body();
+        if !text.is_empty() {
+            assert_eq!(send().await.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert!(first.frame().await.is_some());
+        }
+        assert_eq!(send().await.status(), StatusCode::OK, "{text:?}");
+        drop(first);
+    }
+}
+
 /// What a late answer took is given back to those who were denied without it. A dry run denies
 /// nobody, and what a response costs is owed by a request that was let through.
 #[tokio::test]

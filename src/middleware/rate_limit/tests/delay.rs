@@ -6,13 +6,16 @@ use std::ops::Range;
 use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::limit::{Algorithm, Alignment};
 use crate::middleware::Delay;
-use crate::store::{Memory, MemorySettings};
+use crate::store::tests::support::RedisServer;
+use crate::store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
+use crate::time::SystemClock;
 
 const MANY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
@@ -217,6 +220,57 @@ async fn the_last_of_each_batch_moves_up_behind_those_of_the_batches_before() {
         let (due, passed) = (100 * place, passed.unwrap());
         assert!((due..=due + 2).contains(&passed), "{place} {passed}");
     }
+}
+
+/// Waits, while timers stand still, until something holds.
+async fn soon(what: &str, holds: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "not in time: {what}");
+        yield_now().await;
+    }
+}
+
+/// Of ten that left at once, two units came back: each worker gave back by a connection of its own.
+#[tokio::test]
+async fn with_redis_no_unit_is_lost_of_those_who_leave_at_once_through_several_workers() {
+    let server = RedisServer::start();
+    let quota = Quota::new(1, 20, Duration::from_secs(3)).unwrap();
+    let delay = Arc::new(Delay::new(Duration::from_secs(2), MANY, true));
+    let policy = RoutePolicy {
+        delay: Some(Arc::clone(&delay)),
+        ..policy(
+            OnDenied::Reject(Rejection::default()),
+            vec![limit_of("L", quota)],
+        )
+    };
+    let clock = Arc::new(ManualClock::at(SystemClock.now()));
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+        let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+        redis.connected(Duration::from_secs(20)).await.unwrap();
+        let layer = RateLimitLayer::new(Arc::new(redis), policy.clone(), &Metrics::new());
+        workers.push(layer.with_clock(clock.clone()));
+    }
+    // A blocking task that waits keeps the runtime from moving paused time by itself.
+    let (_stands, ends) = oneshot::channel::<()>();
+    tokio::task::spawn_blocking(move || ends.blocking_recv());
+    tokio::time::pause();
+    assert_eq!(send(&workers[0]).await.0, 200);
+    let key = server.command(&["KEYS", "weir:L:*"]);
+    let key = key.lines().nth(2).unwrap();
+    let tat = || server.command(&["BITFIELD", key, "GET", "u63", "0"]);
+    let before = tat();
+    let clients = (0..12).map(|number| {
+        let worker = workers[number % 3].clone();
+        tokio::spawn(async move { send(&worker).await })
+    });
+    let clients: Vec<_> = clients.collect();
+    soon("all wait", || delay.waiting.load(Ordering::Relaxed) == 12).await;
+    assert_ne!(tat(), before);
+    clients.iter().for_each(JoinHandle::abort);
+    soon("all units are back", || tat() == before).await;
 }
 
 /// At one gateway, and at two that share a store and do not know who waits at the other.

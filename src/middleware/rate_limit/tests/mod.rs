@@ -55,7 +55,7 @@ fn allowed(remaining: u64) -> Option<Decision> {
         remaining,
         retry_in: Nanos::ZERO,
         reset_in: owed,
-        reset_before: owed,
+        reset_before_secs: 0,
     })
 }
 
@@ -66,7 +66,7 @@ fn denied(retry_secs: u64) -> Option<Decision> {
         remaining: 0,
         retry_in,
         reset_in,
-        reset_before: reset_in,
+        reset_before_secs: 0,
     })
 }
 
