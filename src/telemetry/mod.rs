@@ -45,6 +45,8 @@ pub(crate) use events::{
     StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable, StoreUnreachable,
     Unchanged, UntrustedForwarder,
 };
+#[cfg(feature = "internals")]
+pub(crate) use logging::log_level;
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{
     LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install,

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
-use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tokio::time::Instant;
+
+use crate::sync::Mutex;
 
 const SETS: usize = 16;
 const WAYS: usize = 8;
@@ -577,5 +578,47 @@ mod tests {
             .join()
             .unwrap();
         assert_eq!(known(&top, Period::Minute, NOW), [("L:a".to_owned(), 7)]);
+    }
+}
+
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings {
+    use shuttle::thread;
+
+    use super::*;
+    use crate::sync::in_random_orders;
+
+    const NOW: u64 = 1_700_000_000;
+
+    /// Threads that meet at one sketch: one of them does not count.
+    #[test]
+    fn no_subject_is_ever_shown_more_requests_than_it_sent() {
+        let law = || {
+            let top = TopSubjects::new();
+            let threads: Vec<_> = ["L:a", "L:b", "L:a"]
+                .into_iter()
+                .map(|key| {
+                    let top = top.clone();
+                    thread::spawn(move || {
+                        for _ in 0..3 {
+                            if let Some(subject) = top.asked(key.as_bytes(), NOW, || None) {
+                                top.decided(subject, true, 100, NOW);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let meanwhile = top.within(Period::Minute, NOW);
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            for known in [meanwhile, top.within(Period::Minute, NOW)] {
+                for subject in known {
+                    let sent = if subject.key == "L:a" { 6 } else { 3 };
+                    assert!(subject.requests <= sent && subject.denied <= subject.requests);
+                }
+            }
+        };
+        in_random_orders(law, 3_000);
     }
 }

@@ -7,16 +7,16 @@
 //! leaves needs no clean-up, and one that takes long does not hold up the others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::settings::Ejection;
 use crate::proxy::addresses::KnownAddresses;
 use crate::proxy::connection_limit::ConnectionLimit;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// A weight in these units, so that a fraction of the least one is a whole number.
 const WEIGHT_UNIT: u64 = 1024;
@@ -430,5 +430,70 @@ impl Drop for InFlight {
             self.server
                 .failed(Failure::Abandoned, self.role, self.began);
         }
+    }
+}
+
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings {
+    use shuttle::rand::{Rng, thread_rng};
+    use shuttle::thread;
+
+    use super::*;
+    use crate::sync::in_random_orders;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn upstream(servers: usize) -> Vec<Arc<ServerState>> {
+        let bound = Arc::new(EjectionBound::new(Some(&Ejection::default()), servers));
+        let server = |_| {
+            let (upstream, name) = ("app".into(), "10.0.0.1:80".into());
+            let (bound, now) = (Arc::clone(&bound), Instant::now());
+            ServerState::new(upstream, name, 1, Duration::ZERO, bound, now, None)
+        };
+        (0..servers).map(server).map(Arc::new).collect()
+    }
+
+    /// A request, or a probe, that is answered or fails while others do.
+    fn request(server: &Arc<ServerState>) {
+        let later = Instant::now() + HOUR;
+        let mut in_flight = match thread_rng().gen_bool(0.5) {
+            true => server.begin_as_last_resort(later),
+            false => match server.begin(later) {
+                Some(in_flight) => in_flight,
+                None => return,
+            },
+        };
+        match thread_rng().gen_bool(0.5) {
+            true => in_flight.responded(StatusCode::OK, later),
+            false => in_flight.failed(Failure::Connect),
+        }
+    }
+
+    /// The count of ejected servers used to wrap, and none was ever ejected again.
+    #[test]
+    fn the_count_of_ejected_servers_is_never_another_than_their_number() {
+        let law = || {
+            let servers = upstream(3);
+            let requests = |servers: Vec<Arc<ServerState>>| {
+                for _ in 0..3 {
+                    request(&servers[thread_rng().gen_range(0..2)]);
+                }
+            };
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let servers = servers.clone();
+                    thread::spawn(move || requests(servers))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            let ejected = servers.iter().filter(|server| !server.is_available());
+            let bound = &servers[0].ejection;
+            assert_eq!(bound.ejected.load(Relaxed), ejected.count());
+            assert!(bound.ejected.load(Relaxed) <= bound.most);
+            assert!(servers.iter().all(|server| server.in_flight() == 0));
+        };
+        in_random_orders(law, 5_000);
     }
 }

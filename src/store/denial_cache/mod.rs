@@ -12,12 +12,13 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
 use crate::limit::{Batch, BucketClass, BucketKey, BucketKeys, Decision, Quota, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::time::{Nanos, Timestamp};
 
 /// How long a denial is remembered at most.
@@ -37,6 +38,8 @@ pub struct DenialCache {
     hasher: KeyHasher,
     shards: Box<[Mutex<Box<[Denial]>>]>,
     windows: WindowDenials,
+    /// How often something was removed from each of the shards.
+    removals: Box<[AtomicU32]>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -62,22 +65,40 @@ impl Default for DenialCache {
             hasher: KeyHasher::random(),
             shards: (0..LOCKS).map(|_| shard()).collect(),
             windows: WindowDenials::default(),
+            removals: (0..LOCKS).map(|_| AtomicU32::default()).collect(),
         }
     }
 }
 
 impl DenialCache {
-    fn remember(&self, key: HashedKey, decision: &Decision, seen: Timestamp) {
+    /// Remembers what the store said after so many removals. If there were more since, it may have
+    /// said so before a refund.
+    fn remember(&self, key: HashedKey, removals: u32, decision: &Decision, seen: Timestamp) {
         let denial = Denial {
             tag: key.tag,
             tat: seen + decision.reset_in,
             seen,
             denied: !decision.allowed,
         };
-        self.at(key, |place| *place = denial);
+        self.at(key, |place| {
+            if self.removals(key) == removals {
+                *place = denial;
+            }
+        });
     }
 
+    fn removals(&self, key: HashedKey) -> u32 {
+        let (shard, _) = place(key, PLACES);
+        let removals = self.removals.get(shard);
+        removals.map_or(0, |removals| removals.load(Ordering::Acquire))
+    }
+
+    /// What the store said before is not remembered any more from here on.
     fn remove(&self, key: HashedKey) {
+        let (shard, _) = place(key, PLACES);
+        if let Some(removals) = self.removals.get(shard) {
+            removals.fetch_add(1, Ordering::AcqRel);
+        }
         self.at(key, |place| {
             if place.tag == key.tag {
                 *place = Denial::default();
@@ -157,12 +178,16 @@ impl WindowDenials {
         transaction: &Transaction,
         decision: &Decision,
         now: Timestamp,
+        is_current: impl FnOnce() -> bool,
     ) {
         let (shard, place) = place(key, WINDOW_PLACES);
         let Some(shard) = self.0.get(shard) else {
             return;
         };
         let mut shard = shard.lock();
+        if !is_current() {
+            return;
+        }
         shard.resize(WINDOW_PLACES / LOCKS, None);
         if let Some(place) = shard.get_mut(place) {
             *place = Some(WindowDenial {
@@ -216,7 +241,7 @@ impl WindowDenials {
                 remaining: denial.remaining,
                 retry_in: denial.retry_in(transaction, now),
                 reset_in: denial.reset_at.since(now),
-                reset_before: denial.reset_at.since(now),
+                reset_before_secs: denial.reset_at.since(now).whole_secs(),
             })
         })
     }
@@ -306,20 +331,22 @@ type Keys = SmallVec<[HashedKey; 3]>;
 
 /// What has to be known of a batch to record its denials.
 struct DenialRecorder {
-    keys: Keys,
+    /// Each with how often something was removed from its shard before the store was asked.
+    keys: SmallVec<[(HashedKey, u32); 3]>,
     /// The batch, when some of it is counted in windows.
     windowed: Option<Box<Batch>>,
     now: Timestamp,
 }
 
 impl DenialRecorder {
-    fn new(batch: &Batch, keys: Keys, now: Timestamp) -> Self {
+    fn new(batch: &Batch, keys: &Keys, denials: &DenialCache, now: Timestamp) -> Self {
         let windowed = batch
             .iter()
             .any(Transaction::is_windowed)
             .then(|| Box::new(batch.clone()));
+        let keys = keys.iter().map(|&key| (key, denials.removals(key)));
         Self {
-            keys,
+            keys: keys.collect(),
             windowed,
             now,
         }
@@ -330,14 +357,18 @@ impl DenialRecorder {
         if outcome.source != DecisionSource::Store || outcome.is_allowed() {
             return;
         }
-        for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
+        let keys = self.keys.iter().zip(&outcome.decisions).enumerate();
+        for (at, (&(key, removals), decision)) in keys {
             let Some(decision) = decision else { continue };
             let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
             match transaction.filter(|transaction| transaction.is_windowed()) {
-                Some(transaction) => denials
-                    .windows
-                    .remember(key, transaction, decision, self.now),
-                None => denials.remember(key, decision, self.now),
+                Some(transaction) => {
+                    let is_current = || denials.removals(key) == removals;
+                    denials
+                        .windows
+                        .remember(key, transaction, decision, self.now, is_current);
+                }
+                None => denials.remember(key, removals, decision, self.now),
             }
         }
     }
@@ -399,7 +430,7 @@ impl<S: Store> DenialCached<S> {
             return StoreFuture::ready(outcome);
         }
         let denials = Arc::clone(&self.denials);
-        let recorder = DenialRecorder::new(&batch, keys, now);
+        let recorder = DenialRecorder::new(&batch, &keys, &denials, now);
         match ask(&self.store, batch, now) {
             StoreFuture::Ready(answer) => {
                 if let Some(Ok(outcome)) = &answer {
@@ -434,5 +465,7 @@ impl<S: Store> DenialCached<S> {
     }
 }
 
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,21 @@
+//! Locks and atomics of what several threads share without a lock around all of it. With the
+//! feature `interleavings` they are Shuttle's, so that a test can try the orders in which threads
+//! meet.
+
+#[cfg(not(feature = "interleavings"))]
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+#[cfg(feature = "interleavings")]
+pub(crate) use shuttle::sync::atomic;
+#[cfg(feature = "interleavings")]
+pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard};
+#[cfg(not(feature = "interleavings"))]
+pub(crate) use std::sync::atomic;
+
+/// Holds a law in so many orders in which its threads meet, at random.
+#[cfg(all(test, feature = "interleavings"))]
+pub(crate) fn in_random_orders(law: impl Fn() + Send + Sync + 'static, orders: usize) {
+    use shuttle::scheduler::RandomScheduler;
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    shuttle::Runner::new(RandomScheduler::new(orders), config).run(law);
+}
