@@ -1,8 +1,12 @@
-//! The gateway's parts that the benches and the tests of allocations put together. Nothing here is
-//! promised to stay; the feature `internals` is for this package's own tests.
+//! The gateway's parts that the benches, the tests of allocations and the simulator put together.
+//! Nothing here is promised to stay; the feature `internals` is for this project's own tests.
 
-pub use crate::app::Layers;
+pub use crate::app::{Layers, SocketlessGateway};
+pub use crate::blocking::run_inline;
 pub use crate::config::load;
 pub use crate::middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use crate::proxy::{Proxy, Upstream, UpstreamSettings};
-pub use crate::server::{Connection, Draining, Http, HttpSettings, RequestBody, Transport};
+pub use crate::server::{
+    AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport,
+};
+pub use crate::store::{Connect, Socket};

@@ -7,11 +7,14 @@
 //! With the feature `gateway`, the default, the package is also the command `weir`. Its layers,
 //! upstream connections and configuration are not part of the library's interface.
 
+#![forbid(unsafe_code)]
 // A limiter alone leaves out what calls some of the code that it shares with the gateway.
 #![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "gateway")]
 mod app;
+#[cfg(feature = "redis")]
+mod blocking;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
@@ -36,6 +39,7 @@ pub mod rules;
 mod server;
 mod status_set;
 pub mod store;
+mod sync;
 pub mod telemetry;
 pub mod time;
 mod turn;

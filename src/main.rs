@@ -1,5 +1,7 @@
 //! The `weir` command.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 /// See decision 0021. Programs that use Weir as a library choose their own.

@@ -102,6 +102,11 @@ impl Nanos {
         self.0.div_ceil(NANOS_PER_SEC)
     }
 
+    /// The same in 32 bits, which hold 136 years.
+    pub fn whole_secs(self) -> u32 {
+        u32::try_from(self.ceil_secs()).unwrap_or(u32::MAX)
+    }
+
     /// The span in whole milliseconds, rounded up.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(NANOS_PER_MILLI)

@@ -10,6 +10,7 @@ mod admin_client;
 mod client_certificate;
 mod explain;
 mod file_descriptors;
+mod gateway;
 mod jwks;
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -17,6 +18,8 @@ mod overrides;
 mod reloads;
 mod shared_bans;
 mod shared_list;
+#[cfg(feature = "internals")]
+mod socketless;
 mod sockets;
 mod stack;
 mod startup_log;
@@ -24,7 +27,6 @@ mod store_observer;
 mod stores;
 mod worker;
 
-use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -36,25 +38,23 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::{Semaphore, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::Semaphore;
 
 use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
 pub use self::explain::{Request, explain, parse_header, parse_path};
 use self::file_descriptors::FileDescriptors;
-use self::jwks::KeySets;
-use self::overrides::OverrideKeeper;
-use self::reloads::{ProcessState, Reloads, Snapshot, Source};
-use self::shared_bans::SharedBans;
+pub use self::file_descriptors::too_many_servers;
+use self::gateway::Gateway;
+use self::reloads::{Environment, Source};
+#[cfg(feature = "internals")]
+pub use self::socketless::SocketlessGateway;
 use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
-use self::stores::Stores;
 use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};
-use crate::middleware::{KnownBans, TarpitSlots};
 use crate::proxy::demo;
 use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
@@ -62,9 +62,6 @@ use crate::server::{
     supervise,
 };
 use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
-
-/// How often a part of the memory store is swept.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// How long threads that read or write files may take when the process ends.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -155,45 +152,18 @@ async fn serve(
     let (admin_drain, admin_draining) = Drain::new();
     admin_drain.keep_open(admin_listeners.managed());
 
-    let stores = Stores::new(&settings.process.store, &metrics);
-    let tracer = start_tracer(&settings, &metrics)?;
-    let lists = stores.lists().await?;
-    let shared_bans = SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
-    let process_state = ProcessState {
+    let environment = Environment {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
         acme: acme.clone(),
-        tarpit_slots: TarpitSlots::new(metrics.bans()),
+        tracer: start_tracer(&settings, &metrics)?,
         metrics: Arc::clone(&metrics),
-        clock: stores.clock(),
-        tracer: tracer.clone(),
-        bans: shared_bans.known().clone(),
-        refused: Arc::default(),
     };
-    let (mut keeper, override_changes) =
-        OverrideKeeper::new(&settings.process, lists, stores.clock());
-    let kept_overrides = keeper.first().await;
-    let key_sets = KeySets::new(&metrics);
-    key_sets.replace(&settings.jwks);
-    let loaded = Arc::new(settings);
-    let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
-    let snapshot = Arc::new(snapshot);
-    let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
-    let sampled = snapshots.clone();
-    metrics.upstreams(move || sampled.borrow().upstream_samples());
-    // So that standing bans hold from the first request on. If the store is out of reach, they are
-    // learnt of when it is back.
-    let _ = shared_bans.refresh().await;
-    let api = admin_api::service(
-        snapshots.clone(),
-        stores.clone(),
-        override_changes,
-        Arc::clone(&metrics),
-        log_level,
-        shared_bans.clone(),
-        draining.subscribe(),
-    );
-    let admin = admin(&stores, &key_sets, &acme, &draining, &metrics).with_api(api);
+    let tracer = environment.tracer.clone();
+    let (gateway, mut keeper) = Gateway::start(source, (settings, inputs), environment).await?;
+    let snapshot = gateway.snapshot();
+    let api = gateway.admin_api(log_level, draining.subscribe());
+    let admin = admin(&gateway, &acme, &draining).with_api(api);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
@@ -201,8 +171,8 @@ async fn serve(
         http: http(&snapshot.settings, &descriptors, &metrics),
         transports: sockets.transports(),
         https_redirects: sockets.https_redirects(),
-        snapshots,
-        stores: stores.clone(),
+        snapshots: gateway.snapshots.clone(),
+        stores: gateway.stores.clone(),
         upstreams: descriptors.upstreams(),
         serving: Arc::new(Semaphore::new(0)),
         draining,
@@ -218,14 +188,11 @@ async fn serve(
     startup_log::started(&snapshot.settings, &listening, admin, &metrics);
     startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
 
-    let tarpit_slots = process_state.tarpit_slots.clone();
-    let reloads = Reloads::new(source, (loaded, inputs), publish, process_state, key_sets);
     let handler = ProcessEvents {
-        reloads: &reloads,
+        gateway: &gateway,
         drain: &drain,
         admin_drain,
         takeover,
-        tarpit_slots,
         acme,
         grace,
     };
@@ -237,10 +204,7 @@ async fn serve(
     };
     let ended = tokio::select! {
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
-        never = sweep(&stores, &metrics) => match never {},
-        never = shared_bans.follow() => match never {},
-        never = reloads.follow() => match never {},
-        never = keeper.follow(&reloads) => match never {},
+        never = gateway.follow(&mut keeper) => match never {},
     };
     end_tracer(tracer).await;
     if ended == Ended::Forced {
@@ -308,18 +272,17 @@ async fn start_workers(
 
 /// What the process does at signals, and when a successor serves.
 struct ProcessEvents<'a> {
-    reloads: &'a Reloads,
+    gateway: &'a Gateway,
     drain: &'a Drain,
     admin_drain: Drain,
     takeover: Takeover,
-    tarpit_slots: TarpitSlots,
     acme: AcmeCertificates,
     grace: Duration,
 }
 
 impl EventHandler for ProcessEvents<'_> {
     fn reload(&self) {
-        self.reloads.reload();
+        self.gateway.reload();
     }
 
     fn restart(&self) {
@@ -332,7 +295,7 @@ impl EventHandler for ProcessEvents<'_> {
         // Another handle would keep a socket open whose connections are no longer accepted.
         self.drain.keep_open(&self.takeover.give_up());
         // A request in the tarpit is in flight, and would delay the drain.
-        self.tarpit_slots.release();
+        self.gateway.release_tarpits();
         // Challenges go to the successor.
         self.acme.end();
         if !replaced {
@@ -369,14 +332,9 @@ fn start_admin(
     Ok(Some(thread.address()))
 }
 
-fn admin(
-    stores: &Stores,
-    key_sets: &KeySets,
-    acme: &AcmeCertificates,
-    draining: &Draining,
-    metrics: &Arc<Metrics>,
-) -> Admin {
-    let (stores, key_sets, acme) = (stores.clone(), key_sets.clone(), acme.clone());
+fn admin(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining) -> Admin {
+    let (stores, key_sets) = (gateway.stores.clone(), gateway.key_sets.clone());
+    let acme = acme.clone();
     let readiness = move || {
         if let Some(why) = stores.unreachable() {
             Readiness::NotReady(why)
@@ -388,19 +346,5 @@ fn admin(
             Readiness::Ready
         }
     };
-    Admin::new(Arc::clone(metrics), draining.clone(), readiness)
-}
-
-/// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers counters
-/// for what failed within a minute.
-async fn sweep(stores: &Stores, metrics: &Metrics) -> Infallible {
-    let (memory, clock) = (stores.memory(), stores.clock());
-    let mut turns = tokio::time::interval(SWEEP_EVERY);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        turns.tick().await;
-        memory.sweep(clock.now());
-        stores.log_outages();
-        metrics.remember();
-    }
+    Admin::new(gateway.metrics(), draining.clone(), readiness)
 }

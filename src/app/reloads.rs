@@ -11,14 +11,11 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 
 use super::acme::AcmeCertificates;
@@ -27,11 +24,13 @@ use super::overrides::{CheckedOverride, KeptOverride, OverrideTarget};
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
-use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings, Stamps};
+use crate::blocking;
+use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{KnownBans, ShadowOf, TarpitSlots};
 use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
+use crate::sync::Mutex;
 use crate::telemetry::{Metrics, ReloadFailed, Tracer, Unchanged, UpstreamSample};
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -42,24 +41,30 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// writes several, or one in pieces, has time to finish.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// What a process has once, whatever is configured.
+/// What a gateway finds around it.
 #[derive(Clone)]
-pub(super) struct ProcessState {
+pub(super) struct Environment {
     /// The address of the demo upstream.
     pub(super) demo_upstream: SocketAddr,
     /// The sockets for clients.
     pub(super) sockets: Sockets,
     /// The certificates by ACME.
     pub(super) acme: AcmeCertificates,
+    /// What traces requests, if they are traced.
+    pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// What a process has once, whatever is configured.
+#[derive(Clone)]
+pub(super) struct ProcessState {
+    pub(super) environment: Environment,
     /// Where requests of the banned are held.
     pub(super) tarpit_slots: TarpitSlots,
     /// What is known of the banned beside the buckets.
     pub(super) bans: KnownBans,
-    pub(super) metrics: Arc<Metrics>,
     /// The clock by which limits are decided.
     pub(super) clock: Arc<dyn Clock>,
-    /// What traces requests, if they are traced.
-    pub(super) tracer: Option<Arc<Tracer>>,
     /// The last load, if it was refused.
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
 }
@@ -92,11 +97,12 @@ impl Snapshot {
     /// as they were in the `earlier` one is kept.
     pub(super) fn new(
         loaded: &Settings,
-        overrides: &[KeptOverride],
+        overrides: &[Arc<KeptOverride>],
         process: &ProcessState,
         earlier: Option<&Self>,
     ) -> Self {
-        let written: Vec<_> = overrides.iter().map(|kept| kept.written.clone()).collect();
+        let around = &process.environment;
+        let written: Vec<_> = (overrides.iter().map(|kept| Arc::clone(&kept.written))).collect();
         let (mut settings, checks) = loaded.with_overrides(&written, process.clock.now());
         let checked = overrides.iter().cloned().zip(checks);
         let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
@@ -105,15 +111,15 @@ impl Snapshot {
             .iter_mut()
             .filter(|upstream| upstream.is_demo)
         {
-            upstream.settings.servers = vec![Server::from(process.demo_upstream)];
+            upstream.settings.servers = vec![Server::from(around.demo_upstream)];
         }
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
         let (slots, bans) = (&process.tarpit_slots, &process.bans);
-        let tracer = process.tracer.clone();
-        let layers = Layers::new(&settings, slots, bans, &process.metrics, tracer)
-            .redirecting_to_https(process.sockets.redirect_to_https());
+        let tracer = around.tracer.clone();
+        let layers = Layers::new(&settings, slots, bans, &around.metrics, tracer)
+            .redirecting_to_https(around.sockets.redirect_to_https());
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
             kept.unwrap_or_else(|| {
@@ -133,7 +139,7 @@ impl Snapshot {
             settings,
             layers,
             refused: Arc::clone(&process.refused),
-            sockets: process.sockets.clone(),
+            sockets: around.sockets.clone(),
         }
     }
 
@@ -226,7 +232,7 @@ pub(super) struct Reloads {
     /// The configuration in force, as it was loaded.
     loaded: RefCell<Arc<Settings>>,
     /// What the admin API has changed in it.
-    overrides: RefCell<Vec<KeptOverride>>,
+    overrides: RefCell<Vec<Arc<KeptOverride>>>,
 }
 
 /// The files of the configuration.
@@ -291,13 +297,17 @@ impl Reloads {
     /// Whether files have changed since they were read. If so, waits until they are quiet.
     async fn have_changed(&self) -> bool {
         let inputs = Arc::clone(&self.files.borrow().last);
+        let stamps_now = || {
+            let looking = Arc::clone(&inputs);
+            blocking::run(move || looking.stamps_now())
+        };
         let mut before = inputs.stamps();
-        let mut now = stamps_now(&inputs).await;
+        let mut now = stamps_now().await;
         let changed = now != before;
         while now != before {
             sleep(SETTLE_TIME).await;
             before = now;
-            now = stamps_now(&inputs).await;
+            now = stamps_now().await;
         }
         changed
     }
@@ -316,13 +326,7 @@ impl Reloads {
     /// the demo upstream must not wait for that.
     async fn read(&self) -> LoadResult {
         let (source, in_force) = (Arc::clone(&self.source), Arc::clone(&self.loaded.borrow()));
-        let read = spawn_blocking(move || source.read(Some(&in_force))).await;
-        match read.map_err(JoinError::try_into_panic) {
-            Ok(loaded) => loaded,
-            Err(Ok(panic)) => resume_unwind(panic),
-            // The runtime ends.
-            Err(Err(_)) => pending().await,
-        }
+        blocking::run(move || source.read(Some(&in_force))).await
     }
 
     /// Applies a new configuration, unless it has errors or is the same as the old one.
@@ -337,9 +341,9 @@ impl Reloads {
                 .collect(),
         });
         match loaded.outcome {
-            Err(found) => ReloadFailed { cause: &found }.emit(&self.process.metrics),
+            Err(found) => ReloadFailed { cause: &found }.emit(&self.process.environment.metrics),
             Ok(_) if inputs.same_contents(&files.in_force) => {
-                Unchanged.emit(&self.process.metrics);
+                Unchanged.emit(&self.process.environment.metrics);
             }
             Ok(settings) => {
                 files.in_force = inputs;
@@ -349,12 +353,13 @@ impl Reloads {
     }
 
     fn publish(&self, settings: Settings) {
-        let listeners = self.process.acme.configure(&settings.listen);
-        self.process.sockets.renew(&listeners);
+        let around = &self.process.environment;
+        let listeners = around.acme.configure(&settings.listen);
+        around.sockets.renew(&listeners);
         self.key_sets.replace(&settings.jwks);
         self.loaded.replace(Arc::new(settings));
         let snapshot = self.publish_snapshot();
-        startup_log::reloaded(&snapshot.settings, &self.kept, &self.process.metrics);
+        startup_log::reloaded(&snapshot.settings, &self.kept, &around.metrics);
         startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
     }
 
@@ -370,13 +375,13 @@ impl Reloads {
 }
 
 impl OverrideTarget for Reloads {
-    fn set_overrides(&self, overrides: Vec<KeptOverride>) {
+    fn set_overrides(&self, overrides: Vec<Arc<KeptOverride>>) {
         self.overrides.replace(overrides);
         let snapshot = self.publish_snapshot();
         startup_log::overrides_changed(&snapshot.settings, &snapshot.overrides);
     }
 
-    fn check_overrides(&self, overrides: &[ApiOverride]) -> Vec<OverrideCheck> {
+    fn check_overrides(&self, overrides: &[Arc<ApiOverride>]) -> Vec<OverrideCheck> {
         let loaded = self.loaded.borrow();
         let (_, checks) = loaded.with_overrides(overrides, self.process.clock.now());
         checks
@@ -385,14 +390,6 @@ impl OverrideTarget for Reloads {
     fn logged_id(&self, limit: &str, id: &str) -> String {
         self.loaded.borrow().logged_id(limit, id)
     }
-}
-
-/// The metadata of the files now. A file system that hangs must delay neither signals nor a drain.
-async fn stamps_now(inputs: &Arc<Inputs>) -> Stamps {
-    let looking = Arc::clone(inputs);
-    let seen = spawn_blocking(move || looking.stamps_now()).await;
-    // The task fails only when the runtime ends.
-    seen.unwrap_or_else(|_| inputs.stamps())
 }
 
 /// A value made from the configuration `C` in force, and remade when another is published. All
@@ -501,5 +498,44 @@ mod tests {
             never = followed.follow() => match never {},
             () = following => {}
         }
+    }
+}
+
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use shuttle::sync::atomic::{AtomicU32, Ordering};
+    use shuttle::thread;
+
+    use super::*;
+    use crate::sync::in_random_orders;
+
+    #[test]
+    fn whoever_comes_after_a_publication_never_gets_an_earlier_configuration() {
+        let law = || {
+            let (publish, configurations) = watch::channel(0);
+            let published = Arc::new(AtomicU32::new(0));
+            let made = Reloadable::new(configurations, |configuration: &u32| *configuration);
+            let made = Arc::new(made);
+            let users: Vec<_> = (0..3)
+                .map(|_| {
+                    let (made, published) = (Arc::clone(&made), Arc::clone(&published));
+                    thread::spawn(move || {
+                        for _ in 0..4 {
+                            let before = published.load(Ordering::SeqCst);
+                            let got = made.with(|configuration| *configuration);
+                            assert!(got >= before, "{got} after {before} was published");
+                        }
+                    })
+                })
+                .collect();
+            for configuration in 1..4 {
+                publish.send_replace(configuration);
+                published.store(configuration, Ordering::SeqCst);
+            }
+            users.into_iter().for_each(|user| user.join().unwrap());
+        };
+        in_random_orders(law, 5_000);
     }
 }

@@ -6,22 +6,21 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use http::{Extensions, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
 use tower::Service as _;
 
 use super::client_certificate::client_certificate;
-use super::reloads::{Reloadable, Snapshot};
+use super::gateway::WorkerStack;
+use super::reloads::Snapshot;
 use super::stack;
-use super::stores::{Stores, WorkerStores};
+use super::stores::Stores;
 use crate::config::Route;
 use crate::middleware::{
-    BackgroundTasks, ConnectionEnds, HttpsRedirect, Peer, RequestContext, upstream_key,
+    ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
 };
 use crate::proxy::{
     ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
@@ -29,11 +28,6 @@ use crate::proxy::{
 use crate::rules::ClientCertificate;
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
 use crate::telemetry::RequestId;
-use crate::time::Clock;
-
-/// How long a worker that has served its last request waits for the store. Its calls have their own
-/// deadline, so only a failing store takes that long.
-const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What every worker gets.
 #[derive(Clone)]
@@ -63,18 +57,14 @@ pub(super) async fn run(
     context: WorkerContext,
     listeners: Vec<(usize, TcpListener)>,
 ) -> io::Result<()> {
-    let tasks = BackgroundTasks::default();
-    let stores = context.stores.for_worker().await?;
-    let mut worker = Worker {
-        stores: stores.clone(),
-        clock: context.stores.clock(),
-        tasks: tasks.clone(),
+    let mut upstreams = Upstreams {
         budget: context.upstreams,
         upstreams: Vec::new(),
         shutdown: ShutdownSignal::when(context.draining.subscribe()),
     };
     let snapshots = context.snapshots.clone();
-    let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
+    let services = move |snapshot: &Snapshot| upstreams.services(snapshot);
+    let stack = WorkerStack::start(&context.stores, context.snapshots, services).await?;
     let stack = Arc::new(stack);
     let entry = |https_redirect: Option<HttpsRedirect>| {
         let (stack, snapshots) = (Arc::clone(&stack), snapshots.clone());
@@ -102,9 +92,7 @@ pub(super) async fn run(
     tokio::select! {
         aborted = serving => {
             context.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
-            // Deferred charges and refunds of the last requests are done by then, or never.
-            let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
-            let _ = timeout(SETTLE_WITHIN, stores.end()).await;
+            stack.end().await;
             Ok(())
         }
         never = stack.follow() => match never {},
@@ -145,20 +133,17 @@ fn certificate(connection: &Connection) -> Option<Arc<ClientCertificate>> {
 /// The stack over proxies to upstreams.
 type Stack = stack::Stack<Proxy>;
 
-struct Worker {
-    stores: WorkerStores,
-    clock: Arc<dyn Clock>,
-    /// What still runs after the responses were sent.
-    tasks: BackgroundTasks,
+/// The upstreams as this worker reaches them.
+struct Upstreams {
     budget: ConnectionBudget,
     /// With what all workers know of them.
     upstreams: Vec<(Arc<UpstreamState>, Upstream)>,
     shutdown: ShutdownSignal,
 }
 
-impl Worker {
-    /// The stack of a configuration. Upstreams that stay as they are keep their connections.
-    fn stack(&mut self, snapshot: &Snapshot) -> Stack {
+impl Upstreams {
+    /// The services of a configuration. Upstreams that stay as they are keep their connections.
+    fn services(&mut self, snapshot: &Snapshot) -> UpstreamRouter<Proxy> {
         let kept = std::mem::take(&mut self.upstreams);
         let upstream = |settings: &UpstreamSettings, state: &Arc<UpstreamState>| {
             let known = kept.iter().find(|(known, _)| Arc::ptr_eq(known, state));
@@ -195,17 +180,13 @@ impl Worker {
             let proxy = proxy.clone().with_timeouts(route.timeouts);
             proxy.with_request_buffering(route.request_buffering.clone())
         };
-        let proxies = stack::services(&snapshot.settings, proxies.collect(), of_route);
-        let store = self.stores.store(snapshot.settings.prefetches());
-        let leases = Arc::clone(&self.stores.leases);
-        let (clock, layers) = (Arc::clone(&self.clock), &snapshot.layers);
-        layers.stack(store, leases, clock, &self.tasks, proxies)
+        stack::services(&snapshot.settings, proxies.collect(), of_route)
     }
 }
 
 /// The entry of one connection: adds the peer to each request, and passes it to the stack in force.
 struct ConnectionEntry {
-    stack: Arc<Reloadable<Arc<Snapshot>, Stack>>,
+    stack: Arc<WorkerStack<Proxy>>,
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
     https_redirect: Option<HttpsRedirect>,

@@ -12,14 +12,16 @@ use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
     ("turn", &[]),
+    ("blocking", &[]),
+    ("sync", &[]),
     ("keepalive", &[]),
     ("media_type", &[]),
     ("problem", &[]),
     ("status_set", &[]),
     ("limit", &["time"]),
-    ("store", &["limit", "time", "turn"]),
+    ("store", &["blocking", "limit", "sync", "time", "turn"]),
     ("rules", &["limit", "status_set", "time"]),
-    ("telemetry", &[]),
+    ("telemetry", &["sync"]),
     (
         "middleware",
         &[
@@ -35,7 +37,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     (
         "proxy",
-        &["status_set", "turn", "keepalive", "telemetry", "problem"],
+        &[
+            "status_set",
+            "sync",
+            "turn",
+            "keepalive",
+            "telemetry",
+            "problem",
+        ],
     ),
     (
         "server",
@@ -58,6 +67,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "blocking",
             "config",
             "middleware",
             "proxy",
@@ -65,6 +75,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "rules",
             "store",
             "limit",
+            "sync",
             "time",
             "telemetry",
             "problem",
@@ -90,7 +101,15 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     (
         "internals",
-        &["app", "config", "middleware", "proxy", "server"],
+        &[
+            "app",
+            "blocking",
+            "config",
+            "middleware",
+            "proxy",
+            "server",
+            "store",
+        ],
     ),
     ("main", &["cli"]),
 ];

@@ -10,6 +10,7 @@ mod limits;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue};
@@ -136,7 +137,7 @@ fn with_kept_overrides(settings: Settings) -> (Settings, String) {
     };
     match kept_in(path) {
         Ok(kept) => {
-            let written: Vec<_> = kept.into_iter().map(|kept| kept.written).collect();
+            let written: Vec<_> = kept.iter().map(|kept| Arc::clone(&kept.written)).collect();
             let (settings, _) = settings.with_overrides(&written, SystemClock.now());
             (settings, String::new())
         }

@@ -1,0 +1,255 @@
+//! Many simulations: each on a thread of its own, some at a time, with counts of what they met.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::panic;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::laws::{self, Failure};
+use crate::scenario::{FaultKind, Scenario};
+use crate::trace::{Trace, What};
+use crate::world;
+
+/// A simulation that is over.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was simulated.
+    pub scenario: Scenario,
+    /// What happened; nothing if it panicked.
+    pub trace: Trace,
+    /// The laws that were broken.
+    pub failures: Vec<Failure>,
+}
+
+/// Simulates a scenario, which has a thread of its own: so nothing is left of the one before.
+#[must_use]
+pub fn simulate(scenario: &Scenario) -> Outcome {
+    let (trace, failures) = match panic::catch_unwind(|| world::run(scenario)) {
+        Ok(Ok(trace)) => {
+            let failures = laws::check(scenario, &trace);
+            (trace, failures)
+        }
+        Ok(Err(error)) => (Trace::default(), vec![panicked(&error.to_string())]),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            (
+                Trace::default(),
+                vec![panicked(text.unwrap_or("without a text"))],
+            )
+        }
+    };
+    Outcome {
+        scenario: scenario.clone(),
+        trace,
+        failures,
+    }
+}
+
+fn panicked(text: &str) -> Failure {
+    Failure {
+        law: "no panic",
+        at: Duration::ZERO,
+        what: text.into(),
+    }
+}
+
+/// Which seeds to run.
+#[derive(Debug, Clone)]
+pub enum Seeds {
+    /// These.
+    List(Vec<u64>),
+    /// From a first one on, for a time.
+    For(u64, Duration),
+}
+
+/// What many simulations have found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Simulations that broke a law, with the first failure of each.
+    pub failed: Vec<(u64, Failure)>,
+    /// How many simulations there were.
+    pub runs: u64,
+    /// How long gateways ran in them, added up.
+    pub simulated: Duration,
+    /// How much time processors spent.
+    pub processors: Duration,
+    /// By kind of fault: how many there were, and what gateways logged and sent while they lasted.
+    faults: BTreeMap<String, Met>,
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    count: u64,
+    statuses: BTreeMap<u16, u64>,
+    logged: BTreeSet<String>,
+}
+
+/// Runs seeds on all processors. `failed` is called at each failure.
+pub fn explore(seeds: &Seeds, failed: impl Fn(&Outcome) + Sync) -> Findings {
+    let began = Instant::now();
+    let processors = processor_time();
+    let next = AtomicU64::new(0);
+    let seed = || {
+        let turn = next.fetch_add(1, Ordering::Relaxed);
+        match seeds {
+            Seeds::List(list) => list.get(usize::try_from(turn).ok()?).copied(),
+            Seeds::For(first, time) => (began.elapsed() < *time).then_some(first + turn),
+        }
+    };
+    let findings = Mutex::new(Findings::default());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(seed) = seed() {
+                    let outcome = simulate(&Scenario::generate(seed));
+                    if !outcome.failures.is_empty() {
+                        failed(&outcome);
+                    }
+                    findings
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .add(&outcome);
+                }
+            });
+        }
+    });
+    let mut findings = findings
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    findings.processors = processor_time().saturating_sub(processors);
+    findings.failed.sort_by_key(|(seed, _)| *seed);
+    findings
+}
+
+impl Findings {
+    fn add(&mut self, outcome: &Outcome) {
+        let scenario = &outcome.scenario;
+        self.runs += 1;
+        let gateways = u32::try_from(scenario.gateways.len()).unwrap_or(1);
+        self.simulated += (scenario.duration + scenario.quiet) * gateways;
+        if let Some(failure) = outcome.failures.first() {
+            self.failed.push((scenario.seed, failure.clone()));
+        }
+        let mut open: BTreeMap<usize, String> = BTreeMap::new();
+        for event in &outcome.trace.events {
+            match &event.what {
+                What::FaultBegan { fault } => {
+                    let kind = scenario.faults.get(*fault).map(|fault| name(&fault.kind));
+                    let kind = kind.unwrap_or_default();
+                    self.faults.entry(kind.clone()).or_default().count += 1;
+                    open.insert(*fault, kind);
+                }
+                What::FaultEnded { fault } => {
+                    open.remove(fault);
+                }
+                What::Answered { status, .. } => {
+                    for kind in open.values() {
+                        let met = self.faults.entry(kind.clone()).or_default();
+                        *met.statuses.entry(*status).or_default() += 1;
+                    }
+                }
+                What::Log { line, .. } => {
+                    // Without its fields.
+                    let text = line.split(['=', '"']).next().unwrap_or_default();
+                    for kind in open.values() {
+                        self.faults
+                            .entry(kind.clone())
+                            .or_default()
+                            .logged
+                            .insert(text.into());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let mut out = String::new();
+        for (kind, met) in &self.faults {
+            let statuses: Vec<String> = met
+                .statuses
+                .iter()
+                .map(|(status, count)| format!("{status} x {count}"))
+                .collect();
+            let _ = writeln!(
+                out,
+                "{:>7} {kind:<24} {} kinds of log lines; {}",
+                met.count,
+                met.logged.len(),
+                statuses.join(", ")
+            );
+        }
+        let minutes = self.processors.as_secs_f64() / 60.0;
+        let hours = self.simulated.as_secs_f64() / 3600.0;
+        let _ = writeln!(
+            out,
+            "{} simulations, {} failed; {hours:.1} hours of gateways in {minutes:.2} minutes of \
+             processors: {:.2} hours a minute, {:.0} times real time",
+            self.runs,
+            self.failed.len(),
+            hours / minutes.max(1e-9),
+            60.0 * hours / minutes.max(1e-9),
+        );
+        out
+    }
+}
+
+/// The name of a kind of fault; a fault of the network has one for each thing that can be wrong.
+fn name(kind: &FaultKind) -> String {
+    let text = match kind {
+        FaultKind::Link { what, .. } => format!("Link::{what:?}"),
+        kind => format!("{kind:?}"),
+    };
+    text.split([' ', '(', '{'])
+        .next()
+        .unwrap_or_default()
+        .into()
+}
+
+/// What this process has spent, as Linux counts it in hundredths of a second.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|it| it.parse::<u64>().ok())
+        .sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// The seeds of a file with one a line, and behind it what the seed has found.
+#[must_use]
+pub fn kept(text: &str) -> Vec<u64> {
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default());
+    lines
+        .filter_map(|line| line.split_whitespace().next()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_seeds_has_one_a_line_and_comments() {
+        assert_eq!(kept("# seeds\n17 a refund\n\n4  # b\n"), [17, 4]);
+    }
+
+    #[test]
+    fn no_seed_that_ever_found_something_fails_again() {
+        let seeds = Seeds::List(kept(include_str!("../seeds.txt")));
+        let findings = explore(&seeds, |_| {});
+        assert_eq!(findings.failed, []);
+    }
+}

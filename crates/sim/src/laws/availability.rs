@@ -1,0 +1,113 @@
+//! Every request gets a response, and one that its circumstances explain.
+
+use std::time::Duration;
+
+use super::history::{Exchange, FOREVER, History, Span};
+use super::{Failure, Law};
+use crate::scenario::{FaultKind, OnDenied, OnFailure, Topology};
+
+pub(super) const LAW: Law = Law {
+    name: "availability",
+    promise: "docs/OPERATIONS.md: \"a call takes longer than `timeout`: `on_failure` applies to this \
+        request\", \"`deny`: get 503 with `Retry-After`\", \"A connection ... No connection is refused or \
+        reset\"; docs/CONFIG.md: \"`reject`: 429 with `Retry-After`\"",
+    check,
+};
+
+/// Longer than any request of a scenario takes: the app, a delay, calls that miss their deadline.
+const LONGEST: Duration = Duration::from_secs(12);
+
+fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
+    for exchange in &history.exchanges {
+        if let Some(what) = wrong(history, exchange) {
+            let at = exchange.answer.map_or(exchange.sent, |answer| answer.at);
+            failures.push(Failure {
+                law: LAW.name,
+                at,
+                what,
+            });
+            return;
+        }
+    }
+}
+
+fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<String> {
+    let id = exchange.request.id;
+    let gateway = exchange.request.gateway;
+    let span = Span::new(exchange.sent, exchange.over().min(history.end));
+    let runs = history.runs.get(gateway)?;
+    // A gateway that drains accepts no connection, and ends those that it has at last.
+    let draining = history.scenario.faults.iter().any(|fault| {
+        let until = runs
+            .iter()
+            .map(|run| run.until)
+            .find(|until| *until >= fault.at);
+        let drain = Span::new(fault.at, until.unwrap_or(FOREVER));
+        matches!(&fault.kind, FaultKind::StopGateway { gateway: own, .. } if *own == gateway)
+            && drain.meets(span)
+    });
+    let serves = |run: &Span| run.from <= span.from && run.until > span.until;
+    let ran = runs.iter().any(serves) && !draining;
+    let Some(answer) = exchange.answer else {
+        let lasts = span.until.saturating_sub(span.from);
+        let frozen = history.is_frozen(gateway, span);
+        let waits = exchange.over() == FOREVER && lasts > LONGEST;
+        let broken = exchange.broken.is_some();
+        return (ran && !frozen && (waits || broken))
+            .then(|| format!("request {id:?} got no response within {lasts:?}"));
+    };
+    let route = history.route(exchange)?;
+    let memory = history.scenario.store.topology == Topology::Memory;
+    let deny = history.scenario.store.on_failure == OnFailure::Deny && !memory;
+    let outage = history.is_outage(gateway, span);
+    let places = route.limits.iter().any(|one| {
+        let limit = history
+            .scenario
+            .configurations
+            .first()
+            .and_then(|all| all.limit(&one.limit));
+        limit.is_some_and(|limit| limit.algorithm == crate::scenario::Algorithm::InFlight)
+    });
+    let explained = match answer.status {
+        200 => exchange.reached.is_some() || route.on_denied == OnDenied::Shadow,
+        500 => exchange.reached.is_some() && exchange.request.status == 500,
+        403 => history
+            .scenario
+            .configurations
+            .iter()
+            .any(|one| !one.bans.is_empty()),
+        429 => {
+            exchange.reached.is_none()
+                && (answer.retry_after().is_some() || never_fits(history, exchange))
+        }
+        503 => exchange.reached.is_none() && (outage && (deny || places) || draining),
+        502 | 504 => draining,
+        _ => false,
+    };
+    (!explained).then(|| {
+        format!(
+            "request {id:?} got {} without a reason: {:?}",
+            answer.status, answer.headers
+        )
+    })
+}
+
+/// Whether a request costs more than one of its limits holds, which no wait changes.
+fn never_fits(history: &History<'_>, exchange: &Exchange<'_>) -> bool {
+    let uses = history
+        .route(exchange)
+        .map_or(&[][..], |route| &route.limits[..]);
+    uses.iter().any(|one| {
+        history.scenario.configurations.iter().any(|configuration| {
+            let limit = configuration.limit(&one.limit);
+            let least = limit.map(|limit| {
+                let own = limit.overrides.iter().map(|other| other.parameters.burst);
+                own.chain([limit.parameters.burst]).min().unwrap_or(0)
+            });
+            least.is_some_and(|burst| exchange.cost(one) > burst)
+        }) || history.operations.iter().any(|operated| {
+            matches!(&operated.operation.act, crate::scenario::Act::SetOverride { limit, parameters, .. }
+                if *limit == one.limit && exchange.cost(one) > parameters.burst)
+        })
+    })
+}

@@ -1,0 +1,274 @@
+//! A ban holds on every gateway from its beginning until its end, and nobody is banned otherwise.
+
+use std::time::Duration;
+
+use super::history::{Exchange, FOREVER, History, Operated, Span};
+use super::{Failure, Law};
+use crate::scenario::{Act, Ban, Topology, subject};
+
+pub(super) const LAW: Law = Law {
+    name: "bans",
+    promise: "docs/OPERATIONS.md: \"The change takes effect on this gateway at once, and on others that \
+        share the Redis with their next request to it: a ban that is lifted holds there for up to a \
+        second more if they denied its subject just before\", \"standing bans ... hold on this gateway at \
+        once, on others that share the Redis within two seconds\"; docs/CONFIG.md: \"it begins with the \
+        last of them\", \"`for`: how long the first ban is\", \"no longer than its longest ban is now, \
+        from the next request of the subject on. Up to three seconds more are not cut\"",
+    check,
+};
+
+/// How long a gateway may not know of a standing ban, or remember one that is over.
+const SPREADS: Duration = Duration::from_millis(2200);
+
+/// What all bans are rejected with.
+const BANNED: u16 = 403;
+
+fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
+    let Some(configuration) = history.scenario.configurations.first() else {
+        return;
+    };
+    for ban in &configuration.bans {
+        for operated in &history.operations {
+            failures.extend(passed(history, ban, operated));
+            failures.extend(stayed(history, ban, operated));
+        }
+        failures.extend(unfounded(history, ban));
+        failures.extend(too_long(history, ban));
+    }
+}
+
+/// A request that passed although its subject was banned by an operator.
+fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<Failure> {
+    let Act::Ban {
+        ban: name,
+        subject: banned,
+        length,
+    } = &operated.operation.act
+    else {
+        return None;
+    };
+    let (begun, 200..=204, _) = operated.answer? else {
+        return None;
+    };
+    if *name != ban.name {
+        return None;
+    }
+    let mut until = length.map_or(history.end, |length| {
+        operated.sent.unwrap_or(begun) + length
+    });
+    for other in &history.operations {
+        let (Act::Lift { subject, .. } | Act::Ban { subject, .. }) = &other.operation.act else {
+            continue;
+        };
+        let sent = other.sent.unwrap_or(FOREVER);
+        if subject == banned && sent >= operated.sent? && !std::ptr::eq(other, operated) {
+            until = until.min(sent);
+        }
+    }
+    let memory = history.scenario.store.topology == Topology::Memory;
+    for exchange in &history.exchanges {
+        let gateway = exchange.request.gateway;
+        let here = gateway == operated.operation.gateway;
+        let Some(reached) = exchange.reached.filter(|_| here || !memory) else {
+            continue;
+        };
+        // One that is longer than the longest, or for ever, is told from gateway to gateway.
+        let standing = length.is_none_or(|length| length > longest(history, ban));
+        let from = if here || !standing {
+            begun
+        } else {
+            begun + SPREADS
+        };
+        let early = Duration::from_millis(20) + (reached - begun.min(reached)) / 1000;
+        let since = Span::new(begun, reached);
+        let excused = history.is_disturbed(since)
+            || history
+                .in_force
+                .iter()
+                .flatten()
+                .any(|(at, _)| *at > begun && *at <= reached);
+        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
+        if theirs && exchange.sent > from && reached + early < until && !excused {
+            let what = format!(
+                "request {:?} reached the app {:?} after {banned} had been banned by {name} until \
+                 {until:?}",
+                exchange.request.id,
+                reached - begun
+            );
+            return Some(Failure {
+                law: LAW.name,
+                at: reached,
+                what,
+            });
+        }
+    }
+    None
+}
+
+fn longest(history: &History<'_>, ban: &Ban) -> Duration {
+    let bans = history
+        .scenario
+        .configurations
+        .iter()
+        .flat_map(|one| &one.bans);
+    let same = bans.filter(|one| one.name == ban.name);
+    same.map(longest_of).min().unwrap_or_default()
+}
+
+fn longest_of(ban: &Ban) -> Duration {
+    if ban.factor > 1 { ban.max } else { ban.length }
+}
+
+/// What a ban may last beyond its longest, unnoticed, and what Retry-After is rounded up by.
+const NOT_CUT: Duration = Duration::from_secs(4);
+
+/// For how long a gateway cuts nothing after its start.
+const CUTS_AFTER: Duration = Duration::from_secs(7);
+
+/// A response that names a longer ban than the configuration has that its gateway goes by.
+fn too_long(history: &History<'_>, ban: &Ban) -> Option<Failure> {
+    for exchange in &history.exchanges {
+        let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
+            continue;
+        };
+        let theirs = subject(exchange.client, ban.per);
+        let by_operator = history.operations.iter().any(
+            |other| matches!(&other.operation.act, Act::Ban { subject, .. } if Some(subject) == theirs.as_ref()),
+        );
+        let gateway = exchange.request.gateway;
+        let since = exchange.sent.saturating_sub(CUTS_AFTER);
+        let mut runs = history.runs.get(gateway).into_iter().flatten();
+        let started = runs.rfind(|run| run.from <= answer.at);
+        let settled = started.is_some_and(|run| run.from <= since);
+        if by_operator || !settled || history.is_disturbed(Span::new(since, answer.at)) {
+            continue;
+        }
+        // What it went by just before may be remembered.
+        let may_remember = exchange.sent.saturating_sub(SPREADS);
+        let changes = history.in_force.get(gateway).into_iter().flatten();
+        let changes: Vec<&(Duration, usize)> = changes.filter(|(at, _)| *at <= answer.at).collect();
+        let current = changes
+            .iter()
+            .rposition(|(at, _)| *at <= may_remember)
+            .unwrap_or(0);
+        let longest = changes
+            .iter()
+            .skip(current)
+            .filter_map(|(_, index)| history.scenario.configurations.get(*index))
+            .flat_map(|one| &one.bans)
+            .filter(|one| one.name == ban.name)
+            .map(longest_of)
+            .max()?;
+        let told = Duration::from_secs(answer.retry_after().unwrap_or(0));
+        if told > longest + NOT_CUT {
+            let what = format!(
+                "request {:?} is banned for {told:?} more, where {longest:?} is the longest ban of \
+                 {} now",
+                exchange.request.id, ban.name
+            );
+            return Some(Failure {
+                law: LAW.name,
+                at: answer.at,
+                what,
+            });
+        }
+    }
+    None
+}
+
+/// A client that is still banned when its ban is over or was lifted.
+fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<Failure> {
+    let (begun, 200..=204, _) = operated.answer? else {
+        return None;
+    };
+    let (over, banned) = match &operated.operation.act {
+        Act::Lift { ban: name, subject } if *name == ban.name => (begun, subject),
+        Act::Ban {
+            ban: name,
+            subject,
+            length,
+        } if *name == ban.name => (begun + (*length)?, subject),
+        _ => return None,
+    };
+    for exchange in &history.exchanges {
+        let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
+            continue;
+        };
+        let late = over + SPREADS + (over - begun) / 1000;
+        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
+        if !theirs || exchange.sent < late || history.is_disturbed(Span::new(begun, answer.at)) {
+            continue;
+        }
+        let again = history.operations.iter().any(|other| {
+            let earlier = other.sent.is_some_and(|sent| sent < exchange.decided());
+            matches!(&other.operation.act, Act::Ban { subject, .. } if subject == banned)
+                && earlier
+                && !std::ptr::eq(other, operated)
+        });
+        if again || strikes(history, ban, exchange) >= ban.strikes.count {
+            return None;
+        }
+        let what = format!(
+            "request {:?} is banned {:?} after the ban {} of {banned} was over",
+            exchange.request.id,
+            answer.at - over,
+            ban.name
+        );
+        return Some(Failure {
+            law: LAW.name,
+            at: answer.at,
+            what,
+        });
+    }
+    None
+}
+
+/// A client that is banned although neither an operator did it nor its strikes suffice.
+fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
+    for exchange in &history.exchanges {
+        let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
+            continue;
+        };
+        let by_operator = history.operations.iter().any(|operated| {
+            matches!(operated.operation.act, Act::Ban { .. })
+                && operated.sent.is_some_and(|at| at < answer.at)
+        });
+        // Where a clock was set back, strikes of before last as long as the jump.
+        let jumped = history
+            .jumps
+            .iter()
+            .any(|jump| jump.at < answer.at && !jump.is_slewed());
+        if !jumped && !by_operator && strikes(history, ban, exchange) < ban.strikes.count {
+            let what = format!(
+                "request {:?} is banned, and its subject was not",
+                exchange.request.id
+            );
+            return Some(Failure {
+                law: LAW.name,
+                at: answer.at,
+                what,
+            });
+        }
+    }
+    None
+}
+
+/// How many strikes the subject of a request may have earned before it.
+fn strikes(history: &History<'_>, ban: &Ban, before: &Exchange<'_>) -> u64 {
+    let theirs = subject(before.client, ban.per);
+    let earned = history.exchanges.iter().filter(|other| {
+        let strike = match other.answer {
+            // Banned clients earn none.
+            Some(answer) if answer.status == BANNED => false,
+            Some(answer) if ban.strikes.on_5xx => answer.status >= 500,
+            // A decoy looks like a response.
+            _ => ban.strikes.on_5xx || other.reached.is_none(),
+        };
+        other.request.id != before.request.id
+            && other.sent < before.decided()
+            && strike
+            && theirs.is_some()
+            && subject(other.client, ban.per) == theirs
+    });
+    earned.count() as u64
+}

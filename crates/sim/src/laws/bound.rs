@@ -1,0 +1,297 @@
+//! No more passes in any stretch of time than a limit admits, and the stated error of what happened.
+
+use std::time::Duration;
+
+use super::history::{Bucket, Exchange, FOREVER, History, Span, takes_or_denies};
+use super::{Failure, Law};
+use crate::scenario::{Act, Algorithm, OnDenied, Parameters};
+
+pub(super) const LAW: Law = Law {
+    name: "bound",
+    promise: "docs/ALGORITHMS.md: \"passes in any period, at most\" (the table), \"While two \
+        definitions are in force, in any time at most the burst of both passes, and what comes back by \
+        the faster of the two rates\", \"In any time, N gateways admit at most `burst`, what comes back \
+        in that time, and N times `units`\"; docs/OPERATIONS.md: \"A jump of Redis's clock\", \"At most \
+        `burst` and those units are let through more than without the failover\", \"after a restart \
+        without it, all buckets are full\", \"with n gateways, up to n times as much passes\"",
+    check,
+};
+
+fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
+    for bucket in history.buckets() {
+        if bucket.limit.algorithm == Algorithm::InFlight {
+            continue;
+        }
+        let counted: Vec<&Exchange<'_>> = bucket
+            .exchanges
+            .iter()
+            .copied()
+            .filter(|one| counts(history, &bucket, one))
+            .collect();
+        // Decided by Redis for certain, or by a gateway's own memory.
+        let shared = counted.iter().copied().filter(|one| {
+            let span = Span::new(one.sent, one.decided());
+            bucket.gateway.is_some()
+                || !history.passes_without_store()
+                || !history.is_outage(one.request.gateway, span)
+        });
+        let bound = Bound::new(history, &bucket, 1, None);
+        failures.extend(bound.breach(shared.collect()));
+        if bucket.gateway.is_none() && history.passes_without_store() {
+            for gateway in 0..history.scenario.gateways.len() {
+                let own = counted.iter().copied().filter(|one| {
+                    // `allow` decides nothing, and shows no fields.
+                    one.request.gateway == gateway
+                        && one
+                            .answer
+                            .is_some_and(|it| it.header("ratelimit").is_some())
+                });
+                let bound = Bound::new(history, &bucket, 2, Some(gateway));
+                failures.extend(bound.breach(own.collect()));
+            }
+        }
+    }
+}
+
+/// Whether a request is one that the limit let through, and that kept its units.
+fn counts(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) -> bool {
+    let Some(one) = history.limit_use(exchange, &bucket.limit.name) else {
+        return false;
+    };
+    let Some(reached) = exchange.reached else {
+        return false;
+    };
+    let given_back = one.refund_on_5xx && exchange.request.status >= 500;
+    let frozen = history.is_frozen(exchange.request.gateway, Span::new(exchange.sent, reached));
+    takes_or_denies(one) && !given_back && !frozen
+}
+
+/// How much of a bucket may pass.
+struct Bound<'a> {
+    history: &'a History<'a>,
+    bucket: &'a Bucket<'a>,
+    /// How many buckets decide: the one in Redis, and one in the memory of a gateway.
+    buckets: u64,
+    /// Whose memory.
+    gateway: Option<usize>,
+    all: Vec<Parameters>,
+}
+
+impl<'a> Bound<'a> {
+    fn new(
+        history: &'a History<'_>,
+        bucket: &'a Bucket<'_>,
+        buckets: u64,
+        gateway: Option<usize>,
+    ) -> Self {
+        let all = history.definitions(bucket, Span::new(Duration::ZERO, FOREVER));
+        Self {
+            history,
+            bucket,
+            buckets,
+            gateway,
+            all,
+        }
+    }
+
+    /// The first stretch in which too much passed.
+    fn breach(&self, mut exchanges: Vec<&Exchange<'_>>) -> Option<Failure> {
+        exchanges.sort_by_key(|one| one.reached);
+        for (last, end) in exchanges.iter().enumerate() {
+            let Some(until) = end.reached else { continue };
+            let (mut from, mut units) = (until, 0);
+            for exchange in exchanges[..=last].iter().rev() {
+                from = from.min(self.earliest(exchange));
+                units += self.cost(exchange);
+                let span = Span::new(from, until);
+                if units <= self.least(span) {
+                    continue;
+                }
+                let due = self.most(span);
+                if units > due {
+                    let name = self.bucket.name();
+                    let long = until.saturating_sub(from);
+                    let what = format!(
+                        "{name}: {units} units passed within {long:?} from {from:?} on, where at most \
+                         {due} are due"
+                    );
+                    return Some(Failure {
+                        law: LAW.name,
+                        at: until,
+                        what,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// When it may have been decided, at the earliest.
+    fn earliest(&self, exchange: &Exchange<'_>) -> Duration {
+        let waits = self
+            .history
+            .route(exchange)
+            .is_some_and(super::history::delays);
+        let reached = exchange.reached.unwrap_or(exchange.sent);
+        if !waits {
+            return exchange.sent;
+        }
+        // It waited for its turn, and the turns keep to the limit.
+        let late = self.history.scenario.store.timeout * 3 + self.history.jitter();
+        exchange.sent.max(reached.saturating_sub(late))
+    }
+
+    fn cost(&self, exchange: &Exchange<'_>) -> u64 {
+        let one = self.history.limit_use(exchange, &self.bucket.limit.name);
+        one.map_or(0, |one| exchange.cost(one))
+    }
+
+    /// What may pass whatever is in force: less needs no closer look.
+    fn least(&self, span: Span) -> u64 {
+        let each = self
+            .all
+            .iter()
+            .map(|one| self.base(&[*one], span, span.until - span.from));
+        each.min().unwrap_or(0)
+    }
+
+    fn most(&self, span: Span) -> u64 {
+        let history = self.history;
+        let definitions = history.definitions(self.bucket, span);
+        // Those that wait for turns that they have taken still pass when their bucket is full again.
+        let waits = self.longest_wait();
+        let touched = Span::new(span.from.saturating_sub(waits), span.until);
+        let full = |one: &Parameters| {
+            let waiting = waits.as_nanos() * u128::from(one.count);
+            let waiting = waiting.div_ceil(one.period.as_nanos().max(1));
+            one.burst + u64::try_from(waiting).unwrap_or(u64::MAX / 8)
+        };
+        let burst = definitions.iter().map(full).max().unwrap_or(0);
+        let mut time = span.until - span.from + self.tolerance();
+        time += time / 3000;
+        let mut units = 0;
+        for jump in history
+            .jumps
+            .iter()
+            .filter(|jump| jump.span().meets(touched))
+        {
+            if jump.is_slewed() {
+                time += Duration::from_nanos(jump.by.unsigned_abs()) * 2;
+            } else {
+                units += 2 * burst;
+            }
+        }
+        let lost = history.losses.iter().filter(|loss| {
+            loss.span.meets(touched)
+                && (loss.gateway.is_none() || loss.gateway == self.bucket.gateway)
+        });
+        units += burst * lost.count() as u64;
+        units += burst * self.given(touched);
+        let own = history.losses.iter().filter(|loss| {
+            self.gateway.is_some() && loss.gateway == self.gateway && loss.span.meets(span)
+        });
+        let buckets = self.buckets + own.count() as u64;
+        buckets * self.base(&definitions, span, time) + units + self.prefetched(&definitions)
+    }
+
+    /// How long requests may wait for a turn that they have taken.
+    fn longest_wait(&self) -> Duration {
+        let routes = self.history.scenario.configurations.iter();
+        let routes = routes.flat_map(|one| &one.routes).filter(|route| {
+            let mut uses = route.limits.iter();
+            uses.any(|one| one.limit == self.bucket.limit.name)
+        });
+        let waits = routes.filter_map(|route| match route.on_denied {
+            OnDenied::Delay { up_to, .. } => Some(up_to),
+            _ => None,
+        });
+        waits.max().unwrap_or_default()
+    }
+
+    /// How often an operator may have filled the bucket.
+    fn given(&self, span: Span) -> u64 {
+        let given = self.history.operations.iter().filter(|operated| {
+            let (Act::Refund { limit, subject, .. } | Act::Reset { limit, subject }) =
+                &operated.operation.act
+            else {
+                return false;
+            };
+            let from = operated.sent.unwrap_or(FOREVER);
+            let until = operated.answer.map_or(FOREVER, |(at, ..)| at);
+            *limit == self.bucket.limit.name
+                && *subject == self.bucket.subject
+                && Span::new(from, until).meets(span)
+        });
+        given.count() as u64
+    }
+
+    /// How far the clocks of gateways may differ while no clock is set.
+    fn tolerance(&self) -> Duration {
+        self.history.jitter() + Duration::from_millis(10)
+    }
+
+    fn prefetched(&self, definitions: &[Parameters]) -> u64 {
+        let Some(prefetch) = self.bucket.limit.prefetch else {
+            return 0;
+        };
+        let most = self.bucket.limit.parameters.burst.max(1);
+        let burst = definitions
+            .iter()
+            .map(|one| one.burst)
+            .max()
+            .unwrap_or(0)
+            .max(most);
+        let units = (prefetch.units * burst).div_ceil(most);
+        units * self.history.scenario.gateways.len() as u64
+    }
+
+    /// What definitions admit in a time, the greatest of which is `time`.
+    fn base(&self, definitions: &[Parameters], span: Span, time: Duration) -> u64 {
+        match self.bucket.limit.algorithm {
+            Algorithm::Gcra => {
+                let mut bursts: Vec<u64> = definitions.iter().map(|one| one.burst).collect();
+                bursts.sort_unstable();
+                let mut units = 0;
+                for (rank, burst) in bursts.iter().rev().enumerate() {
+                    units += if rank < 2 { *burst } else { 2 * burst };
+                }
+                let back = |one: &Parameters| {
+                    time.as_nanos() * u128::from(one.count) / one.period.as_nanos().max(1)
+                };
+                let fastest = definitions.iter().map(back).max().unwrap_or(0);
+                units + u64::try_from(fastest).unwrap_or(u64::MAX / 8)
+            }
+            // After a change a window of before lasts until its end.
+            Algorithm::FixedWindow if self.all.len() == 1 && self.has_one_clock() => {
+                let of = |one: &Parameters| one.count * self.windows(one.period, span);
+                definitions.first().map_or(0, of)
+            }
+            Algorithm::FixedWindow | Algorithm::WindowFromFirst => definitions
+                .iter()
+                .map(|one| one.count * (times(time, one.period) + 2))
+                .sum(),
+            _ => definitions
+                .iter()
+                .map(|one| one.count * (times(time, one.period) + 1))
+                .sum(),
+        }
+    }
+
+    fn has_one_clock(&self) -> bool {
+        self.history.jumps.is_empty() && self.history.losses.is_empty()
+    }
+
+    /// How many windows that are multiples of the period a span of world time touches.
+    fn windows(&self, period: Duration, span: Span) -> u64 {
+        let period = i128::try_from(period.as_nanos()).unwrap_or(1).max(1);
+        let tolerance = i128::try_from(self.tolerance().as_nanos()).unwrap_or(0);
+        let time = |at| self.history.store_time(self.bucket.gateway, at);
+        let first = (time(span.from) - tolerance).div_euclid(period);
+        let last = (time(span.until) + tolerance).div_euclid(period);
+        u64::try_from(last - first + 1).unwrap_or(1)
+    }
+}
+
+fn times(time: Duration, period: Duration) -> u64 {
+    u64::try_from(time.as_nanos() / period.as_nanos().max(1)).unwrap_or(u64::MAX / 8)
+}

@@ -1,0 +1,671 @@
+//! What is left of a bucket is what the algorithm's definition says of the requests that were let
+//! through: nothing is charged to others, and nothing is given back twice.
+//!
+//! The reference knows of each request a stretch in which it was decided, and not the moment. So it
+//! keeps a least and a greatest state, and only says what both of them say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::history::{
+    Bucket, Exchange, FOREVER, History, Loss, Span, counts_denied, delays, takes_or_denies,
+};
+use super::{Failure, Law};
+use crate::scenario::{Act, Algorithm, Cost, Kind, LimitUse, Parameters, Topology};
+
+pub(super) const LAW: Law = Law {
+    name: "reference",
+    promise: "docs/OPERATIONS.md: \"A request that was not let through is not charged for such a \
+        call\"; docs/ALGORITHMS.md: \"A request takes from all its buckets or from none\", \"A refund \
+        gives back at most what is used\"; docs/CONFIG.md: \"In `RateLimit`, `r` is what is left, and \
+        `t` is the number of seconds, rounded up, until the whole quota is available again\"",
+    check,
+};
+
+/// Refunds that no request waits for have got to Redis by then, when nothing is wrong.
+const REFUNDED: Duration = Duration::from_millis(60);
+
+/// A refund is tried again for two seconds after its server is back.
+const RETRIED: Duration = Duration::from_secs(3);
+
+/// How long a gateway may remember a denial that is out of date.
+const REMEMBERED: Duration = Duration::from_millis(1050);
+
+/// How far the clocks of two servers differ that count as equal.
+const SERVERS_DIFFER: Duration = Duration::from_millis(20);
+
+/// Units that a request takes, has given back, or may take.
+#[derive(Debug, Clone, Copy)]
+struct Take {
+    /// When it happens.
+    span: Span,
+    least: u64,
+    most: u64,
+    /// Takes what is there if that is less.
+    capped: bool,
+    /// Takes nothing where it does not fit.
+    if_it_fits: bool,
+    /// When the most that it can have taken is given back, and whether that is certain.
+    back: Option<(Span, bool)>,
+}
+
+impl Take {
+    /// Is not certain where a failover may have lost it.
+    fn doubt(&mut self, doubtful: &[Span]) {
+        if doubtful.iter().any(|span| span.meets(self.span)) {
+            self.least = 0;
+        }
+        if let Some((back, is_certain)) = &mut self.back {
+            *is_certain &= !doubtful.iter().any(|span| span.meets(*back));
+        }
+    }
+}
+
+/// The takes from a bucket.
+#[derive(Debug)]
+struct Ledger<'a> {
+    history: &'a History<'a>,
+    bucket: &'a Bucket<'a>,
+    parameters: Parameters,
+    /// With the index of the exchange in the bucket.
+    takes: Vec<(usize, Take)>,
+    /// Clocks and drift.
+    tolerance: i128,
+}
+
+/// Used units, or debt in nanoseconds: the least and the greatest.
+type Used = (i128, i128);
+
+fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
+    let buckets = history.buckets();
+    let mut ledgers: BTreeMap<(&str, &str, Option<usize>), Ledger<'_>> = BTreeMap::new();
+    for bucket in &buckets {
+        if let Some(ledger) = Ledger::new(history, bucket) {
+            let key = (
+                bucket.limit.name.as_str(),
+                bucket.subject.as_str(),
+                bucket.gateway,
+            );
+            ledgers.insert(key, ledger);
+        }
+    }
+    for ledger in ledgers.values() {
+        failures.extend(ledger.fields());
+        failures.extend(ledger.looks());
+    }
+    failures.extend(denials(history, &ledgers));
+    failures.extend(early(history, &ledgers));
+}
+
+/// The first denied request that is told to come back while one of its limits still has no room.
+fn early(
+    history: &History<'_>,
+    ledgers: &BTreeMap<(&str, &str, Option<usize>), Ledger<'_>>,
+) -> Option<Failure> {
+    let configuration = history.scenario.configurations.first()?;
+    let memory = history.scenario.store.topology == Topology::Memory;
+    for exchange in &history.exchanges {
+        let answer = exchange.answer.filter(|answer| answer.status == 429);
+        let told = answer.and_then(|answer| answer.retry_after());
+        let gateway = exchange.request.gateway;
+        let span = Span::new(exchange.sent.saturating_sub(REMEMBERED), exchange.decided());
+        let quiet = !history.is_outage(gateway, span) && !history.is_frozen(gateway, span);
+        let (Some(told), Some(route), true) = (told, history.route(exchange), quiet) else {
+            continue;
+        };
+        for one in route.limits.iter().filter(|one| takes_or_denies(one)) {
+            let limit = configuration.limit(&one.limit)?;
+            let subject = crate::scenario::subject(exchange.client, limit.per).unwrap_or_default();
+            let own = memory.then_some(gateway);
+            let Some(ledger) = ledgers.get(&(limit.name.as_str(), subject.as_str(), own)) else {
+                continue;
+            };
+            let wait = ledger.waits(exchange, one);
+            if wait > i128::from(told) * 1_000_000_000 {
+                let (name, id) = (ledger.bucket.name(), exchange.request.id);
+                let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
+                let what = format!(
+                    "request {id:?} is told to retry after {told} s, and {name} has no room for it \
+                     within {wait:?}"
+                );
+                return Some(Failure {
+                    law: LAW.name,
+                    at: exchange.decided(),
+                    what,
+                });
+            }
+        }
+    }
+    None
+}
+
+/// The first request that was denied although there was room in all of its buckets.
+fn denials(
+    history: &History<'_>,
+    ledgers: &BTreeMap<(&str, &str, Option<usize>), Ledger<'_>>,
+) -> Option<Failure> {
+    let configuration = history.scenario.configurations.first()?;
+    let memory = history.scenario.store.topology == Topology::Memory;
+    'exchanges: for exchange in &history.exchanges {
+        let denied = exchange.answer.is_some_and(|answer| answer.status == 429);
+        let span = Span::new(exchange.sent.saturating_sub(REMEMBERED), exchange.decided());
+        let gateway = exchange.request.gateway;
+        let quiet = !history.is_outage(gateway, span) && !history.is_frozen(gateway, span);
+        let Some(route) = history.route(exchange).filter(|_| denied && quiet) else {
+            continue;
+        };
+        let mut names = Vec::new();
+        for one in &route.limits {
+            let limit = configuration.limit(&one.limit)?;
+            let Some(subject) = crate::scenario::subject(exchange.client, limit.per) else {
+                continue;
+            };
+            let key = (
+                limit.name.as_str(),
+                subject.as_str(),
+                memory.then_some(gateway),
+            );
+            let Some(ledger) = ledgers.get(&key) else {
+                continue 'exchanges;
+            };
+            if !ledger.has_room(exchange, one) {
+                continue 'exchanges;
+            }
+            names.push(limit.name.as_str());
+        }
+        let what = format!(
+            "request {:?} was denied, and there was room in each of its limits ({})",
+            exchange.request.id,
+            names.join(", ")
+        );
+        return Some(Failure {
+            law: LAW.name,
+            at: exchange.decided(),
+            what,
+        });
+    }
+    None
+}
+
+impl<'a> Ledger<'a> {
+    /// The ledger of a bucket, unless something happened to it that the docs give a wider error.
+    fn new(history: &'a History<'_>, bucket: &'a Bucket<'_>) -> Option<Self> {
+        let always = Span::new(Duration::ZERO, FOREVER);
+        let definitions = history.definitions(bucket, always);
+        let [parameters] = definitions[..] else {
+            return None;
+        };
+        let limit = bucket.limit;
+        let of_this_store = |loss: &&Loss| loss.gateway == bucket.gateway;
+        let losses: Vec<&Loss> = history.losses.iter().filter(of_this_store).collect();
+        let lost = losses.iter().any(|loss| loss.writes.is_none());
+        let doubtful: Vec<Span> = losses
+            .iter()
+            .flat_map(|loss| loss.writes.into_iter().flatten())
+            .collect();
+        if limit.prefetch.is_some()
+            || counts_denied(limit)
+            || history.is_operated(bucket)
+            || lost
+            || !history.jumps.is_empty()
+            || matches!(
+                limit.algorithm,
+                Algorithm::InFlight | Algorithm::WindowFromFirst
+            )
+        {
+            return None;
+        }
+        let mut drift = Duration::from_millis(10) + history.end / 3000 + history.jitter();
+        if !doubtful.is_empty() {
+            drift += SERVERS_DIFFER;
+        }
+        let tolerance = nanos(drift);
+        let mut ledger = Self {
+            history,
+            bucket,
+            parameters,
+            takes: Vec::new(),
+            tolerance,
+        };
+        for (index, exchange) in bucket.exchanges.iter().enumerate() {
+            let route = history.route(exchange)?;
+            if delays(route) {
+                return None;
+            }
+            let one = history.limit_use(exchange, &limit.name)?;
+            // The new primary may lack what it is asked to give back after a response.
+            if !doubtful.is_empty() && (!takes_or_denies(one) || one.refund_on_5xx) {
+                return None;
+            }
+            let mut take = ledger.take(exchange, one);
+            if let Some(take) = &mut take {
+                take.doubt(&doubtful);
+            }
+            let back = take.is_some_and(|take| take.back.is_some());
+            if limit.algorithm != Algorithm::Gcra && back && !exchange.refused() {
+                return None;
+            }
+            ledger.takes.extend(take.map(|take| (index, take)));
+        }
+        ledger.takes.sort_by_key(|(_, take)| take.span.from);
+        ledger.cut_to_room();
+        Some(ledger)
+    }
+
+    /// Cuts takes that take no more than there is to what there may have been.
+    fn cut_to_room(&mut self) {
+        for position in 0..self.takes.len() {
+            let Some((index, take)) = self.takes.get(position).copied() else {
+                return;
+            };
+            if !take.capped && !take.if_it_fits {
+                continue;
+            }
+            let used = self.used(take.span, Some(index));
+            let (least, most) = used.map_or((0, take.most), |used| self.left(used, 0));
+            if let Some((_, cut)) = self.takes.get_mut(position) {
+                if take.capped {
+                    (cut.least, cut.most) = (take.least.min(least), take.most.min(most));
+                } else {
+                    cut.least = if least >= take.least { take.least } else { 0 };
+                    cut.most = if most >= take.most { take.most } else { 0 };
+                }
+            }
+        }
+    }
+
+    /// What a request takes.
+    fn take(&self, exchange: &Exchange<'_>, one: &LimitUse) -> Option<Take> {
+        let history = self.history;
+        let gateway = exchange.request.gateway;
+        let (sent, decided) = (exchange.sent, exchange.decided());
+        let cost = exchange.cost(one);
+        let asks = Span::new(sent, decided.saturating_add(RETRIED));
+        let outage = history.is_outage(gateway, asks) || history.is_frozen(gateway, asks);
+        let breaks = history.may_break(gateway, asks);
+        let mut take = Take {
+            span: Span::new(sent, decided),
+            least: cost,
+            most: cost,
+            capped: false,
+            if_it_fits: one.kind == Kind::SpendOnly || !one.enforce,
+            back: None,
+        };
+        if one.kind == Kind::CheckOnly {
+            return None;
+        }
+        // Which store decided is not known; a call may be lost, and a kill leaves things open. But
+        // what passes where the store alone decides has taken.
+        let is_decided = exchange.reached.is_some() && takes_or_denies(one);
+        if outage && (history.passes_without_store() || breaks && !is_decided) {
+            take.least = 0;
+        }
+        let answered = exchange.answer.map(|answer| answer.at);
+        if exchange.refused() {
+            // Another limit denied it, or Redis was late: given back, if it was taken.
+            let until = if outage {
+                self.outage_ends(gateway, decided)
+            } else {
+                decided + REFUNDED
+            };
+            take.least = 0;
+            take.back = Some((Span::new(sent, until), !breaks));
+            let takes_later =
+                one.spend_on_errors || matches!(one.cost, Cost::ResponseHeader { .. });
+            // So it is where a ban keeps it out that was asked about in the same call.
+            let is_kept_out = exchange.answer.is_some_and(|answer| answer.status == 403);
+            let route = history.route(exchange);
+            let alone = !is_kept_out && route.is_some_and(|route| route.limits.len() == 1);
+            // Units of windows and logs that do not fit are removed again in the background.
+            let windows = [Algorithm::Gcra, Algorithm::FixedWindow];
+            let tentative = !windows.contains(&self.bucket.limit.algorithm);
+            return (tentative || !takes_later && (outage || !alone)).then_some(take);
+        }
+        let Some(reached) = exchange.reached else {
+            // Its client left, or its gateway died: it may have been charged or not.
+            take.least = 0;
+            return Some(take);
+        };
+        if let Cost::ResponseHeader { default } = one.cost {
+            take.span = Span::new(reached, answered.unwrap_or(exchange.over()) + REFUNDED);
+            let said = exchange.request.response_cost.unwrap_or(default);
+            let known = answered.is_some();
+            take.least = if known && !outage { said } else { 0 };
+            take.most = if known { said } else { said.max(default) };
+            take.capped = one.kind == Kind::CheckAndSpend && one.enforce;
+        } else if one.spend_on_errors {
+            take.span = Span::new(reached, answered.unwrap_or(exchange.over()) + REFUNDED);
+            take.capped = !take.if_it_fits;
+            if outage || answered.is_none() {
+                take.least = 0;
+            }
+            if exchange.request.status < 400 {
+                return None;
+            }
+        } else if one.refund_on_5xx && exchange.request.status >= 500 {
+            let over = answered.unwrap_or(exchange.over());
+            let until = if outage {
+                self.outage_ends(gateway, over)
+            } else {
+                over + REFUNDED
+            };
+            take.back = Some((Span::new(reached, until), answered.is_some() && !outage));
+        }
+        Some(take)
+    }
+
+    /// When the outages that touch a moment are over, and refunds have been sent.
+    fn outage_ends(&self, gateway: usize, at: Duration) -> Duration {
+        let mut until = at + RETRIED;
+        for outage in self.history.outages.get(gateway).into_iter().flatten() {
+            if outage.meets(Span::new(at, until)) {
+                until = until.max(outage.until + RETRIED);
+            }
+        }
+        until
+    }
+
+    /// World time in the store's nanoseconds.
+    fn time(&self, at: Duration) -> i128 {
+        self.history.store_time(self.bucket.gateway, at)
+    }
+
+    fn interval(&self) -> i128 {
+        nanos(self.parameters.period) / i128::from(self.parameters.count).max(1)
+    }
+
+    /// How much is used at some time of a span, before the exchange `except`, if other requests were
+    /// not decided in that span.
+    fn used(&self, span: Span, except: Option<usize>) -> Option<Used> {
+        let slack = self.history.jitter();
+        let near = Span::new(span.from.saturating_sub(slack), span.until + slack);
+        let others = self
+            .takes
+            .iter()
+            .filter(|(index, _)| Some(*index) != except);
+        let takes: Vec<Take> = others.map(|(_, take)| *take).collect();
+        if takes.iter().any(|take| take.span.meets(near)) {
+            return None;
+        }
+        if self.bucket.limit.algorithm == Algorithm::Gcra {
+            let least = self.tat(&takes, span.from, true) - self.time(span.until);
+            let most = self.tat(&takes, span.until, false) - self.time(span.from);
+            return Some((
+                (least - self.tolerance).max(0),
+                (most + self.tolerance).max(0),
+            ));
+        }
+        let (mut least, mut most) = (0, 0);
+        for take in takes.iter().filter(|take| take.span.until <= span.from) {
+            let (certain, possible) = self.counts(take, span);
+            least += if certain { i128::from(take.least) } else { 0 };
+            let given_back = take
+                .back
+                .is_some_and(|(back, sure)| sure && back.until <= span.from);
+            most += if possible && !given_back {
+                i128::from(take.most)
+            } else {
+                0
+            };
+        }
+        Some((least, most))
+    }
+
+    /// The theoretical arrival time by what happened until a moment: at the least, or at the most.
+    fn tat(&self, takes: &[Take], until: Duration, least: bool) -> i128 {
+        // What is taken and given back leaves a trace where the bucket was full in between.
+        let (with, without) = (
+            self.tat_by(takes, until, least, true),
+            self.tat_by(takes, until, least, false),
+        );
+        if least {
+            with.min(without)
+        } else {
+            with.max(without)
+        }
+    }
+
+    /// The same, with what was given back by then, or as if it had never been taken.
+    fn tat_by(&self, takes: &[Take], until: Duration, least: bool, given_back: bool) -> i128 {
+        let end = |span: Span| if least { span.from } else { span.until };
+        let mut steps: Vec<(Duration, bool, u64)> = Vec::new();
+        for take in takes.iter().filter(|take| take.span.until <= until) {
+            let back = take.back.filter(|(_, certain)| least || *certain);
+            let back = back.map(|(back, _)| end(back)).filter(|at| *at <= until);
+            if back.is_some() && !given_back {
+                continue;
+            }
+            let units = if least && back.is_none() {
+                take.least
+            } else {
+                take.most
+            };
+            steps.push((end(take.span), false, units));
+            steps.extend(back.map(|at| (at, true, units)));
+        }
+        steps.sort_unstable();
+        let mut tat = i128::MIN / 4;
+        for (at, back, units) in steps {
+            let now = self.time(at);
+            let cost = self.interval() * i128::from(units);
+            tat = if back {
+                (tat - cost).max(tat.min(now))
+            } else {
+                tat.max(now) + cost
+            };
+        }
+        tat
+    }
+
+    /// Whether units of a window algorithm still count at a time: certainly, and possibly.
+    fn counts(&self, take: &Take, span: Span) -> (bool, bool) {
+        let period = nanos(self.parameters.period);
+        let (taken, taken_last) = (self.time(take.span.from), self.time(take.span.until));
+        let (now, last) = (self.time(span.from), self.time(span.until));
+        let slack = self.tolerance;
+        match self.bucket.limit.algorithm {
+            Algorithm::FixedWindow => {
+                let window = |time: i128| time.div_euclid(period);
+                let certain = window(taken - slack) == window(last + slack);
+                let possible = window(taken_last + slack) >= window(now - slack);
+                (certain, possible)
+            }
+            Algorithm::SlidingWindow { .. } => {
+                let longer = period / 60 + slack;
+                (
+                    taken + period > last + slack,
+                    taken_last + period + longer >= now,
+                )
+            }
+            _ => (
+                taken + period > last + slack,
+                taken_last + period + slack >= now,
+            ),
+        }
+    }
+
+    /// What is left, from what is used.
+    fn left(&self, (least, most): Used, cost: u64) -> (u64, u64) {
+        let burst = i128::from(self.parameters.burst);
+        let unit = if self.bucket.limit.algorithm == Algorithm::Gcra {
+            self.interval()
+        } else {
+            1
+        };
+        let left = |used: i128| {
+            let left = (burst * unit - used - i128::from(cost) * unit).div_euclid(unit.max(1));
+            u64::try_from(left.clamp(0, burst)).unwrap_or(0)
+        };
+        (left(most), left(least))
+    }
+
+    /// Whether a request certainly had room.
+    fn has_room(&self, exchange: &Exchange<'_>, one: &LimitUse) -> bool {
+        let id = exchange.request.id;
+        let index = self
+            .bucket
+            .exchanges
+            .iter()
+            .position(|other| other.request.id == id);
+        let span = Span::new(exchange.sent, exchange.decided());
+        let Some((_, most)) = self.used(span, index) else {
+            return false;
+        };
+        let unit = if self.bucket.limit.algorithm == Algorithm::Gcra {
+            self.interval()
+        } else {
+            1
+        };
+        let cost = match one.cost {
+            Cost::ResponseHeader { default } => default.max(1),
+            _ => exchange.cost(one),
+        };
+        !self.may_be_remembered(exchange)
+            && most + i128::from(cost) * unit <= i128::from(self.parameters.burst) * unit
+    }
+
+    /// How many nanoseconds it lasts at the least until a denied request fits, by what was taken
+    /// before a denial that may be remembered.
+    fn waits(&self, exchange: &Exchange<'_>, one: &LimitUse) -> i128 {
+        let before = exchange.sent.saturating_sub(REMEMBERED);
+        let now = self.time(exchange.decided());
+        let taken = self.takes.iter().map(|(_, take)| *take);
+        let taken: Vec<Take> = taken.filter(|take| take.span.until <= before).collect();
+        let cost = i128::from(exchange.cost(one));
+        let burst = i128::from(self.parameters.burst);
+        match self.bucket.limit.algorithm {
+            Algorithm::Gcra => {
+                let tat = self.tat(&taken, before, true);
+                tat - now + (cost - burst) * self.interval() - self.tolerance
+            }
+            Algorithm::FixedWindow => {
+                let span = Span::new(before, exchange.decided());
+                let certain = taken.iter().filter(|take| self.counts(take, span).0);
+                let used: i128 = certain.map(|take| i128::from(take.least)).sum();
+                let period = nanos(self.parameters.period);
+                let rest = period - now.rem_euclid(period) - self.tolerance;
+                if used + cost > burst { rest } else { 0 }
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether a denial of before a refund may still be remembered.
+    fn may_be_remembered(&self, exchange: &Exchange<'_>) -> bool {
+        self.takes.iter().any(|(_, take)| {
+            let back = take.back.map(|(back, _)| back.until + REMEMBERED);
+            back.is_some_and(|until| take.span.from <= exchange.decided() && until >= exchange.sent)
+        })
+    }
+
+    /// The first response whose fields say something else.
+    fn fields(&self) -> Option<Failure> {
+        let history = self.history;
+        for (index, exchange) in self.bucket.exchanges.iter().enumerate() {
+            let one = history.limit_use(exchange, &self.bucket.limit.name)?;
+            let Some(answer) = exchange.answer.filter(|_| takes_or_denies(one)) else {
+                continue;
+            };
+            let Some(r) = answer.rate_limit(&self.bucket.limit.name, "r") else {
+                continue;
+            };
+            let span = Span::new(exchange.sent, exchange.decided());
+            let gateway = exchange.request.gateway;
+            let refunded = one.refund_on_5xx && exchange.request.status >= 500;
+            let remembered = exchange.refused() && self.may_be_remembered(exchange);
+            if remembered
+                || refunded
+                || history.is_outage(gateway, span)
+                || history.is_frozen(gateway, span)
+            {
+                continue;
+            }
+            let Some(used) = self.used(span, Some(index)) else {
+                continue;
+            };
+            let cost = if exchange.reached.is_some() {
+                exchange.cost(one)
+            } else {
+                0
+            };
+            let (least, most) = self.left(used, cost);
+            let at = answer.at;
+            let id = exchange.request.id;
+            let name = self.bucket.name();
+            if r < least || r > most {
+                let what =
+                    format!("{name}: request {id:?} got r={r}, where {least} to {most} are left");
+                return Some(Failure {
+                    law: LAW.name,
+                    at,
+                    what,
+                });
+            }
+            let t = answer.rate_limit(&self.bucket.limit.name, "t");
+            if let Some(t) = t.filter(|_| self.bucket.limit.algorithm == Algorithm::Gcra) {
+                let debt = |used: i128| used + i128::from(cost) * self.interval();
+                let seconds = |debt: i128| u64::try_from((debt + 999_999_999) / 1_000_000_000);
+                let from = seconds(debt(used.0)).unwrap_or(0);
+                let until = seconds(debt(used.1)).unwrap_or(u64::MAX);
+                if t < from || t > until {
+                    let what =
+                        format!("{name}: request {id:?} got t={t}, where it is {from} to {until}");
+                    return Some(Failure {
+                        law: LAW.name,
+                        at,
+                        what,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// The first look by the admin API that shows something else.
+    fn looks(&self) -> Option<Failure> {
+        for operated in &self.history.operations {
+            let Act::Show { limit, subject } = &operated.operation.act else {
+                continue;
+            };
+            let gateway = operated.operation.gateway;
+            let other = self.bucket.gateway.is_some_and(|own| own != gateway);
+            if *limit != self.bucket.limit.name || *subject != self.bucket.subject || other {
+                continue;
+            }
+            let (Some(sent), Some((at, 200, body))) = (operated.sent, operated.answer) else {
+                continue;
+            };
+            let Some(remaining) = number(body, "remaining") else {
+                continue;
+            };
+            let Some(used) = self.used(Span::new(sent, at), None) else {
+                continue;
+            };
+            let (least, most) = self.left(used, 0);
+            if remaining < least || remaining > most {
+                let name = self.bucket.name();
+                let what = format!(
+                    "{name}: the admin API shows {remaining} units, where {least} to {most} are left"
+                );
+                return Some(Failure {
+                    law: LAW.name,
+                    at,
+                    what,
+                });
+            }
+        }
+        None
+    }
+}
+
+/// A number in a JSON object.
+fn number(body: &str, key: &str) -> Option<u64> {
+    serde_json::from_str::<serde_json::Value>(body)
+        .ok()?
+        .get(key)?
+        .as_u64()
+}
+
+fn nanos(duration: Duration) -> i128 {
+    i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX / 8)
+}

@@ -1,0 +1,776 @@
+//! For each law a trace that keeps it, and one that breaks it.
+
+use std::time::Duration;
+
+use super::{Failure, check};
+use crate::scenario::client::Request;
+use crate::scenario::{
+    Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
+    Keeps, Kind, Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Parameters, Per,
+    Route, Scenario, Store, Strikes, Topology,
+};
+use crate::trace::{Event, Trace, What};
+
+/// A scenario with one limit, one route and a client, and the trace that a test writes.
+struct Story {
+    scenario: Scenario,
+    trace: Trace,
+    sent: u32,
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+impl Story {
+    fn new(algorithm: Algorithm, burst: u64, count: u64, period: Duration) -> Self {
+        let limit = Limit {
+            name: "L0".into(),
+            per: Per::Address,
+            algorithm,
+            parameters: Parameters {
+                burst,
+                count,
+                period,
+            },
+            prefetch: None,
+            overrides: Vec::new(),
+        };
+        let one = LimitUse {
+            limit: "L0".into(),
+            kind: Kind::CheckAndSpend,
+            cost: Cost::Fixed(1),
+            spend_on_errors: false,
+            refund_on_5xx: false,
+            enforce: true,
+        };
+        let route = Route {
+            limits: vec![one],
+            on_denied: OnDenied::Reject,
+        };
+        let gateway = Gateway {
+            clock: Clock::default(),
+            starts: Duration::ZERO,
+            configuration: 0,
+        };
+        let client = Client {
+            id: 0,
+            address: "10.1.0.1".parse().unwrap(),
+            account: None,
+            route: 0,
+            gateway: None,
+            from: Duration::ZERO,
+            until: ms(60_000),
+            interval: ms(100),
+            at_once: 1,
+            behaviour: Behaviour::Obeys,
+            app_takes: (Duration::ZERO, Duration::ZERO),
+            app_fails: 0,
+            cost: 1,
+        };
+        let scenario = Scenario {
+            seed: 0,
+            epoch: 1_800_000_000_000_000_000,
+            duration: ms(60_000),
+            quiet: ms(10_000),
+            store: Store {
+                topology: Topology::Single,
+                on_failure: OnFailure::Deny,
+                timeout: ms(20),
+                lease: ms(3000),
+                local_clock: false,
+                latency: (Duration::from_micros(50), Duration::from_micros(200)),
+                clocks: vec![Clock::default()],
+            },
+            configurations: vec![Configuration {
+                limits: vec![limit],
+                routes: vec![route],
+                bans: Vec::new(),
+            }],
+            gateways: vec![gateway.clone(), gateway],
+            clients: vec![client],
+            operations: Vec::new(),
+            faults: Vec::new(),
+        };
+        let mut story = Self {
+            scenario,
+            trace: Trace::default(),
+            sent: 0,
+        };
+        for gateway in 0..2 {
+            story.event(
+                ms(0),
+                What::Started {
+                    gateway,
+                    configuration: 0,
+                },
+            );
+        }
+        story
+    }
+
+    fn event(&mut self, at: Duration, what: What) {
+        self.trace.events.push(Event { at, what });
+        self.trace.events.sort_by_key(|event| event.at);
+    }
+
+    fn sent(&mut self, at: Duration, gateway: usize) -> (u64, u32) {
+        let id = (0, self.sent);
+        self.sent += 1;
+        let request = Request {
+            id,
+            gateway,
+            route: 0,
+            headers: Vec::new(),
+            app_takes: Duration::ZERO,
+            body_lasts: Duration::ZERO,
+            status: 200,
+            response_cost: None,
+            leaves_after: None,
+            obeys: false,
+        };
+        self.event(at, What::Sent(request));
+        id
+    }
+
+    /// A request that is let through, with the fields that its response has.
+    fn passes(&mut self, at: u64, gateway: usize, fields: &str) {
+        self.lasts(at, at + 2, gateway, fields);
+    }
+
+    fn lasts(&mut self, at: u64, until: u64, gateway: usize, fields: &str) {
+        let request = self.sent(ms(at), gateway);
+        self.event(ms(at + 1), What::ReachedApp { request, gateway });
+        self.response(until, request, 200, &[("ratelimit", fields)]);
+    }
+
+    fn response(&mut self, at: u64, request: (u64, u32), status: u16, fields: &[(&str, &str)]) {
+        let fields = fields.iter().filter(|(_, value)| !value.is_empty());
+        let headers = fields
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect();
+        self.event(
+            ms(at),
+            What::Answered {
+                request,
+                status,
+                headers,
+            },
+        );
+        self.event(ms(at), What::Finished { request });
+    }
+
+    fn is_denied(&mut self, at: u64, gateway: usize, retry_after: &str) {
+        let request = self.sent(ms(at), gateway);
+        self.response(at + 2, request, 429, &[("retry-after", retry_after)]);
+    }
+
+    fn fault(&mut self, at: u64, kind: FaultKind) {
+        self.scenario.faults.push(Fault { at: ms(at), kind });
+    }
+
+    fn operation(&mut self, at: u64, gateway: usize, act: Act, status: u16, body: &str) {
+        let operation = self.scenario.operations.len();
+        self.scenario.operations.push(Operation {
+            at: ms(at),
+            gateway,
+            act,
+        });
+        self.event(ms(at), What::Operated { operation });
+        let body = body.into();
+        self.event(
+            ms(at + 2),
+            What::OperationAnswered {
+                operation,
+                status,
+                body,
+            },
+        );
+    }
+
+    fn failures(&self) -> Vec<Failure> {
+        check(&self.scenario, &self.trace)
+    }
+
+    #[track_caller]
+    fn is_kept(&self) {
+        assert_eq!(self.failures(), []);
+    }
+
+    #[track_caller]
+    fn breaks(&self, law: &str) {
+        let failures = self.failures();
+        assert!(
+            failures.iter().any(|failure| failure.law == law),
+            "{law} is kept: {failures:?}"
+        );
+    }
+}
+
+fn gcra(burst: u64, count: u64, seconds: u64) -> Story {
+    Story::new(Algorithm::Gcra, burst, count, Duration::from_secs(seconds))
+}
+
+#[test]
+fn a_burst_and_what_comes_back_may_pass_through_two_gateways_and_no_more() {
+    let mut story = gcra(3, 1, 1);
+    for at in [0, 5, 10, 1000, 2000] {
+        story.passes(at, usize::from(at == 5), "");
+    }
+    story.is_kept();
+    story.passes(2030, 1, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn a_flushed_store_hands_out_one_burst_more_and_not_two() {
+    let mut story = gcra(3, 1, 600);
+    story.fault(500, FaultKind::Flush { server: 0 });
+    for at in [0, 5, 10, 1000, 1010, 1020] {
+        story.passes(at, 0, "");
+    }
+    story.is_kept();
+    story.passes(1030, 0, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn a_failover_hands_out_no_more_than_a_burst() {
+    let mut story = gcra(3, 1, 600);
+    story.scenario.store.topology = Topology::Sentinel {
+        replicas: 1,
+        sentinels: 3,
+        lag: ms(5),
+    };
+    story.scenario.store.clocks.push(Clock::default());
+    let keeps = Keeps::Everything;
+    story.fault(
+        500,
+        FaultKind::RestartServer {
+            server: 0,
+            down: ms(3000),
+            keeps,
+        },
+    );
+    story.event(
+        ms(2000),
+        What::Promoted {
+            server: 1,
+            lost_writes: 3,
+        },
+    );
+    for at in [0, 5, 10, 2500, 2510, 2520] {
+        story.passes(at, 0, "");
+    }
+    story.is_kept();
+    story.passes(2530, 0, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn a_lowered_limit_holds_and_two_definitions_admit_both_bursts_at_most() {
+    let mut story = gcra(6, 1, 600);
+    let mut lower = story.scenario.configurations[0].clone();
+    lower.limits[0].parameters.burst = 2;
+    story.scenario.configurations.push(lower);
+    story.event(
+        ms(100),
+        What::InForce {
+            gateway: 1,
+            configuration: 1,
+        },
+    );
+    for at in [110, 120, 130, 140, 150, 160] {
+        story.passes(at, 0, "");
+    }
+    story.passes(170, 1, "");
+    story.passes(180, 1, "");
+    story.is_kept();
+    story.passes(190, 1, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn all_of_a_window_may_pass_around_its_end_and_not_within_it() {
+    let mut story = Story::new(Algorithm::FixedWindow, 3, 3, Duration::from_secs(10));
+    for at in [9700, 9750, 9800, 10_100, 10_150, 10_200] {
+        story.passes(at, 0, "");
+    }
+    story.is_kept();
+    story.passes(10_300, 0, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn a_log_lets_its_count_pass_in_any_period() {
+    for algorithm in [
+        Algorithm::SlidingLog {
+            count_denied: false,
+        },
+        Algorithm::SlidingWindow { count_denied: true },
+    ] {
+        let mut story = Story::new(algorithm, 2, 2, Duration::from_secs(10));
+        for at in [0, 9000, 10_400, 19_400] {
+            story.passes(at, 0, "");
+        }
+        story.is_kept();
+        story.passes(19_900, 0, "");
+        story.breaks("bound");
+    }
+}
+
+#[test]
+fn a_gateway_without_redis_admits_what_its_own_memory_has() {
+    let mut story = gcra(3, 1, 600);
+    story.scenario.store.on_failure = OnFailure::Local;
+    let what = LinkFault::Refused;
+    let (gateway, server) = (Some(0), None);
+    story.fault(
+        1000,
+        FaultKind::Link {
+            gateway,
+            server,
+            lasts: ms(5000),
+            what,
+        },
+    );
+    for at in [0, 5, 10, 2000, 2010, 2020] {
+        story.passes(at, 0, "\"L0\";r=0");
+    }
+    story.is_kept();
+    story.passes(2030, 0, "\"L0\";r=0");
+    story.breaks("bound");
+}
+
+#[test]
+fn no_more_are_in_flight_than_there_are_places() {
+    let mut story = Story::new(Algorithm::InFlight, 2, 2, Duration::from_secs(1));
+    story.lasts(0, 1000, 0, "");
+    story.lasts(10, 500, 1, "");
+    story.lasts(510, 900, 1, "");
+    story.is_kept();
+    story.lasts(600, 700, 0, "");
+    story.breaks("in flight");
+}
+
+fn delay() -> Story {
+    let mut story = gcra(1, 2, 1);
+    story.scenario.configurations[0].routes[0].on_denied = OnDenied::Delay {
+        up_to: ms(2000),
+        max_requests: 10,
+    };
+    story
+}
+
+fn waits(story: &mut Story, from: u64, until: u64) {
+    let request = story.sent(ms(from), 0);
+    story.event(
+        ms(until),
+        What::ReachedApp {
+            request,
+            gateway: 0,
+        },
+    );
+    story.response(until + 1, request, 200, &[]);
+}
+
+#[test]
+fn requests_that_wait_keep_their_order() {
+    let mut story = delay();
+    waits(&mut story, 0, 1);
+    waits(&mut story, 10, 501);
+    waits(&mut story, 30, 1001);
+    story.is_kept();
+    let mut story = delay();
+    waits(&mut story, 0, 1);
+    waits(&mut story, 10, 1001);
+    waits(&mut story, 30, 501);
+    story.breaks("delay");
+}
+
+#[test]
+fn those_that_wait_pass_beside_a_bucket_that_lost_its_data() {
+    let mut story = delay();
+    let full = |story: &mut Story| {
+        for turn in 0..4 {
+            waits(story, 1000 + turn, 1003 + turn * 500);
+        }
+        // By a bucket that is new.
+        for turn in 0..3 {
+            waits(story, 1400 + turn * 3, 1403 + turn * 500);
+        }
+    };
+    story.fault(1350, FaultKind::Flush { server: 0 });
+    full(&mut story);
+    let broken = |story: &Story| {
+        let failures = check(&story.scenario, &story.trace);
+        failures.iter().any(|failure| failure.law == "bound")
+    };
+    assert!(!broken(&story));
+    let mut story = delay();
+    full(&mut story);
+    assert!(broken(&story));
+}
+
+#[test]
+fn no_request_waits_for_longer_than_it_may() {
+    let mut story = delay();
+    waits(&mut story, 0, 2001);
+    story.is_kept();
+    waits(&mut story, 10, 2600);
+    story.breaks("delay");
+}
+
+#[test]
+fn fields_say_what_is_left_and_when_all_is_back() {
+    let mut story = gcra(5, 1, 10);
+    story.passes(0, 0, "\"L0\";r=4;t=10");
+    story.passes(5000, 0, "\"L0\";r=3;t=15");
+    story.is_kept();
+    story.passes(7000, 0, "\"L0\";r=3;t=23");
+    story.breaks("reference");
+    let mut story = gcra(5, 1, 10);
+    story.passes(0, 0, "\"L0\";r=4;t=3");
+    story.breaks("reference");
+}
+
+fn show(story: &mut Story, at: u64, remaining: u64) {
+    let act = Act::Show {
+        limit: "L0".into(),
+        subject: "10.1.0.1".into(),
+    };
+    story.operation(at, 0, act, 200, &format!("{{\"remaining\": {remaining}}}"));
+}
+
+#[test]
+fn a_request_that_was_refused_while_redis_stood_still_is_not_charged_in_the_end() {
+    for (remaining, kept) in [(4, true), (3, false), (5, false)] {
+        let mut story = gcra(5, 1, 600);
+        story.passes(0, 0, "");
+        story.fault(
+            1000,
+            FaultKind::FreezeServer {
+                server: 0,
+                lasts: ms(100),
+            },
+        );
+        let request = story.sent(ms(1010), 0);
+        story.response(1030, request, 503, &[("retry-after", "1")]);
+        show(&mut story, 20_000, remaining);
+        if kept {
+            story.is_kept();
+        } else {
+            story.breaks("reference");
+        }
+    }
+}
+
+/// The ban was asked about in the same call, which took a unit for a moment.
+#[test]
+fn a_denial_beside_a_request_that_a_ban_keeps_out_is_none_while_there_is_room() {
+    for (kept_out, keeps) in [(true, true), (false, false)] {
+        let mut story = gcra(1, 1, 60);
+        if kept_out {
+            let request = story.sent(ms(1000), 0);
+            story.response(1002, request, 403, &[("retry-after", "1")]);
+        }
+        story.is_denied(1001, 0, "60");
+        let of_reference = |failure: &Failure| failure.law == "reference";
+        assert_eq!(!story.failures().iter().any(of_reference), keeps);
+    }
+}
+
+#[test]
+fn what_a_broken_connection_was_asked_for_may_be_charged() {
+    let mut story = gcra(5, 1, 600);
+    story.passes(0, 0, "");
+    let what = LinkFault::Reset;
+    let (gateway, server) = (None, None);
+    story.fault(
+        1000,
+        FaultKind::Link {
+            gateway,
+            server,
+            lasts: ms(100),
+            what,
+        },
+    );
+    let request = story.sent(ms(1010), 0);
+    story.response(1030, request, 503, &[("retry-after", "1")]);
+    show(&mut story, 20_000, 3);
+    story.is_kept();
+    show(&mut story, 21_000, 2);
+    story.breaks("reference");
+}
+
+#[test]
+fn nobody_is_denied_while_there_is_room() {
+    let mut story = gcra(2, 1, 10);
+    story.passes(0, 0, "");
+    story.passes(100, 0, "");
+    story.is_denied(200, 1, "10");
+    story.is_kept();
+    story.is_denied(10_500, 1, "1");
+    story.breaks("reference");
+}
+
+#[test]
+fn nobody_is_told_to_come_back_while_one_of_the_limits_has_no_room() {
+    let mut story = gcra(2, 1, 10);
+    story.passes(0, 0, "");
+    story.passes(100, 0, "");
+    story.is_denied(2000, 1, "8");
+    story.is_kept();
+    story.is_denied(2010, 1, "3");
+    story.breaks("reference");
+    let mut story = Story::new(Algorithm::FixedWindow, 1, 1, Duration::from_secs(3600));
+    story.passes(500, 0, "");
+    story.is_denied(2000, 1, "3598");
+    story.is_denied(2010, 1, "3598");
+    story.is_kept();
+    story.is_denied(2020, 1, "1");
+    story.breaks("reference");
+}
+
+#[test]
+fn nothing_that_a_failover_kept_is_given_back() {
+    for (remaining, kept) in [(2, true), (3, true), (4, false), (1, false)] {
+        let mut story = gcra(5, 1, 600);
+        story.scenario.store.topology = Topology::Sentinel {
+            replicas: 1,
+            sentinels: 3,
+            lag: ms(5),
+        };
+        story.scenario.store.clocks.push(Clock::default());
+        for at in [0, 10, 990] {
+            story.passes(at, 0, "");
+        }
+        story.fault(
+            1000,
+            FaultKind::FreezeServer {
+                server: 0,
+                lasts: ms(2000),
+            },
+        );
+        story.event(
+            ms(2500),
+            What::Promoted {
+                server: 1,
+                lost_writes: 0,
+            },
+        );
+        show(&mut story, 25_000, remaining);
+        if kept {
+            story.is_kept();
+        } else {
+            story.breaks("reference");
+        }
+    }
+}
+
+#[test]
+fn who_waits_as_told_and_is_alone_is_admitted() {
+    let mut story = Story::new(Algorithm::WindowFromFirst, 1, 1, Duration::from_secs(10));
+    story.passes(0, 0, "");
+    story.is_denied(1000, 0, "9");
+    story.passes(10_100, 0, "");
+    story.is_kept();
+    let mut story = Story::new(Algorithm::WindowFromFirst, 1, 1, Duration::from_secs(10));
+    story.passes(0, 0, "");
+    story.is_denied(1000, 0, "5");
+    story.is_denied(6100, 0, "4");
+    if let Some(What::Sent(request)) = story
+        .trace
+        .events
+        .iter_mut()
+        .map(|event| &mut event.what)
+        .rfind(|what| matches!(what, What::Sent(_)))
+    {
+        request.obeys = true;
+    }
+    story.breaks("retry after");
+}
+
+fn banned() -> Story {
+    let mut story = gcra(5, 5, 1);
+    story.scenario.configurations[0].bans.push(Ban {
+        name: "ban".into(),
+        per: Per::Address,
+        strikes: Strikes {
+            limits: vec!["L0".into()],
+            on_5xx: false,
+            count: 2,
+            period: ms(1000),
+        },
+        length: ms(10_000),
+        factor: 1,
+        max: ms(10_000),
+    });
+    let act = Act::Ban {
+        ban: "ban".into(),
+        subject: "10.1.0.1".into(),
+        length: Some(ms(5000)),
+    };
+    story.operation(1000, 0, act, 200, "{}");
+    story
+}
+
+#[test]
+fn a_ban_holds_on_every_gateway_until_its_end() {
+    let mut story = banned();
+    story.passes(500, 1, "");
+    story.passes(6100, 1, "");
+    story.is_kept();
+    story.passes(2000, 1, "");
+    story.breaks("bans");
+}
+
+#[test]
+fn a_ban_ends_and_nobody_is_banned_without_a_reason() {
+    let mut story = banned();
+    let request = story.sent(ms(4000), 1);
+    story.response(4002, request, 403, &[("retry-after", "2")]);
+    story.is_kept();
+    let request = story.sent(ms(9000), 1);
+    story.response(9002, request, 403, &[("retry-after", "2")]);
+    story.breaks("bans");
+    let mut story = banned();
+    story.scenario.operations.clear();
+    story.trace.events.retain(|event| {
+        !matches!(
+            event.what,
+            What::Operated { .. } | What::OperationAnswered { .. }
+        )
+    });
+    let request = story.sent(ms(4000), 1);
+    story.response(4002, request, 403, &[("retry-after", "2")]);
+    story.breaks("bans");
+}
+
+#[test]
+fn a_ban_is_no_longer_than_the_longest_that_its_gateway_has_after_a_reload() {
+    let mut story = banned();
+    story.scenario.operations.clear();
+    story
+        .trace
+        .events
+        .retain(|event| matches!(event.what, What::Started { .. }));
+    story.scenario.configurations[0].limits[0].parameters = Parameters {
+        burst: 1,
+        count: 1,
+        period: ms(600_000),
+    };
+    story.passes(6000, 1, "");
+    let mut shorter = story.scenario.configurations[0].clone();
+    shorter.bans[0].length = ms(2000);
+    story.scenario.configurations.push(shorter);
+    for at in [6900, 7000, 7100] {
+        let request = story.sent(ms(at), 1);
+        story.response(at + 2, request, 429, &[("retry-after", "600")]);
+    }
+    let banned = |story: &mut Story, at, seconds| {
+        let request = story.sent(ms(at), 1);
+        story.response(at + 2, request, 403, &[("retry-after", seconds)]);
+    };
+    banned(&mut story, 8000, "10");
+    let in_force = What::InForce {
+        gateway: 1,
+        configuration: 1,
+    };
+    story.event(ms(8500), in_force);
+    // What was known before the reload may be told for a moment.
+    banned(&mut story, 8600, "10");
+    banned(&mut story, 11_000, "5");
+    story.is_kept();
+    banned(&mut story, 11_100, "7");
+    story.breaks("bans");
+}
+
+#[test]
+fn a_gateway_that_is_gone_and_ends_again_before_it_serves_owes_no_response() {
+    let mut story = gcra(5, 5, 1);
+    story.event(ms(1000), What::Ended { gateway: 0 });
+    let request = story.sent(ms(2000), 0);
+    story.event(ms(2000), What::Broken { request });
+    story.event(ms(3000), What::Ended { gateway: 0 });
+    story.is_kept();
+    let request = story.sent(ms(2000), 1);
+    story.event(ms(2000), What::Broken { request });
+    story.breaks("availability");
+}
+
+#[test]
+fn every_request_gets_a_response_that_something_explains() {
+    let mut story = gcra(5, 5, 1);
+    let request = story.sent(ms(0), 0);
+    story.response(2, request, 503, &[("retry-after", "1")]);
+    story.breaks("availability");
+    let mut story = gcra(5, 5, 1);
+    story.sent(ms(0), 0);
+    story.event(ms(30_000), What::Quiet);
+    story.breaks("availability");
+    // Nobody is served by a gateway that died, nor by one that dies again before it serves.
+    let mut story = gcra(5, 5, 1);
+    for at in [100, 500] {
+        story.event(ms(at), What::Ended { gateway: 0 });
+    }
+    let request = story.sent(ms(200), 0);
+    story.event(ms(200), What::Broken { request });
+    story.is_kept();
+}
+
+#[test]
+fn the_store_is_in_use_again_when_all_is_quiet_and_nothing_is_held() {
+    let mut story = gcra(5, 5, 1);
+    story.event(ms(1000), What::Quiet);
+    show(&mut story, 2000, 5);
+    story.event(
+        ms(3000),
+        What::Holds {
+            gateway: 0,
+            counts: vec![("leases".into(), 0)],
+        },
+    );
+    story.is_kept();
+    story.event(
+        ms(3000),
+        What::Holds {
+            gateway: 0,
+            counts: vec![("leases".into(), 1)],
+        },
+    );
+    story.breaks("quiet");
+    let mut story = gcra(5, 5, 1);
+    story.event(ms(1000), What::Quiet);
+    let act = Act::Show {
+        limit: "L0".into(),
+        subject: "10.1.0.1".into(),
+    };
+    story.operation(2000, 0, act, 503, "");
+    story.breaks("quiet");
+}
+
+#[test]
+fn an_outage_is_not_logged_over_and_over() {
+    let mut story = gcra(5, 5, 1);
+    let mut log = |at| {
+        let (level, line) = (
+            "WARN".into(),
+            format!("the store is out of reach cause={at}"),
+        );
+        story.event(
+            ms(at),
+            What::Log {
+                gateway: 0,
+                level,
+                line,
+            },
+        );
+    };
+    log(1);
+    log(2);
+    for at in 3..20 {
+        log(at);
+    }
+    story.breaks("quiet");
+}

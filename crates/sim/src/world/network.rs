@@ -1,0 +1,366 @@
+//! The network between gateways and servers: connections that delay, lose and break what is sent.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::port::PipeId;
+use super::servers::Node;
+use super::{Planned, World};
+use crate::redis::{ClientId, Output};
+use crate::scenario::LinkFault;
+
+/// A connection: the gateway, and the number of the connection there.
+pub(super) type ConnectionId = (usize, PipeId);
+
+/// Connections of gateways that live, and the latest of each.
+#[derive(Default)]
+pub(super) struct Connections {
+    open: BTreeMap<(ConnectionId, u64), Connection>,
+}
+
+/// A connection with the life of the gateway that it belongs to.
+type Key = (ConnectionId, u64);
+
+struct Connection {
+    node: Node,
+    /// None before the server has accepted it.
+    client: Option<ClientId>,
+    /// What is sent vanishes: to the server, and to the gateway.
+    is_lost: (bool, bool),
+    /// When the last of what was sent arrives: at the server, and at the gateway.
+    arrives: (Duration, Duration),
+}
+
+/// Something that arrives.
+pub(super) enum NetworkEvent {
+    /// A connection, at the server.
+    Dial(Key),
+    /// Word that the server has accepted it.
+    Accepted(Key),
+    /// Bytes, at the server.
+    ToServer(Key, Bytes),
+    /// Bytes, at the gateway.
+    ToGateway(Key, Bytes),
+    /// The end of a connection, at the server.
+    EndAtServer(Key),
+    /// The end of a connection, at the gateway, and why.
+    EndAtGateway(Key, ErrorKind),
+}
+
+/// How a connection is at present.
+struct Condition {
+    slow: Duration,
+    /// What arrives has to wait until then.
+    stalled_until: Duration,
+    /// What is sent is lost: in both directions, or to the gateway alone.
+    is_black_hole: bool,
+    loses_replies: bool,
+    is_refused: bool,
+    /// How many of 100 writes break it.
+    breaks: u64,
+}
+
+impl World<'_> {
+    fn key(&self, id: ConnectionId) -> Key {
+        (
+            id,
+            self.gateways.get(id.0).map_or(0, |gateway| gateway.life),
+        )
+    }
+
+    fn condition(&self, gateway: usize, node: Node) -> Condition {
+        let mut condition = Condition {
+            slow: Duration::ZERO,
+            stalled_until: Duration::ZERO,
+            is_black_hole: false,
+            loses_replies: false,
+            is_refused: false,
+            breaks: 0,
+        };
+        for link in &self.links {
+            if !link.concerns(gateway, node) {
+                continue;
+            }
+            match link.what {
+                LinkFault::Slow(by) => condition.slow = condition.slow.max(by),
+                LinkFault::Stall => {
+                    condition.stalled_until = condition.stalled_until.max(link.until);
+                }
+                LinkFault::HalfOpen => condition.is_black_hole = true,
+                LinkFault::Refused => condition.is_refused = true,
+                LinkFault::Lossy(percent) => condition.breaks = condition.breaks.max(percent),
+                LinkFault::RepliesLost => condition.loses_replies = true,
+                LinkFault::Reset => {}
+            }
+        }
+        condition
+    }
+
+    /// When something that is sent now arrives.
+    fn arrival(&mut self, condition: &Condition) -> Duration {
+        let (least, most) = self.scenario.store.latency;
+        let latency = self.random.duration(least, most.max(least));
+        let more = self.random.duration(Duration::ZERO, condition.slow);
+        (self.now + latency + more).max(condition.stalled_until)
+    }
+
+    pub(super) fn dialed(&mut self, id: ConnectionId, address: SocketAddr) {
+        let key = self.key(id);
+        let Some(node) = self.servers.at(address) else {
+            return self.refuse(id);
+        };
+        let condition = self.condition(id.0, node);
+        let connection = Connection {
+            node,
+            client: None,
+            is_lost: (condition.is_black_hole, condition.is_black_hole),
+            arrives: (Duration::ZERO, Duration::ZERO),
+        };
+        self.connections.open.insert(key, connection);
+        let at = self.arrival(&condition);
+        self.at(at, Planned::Network(NetworkEvent::Dial(key)));
+    }
+
+    fn refuse(&mut self, id: ConnectionId) {
+        let key = self.key(id);
+        let end = NetworkEvent::EndAtGateway(key, ErrorKind::ConnectionRefused);
+        self.after(Duration::from_micros(100), Planned::Network(end));
+    }
+
+    pub(super) fn wrote(&mut self, id: ConnectionId, bytes: Bytes) {
+        let key = self.key(id);
+        let Some(connection) = self.connections.open.get(&key) else {
+            return;
+        };
+        let condition = self.condition(id.0, connection.node);
+        if self.random.chance(condition.breaks) {
+            let part = self.part(&bytes);
+            self.send_to_server(key, &condition, NetworkEvent::ToServer(key, part));
+            return self.break_off(key);
+        }
+        self.send_to_server(key, &condition, NetworkEvent::ToServer(key, bytes));
+    }
+
+    pub(super) fn closed(&mut self, id: ConnectionId) {
+        let key = self.key(id);
+        if let Some(connection) = self.connections.open.get(&key) {
+            let condition = self.condition(id.0, connection.node);
+            self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+        }
+    }
+
+    /// A gateway died: its machine closes its connections.
+    pub(super) fn vanished(&mut self, gateway: usize) {
+        let of_it = self.connections.open.keys();
+        let of_it = of_it.filter(|((of, _), _)| *of == gateway);
+        let keys: Vec<_> = of_it.copied().collect();
+        for key in keys {
+            if let Some(connection) = self.connections.open.get(&key) {
+                let condition = self.condition(gateway, connection.node);
+                self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+            }
+        }
+    }
+
+    fn send_to_server(&mut self, key: Key, condition: &Condition, event: NetworkEvent) {
+        let arrival = self.arrival(condition);
+        if let Some(connection) = self.connections.open.get_mut(&key)
+            && !connection.is_lost.0
+        {
+            let at = arrival.max(connection.arrives.0);
+            connection.arrives.0 = at;
+            self.at(at, Planned::Network(event));
+        }
+    }
+
+    fn send_to_gateway(&mut self, key: Key, condition: &Condition, event: NetworkEvent) {
+        let arrival = self.arrival(condition);
+        if let Some(connection) = self.connections.open.get_mut(&key)
+            && !connection.is_lost.1
+        {
+            let at = arrival.max(connection.arrives.1);
+            connection.arrives.1 = at;
+            self.at(at, Planned::Network(event));
+        }
+    }
+
+    /// What a server does, towards its clients.
+    pub(super) fn outputs(&mut self, node: Node, outputs: Vec<Output>) {
+        for output in outputs {
+            let (Output::Write(client, _) | Output::Close(client)) = &output;
+            let mut open = self.connections.open.iter();
+            let found = open.find(|(_, connection)| {
+                connection.node == node && connection.client == Some(*client)
+            });
+            let Some((&key, connection)) = found else {
+                continue;
+            };
+            let condition = self.condition(key.0.0, connection.node);
+            match output {
+                Output::Write(_, bytes) => self.replied(key, &condition, bytes),
+                Output::Close(_) => {
+                    let end = NetworkEvent::EndAtGateway(key, ErrorKind::UnexpectedEof);
+                    self.send_to_gateway(key, &condition, end);
+                }
+            }
+        }
+    }
+
+    fn replied(&mut self, key: Key, condition: &Condition, bytes: Bytes) {
+        if condition.loses_replies
+            && let Some(connection) = self.connections.open.get_mut(&key)
+        {
+            // What comes after lost bytes never gets to the reader of a stream.
+            connection.is_lost.1 = true;
+        }
+        if self.random.chance(condition.breaks) {
+            let part = self.part(&bytes);
+            self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, part));
+            return self.break_off(key);
+        }
+        self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, bytes));
+    }
+
+    fn part(&mut self, bytes: &Bytes) -> Bytes {
+        let length = self.random.index(bytes.len());
+        bytes.slice(..length)
+    }
+
+    /// Both ends of a connection find that it is broken.
+    fn break_off(&mut self, key: Key) {
+        if let Some(connection) = self.connections.open.get(&key) {
+            let condition = self.condition(key.0.0, connection.node);
+            self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+            let end = NetworkEvent::EndAtGateway(key, ErrorKind::ConnectionReset);
+            self.send_to_gateway(key, &condition, end);
+        }
+    }
+
+    /// Breaks the connections that this is true of.
+    pub(super) fn break_where(&mut self, is_broken: impl Fn(usize, Node) -> bool) {
+        let open = self.connections.open.iter();
+        let broken = open.filter(|((id, _), connection)| is_broken(id.0, connection.node));
+        let broken: Vec<_> = broken.map(|(key, _)| *key).collect();
+        for key in broken {
+            self.break_off(key);
+        }
+    }
+
+    /// What is sent from now on over the connections that this is true of is lost for good.
+    pub(super) fn lose_where(&mut self, is_lost: impl Fn(usize, Node) -> bool) {
+        for ((id, _), connection) in &mut self.connections.open {
+            if is_lost(id.0, connection.node) {
+                connection.is_lost = (true, true);
+            }
+        }
+    }
+
+    pub(super) fn network(&mut self, event: NetworkEvent) {
+        let key = match &event {
+            NetworkEvent::Dial(key)
+            | NetworkEvent::Accepted(key)
+            | NetworkEvent::ToServer(key, _)
+            | NetworkEvent::ToGateway(key, _)
+            | NetworkEvent::EndAtServer(key)
+            | NetworkEvent::EndAtGateway(key, _) => *key,
+        };
+        let (node, client, is_lost) = match self.connections.open.get(&key) {
+            Some(connection) => (connection.node, connection.client, connection.is_lost),
+            // The server knows nothing of it, or no more.
+            None => match event {
+                NetworkEvent::EndAtGateway(_, why) => return self.end_at_gateway(key, why),
+                _ => return,
+            },
+        };
+        let condition = self.condition(key.0.0, node);
+        if condition.stalled_until > self.now {
+            return self.at(condition.stalled_until, Planned::Network(event));
+        }
+        match event {
+            NetworkEvent::Dial(_) => self.dial(key, node, &condition, is_lost.0),
+            NetworkEvent::Accepted(_) if !is_lost.1 => {
+                let (gateway, pipe) = key.0;
+                if self.is_alive(key)
+                    && let Some(host) = self.host(gateway)
+                {
+                    host.port.accepted(pipe);
+                    host.wake();
+                }
+            }
+            NetworkEvent::ToServer(_, bytes) if !is_lost.0 => {
+                if let Some(until) = self.servers.frozen_until(node, self.now) {
+                    return self.at(until, Planned::Network(NetworkEvent::ToServer(key, bytes)));
+                }
+                if let Some(client) = client {
+                    self.receive(node, client, &bytes);
+                }
+            }
+            NetworkEvent::ToGateway(_, bytes) if !is_lost.1 => {
+                let (gateway, pipe) = key.0;
+                if self.is_alive(key)
+                    && let Some(host) = self.host(gateway)
+                {
+                    host.port.received(pipe, bytes);
+                    host.wake();
+                }
+            }
+            NetworkEvent::EndAtServer(_) if !is_lost.0 => {
+                if let Some(until) = self.servers.frozen_until(node, self.now) {
+                    return self.at(until, Planned::Network(NetworkEvent::EndAtServer(key)));
+                }
+                if let Some(client) = client {
+                    self.servers.close(node, client);
+                }
+                self.connections.open.remove(&key);
+            }
+            NetworkEvent::EndAtGateway(_, why) if !is_lost.1 => self.end_at_gateway(key, why),
+            _ => {}
+        }
+    }
+
+    /// Whether the process that a connection belongs to lives.
+    fn is_alive(&self, (id, life): Key) -> bool {
+        self.gateways
+            .get(id.0)
+            .is_some_and(|gateway| gateway.life == life)
+    }
+
+    fn end_at_gateway(&mut self, key: Key, why: ErrorKind) {
+        let (gateway, pipe) = key.0;
+        if self.is_alive(key)
+            && let Some(host) = self.host(gateway)
+        {
+            host.port.ended(pipe, why);
+            host.wake();
+        }
+    }
+
+    fn dial(&mut self, key: Key, node: Node, condition: &Condition, is_lost: bool) {
+        if is_lost {
+            return;
+        }
+        if condition.is_refused || self.servers.is_down(node) {
+            let end = NetworkEvent::EndAtGateway(key, ErrorKind::ConnectionRefused);
+            return self.send_to_gateway(key, condition, end);
+        }
+        // The system accepts for a server that is frozen.
+        let accepted = NetworkEvent::Accepted(key);
+        self.send_to_gateway(key, condition, accepted);
+        match self.servers.open(node) {
+            Ok(client) => {
+                if let Some(connection) = self.connections.open.get_mut(&key) {
+                    connection.client = Some(client);
+                }
+            }
+            Err(refusal) => {
+                self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, refusal));
+                let end = NetworkEvent::EndAtGateway(key, ErrorKind::UnexpectedEof);
+                self.send_to_gateway(key, condition, end);
+            }
+        }
+    }
+}

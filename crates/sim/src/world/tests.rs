@@ -1,0 +1,110 @@
+use std::collections::BTreeSet;
+use std::mem::discriminant;
+
+use crate::scenario::{FaultKind, Scenario, Topology};
+use crate::trace::{Trace, What};
+
+fn trace(scenario: &Scenario) -> Trace {
+    super::run(scenario).unwrap()
+}
+
+/// It would replay as something else: hash seeds, the order of tasks, pointers, files and the runs
+/// before it in this process must not show.
+#[test]
+fn a_seed_gives_the_same_trace_each_time() {
+    let mut topologies = BTreeSet::new();
+    for seed in 0..64 {
+        if seed >= 12 && topologies.len() == 4 {
+            break;
+        }
+        let scenario = Scenario::generate(seed);
+        topologies.insert(format!("{:?}", discriminant(&scenario.store.topology)));
+        let (first, second) = (trace(&scenario), trace(&scenario));
+        let both = first.events.iter().zip(&second.events);
+        let differs = both.enumerate().find(|(_, (one, other))| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(first.events.len(), second.events.len(), "seed {seed}");
+    }
+    assert_eq!(topologies.len(), 4);
+}
+
+/// The events of a scenario with one fault of a kind, from the first seed that has one.
+fn with_fault(is_it: impl Fn(&Scenario, &FaultKind) -> bool) -> Trace {
+    let scenarios = (0..5000).map(Scenario::generate);
+    let found = scenarios.filter_map(|mut scenario| {
+        let faults = std::mem::take(&mut scenario.faults);
+        let fault = faults
+            .into_iter()
+            .find(|fault| is_it(&scenario, &fault.kind))?;
+        scenario.faults = vec![fault];
+        Some(scenario)
+    });
+    trace(&found.take(1).next().unwrap())
+}
+
+fn position(trace: &Trace, is_it: impl Fn(&What) -> bool) -> Option<usize> {
+    trace.events.iter().position(|event| is_it(&event.what))
+}
+
+#[test]
+fn a_gateway_that_is_killed_ends_and_starts_again() {
+    let trace = with_fault(|_, fault| {
+        matches!(
+            fault,
+            FaultKind::KillGateway {
+                restarts_after: Some(_),
+                ..
+            }
+        )
+    });
+    let ended = position(&trace, |what| matches!(what, What::Ended { .. })).unwrap();
+    let (before, after) = trace.events.split_at(ended);
+    let What::Ended { gateway } = after[0].what else {
+        unreachable!()
+    };
+    for part in [before, after] {
+        assert!(part.iter().any(|event| {
+            matches!(event.what, What::Started { gateway: started, .. } if started == gateway)
+        }));
+    }
+}
+
+#[test]
+fn a_failover_that_is_asked_for_makes_a_replica_the_primary() {
+    let is_sentinel =
+        |scenario: &Scenario| matches!(scenario.store.topology, Topology::Sentinel { .. });
+    let is_cluster =
+        |scenario: &Scenario| matches!(scenario.store.topology, Topology::Cluster { .. });
+    for of in [is_sentinel, is_cluster] {
+        let trace = with_fault(|scenario, fault| {
+            of(scenario) && matches!(fault, FaultKind::Failover { .. })
+        });
+        assert!(position(&trace, |what| matches!(what, What::Promoted { .. })).is_some());
+    }
+}
+
+#[test]
+fn no_request_reaches_the_app_while_its_gateway_is_frozen() {
+    let is_long = |fault: &FaultKind| matches!(fault, FaultKind::FreezeGateway { lasts, .. } if lasts.as_millis() > 200);
+    let trace = with_fault(|_, fault| is_long(fault));
+    let began = position(&trace, |what| matches!(what, What::FaultBegan { .. })).unwrap();
+    let ended = position(&trace, |what| matches!(what, What::FaultEnded { .. })).unwrap();
+    let during = &trace.events[began..ended];
+    let scenario = (0..5000).map(Scenario::generate).find_map(|scenario| {
+        scenario
+            .faults
+            .iter()
+            .find(|fault| is_long(&fault.kind))
+            .cloned()
+    });
+    let FaultKind::FreezeGateway {
+        gateway: frozen, ..
+    } = scenario.unwrap().kind
+    else {
+        unreachable!()
+    };
+    let reached = during.iter().filter(
+        |event| matches!(event.what, What::ReachedApp { gateway, .. } if gateway == frozen),
+    );
+    assert_eq!(reached.count(), 0);
+}

@@ -1,0 +1,32 @@
+//! The simulator's Redis beside a real `redis-server`: the same bytes in, the same bytes out.
+//!
+//! `WEIR_SIM_REDIS_SEEDS` says how many random sequences each test runs, and
+//! `WEIR_SIM_REDIS_SEED` with which one it begins.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test that meets what it does not expect fails"
+)]
+
+#[path = "../../../../tests/it/support/eventually.rs"]
+mod eventually;
+#[path = "../../../../tests/it/support/redis_server.rs"]
+mod redis_server;
+#[path = "../../../../tests/it/support/sentinels.rs"]
+mod sentinels;
+
+mod cluster;
+mod commands;
+mod conditions;
+mod connections;
+mod peers;
+mod properties;
+mod replica;
+mod rights;
+mod sentinel;
+mod sequences;
+mod store;

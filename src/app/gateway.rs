@@ -1,0 +1,201 @@
+//! A gateway short of its sockets and threads: what a process has once, and what a worker serves
+//! with. A simulation is composed by it as well.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::admin_api;
+use super::jwks::KeySets;
+use super::overrides::{OverrideChanges, OverrideKeeper};
+use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
+use super::shared_bans::SharedBans;
+use super::stack::Stack;
+use super::stores::{Stores, WorkerStores};
+use crate::config::{Inputs, Settings};
+use crate::middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
+use crate::server::AdminApi;
+use crate::telemetry::{LogLevel, Metrics};
+
+/// How often a part of the memory store is swept.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a worker that has served its last request waits for the store. Its calls have their own
+/// deadline, so only a failing store takes that long.
+const SETTLE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a process has once.
+pub(super) struct Gateway {
+    pub(super) stores: Stores,
+    /// The configuration in force, and those that follow it.
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(super) key_sets: KeySets,
+    reloads: Reloads,
+    shared_bans: SharedBans,
+    override_changes: OverrideChanges,
+    tarpit_slots: TarpitSlots,
+    metrics: Arc<Metrics>,
+}
+
+impl Gateway {
+    /// Makes the first snapshot of what was `loaded`. Must be called on a runtime that lasts as long
+    /// as the process.
+    pub(super) async fn start(
+        source: Source,
+        (settings, inputs): (Settings, Inputs),
+        environment: Environment,
+    ) -> io::Result<(Self, OverrideKeeper)> {
+        let metrics = Arc::clone(&environment.metrics);
+        let stores = Stores::new(&settings.process.store, &metrics);
+        let lists = stores.lists().await?;
+        let shared_bans = SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
+        let process_state = ProcessState {
+            environment,
+            tarpit_slots: TarpitSlots::new(metrics.bans()),
+            clock: stores.clock(),
+            bans: shared_bans.known().clone(),
+            refused: Arc::default(),
+        };
+        let tarpit_slots = process_state.tarpit_slots.clone();
+        let (mut keeper, override_changes) =
+            OverrideKeeper::new(&settings.process, lists, stores.clock());
+        let kept_overrides = keeper.first().await;
+        let key_sets = KeySets::new(&metrics);
+        key_sets.replace(&settings.jwks);
+        let loaded = Arc::new(settings);
+        let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
+        let (publish, snapshots) = watch::channel(Arc::new(snapshot));
+        let sampled = snapshots.clone();
+        metrics.upstreams(move || sampled.borrow().upstream_samples());
+        // So that standing bans hold from the first request on. If the store is out of reach, they are
+        // learnt of when it is back.
+        let _ = shared_bans.refresh().await;
+        let files = (loaded, inputs);
+        let gateway = Self {
+            reloads: Reloads::new(source, files, publish, process_state, key_sets.clone()),
+            stores,
+            snapshots,
+            key_sets,
+            shared_bans,
+            override_changes,
+            tarpit_slots,
+            metrics,
+        };
+        Ok((gateway, keeper))
+    }
+
+    /// The configuration in force.
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
+    }
+
+    pub(super) fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// The admin API, which ends what it streams when the gateway is `draining`.
+    pub(super) fn admin_api(
+        &self,
+        log_level: LogLevel,
+        draining: watch::Receiver<bool>,
+    ) -> AdminApi {
+        admin_api::service(
+            self.snapshots.clone(),
+            self.stores.clone(),
+            self.override_changes.clone(),
+            self.metrics(),
+            log_level,
+            self.shared_bans.clone(),
+            draining,
+        )
+    }
+
+    /// Has [`Self::follow`] read the configuration again.
+    pub(super) fn reload(&self) {
+        self.reloads.reload();
+    }
+
+    /// Lets go of the requests that are held because their senders are banned.
+    pub(super) fn release_tarpits(&self) {
+        self.tarpit_slots.release();
+    }
+
+    /// Keeps up with the files of the configuration, and with what operators and other gateways
+    /// change.
+    pub(super) async fn follow(&self, keeper: &mut OverrideKeeper) -> Infallible {
+        let (never, ..) = tokio::join!(
+            self.sweep(),
+            self.shared_bans.follow(),
+            self.reloads.follow(),
+            keeper.follow(&self.reloads),
+        );
+        never
+    }
+
+    /// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers
+    /// counters for what failed within a minute.
+    async fn sweep(&self) -> Infallible {
+        let (memory, clock) = (self.stores.memory(), self.stores.clock());
+        let mut turns = interval(SWEEP_EVERY);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            memory.sweep(clock.now());
+            self.stores.log_outages();
+            self.metrics.remember();
+        }
+    }
+}
+
+/// The stack of a worker over services of its own, which the first request after a reload replaces.
+pub(super) struct WorkerStack<S> {
+    stack: Reloadable<Arc<Snapshot>, Stack<S>>,
+    stores: WorkerStores,
+    /// What still runs after the responses were sent.
+    tasks: BackgroundTasks,
+}
+
+impl<S: Clone + 'static> WorkerStack<S> {
+    /// A stack of the configuration in force. Must be called on the worker's runtime.
+    pub(super) async fn start(
+        stores: &Stores,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        mut services: impl FnMut(&Snapshot) -> UpstreamRouter<S> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (clock, stores) = (stores.clock(), stores.for_worker().await?);
+        let tasks = BackgroundTasks::default();
+        let (worker_stores, worker_tasks) = (stores.clone(), tasks.clone());
+        let stack = Reloadable::new(snapshots, move |snapshot: &Arc<Snapshot>| {
+            let store = worker_stores.store(snapshot.settings.prefetches());
+            let (leases, clock) = (Arc::clone(&worker_stores.leases), Arc::clone(&clock));
+            let services = services(snapshot);
+            (snapshot.layers).stack(store, leases, clock, &worker_tasks, services)
+        });
+        Ok(Self {
+            stack,
+            stores,
+            tasks,
+        })
+    }
+
+    /// Uses the stack of the configuration in force.
+    pub(super) fn with<R>(&self, using: impl FnOnce(&mut Stack<S>) -> R) -> R {
+        self.stack.with(using)
+    }
+
+    /// Drops the stacks of earlier configurations even without requests.
+    pub(super) async fn follow(&self) -> Infallible {
+        self.stack.follow().await
+    }
+
+    /// Waits until deferred charges and refunds of the last requests are done, and gives back all
+    /// that is held; that is done by then, or never.
+    pub(super) async fn end(&self) {
+        let _ = timeout(SETTLE_WITHIN, self.tasks.settled()).await;
+        let _ = timeout(SETTLE_WITHIN, self.stores.end()).await;
+    }
+}

@@ -1,0 +1,128 @@
+//! A gateway without sockets and threads, for simulations.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower::{Service, ServiceExt};
+
+use super::acme::AcmeCertificates;
+use super::gateway::{Gateway, WorkerStack};
+use super::reloads::{Environment, Snapshot, Source};
+use super::sockets::Sockets;
+use super::stack::{self, Stack};
+use super::{RunError, telemetry};
+use crate::config::StoreSettings;
+use crate::middleware::{Peer, RequestContext};
+use crate::server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
+use crate::store::Connect;
+use crate::telemetry::Metrics;
+
+/// What a process has once, and one worker's stack over services in place of upstreams.
+pub struct SocketlessGateway<S> {
+    gateway: Gateway,
+    stack: WorkerStack<S>,
+    api: AdminApi,
+    _drain: Drain,
+}
+
+impl<S: Clone + 'static> SocketlessGateway<S> {
+    /// Starts the configuration at `path`, whose Redis servers are reached by `connect` and whose
+    /// upstreams are what `upstream` makes of their names. The future keeps the gateway up to date.
+    ///
+    /// # Errors
+    /// When the configuration cannot be served.
+    pub async fn start(
+        path: &Path,
+        connect: Connect,
+        upstream: impl Fn(&str) -> S + Send + 'static,
+    ) -> Result<(Rc<Self>, impl Future<Output = Infallible>), RunError> {
+        let source = Source::new(path.to_owned());
+        let read = source.read(None);
+        let mut settings = read.outcome.map_err(RunError::Configuration)?;
+        if let StoreSettings::Redis(store) = &mut settings.process.store {
+            store.redis = store.redis.clone().with_connect(connect);
+        }
+        let (log_level, metrics) = (telemetry::log_level(&settings.process.log)?, Metrics::new());
+        let acme = AcmeCertificates::new(&metrics);
+        let environment = Environment {
+            demo_upstream: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            sockets: Sockets::new(&[], acme.challenges()),
+            acme,
+            tracer: None,
+            metrics,
+        };
+        let loaded = (settings, read.inputs);
+        let (gateway, mut keeper) = Gateway::start(source, loaded, environment).await?;
+        let services = move |snapshot: &Snapshot| {
+            let settings = snapshot.upstreams().map(|(settings, _)| settings);
+            let upstreams = settings.map(|settings| upstream(&settings.name)).collect();
+            stack::services(&snapshot.settings, upstreams, |_, upstream| {
+                upstream.clone()
+            })
+        };
+        let snapshots = gateway.snapshots.clone();
+        let stack = WorkerStack::start(&gateway.stores, snapshots, services).await?;
+        let (drain, draining) = Drain::new();
+        let api = gateway.admin_api(log_level, draining.subscribe());
+        let started = Rc::new(Self {
+            gateway,
+            stack,
+            api,
+            _drain: drain,
+        });
+        let followed = Rc::clone(&started);
+        let follow = async move {
+            let (gateway, stack) = (&followed.gateway, &followed.stack);
+            tokio::join!(gateway.follow(&mut keeper), stack.follow()).0
+        };
+        Ok((started, follow))
+    }
+
+    /// Serves a request of this peer.
+    pub fn call<B>(
+        &self,
+        peer: IpAddr,
+        mut request: Request<B>,
+    ) -> <Stack<S> as Service<Request<B>>>::Future
+    where
+        Stack<S>: Service<Request<B>>,
+    {
+        let secure = false;
+        let context = RequestContext::new(Peer {
+            address: peer,
+            secure,
+        });
+        request.extensions_mut().insert(context);
+        self.stack.with(|stack| stack.call(request))
+    }
+
+    /// Serves a request to the admin API, which comes from this machine.
+    pub fn call_admin(
+        &self,
+        request: Request<Bytes>,
+    ) -> impl Future<Output = Result<Response<AdminBody>, Infallible>> + Send + use<S> {
+        let mut request = request.map(RequestBody::arrived);
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        request.extensions_mut().insert(Connection {
+            peer: local,
+            local,
+            secure: false,
+            certificate: None,
+        });
+        self.api.clone().oneshot(request)
+    }
+
+    /// Has the configuration read again, as a signal does.
+    pub fn reload(&self) {
+        self.gateway.reload();
+    }
+
+    /// Ends what a worker that drains ends, once its last request is served.
+    pub async fn end(&self) {
+        self.stack.end().await;
+    }
+}
