@@ -233,7 +233,11 @@ fn configuration_tip(error: &clap::Error) -> Option<String> {
 fn check(path: &Path) -> Result<String, Diagnostics> {
     let settings = config::check(path)?;
     let loaded = format!("{}: {}", config::display_name(path), summary(&settings));
-    let bounds = prefetch_bounds(&settings);
+    let mut bounds = prefetch_bounds(&settings);
+    if let Some(warning) = app::too_many_servers(&settings) {
+        bounds.push_str("\nwarning: ");
+        bounds.push_str(&warning);
+    }
     if settings.warnings.is_empty() {
         Ok(format!("{loaded}; configuration OK{bounds}"))
     } else {

@@ -26,16 +26,16 @@ mod yaml;
 pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing))]
 pub use diagnostics::Severity;
-pub use inputs::{Inputs, Stamps, display_name, standard_input};
-pub use limits::{ApiOverride, OverrideCheck};
+pub use inputs::{Inputs, display_name, standard_input};
+pub use limits::OverrideCheck;
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read, read_in_memory};
 #[cfg(feature = "otlp")]
 pub use settings::OtlpSettings;
 pub use settings::{
-    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, Jwks, JwksSettings, Listener,
-    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, Jwks, JwksSettings,
+    Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
     prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
 use parking_lot::Mutex;
+use serde_json::{Map, Value};
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
@@ -35,14 +36,28 @@ const ONE: u64 = 10_000;
 /// Fewer bytes could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
+/// An override by the admin API as it was set: what stands under a limit in `overrides.yaml`, for one id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiOverride {
+    /// The limit's name.
+    pub limit: String,
+    /// Whom it is for.
+    pub id: String,
+    /// `burst`, `count`, `period`, `in_flight`, `until` and `comment`, as they were written.
+    pub parameters: Map<String, Value>,
+}
+
 /// An override by the admin API that is fit for its limit, or why it is not.
 pub(super) type CheckedOverride = Result<FitOverride, Vec<String>>;
+
+/// What is known of an override, which is kept where it is for as long.
+pub(super) type KnownOverride = (Arc<ApiOverride>, CheckedOverride);
 
 /// An override that is fit for its limit, and what is doubtful about it.
 #[derive(Clone, Debug)]
 pub(super) struct FitOverride {
     pub(super) parameters: Parameters,
-    pub(super) added: Override,
+    pub(super) added: Arc<Override>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -88,9 +103,9 @@ pub struct Settings {
     pub parameters: Vec<Parameters>,
     /// What overrides by the admin API go by, for each limit.
     pub(super) override_rules: HashMap<String, OverrideRules>,
-    /// What is known of overrides by the admin API, by what they were set to. Reading one takes far
+    /// What is known of overrides by the admin API, by where they are in memory. Reading one takes far
     /// longer than adding it, and each change adds all of them again.
-    pub(super) known_overrides: Arc<Mutex<HashMap<String, CheckedOverride>>>,
+    pub(super) known_overrides: Arc<Mutex<HashMap<usize, KnownOverride>>>,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
     /// The files of the configuration in YAML, as they are written: their names and texts.
@@ -318,7 +333,7 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// The limit's name.
-    pub limit: String,
+    pub limit: Arc<str>,
     /// What they come to; it holds the burst.
     pub quota: Quota,
     /// Units that come back each period; none when they are requests in flight.
@@ -391,7 +406,7 @@ impl Settings {
     /// The parameters that a quota of a limit was made of.
     pub fn parameters_of(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
         let mut all = self.parameters.iter();
-        all.find(|known| known.limit == limit && known.quota == *quota)
+        all.find(|known| &*known.limit == limit && known.quota == *quota)
     }
 
     /// A limit that a route uses, by its name.

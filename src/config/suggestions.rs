@@ -69,7 +69,7 @@ fn remedy(unknown: &str, known: &[&str]) -> Option<String> {
         "weight" | "weights" if has("servers") => {
             "each server has a weight of its own: `servers: [{url: URL, weight: 2}]`".into()
         }
-        _ if has("reject") && unknown.parse::<u16>().is_ok() => {
+        _ if has("reject") && unknown.parse().is_ok_and(|it| (200..600).contains(&it)) => {
             format!("for another status than 429, write `{{reject: {{status: {unknown}}}}}`")
         }
         _ => return None,

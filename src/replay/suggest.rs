@@ -213,7 +213,7 @@ fn add_limits(settings: &mut Settings, key: &HashKey) -> Vec<String> {
             settings
                 .parameters
                 .extend(limit.quota().map(|quota| Parameters {
-                    limit: name.clone(),
+                    limit: name.as_str().into(),
                     quota,
                     count: Some(count),
                     period: Some(HumanDuration(period)),
@@ -401,11 +401,14 @@ pub fn write_suggestions(out: &mut String, suggestions: &Suggestions) -> fmt::Re
             route.matches, route.requests, need.subjects
         )?;
         let promise = &suggested.promise;
-        writeln!(
-            out,
-            "# denies {} of them, at most {} requests ({}%)",
-            promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
-        )?;
+        match need.subjects {
+            0 => writeln!(out, "# a guess, for paths that the log does not have")?,
+            _ => writeln!(
+                out,
+                "# denies {} of them, at most {} requests ({}%)",
+                promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
+            )?,
+        }
         writeln!(out, "{}", suggested.yaml)?;
     }
     writeln!(out, "\n# gateway.yaml, routes")?;

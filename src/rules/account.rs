@@ -138,6 +138,11 @@ impl AccountRules {
         self.account_of(headers, None)
     }
 
+    /// Whether no request has an account.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
     /// The account of a request with these headers, on a connection whose client has shown this
     /// certificate.
     pub fn account_of(

@@ -729,6 +729,9 @@ fn suggestions_never_have_a_limit_for_each_static_file_and_always_one_for_the_re
         limits.contains("RequestsOfEverythingPerAddress: {per: address"),
         "{limits}"
     );
+    let rest =
+        "# path /*: 0 requests of 0 clients\n# a guess, for paths that the log does not have\n";
+    assert!(limits.contains(rest), "{limits}");
     assert!(routes.contains("match: {path: \"/*\"}"), "{routes}");
 }
 

@@ -95,10 +95,10 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
       write `10%`
     gateway.yaml:13:25: bans.two.on_denied.divert: unknown upstream "trapp"
       did you mean "trap"?
-    gateway.yaml:18:13: bans.three.factor: expected a whole number that is at least 1, found 0
+    gateway.yaml:18:13: bans.three.factor: expected a whole number from 1 to 4294967295, found 0
     gateway.yaml:19:32: bans.three.on_denied.tarpit.hold: no client waits for 2h
       a request is held for 1h at most
-    gateway.yaml:19:42: bans.three.on_denied.tarpit.most: expected a whole number that is at least 1, found 0
+    gateway.yaml:19:42: bans.three.on_denied.tarpit.most: expected a whole number from 1 to 4294967295, found 0
     gateway.yaml:22:40: bans.four.strikes.status[1]: `6xx` is not a class of statuses
       they are 1xx, 2xx, 3xx, 4xx and 5xx
     gateway.yaml:25:10: bans.four.max: the longest ban is shorter than the first

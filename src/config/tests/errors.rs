@@ -994,6 +994,21 @@ fn a_body_where_the_status_allows_none_is_told_of() {
     assert!(reject("{status: 304}").contains("a response of status 304 has no body"));
 }
 
+/// It was to be written where a status may stand.
+#[test]
+fn a_number_that_is_no_status_is_not_taken_for_one() {
+    let found = |word: &str| findings(&format!("{SMALLEST}    on_denied: {word}\n"));
+    let remedy = "for another status than 429";
+    assert!(found("403").contains(remedy));
+    for word in ["9999", "99", "600"] {
+        let found = found(word);
+        assert!(
+            found.contains("is not known here") && !found.contains(remedy),
+            "{found}"
+        );
+    }
+}
+
 #[test]
 fn a_quota_beyond_measure_is_told_at_the_parameter_that_makes_it_so() {
     let found = |parameters: &str| {

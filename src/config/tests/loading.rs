@@ -688,11 +688,15 @@ fn a_bound_on_the_lines_of_the_denied_is_one_at_least() {
     };
     let bound = with("100").settings().log_denied_per_second;
     assert_eq!(bound.map(NonZeroU32::get), Some(100));
-    for wrong in ["0", "-1", "all"] {
+    for wrong in ["0", "-1", "all", "100000000000"] {
         let findings = with(wrong).findings();
         assert!(findings.contains("1 error, "), "{wrong}: {findings}");
         assert!(findings.contains("gateway.yaml:"), "{findings}");
     }
+    // It said "at least 1" of this.
+    let findings = with("100000000000").findings();
+    let found = "expected a whole number from 1 to 4294967295, found 100000000000";
+    assert!(findings.contains(found), "{findings}");
 }
 
 #[test]

@@ -176,10 +176,10 @@ fn wanted(expected: &dyn Expected) -> String {
     match expected.as_str() {
         "u8" => "a whole number up to 255".to_owned(),
         "u16" => "a whole number up to 65535".to_owned(),
-        "u32" | "u64" | "usize" => "a whole number".to_owned(),
-        "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => {
-            "a whole number that is at least 1".to_owned()
-        }
+        "u32" => "a whole number up to 4294967295".to_owned(),
+        "u64" | "usize" => "a whole number".to_owned(),
+        "a nonzero u32" => "a whole number from 1 to 4294967295".to_owned(),
+        "a nonzero u64" | "a nonzero usize" => "a whole number that is at least 1".to_owned(),
         "a boolean" => "true or false".to_owned(),
         "a string" => "a text".to_owned(),
         "a sequence" => "a list".to_owned(),

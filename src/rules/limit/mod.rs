@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::limit::{BucketKey, Quota};
@@ -119,14 +121,15 @@ impl Limit {
     /// # Errors
     /// When the id has not the form that the limit's sources ask for, or is overridden already. Only
     /// an override by the admin API may stand over one of the configuration.
-    pub fn add_override(&mut self, added: Override) -> Result<(), IdError> {
-        let id = added.id.clone();
-        let added = match self.schema.pattern(&id)? {
+    pub fn add_override(&mut self, added: impl Into<Arc<Override>>) -> Result<(), IdError> {
+        let wanted = added.into();
+        let added = Arc::clone(&wanted);
+        let added = match self.schema.pattern(&wanted.id)? {
             Pattern::Subject(subject) => self.overrides.add_exact(&subject, added),
             Pattern::Parts(parts) => self.overrides.add_pattern(parts, added),
         };
         added.map_err(|earlier| IdError::Duplicate {
-            id,
+            id: wanted.id.clone(),
             earlier: earlier.id.clone(),
         })
     }
