@@ -132,9 +132,10 @@ fn too_long(history: &History<'_>, ban: &Ban) -> Option<Failure> {
             continue;
         };
         let theirs = subject(exchange.client, ban.per);
-        let by_operator = history.operations.iter().any(
-            |other| matches!(&other.operation.act, Act::Ban { subject, .. } if Some(subject) == theirs.as_ref()),
-        );
+        let banned = theirs.as_ref();
+        let by_operator = history.operations.iter().any(|other| {
+            matches!(&other.operation.act, Act::Ban { subject, .. } if Some(subject) == banned)
+        });
         let gateway = exchange.request.gateway;
         let since = exchange.sent.saturating_sub(CUTS_AFTER);
         let mut runs = history.runs.get(gateway).into_iter().flatten();

@@ -49,9 +49,14 @@ pub(super) fn set_wall(wall: Option<Wall>) {
 }
 
 /// A builder that has built nothing. A runtime chooses at random among the branches of `select!` and
-/// among the tasks to wake. The seed of that comes from the standard library's hash keys, and from how
-/// many seeds this process has made before: so there is one builder, made before `main`, of whose copy
-/// each runtime is made.
+/// among those who wait for a `watch` channel. The seed of that comes from the standard library's hash
+/// keys, and from how many seeds this process has made before: so there is one builder, made before
+/// `main`, of whose copy each runtime is made.
+///
+/// Tokio has `Builder::rng_seed` for this, behind `--cfg tokio_unstable`. Cargo sets that for all
+/// packages or for none, so the product would be compiled twice, and what is simulated would not be
+/// what is shipped. `biased;` in the product's `select!`s is not enough: which of those who wait for a
+/// `watch` channel wakes first is drawn in tokio.
 static TEMPLATE: OnceLock<ManuallyDrop<Builder>> = OnceLock::new();
 
 /// Whether the template was made before `main`. Made later, it would depend on what the process had
@@ -87,8 +92,10 @@ pub(super) fn runtime(number: u64) -> io::Result<Runtime> {
             "the linker left out what runs before `main`",
         ));
     }
-    // SAFETY: nothing changes the template, so its parts are valid in the copy, and no copy is
-    // dropped, so that they stay valid in the template.
+    // SAFETY: the parts of a builder are numbers, flags, an empty name, reference-counted callbacks
+    // and a mutex that nobody holds: all may be moved, and none has to be the only one of its kind.
+    // The template is not used but for copies, and neither it nor a copy is dropped, so no callback
+    // is freed. A test asks to look again when the version of tokio changes.
     let mut builder = ManuallyDrop::new(unsafe { ptr::read(template()) });
     for _ in 0..number {
         builder.build()?;
@@ -196,6 +203,15 @@ mod tests {
         drop(Builder::new_current_thread().build().unwrap());
         assert_eq!(chosen(1), first);
         assert_ne!(chosen(2), first);
+    }
+
+    #[test]
+    fn the_builder_of_this_version_of_tokio_may_be_copied() {
+        let lock = include_str!("../../../../Cargo.lock");
+        assert!(
+            lock.contains("name = \"tokio\"\nversion = \"1.54.1\"\n"),
+            "see whether what `runtime` says of the parts of tokio's Builder is still true"
+        );
     }
 
     #[test]

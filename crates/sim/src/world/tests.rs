@@ -85,7 +85,10 @@ fn a_failover_that_is_asked_for_makes_a_replica_the_primary() {
 
 #[test]
 fn no_request_reaches_the_app_while_its_gateway_is_frozen() {
-    let is_long = |fault: &FaultKind| matches!(fault, FaultKind::FreezeGateway { lasts, .. } if lasts.as_millis() > 200);
+    let is_long = |fault: &FaultKind| match fault {
+        FaultKind::FreezeGateway { lasts, .. } => lasts.as_millis() > 200,
+        _ => false,
+    };
     let trace = with_fault(|_, fault| is_long(fault));
     let began = position(&trace, |what| matches!(what, What::FaultBegan { .. })).unwrap();
     let ended = position(&trace, |what| matches!(what, What::FaultEnded { .. })).unwrap();
