@@ -95,7 +95,17 @@ impl Answer<'_> {
     /// The parameter `key` of a limit's item in `RateLimit`.
     #[must_use]
     pub fn rate_limit(&self, limit: &str, key: &str) -> Option<u64> {
-        let fields = self.headers.iter().filter(|(name, _)| name == "ratelimit");
+        self.item("ratelimit", limit, key)
+    }
+
+    /// The parameter `key` of a limit's item in `RateLimit-Policy`.
+    #[must_use]
+    pub fn policy(&self, limit: &str, key: &str) -> Option<u64> {
+        self.item("ratelimit-policy", limit, key)
+    }
+
+    fn item(&self, field: &str, limit: &str, key: &str) -> Option<u64> {
+        let fields = self.headers.iter().filter(|(name, _)| name == field);
         let items = fields.flat_map(|(_, value)| value.split(','));
         for item in items {
             let mut parts = item.trim().split(';');

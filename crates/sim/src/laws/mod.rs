@@ -12,6 +12,7 @@ mod bound;
 mod delay;
 pub mod history;
 mod in_flight;
+mod policy;
 mod quiet;
 mod reference;
 mod retry_after;
@@ -53,6 +54,7 @@ pub const LAWS: &[Law] = &[
     in_flight::LAW,
     delay::LAW,
     reference::LAW,
+    policy::LAW,
     retry_after::LAW,
     bans::LAW,
     availability::LAW,

@@ -774,3 +774,68 @@ fn an_outage_is_not_logged_over_and_over() {
     }
     story.breaks("quiet");
 }
+
+const OVERRIDE: Parameters = Parameters {
+    burst: 5,
+    count: 2,
+    period: Duration::from_secs(1),
+};
+
+fn set_override(length: Option<Duration>) -> Act {
+    Act::SetOverride {
+        limit: "L0".into(),
+        subject: "10.1.0.1".into(),
+        parameters: OVERRIDE,
+        length,
+    }
+}
+
+impl Story {
+    /// A request that is let through, and told this policy.
+    fn is_told(&mut self, at: u64, gateway: usize, policy: &str) {
+        let request = self.sent(ms(at), gateway);
+        self.event(ms(at + 1), What::ReachedApp { request, gateway });
+        self.response(at + 2, request, 200, &[("ratelimit-policy", policy)]);
+    }
+}
+
+#[test]
+fn an_override_is_in_force_at_once_where_it_is_set_and_within_two_seconds_elsewhere() {
+    let own = "\"L0\";q=5;w=3";
+    let mut story = gcra(3, 1, 1);
+    story.operation(1000, 0, set_override(Some(ms(9000))), 200, "");
+    story.is_told(900, 0, "\"L0\";q=3;w=3");
+    story.is_told(1100, 0, own);
+    story.is_told(2900, 1, "\"L0\";q=3;w=3");
+    story.is_told(3900, 1, own);
+    story.is_told(12_900, 0, "\"L0\";q=3;w=3");
+    story.is_kept();
+    for (at, gateway) in [(1500, 0), (4500, 1)] {
+        let mut story = gcra(3, 1, 1);
+        story.operation(1000, 0, set_override(Some(ms(9000))), 200, "");
+        story.is_told(at, gateway, "\"L0\";q=3;w=3");
+        story.breaks("policy");
+    }
+}
+
+#[test]
+fn an_override_that_was_deleted_is_in_force_nowhere_after_two_seconds() {
+    let mut story = gcra(3, 1, 1);
+    story.operation(1000, 0, set_override(None), 200, "");
+    let (limit, subject) = ("L0".into(), "10.1.0.1".into());
+    story.operation(5000, 1, Act::DeleteOverride { limit, subject }, 200, "");
+    story.is_told(6000, 0, "\"L0\";q=5;w=3");
+    story.is_told(6100, 1, "\"L0\";q=3;w=3");
+    story.is_kept();
+    story.is_told(7500, 0, "\"L0\";q=5;w=3");
+    story.breaks("policy");
+}
+
+#[test]
+fn a_policy_is_that_of_the_configuration_in_force() {
+    let mut story = Story::new(Algorithm::FixedWindow, 3, 3, Duration::from_secs(10));
+    story.is_told(100, 0, "\"L0\";q=3;w=10");
+    story.is_kept();
+    story.is_told(200, 0, "\"L0\";q=4;w=10");
+    story.breaks("policy");
+}
