@@ -19,7 +19,7 @@ use crate::config::StoreSettings;
 use crate::middleware::{Peer, RequestContext};
 use crate::server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
 use crate::store::Connect;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, PageFormat};
 
 /// What a process has once, and one worker's stack over services in place of upstreams.
 pub struct SocketlessGateway<S> {
@@ -114,6 +114,12 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             certificate: None,
         });
         self.api.clone().oneshot(request)
+    }
+
+    /// The page of `/metrics`.
+    pub fn metrics(&self) -> String {
+        let page = self.gateway.metrics().page(PageFormat::Text);
+        page.unwrap_or_default()
     }
 
     /// Has the configuration read again, as a signal does.

@@ -1,5 +1,8 @@
 //! When nobody sends anything and nothing is wrong any more, gateways are as they were at first.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
 use super::history::{FOREVER, History};
 use super::{Failure, Law};
 use crate::scenario::{Act, FaultKind, LinkFault, Topology};
@@ -61,12 +64,19 @@ fn held(history: &History<'_>) -> Option<Failure> {
         let What::Holds { gateway, counts } = &event.what else {
             continue;
         };
-        // One for requests, one for lists, and one for operators; two to each Sentinel.
-        let connections = match history.scenario.store.topology {
-            Topology::Memory => 0,
-            Topology::Single => 3,
-            Topology::Sentinel { sentinels, .. } => 3 + 2 * sentinels as u64,
-            Topology::Cluster { primaries, .. } => 3 * primaries as u64,
+        // One for requests, one for lists, and one for operators, each with four tasks; two to each
+        // Sentinel, with three tasks.
+        let (connections, tasks) = match history.scenario.store.topology {
+            Topology::Memory => (0, 0),
+            Topology::Single => (3, 12),
+            Topology::Sentinel { sentinels, .. } => {
+                let sentinels = sentinels as u64;
+                (3 + 2 * sentinels, 12 + 3 * sentinels)
+            }
+            Topology::Cluster { primaries, .. } => {
+                let primaries = primaries as u64;
+                (3 * primaries, 12 * primaries)
+            }
         };
         // What waits for a reply on a connection whose peer has vanished waits until TCP gives up,
         // which this network never does.
@@ -74,18 +84,17 @@ fn held(history: &History<'_>) -> Option<Failure> {
             matches!(
                 &fault.kind,
                 FaultKind::Link {
-                    what: LinkFault::HalfOpen,
+                    what: LinkFault::HalfOpen | LinkFault::RepliesLost,
                     ..
                 }
             )
         });
-        let connections = if vanished { u64::MAX } else { connections };
-        let most = |name: &str| {
-            if name == "connections" {
-                connections
-            } else {
-                0
-            }
+        let most = |name: &str| match name {
+            "connections" | "tasks" if vanished => u64::MAX,
+            "connections" => connections,
+            "tasks" => tasks,
+            "memory buckets" => buckets(history),
+            _ => 0,
         };
         if let Some((name, count)) = counts.iter().find(|(name, count)| *count > most(name)) {
             let what = format!("gateway {gateway} still holds {count} {name} when all was quiet");
@@ -99,31 +108,31 @@ fn held(history: &History<'_>) -> Option<Failure> {
     None
 }
 
-/// A log that says the same again and again: more lines than there were events to log.
+/// How many buckets there are at most: of each limit one a subject, in two windows; of each ban also
+/// those of strikes, offences, and the answers that are remembered.
+fn buckets(history: &History<'_>) -> u64 {
+    let clients = history.scenario.clients.len() as u64;
+    let configurations = history.scenario.configurations.iter();
+    let each = configurations.map(|one| (2 * one.limits.len() + 4 * one.bans.len()) as u64);
+    clients * each.max().unwrap_or(0)
+}
+
+/// A log that says the same again, where the docs promise that it does not.
 fn noise(history: &History<'_>) -> Option<Failure> {
-    let scenario = history.scenario;
-    let causes = 4 + scenario.faults.len() * 4 + scenario.operations.len();
-    let mut said: std::collections::BTreeMap<(usize, &str), usize> = Default::default();
+    let mut logs = vec![Logged::default(); history.scenario.gateways.len()];
     for event in &history.trace.events {
-        let What::Log {
-            gateway,
-            level,
-            line,
-        } = &event.what
-        else {
-            continue;
+        let (gateway, said) = match &event.what {
+            What::Log { gateway, line, .. } => {
+                (*gateway, logs.get_mut(*gateway)?.repeats(event.at, line))
+            }
+            What::Ended { gateway } => {
+                *logs.get_mut(*gateway)? = Logged::default();
+                continue;
+            }
+            _ => continue,
         };
-        if level != "WARN" && level != "ERROR" {
-            continue;
-        }
-        // The text before its fields is the same for all lines of a kind.
-        let kind = line
-            .split_once(" cause=")
-            .map_or(line.as_str(), |(text, _)| text);
-        let count = said.entry((*gateway, kind)).or_default();
-        *count += 1;
-        if *count > causes {
-            let what = format!("gateway {gateway} logged {count} times: {line}");
+        if let Some(why) = said {
+            let what = format!("gateway {gateway} logs {why}");
             return Some(Failure {
                 law: LAW.name,
                 at: event.at,
@@ -132,4 +141,57 @@ fn noise(history: &History<'_>) -> Option<Failure> {
         }
     }
     None
+}
+
+/// What is logged at most once a minute, each by what is given behind it.
+const ONCE_A_MINUTE: [&str; 4] = [
+    "the store is out of reach",
+    "a Sentinel fails",
+    "the store refuses a command that a limit needs",
+    "a key in the store holds something else than a bucket",
+];
+
+const ANOTHER_REASON: &str = "the store remains out of reach, for another reason";
+
+/// What a process has logged.
+#[derive(Clone, Default)]
+struct Logged {
+    /// When, by the text and whom it is about.
+    last: BTreeMap<(&'static str, String), Duration>,
+    /// The causes of an outage, by its node.
+    causes: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Logged {
+    /// Takes a line, and tells why it should not be there.
+    fn repeats(&mut self, at: Duration, line: &str) -> Option<String> {
+        let node = field(line, "node").unwrap_or_default();
+        let outage = [
+            "the store is out of reach",
+            "the store is within reach",
+            "the store went out",
+        ];
+        if outage.iter().any(|text| line.starts_with(text)) {
+            self.causes.remove(&node);
+        }
+        if line.starts_with(ANOTHER_REASON) {
+            let causes = self.causes.entry(node).or_default();
+            let is_new = causes.insert(line.to_owned());
+            return (!is_new).then(|| format!("a cause of one outage twice: {line}"));
+        }
+        let text = ONCE_A_MINUTE.iter().find(|text| line.starts_with(**text))?;
+        let whom = field(line, "sentinel").unwrap_or(node);
+        let last = self.last.insert((*text, whom), at)?;
+        let is_early = at - last < MINUTE;
+        is_early.then(|| format!("twice within {:?}: {line}", at - last))
+    }
+}
+
+/// A minute, by a clock that is as fast as any.
+const MINUTE: Duration = Duration::from_millis(59_900);
+
+/// The value of a field of a line.
+fn field(line: &str, name: &str) -> Option<String> {
+    let (_, rest) = line.split_once(&format!(" {name}=\""))?;
+    rest.split('"').next().map(str::to_owned)
 }

@@ -751,28 +751,39 @@ fn the_store_is_in_use_again_when_all_is_quiet_and_nothing_is_held() {
 }
 
 #[test]
-fn an_outage_is_not_logged_over_and_over() {
-    let mut story = gcra(5, 5, 1);
-    let mut log = |at| {
-        let (level, line) = (
-            "WARN".into(),
-            format!("the store is out of reach cause={at}"),
-        );
-        story.event(
-            ms(at),
-            What::Log {
-                gateway: 0,
-                level,
-                line,
-            },
-        );
+fn an_outage_is_logged_once_a_minute_and_each_of_its_causes_once() {
+    let logged = |lines: &[(u64, &str)]| {
+        let mut story = gcra(5, 5, 1);
+        for (at, line) in lines {
+            let (level, line) = ("WARN".into(), (*line).into());
+            let gateway = 0;
+            story.event(
+                ms(*at),
+                What::Log {
+                    gateway,
+                    level,
+                    line,
+                },
+            );
+        }
+        story
     };
-    log(1);
-    log(2);
-    for at in 3..20 {
-        log(at);
-    }
-    story.breaks("quiet");
+    let outage = "the store is out of reach node=\"10.0.0.1:6379\" cause=late";
+    let other = "the store is out of reach node=\"10.0.0.2:6379\" cause=late";
+    let late =
+        "the store remains out of reach, for another reason node=\"10.0.0.1:6379\" cause=late";
+    let refused = late.replace("=late", "=refused");
+    let kept = [
+        (100, outage),
+        (110, other),
+        (200, late),
+        (300, &refused),
+        (61_000, outage),
+        (61_100, late),
+    ];
+    logged(&kept).is_kept();
+    logged(&[(100, outage), (40_000, outage)]).breaks("quiet");
+    logged(&[(100, outage), (200, late), (300, &refused), (400, late)]).breaks("quiet");
 }
 
 const OVERRIDE: Parameters = Parameters {

@@ -26,6 +26,12 @@ use super::port::{Emission, Port, RequestId};
 use super::process::Process;
 use crate::scenario::client;
 
+/// What is to be known of the metrics.
+const GAUGES: [(&str, &str); 2] = [
+    ("leases", "weir_leases_held{"),
+    ("memory buckets", "weir_memory_store_buckets "),
+];
+
 /// A gateway, once it has started.
 type Running = Rc<RefCell<Option<Rc<SocketlessGateway<App>>>>>;
 
@@ -203,6 +209,25 @@ impl Host {
     /// The requests that are not over.
     pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
         self.requests.keys().copied()
+    }
+
+    /// What it holds: tasks, connections to servers, requests, and what its metrics say.
+    pub(super) fn holds(&self) -> Vec<(String, u64)> {
+        let count = |it: usize| u64::try_from(it).unwrap_or(u64::MAX);
+        let mut counts = vec![
+            ("requests".to_owned(), count(self.requests.len())),
+            ("tasks".to_owned(), count(self.process.tasks())),
+            ("connections".to_owned(), count(self.port.connections())),
+        ];
+        let running = self.running.borrow();
+        let page = running.as_ref().map(|gateway| gateway.metrics());
+        let page = page.unwrap_or_default();
+        for (name, metric) in GAUGES {
+            let series = page.lines().filter(|line| line.starts_with(metric));
+            let values = series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+            counts.push((name.to_owned(), values.sum()));
+        }
+        counts
     }
 
     /// Something has come from the network.

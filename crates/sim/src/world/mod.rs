@@ -580,8 +580,7 @@ impl<'s> World<'s> {
             let Some(host) = self.host(gateway) else {
                 continue;
             };
-            let requests = u64::try_from(host.requests().count()).unwrap_or(u64::MAX);
-            let counts = vec![("requests".to_owned(), requests)];
+            let counts = host.holds();
             self.note(What::Holds { gateway, counts });
         }
         for gateway in &mut self.gateways {

@@ -103,6 +103,11 @@ impl Port {
         std::mem::take(&mut self.lock().emissions)
     }
 
+    /// How many connections the process has.
+    pub(super) fn connections(&self) -> usize {
+        self.lock().pipes.len()
+    }
+
     /// Wakes by this when the process does something.
     pub(super) fn wake_by(&self, waker: &Waker) {
         let mut state = self.lock();

@@ -84,6 +84,11 @@ impl Process {
         self.position
     }
 
+    /// How many tasks its runtime has.
+    pub(super) fn tasks(&self) -> usize {
+        self.runtime.metrics().num_alive_tasks()
+    }
+
     /// Sets the machine's wall clock ahead.
     pub(super) const fn step_wall(&mut self, by: i64) {
         self.shown = self.shown.saturating_add(by);
