@@ -1,6 +1,6 @@
 //! The network between gateways and servers: connections that delay, lose and break what is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,9 +33,25 @@ struct Connection {
     is_lost: (bool, bool),
     /// When the last of what was sent arrives: at the server, and at the gateway.
     arrives: (Duration, Duration),
+    /// What is on its way there, in the order in which it was sent: what has to wait is not overtaken.
+    sent: (VecDeque<NetworkEvent>, VecDeque<NetworkEvent>),
+}
+
+impl Connection {
+    /// What is on its way to the end at which this arrives.
+    fn beside(&mut self, event: &NetworkEvent) -> Option<&mut VecDeque<NetworkEvent>> {
+        match event {
+            NetworkEvent::Dial(_) => None,
+            NetworkEvent::ToServer(..) | NetworkEvent::EndAtServer(_) => Some(&mut self.sent.0),
+            NetworkEvent::Accepted(_)
+            | NetworkEvent::ToGateway(..)
+            | NetworkEvent::EndAtGateway(..) => Some(&mut self.sent.1),
+        }
+    }
 }
 
 /// Something that arrives.
+#[derive(Clone)]
 pub(super) enum NetworkEvent {
     /// A connection, at the server.
     Dial(Key),
@@ -119,6 +135,7 @@ impl World<'_> {
             client: None,
             is_lost: (condition.is_black_hole, condition.is_black_hole),
             arrives: (Duration::ZERO, Duration::ZERO),
+            sent: Default::default(),
         };
         self.connections.open.insert(key, connection);
         let at = self.arrival(&condition);
@@ -173,6 +190,7 @@ impl World<'_> {
         {
             let at = arrival.max(connection.arrives.0);
             connection.arrives.0 = at;
+            connection.sent.0.push_back(event.clone());
             self.at(at, Planned::Network(event));
         }
     }
@@ -184,6 +202,7 @@ impl World<'_> {
         {
             let at = arrival.max(connection.arrives.1);
             connection.arrives.1 = at;
+            connection.sent.1.push_back(event.clone());
             self.at(at, Planned::Network(event));
         }
     }
@@ -280,6 +299,20 @@ impl World<'_> {
         if condition.stalled_until > self.now {
             return self.at(condition.stalled_until, Planned::Network(event));
         }
+        let at_server = matches!(
+            event,
+            NetworkEvent::ToServer(..) | NetworkEvent::EndAtServer(_)
+        );
+        if at_server
+            && !is_lost.0
+            && let Some(until) = self.servers.frozen_until(node, self.now)
+        {
+            return self.at(until, Planned::Network(event));
+        }
+        // What was sent before it and had to wait for longer comes first.
+        let connection = self.connections.open.get_mut(&key);
+        let queue = connection.and_then(|connection| connection.beside(&event));
+        let event = queue.and_then(VecDeque::pop_front).unwrap_or(event);
         match event {
             NetworkEvent::Dial(_) => self.dial(key, node, &condition, is_lost.0),
             NetworkEvent::Accepted(_) if !is_lost.1 => {
@@ -292,9 +325,6 @@ impl World<'_> {
                 }
             }
             NetworkEvent::ToServer(_, bytes) if !is_lost.0 => {
-                if let Some(until) = self.servers.frozen_until(node, self.now) {
-                    return self.at(until, Planned::Network(NetworkEvent::ToServer(key, bytes)));
-                }
                 if let Some(client) = client {
                     self.receive(node, client, &bytes);
                 }
@@ -309,9 +339,6 @@ impl World<'_> {
                 }
             }
             NetworkEvent::EndAtServer(_) if !is_lost.0 => {
-                if let Some(until) = self.servers.frozen_until(node, self.now) {
-                    return self.at(until, Planned::Network(NetworkEvent::EndAtServer(key)));
-                }
                 if let Some(client) = client {
                     self.servers.close(node, client);
                 }
