@@ -23,7 +23,7 @@ mod config;
 pub mod fuzzing;
 #[cfg(feature = "internals")]
 pub mod internals;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "redis")]
 mod keepalive;
 pub mod limit;
 #[cfg(feature = "gateway")]

@@ -19,7 +19,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("problem", &[]),
     ("status_set", &[]),
     ("limit", &["time"]),
-    ("store", &["blocking", "limit", "sync", "time", "turn"]),
+    (
+        "store",
+        &["blocking", "keepalive", "limit", "sync", "time", "turn"],
+    ),
     ("rules", &["limit", "status_set", "time"]),
     ("telemetry", &["sync"]),
     (

@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 
 use super::access::Access;
 use super::endpoint::{Address, HostPort};
-use crate::blocking;
+use crate::{blocking, keepalive};
 
 /// What bytes are read from and written to.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -202,11 +202,19 @@ fn name(address: &Address) -> Option<&HostPort> {
     }
 }
 
-/// A command must not wait until the reply to an earlier one has acknowledged it.
 async fn connect(address: SocketAddr) -> io::Result<Socket> {
+    Ok(Box::new(connect_tcp(address).await?))
+}
+
+/// A command must not wait until the reply to an earlier one has acknowledged it. A server that has
+/// vanished answers nothing for which a connection waits that was given up.
+async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    keepalive::enable((&stream).into())?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    keepalive::bound_retransmission((&stream).into(), Duration::ZERO)?;
+    Ok(stream)
 }
 
 fn trusting(authorities: Arc<RootCertStore>) -> Arc<ClientConfig> {
@@ -305,5 +313,22 @@ impl AsyncWrite for SharedSocket {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll(|socket| socket.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers that vanished without a packet held the connections that waited for them for ever.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_notices_servers_that_vanished() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = connect_tcp(server.local_addr().unwrap()).await.unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        let bound = socket.tcp_user_timeout().unwrap();
+        assert_eq!(bound, Some(Duration::from_secs(90)));
     }
 }
