@@ -11,7 +11,7 @@
 //! as the difference has lasted for a second.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -150,7 +150,8 @@ impl DecisionClock {
         clock.and_then(|clock| clock.measured(began, took, store))
     }
 
-    /// The server does not tell its time: this machine's stands in for it.
+    /// The server does not tell its time: what was measured last stays, or this machine's stands in
+    /// for it.
     pub fn unknown(&self) -> Option<f64> {
         let clock = self.followed.as_ref().filter(|_| self.is_reference());
         clock.and_then(|clock| clock.follow_local())
@@ -189,6 +190,8 @@ pub struct StoreClock {
     epoch: Instant,
     correction: SharedCorrection,
     discipline: Mutex<Discipline>,
+    /// Whether the store has ever told its time.
+    was_told: AtomicBool,
     /// Which of the store's servers is followed; none if it has one.
     reference: Mutex<Option<Arc<str>>>,
 }
@@ -201,6 +204,7 @@ impl StoreClock {
             epoch: Instant::now(),
             correction: SharedCorrection::default(),
             discipline: Mutex::default(),
+            was_told: AtomicBool::new(false),
             reference: Mutex::default(),
         }
     }
@@ -210,11 +214,16 @@ impl StoreClock {
     pub fn measured(&self, began: Instant, took: Duration, store: Timestamp) -> Option<f64> {
         let uncertainty = nanos(took / 2);
         let at = nanos(began.saturating_duration_since(self.epoch)).saturating_add(uncertainty);
+        self.was_told.store(true, Ordering::Relaxed);
         self.correct(at, uncertainty, store)
     }
 
-    /// The store does not tell its time: the local time stands in for it.
+    /// The store does not tell its time. One that did tell it has a time still, which gateways share;
+    /// their local times they do not.
     pub fn follow_local(&self) -> Option<f64> {
+        if self.was_told.load(Ordering::Relaxed) {
+            return None;
+        }
         let (at, local) = (self.reading(), self.local.now());
         self.correct(at, 0, local)
     }

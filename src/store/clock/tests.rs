@@ -1,7 +1,5 @@
 //! In readings of a clock that only the test moves.
 
-use std::sync::atomic::AtomicBool;
-
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -262,6 +260,21 @@ fn a_store_that_does_not_tell_its_time_leaves_the_local_time_to_go_by() {
         "{}",
         clock.slew()
     );
+}
+
+/// Gateways that agreed went by their own machines' clocks when Redis's user lost a right, and let 10
+/// of 8 pass.
+#[test]
+fn a_store_that_tells_its_time_no_more_leaves_the_last_offset_to_go_by() {
+    let local = ManualClock::at(Timestamp::from_nanos(1 << 60));
+    let clock = StoreClock::new(Arc::new(local.clone()));
+    let store = local.now() + Nanos::from_secs(3600);
+    clock.measured(Instant::now(), Duration::ZERO, store);
+    for _ in 0..5 {
+        assert_eq!(clock.follow_local(), None);
+        local.advance(Duration::from_secs(1));
+    }
+    assert!(clock.now() >= store);
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl ConnectionManager {
             true
         });
         if let Some(member) = self.member.as_ref().filter(|_| given_up) {
-            member.is_lost();
+            member.has_changed();
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time;
 
 use super::check;
-use super::cluster::Member;
+use super::cluster::{Member, slot_of};
 use super::expiry::Expiry;
 use super::gcra;
 use super::manager::{ConnectionManager, Location, Session, Supervisor};
@@ -22,6 +22,9 @@ pub(super) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name of a key that is not a bucket's, because it does not name a subject.
 const PROBE: &str = "probe";
+
+/// The same in slot 0, whose owner's clock all gateways follow, unless the prefix has a hash tag.
+const PROBE_OF_SLOT_0: &str = "probe:{06S}";
 
 /// A server and the connection to it, which a task keeps up.
 pub(super) struct Node {
@@ -116,8 +119,9 @@ impl Node {
 
 impl Checker {
     /// Checks the connection, and then sends commands, with a deadline. A connection that does not
-    /// answer is given up: the server may be gone without a word.
-    fn examine(&self, request: Request) -> StoreFuture<()> {
+    /// answer is given up: the server may be gone without a word. A node that redirects is there, and
+    /// its slots have changed.
+    fn examine(&self, request: Request, decides: bool) -> StoreFuture<()> {
         let session = match self.manager.session() {
             Ok(session) => session,
             Err(error) => return StoreFuture::failed(error),
@@ -131,13 +135,14 @@ impl Checker {
                     return Ok(());
                 }
                 let replies = session.ask(request).await?;
-                match replies.values() {
-                    Ok(_) => Ok(()),
-                    // The node is there, and the slot has moved: others will find out where.
-                    Err(error) if session.member.is_some() && error.redirect_node().is_some() => {
+                match (replies.values(), &session.member) {
+                    (Ok(_), _) => Ok(()),
+                    (Err(error), Some(member)) if error.redirect_node().is_some() => {
+                        member.has_changed();
                         Ok(())
                     }
-                    Err(error) => Err(session.failed(error)),
+                    (Err(_), _) if !decides => Ok(()),
+                    (Err(error), _) => Err(session.failed(error)),
                 }
             });
             let answer = answer.await;
@@ -146,6 +151,18 @@ impl Checker {
             }
             answer
         })
+    }
+
+    /// Asks the node whose clock is followed for a key of slot 0: a gateway that nobody asks about that
+    /// slot would not learn for a minute that another is followed by now.
+    fn look_at_slot_0(&self) -> Request {
+        let mut request = Request::default();
+        let key = format!("{}:{PROBE_OF_SLOT_0}", self.settings.prefix);
+        let is_followed = self.member.is_some() && self.settings.clock.is_reference();
+        if is_followed && slot_of(key.as_bytes()) == 0 {
+            gcra::read(&mut request, key.as_bytes());
+        }
+        request
     }
 
     fn probe_key(&self) -> Option<String> {
@@ -162,7 +179,7 @@ impl HealthCheck for Checker {
     fn ping(&self) -> StoreFuture<()> {
         let is_first = !self.was_connected.swap(true, Ordering::Relaxed);
         if self.member.is_none() || !is_first {
-            return self.examine(Request::default());
+            return self.examine(self.look_at_slot_0(), false);
         }
         let manager = Arc::clone(&self.manager);
         StoreFuture::waiting(async move {
@@ -180,7 +197,7 @@ impl HealthCheck for Checker {
             let then = Timestamp::default();
             gcra::take(&mut request, key.as_bytes(), nothing, Expiry::Set, then);
         }
-        self.examine(request)
+        self.examine(request, true)
     }
 
     fn lost(&self) -> StoreFuture<()> {

@@ -61,8 +61,8 @@ impl Member {
         self.breaker.get().cloned()
     }
 
-    /// The node's connection is gone, or its role.
-    pub(in crate::store::redis) fn is_lost(&self) {
+    /// The node's connection is gone, or its role, or slots.
+    pub(in crate::store::redis) fn has_changed(&self) {
         self.changed.notify_one();
     }
 

@@ -595,3 +595,28 @@ async fn one_command_a_bucket_whatever_the_number_of_nodes() {
     assert_eq!(cluster.calls("pexpire"), 3);
     assert_eq!(cluster.calls("multi"), 0);
 }
+
+/// They differed for a minute from those that requests had told of it.
+#[tokio::test]
+async fn a_gateway_that_nobody_asks_learns_at_its_next_ping_that_slot_0_has_moved() {
+    let cluster = RedisCluster::start(0);
+    let redis = connect(settings(&cluster)).await;
+    let Nodes::Cluster(known) = redis.client.nodes() else {
+        panic!("it is a Cluster");
+    };
+    let owner = || {
+        let topology = known.topology();
+        let place = topology.place_of(0).unwrap();
+        Arc::clone(topology.node(place).unwrap())
+    };
+    let from = cluster.primary_of(0);
+    let before = owner();
+    before.health().ping().await.unwrap();
+    cluster.begin_migration(0, from, (from + 1) % 3);
+    cluster.end_migration(0, from, (from + 1) % 3);
+    eventually_some("another node is followed", async || {
+        before.health().ping().await.unwrap();
+        (!Arc::ptr_eq(&before, &owner())).then_some(())
+    })
+    .await;
+}

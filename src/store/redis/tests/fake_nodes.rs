@@ -546,7 +546,7 @@ async fn a_dead_node_without_slots_is_not_waited_for() {
     let known = maps();
     nodes.topology().nodes().for_each(|node| {
         let member = node.member().unwrap();
-        member.is_lost();
+        member.has_changed();
     });
     eventually("the map is read", || maps() > known).await;
     for _ in 0..2 {
