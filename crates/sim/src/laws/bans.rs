@@ -1,14 +1,16 @@
 //! A ban holds on every gateway from its beginning until its end, and nobody is banned otherwise.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::history::{Exchange, FOREVER, History, Operated, Span};
 use super::{Failure, Law};
-use crate::scenario::{Act, Ban, Topology, subject};
+use crate::scenario::{Act, Ban, Kind, LimitUse, Topology, subject};
 
 pub(super) const LAW: Law = Law {
     name: "bans",
-    promise: "docs/OPERATIONS.md: \"The change takes effect on this gateway at once, and on others that \
+    promise: "docs/CONFIG.md: \"the ban applies from the next request on, through every gateway\"; \
+        docs/OPERATIONS.md: \"The change takes effect on this gateway at once, and on others that \
         share the Redis with their next request to it: a ban that is lifted holds there for up to a \
         second more if they denied its subject just before\", \"standing bans ... hold on this gateway at \
         once, on others that share the Redis within two seconds\"; docs/CONFIG.md: \"it begins with the \
@@ -34,6 +36,7 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         }
         failures.extend(unfounded(history, ban));
         failures.extend(too_long(history, ban));
+        failures.extend(missed(history, ban));
     }
 }
 
@@ -252,6 +255,88 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         }
     }
     None
+}
+
+/// A request that got to the app although its subject had earned a ban.
+fn missed(history: &History<'_>, ban: &Ban) -> Option<Failure> {
+    let configuration = history.only_configuration()?;
+    // What was taken in advance is spent without a look at the store.
+    if configuration
+        .limits
+        .iter()
+        .any(|one| one.prefetch.is_some())
+    {
+        return None;
+    }
+    let memory = history.scenario.store.topology == Topology::Memory;
+    // One strike more than causes a ban, so that what is forgotten meanwhile does not matter.
+    let count = usize::try_from(ban.strikes.count).ok()? + 1;
+    let forgets = ban.strikes.period / u32::try_from(ban.strikes.count).ok()?;
+    let mut strikes: BTreeMap<String, Vec<&Exchange<'_>>> = BTreeMap::new();
+    for exchange in &history.exchanges {
+        if let Some(theirs) = subject(exchange.client, ban.per)
+            && is_strike(history, ban, exchange)
+        {
+            strikes.entry(theirs).or_default().push(exchange);
+        }
+    }
+    for exchange in &history.exchanges {
+        let theirs = subject(exchange.client, ban.per).unwrap_or_default();
+        let (Some(reached), Some(strikes)) = (exchange.reached, strikes.get(&theirs)) else {
+            continue;
+        };
+        // Those that a ban may have ended of before are too old.
+        let least = ban.length * 9 / 10;
+        let gateway = exchange.request.gateway;
+        let recent = strikes.partition_point(|other| other.sent + least <= reached);
+        let before = strikes.iter().skip(recent).filter(|other| {
+            let answered = other.answer.map_or(FOREVER, |answer| answer.at);
+            answered < exchange.sent && (!memory || other.request.gateway == gateway)
+        });
+        let before: Vec<Duration> = before.map(|other| other.sent).collect();
+        let is_earned = |some: &[Duration]| match some {
+            [first, .., last] => *last < *first + forgets * 9 / 10,
+            _ => false,
+        };
+        let Some(strikes) = before.windows(count).find(|some| is_earned(some)) else {
+            continue;
+        };
+        let from = strikes.first().copied().unwrap_or_default();
+        let operated = history.operations.iter().any(|other| {
+            matches!(&other.operation.act, Act::Lift { subject, .. } | Act::Ban { subject, .. }
+                if *subject == theirs)
+        });
+        if !operated && !history.is_disturbed(Span::new(from, reached)) {
+            let what = format!(
+                "request {:?} reached the app although {theirs} had earned {count} strikes since \
+                 {from:?}, and {} cause a ban",
+                exchange.request.id, ban.strikes.count
+            );
+            return Some(Failure {
+                law: LAW.name,
+                at: reached,
+                what,
+            });
+        }
+    }
+    None
+}
+
+/// Whether a request certainly was a strike.
+fn is_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool {
+    let Some(answer) = exchange.answer else {
+        return false;
+    };
+    if ban.strikes.on_5xx {
+        return answer.status == 500 && exchange.reached.is_some();
+    }
+    let route = history.route(exchange);
+    let denying = |one: &&LimitUse| one.kind != Kind::SpendOnly && one.enforce;
+    answer.status == 429
+        && route.is_some_and(|route| {
+            let mut uses = route.limits.iter().filter(denying);
+            uses.all(|one| ban.strikes.limits.contains(&one.limit))
+        })
 }
 
 /// How many strikes the subject of a request may have earned before it.

@@ -850,3 +850,41 @@ fn a_policy_is_that_of_the_configuration_in_force() {
     story.is_told(200, 0, "\"L0\";q=4;w=10");
     story.breaks("policy");
 }
+
+/// A limit's denials of before 300 ms, two of which cause a ban of five seconds.
+fn offender(denials: u64) -> Story {
+    let mut story = gcra(3, 1, 1);
+    story.scenario.configurations[0].bans = vec![Ban {
+        name: "ban".into(),
+        per: Per::Address,
+        strikes: Strikes {
+            limits: vec!["L0".into()],
+            on_5xx: false,
+            count: 2,
+            period: Duration::from_secs(10),
+        },
+        length: Duration::from_secs(5),
+        factor: 1,
+        max: Duration::from_secs(5),
+    }];
+    for at in [0, 5, 10] {
+        story.passes(at, 0, "");
+    }
+    for denial in 0..denials {
+        story.is_denied(100 + 10 * denial, 0, "1");
+    }
+    story
+}
+
+#[test]
+fn who_has_earned_a_ban_is_kept_out_by_every_gateway_until_it_is_over() {
+    let mut story = offender(3);
+    story.passes(6000, 1, "");
+    story.is_kept();
+    let mut story = offender(1);
+    story.passes(3000, 1, "");
+    story.is_kept();
+    let mut story = offender(3);
+    story.passes(3000, 1, "");
+    story.breaks("bans");
+}
