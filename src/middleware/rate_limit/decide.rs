@@ -468,6 +468,8 @@ impl<B: RequestBody> Undecided<B> {
     fn turn(&mut self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
         let policy = &self.route.policy;
         let (delay, batch) = policy.delay.as_ref().zip(self.delayed.take())?;
+        // What could be lent is not left.
+        at_its_turn(&self.queried, outcome, Nanos::ZERO);
         if policy.denial(&self.queried, outcome).is_some() {
             return None;
         }

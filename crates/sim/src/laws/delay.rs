@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::history::{History, Span, share};
+use super::history::{History, Span, delays, share};
 use super::{Failure, Law};
 use crate::scenario::{Act, Algorithm, Configuration, LimitUse, OnDenied, Topology};
 
@@ -10,7 +10,7 @@ pub(super) const LAW: Law = Law {
     name: "delay",
     promise: "docs/CONFIG.md: \"Nobody overtakes those that wait at the same gateway, except, with \
         Redis, requests that arrive within a few milliseconds of each other\"; \"`up_to`: how long a \
-        request may wait\"",
+        request may wait\"; \"`r` is what is left\", so it is at most `q`",
     check,
 };
 
@@ -19,13 +19,15 @@ pub(super) const LAW: Law = Law {
 const TIMERS: Duration = Duration::from_millis(15);
 
 /// Whether nothing is given back to a limit but by those that leave a delay. What is given back
-/// otherwise, or by another definition, goes to whoever comes next.
+/// otherwise, also by other routes that have units in advance, goes to whoever comes next, and so
+/// does what another definition adds.
 fn is_plain(history: &History<'_>, configuration: &Configuration, name: &str) -> bool {
-    let mut uses = configuration
-        .routes
-        .iter()
-        .filter(|route| route.limits.iter().any(|one| one.limit == name));
-    let alone = uses.all(|route| {
+    let routes = || {
+        let configurations = history.scenario.configurations.iter();
+        configurations.flat_map(|configuration| &configuration.routes)
+    };
+    let uses = || routes().filter(|route| route.limits.iter().any(|one| one.limit == name));
+    let alone = uses().all(|route| {
         let plain = |one: &LimitUse| !one.refund_on_5xx;
         route.limits.len() == 1 && route.limits.iter().all(plain)
     });
@@ -40,12 +42,37 @@ fn is_plain(history: &History<'_>, configuration: &Configuration, name: &str) ->
             _ => false,
         });
     let limit = configuration.limit(name).filter(|limit| {
-        limit.algorithm == Algorithm::Gcra && limit.prefetch.is_none() && limit.overrides.is_empty()
+        let returns = limit.prefetch.is_some() && uses().any(|route| !delays(route));
+        limit.algorithm == Algorithm::Gcra && !returns && limit.overrides.is_empty()
     });
-    limit.is_some() && alone && !operated && history.only_configuration().is_some()
+    let same = |other: &Configuration| other.limit(name) == limit;
+    let unchanged = history.scenario.configurations.iter().all(same);
+    limit.is_some() && alone && !operated && unchanged
+}
+
+/// The first response that shows more left than a full bucket holds.
+fn excess(history: &History<'_>) -> Option<Failure> {
+    for exchange in &history.exchanges {
+        let (Some(answer), Some(route)) = (exchange.answer, history.route(exchange)) else {
+            continue;
+        };
+        for LimitUse { limit, .. } in &route.limits {
+            let shown = answer.rate_limit(limit, "r").zip(answer.policy(limit, "q"));
+            if let Some((r, q)) = shown.filter(|(r, q)| r > q) {
+                let id = exchange.request.id;
+                return Some(Failure {
+                    law: LAW.name,
+                    at: answer.at,
+                    what: format!("request {id:?} got r={r} of {limit}, where q={q}"),
+                });
+            }
+        }
+    }
+    None
 }
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
+    failures.extend(excess(history));
     let Some(configuration) = history.scenario.configurations.first() else {
         return;
     };

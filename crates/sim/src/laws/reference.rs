@@ -16,9 +16,11 @@ use crate::scenario::{Act, Algorithm, Cost, Kind, LimitUse, Parameters, Topology
 pub(super) const LAW: Law = Law {
     name: "reference",
     promise: "docs/OPERATIONS.md: \"A request that was not let through is not charged for such a \
-        call\"; docs/ALGORITHMS.md: \"A request takes from all its buckets or from none\", \"A refund \
-        gives back at most what is used\"; docs/CONFIG.md: \"In `RateLimit`, `r` is what is left, and \
-        `t` is the number of seconds, rounded up, until the whole quota is available again\"",
+        call\"; docs/ALGORITHMS.md: \"A request takes from all its buckets or from none\", \
+        \"Whoever is denied because of such units may be denied for a second more after they are \
+        given back\", \"A refund gives back at most what is used\"; docs/CONFIG.md: \"In \
+        `RateLimit`, `r` is what is left, and `t` is the number of seconds, rounded up, until the \
+        whole quota is available again\"",
     check,
 };
 

@@ -389,6 +389,29 @@ fn requests_that_wait_keep_their_order() {
 }
 
 #[test]
+fn no_response_shows_more_left_than_a_full_bucket_holds() {
+    let mut story = delay();
+    let shows = |story: &mut Story, at: u64, r: u64| {
+        let request = story.sent(ms(at), 0);
+        let reached = What::ReachedApp {
+            request,
+            gateway: 0,
+        };
+        story.event(ms(at + 1), reached);
+        let left = format!("\"L0\";r={r};t=1");
+        let fields = [
+            ("ratelimit", &*left),
+            ("ratelimit-policy", "\"L0\";q=1;w=1"),
+        ];
+        story.response(at + 2, request, 200, &fields);
+    };
+    shows(&mut story, 0, 1);
+    story.is_kept();
+    shows(&mut story, 2000, 2);
+    story.breaks("delay");
+}
+
+#[test]
 fn those_that_wait_pass_beside_a_bucket_that_lost_its_data() {
     let mut story = delay();
     let full = |story: &mut Story| {

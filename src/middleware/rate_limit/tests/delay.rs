@@ -72,6 +72,33 @@ async fn no_request_gets_its_turn_before_its_units_are_back_or_waits_longer_than
     }
 }
 
+/// What could be lent was shown as if it were left.
+#[tokio::test(start_paused = true)]
+async fn a_response_never_shows_more_left_than_a_full_bucket_holds() {
+    let second = Duration::from_secs(1);
+    let window = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let limits = vec![
+        limit_of("L", Quota::new(2, 10, second).unwrap()),
+        limit_of("W", Quota::windowed(window, 3, second).unwrap()),
+    ];
+    let layer = delayed(limits, MANY);
+    let mut shown = Vec::new();
+    for _ in 0..4 {
+        let service = layer.layer(service_fn(async |_: Request<Metered<Full<Bytes>>>| {
+            Ok::<_, Infallible>(Response::new(Full::from("real")))
+        }));
+        let response = service.oneshot(Request::new(Full::from(""))).await.unwrap();
+        let field = response.headers()["ratelimit"].to_str().unwrap();
+        let of_l = field.split(", ").find(|item| item.starts_with("\"L\""));
+        shown.push(of_l.unwrap().to_owned());
+    }
+    // The last is denied by the other limit, while the clock of decisions stands still.
+    let r = |r: u64| format!("\"L\";r={r};t=1");
+    assert_eq!(shown, [r(1), r(0), r(0), r(0)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_while_it_waits_takes_no_turn_from_others() {
     let layer = delayed(vec![limit_of("L", ten_a_second())], MANY);
