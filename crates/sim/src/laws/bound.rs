@@ -157,10 +157,11 @@ impl<'a> Bound<'a> {
 
     fn most(&self, span: Span) -> u64 {
         let history = self.history;
-        let definitions = history.definitions(self.bucket, span);
-        // Those that wait for turns that they have taken still pass when their bucket is full again.
+        // Those that wait for turns that they have taken still pass when their bucket is full again, or
+        // when another definition is in force.
         let waits = self.longest_wait();
         let touched = Span::new(span.from.saturating_sub(waits), span.until);
+        let definitions = history.definitions(self.bucket, touched);
         let full = |one: &Parameters| {
             let waiting = waits.as_nanos() * u128::from(one.count);
             let waiting = waiting.div_ceil(one.period.as_nanos().max(1));

@@ -77,9 +77,20 @@ mod leases {
 
 /// A key of this prefix in a slot of this primary.
 fn key_on(cluster: &RedisCluster, prefix: &str, primary: usize, name: &str) -> String {
+    marked_key_on(cluster, prefix, primary, name, "")
+}
+
+/// A key of this prefix, of which what is kept under this mark is in a slot of this primary.
+fn marked_key_on(
+    cluster: &RedisCluster,
+    prefix: &str,
+    primary: usize,
+    name: &str,
+    mark: &str,
+) -> String {
     let mut keys = (0..).map(|number| format!("{name}:{number}"));
     let is_there = |key: &String| {
-        let slot = slot_of(format!("{prefix}:{key}").as_bytes());
+        let slot = slot_of(format!("{prefix}:{key}{mark}").as_bytes());
         cluster.primary_of(slot) == primary
     };
     keys.find(is_there).unwrap()
@@ -333,7 +344,8 @@ async fn a_stopped_node_takes_nothing_from_buckets_of_others_and_leaves_nothing_
         assert!(gateways[0].admit(both()).await.is_none());
     }
     // Leases elsewhere are renewed and released meanwhile.
-    let claim = || Claims::from([Claim::new(here.as_str().into(), NonZeroU64::MIN)]);
+    let place = marked_key_on(&cluster, &settings.prefix, 0, "L", lease_commands::MARK);
+    let claim = || Claims::from([Claim::new(place.as_str().into(), NonZeroU64::MIN)]);
     let leased = gateways[0].guarded.acquire(claim(), NOW).await.unwrap();
     assert!(leased.outcome.is_allowed());
     drop(leased);
