@@ -11,9 +11,9 @@ pub(super) const LAW: Law = Law {
     name: "policy",
     promise: "docs/CONFIG.md: \"In `RateLimit-Policy`, `q` is the `burst`, and `w` the number of \
         seconds, rounded up, in which an empty bucket fills\", \"`q` is then the count and `w` the \
-        period in seconds\"; docs/OPERATIONS.md: \"The admin listener sets overrides without an edit of files and \
-        without a reload: on all gateways that share the Redis within two seconds, and on the one that \
-        is asked before it answers\"",
+        period in seconds\"; docs/OPERATIONS.md: \"The admin listener sets overrides without an edit \
+        of files and without a reload: on all gateways that share the Redis within two seconds, \
+        and on the one that is asked before it answers\"",
     check,
 };
 
