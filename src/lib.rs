@@ -41,5 +41,6 @@ mod status_set;
 pub mod store;
 mod sync;
 pub mod telemetry;
-pub mod time;
 mod turn;
+
+pub use weir_limit::time;

@@ -36,8 +36,8 @@ if [ "$(uname)" = Linux ] && python3 -c 'import tomllib' 2>/dev/null; then
 else
   echo "NOT TESTED: benches/compare and benches/scale, which need Linux and Python 3.11."
 fi
-cargo test --locked --all-targets "$@" 2>&1 | tee -a "$log"
-cargo test --locked --doc 2>&1 | tee -a "$log"
+cargo test --locked --workspace --all-targets "$@" 2>&1 | tee -a "$log"
+cargo test --locked --workspace --doc 2>&1 | tee -a "$log"
 awk '/^test result:/ { passed += $4; failed += $6 }
   /^Ran [0-9]+ test/ { passed += $2 }
   END { print passed " passed, " failed " failed" }' "$log"

@@ -7,19 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files, src};
+use crate::source::{code_of, continues_a_name, crates, is_in_name, module_of, rust_files, src};
 
 /// Modules that import each other all the same, in the order of the alphabet, and why.
 const CIRCLES: &[(&str, &str, &str)] = &[
     (
-        "limit::transaction",
-        "limit::window",
+        "weir_limit::transaction",
+        "weir_limit::window",
         "a transaction is decided by its quota or by the window that it is counted in",
     ),
-    ("limit::transaction", "limit::window::sliding", "the same"),
+    (
+        "weir_limit::transaction",
+        "weir_limit::window::sliding",
+        "the same",
+    ),
 ];
 
-/// A path from the crate's root.
+/// A path from the root of `src/`, or one that begins with the name of another crate of ours.
 type Names = Vec<String>;
 
 #[test]
@@ -53,7 +57,7 @@ fn no_two_files_import_each_other() {
     );
 }
 
-/// The modules of `src/`, by their paths.
+/// The modules of `src/` and of the crates, by their paths.
 struct Tree(BTreeMap<Names, Module>);
 
 #[derive(Default)]
@@ -66,12 +70,16 @@ struct Module {
 
 impl Tree {
     fn read() -> Self {
-        let src = src();
-        let module = |file: PathBuf| {
-            let code = code_of(&fs::read_to_string(&file).unwrap());
-            (module_of(file.strip_prefix(&src).unwrap()), code)
-        };
-        let sources: BTreeMap<_, _> = rust_files(&src).into_iter().map(module).collect();
+        let mut sources: BTreeMap<Names, String> = BTreeMap::new();
+        for (name, folder) in crates().into_iter().chain([(String::new(), src())]) {
+            let root = (!name.is_empty()).then_some(name);
+            let module = |file: PathBuf| {
+                let code = code_of(&fs::read_to_string(&file).unwrap());
+                let within = module_of(file.strip_prefix(&folder).unwrap());
+                (root.clone().into_iter().chain(within).collect(), code)
+            };
+            sources.extend(rust_files(&folder).into_iter().map(module));
+        }
         let modules = sources.iter().map(|(name, code)| {
             let from_root =
                 |path: &[String]| from_root(name, path, |path| sources.contains_key(path));
@@ -116,7 +124,7 @@ impl Module {
     }
 }
 
-/// The path from the crate's root of what a module calls `path`; none if another crate has it.
+/// The path of what a module calls `path`; none if a crate of others has it.
 fn from_root(
     module: &[String],
     path: &[String],
@@ -124,7 +132,12 @@ fn from_root(
 ) -> Option<Names> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
-        "crate" | "weir" => Some(rest.to_vec()),
+        "crate" => {
+            let root = module.first().filter(|name| name.starts_with("weir_"));
+            Some(root.into_iter().chain(rest).cloned().collect())
+        }
+        "weir" => Some(rest.to_vec()),
+        ours if ours.starts_with("weir_") => Some(path.to_vec()),
         "self" => Some([module, rest].concat()),
         "super" => {
             let parent = module.split_last()?.1;
@@ -220,9 +233,9 @@ fn names_are_found_where_they_are_defined() {
         let path: Vec<_> = path.split("::").map(str::to_owned).collect();
         tree.home(&path, 8).join("::")
     };
-    assert_eq!(home("limit::Quota"), "limit::quota");
+    assert_eq!(home("limit::Quota"), "weir_limit::quota");
     assert_eq!(home("store::memory"), "store::memory");
-    assert_eq!(home("time::Timestamp"), "time");
+    assert_eq!(home("time::Timestamp"), "weir_limit::time");
 }
 
 #[test]

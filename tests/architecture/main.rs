@@ -1,4 +1,5 @@
-//! Holds `src/` to docs/ARCHITECTURE.md: who may know whom, which files follow one another, and
+//! Holds `src/` and the crates to docs/ARCHITECTURE.md: who may know whom as far as Cargo does not
+//! say it, which files follow one another, and
 //! that no two files import each other.
 //!
 //! Unit tests may know every module: files of tests, and what follows `#[cfg(test)]` with a module

@@ -1,10 +1,22 @@
-//! The files of `src/`, as the other tests read them.
+//! The files of `src/` and of the crates that it is made of, as the other tests read them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The crates below `crates/` that the product is made of, each by the name that code calls it by and
+/// the folder of its source.
+pub(crate) fn crates() -> Vec<(String, PathBuf)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap());
+    let names = names.map(|entry| entry.file_name().into_string().unwrap());
+    let parts = names.filter(|name| name != "sim");
+    parts
+        .map(|name| (format!("weir_{name}"), folder.join(name).join("src")))
+        .collect()
 }
 
 pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -26,7 +38,7 @@ fn is_tests(path: &Path) -> bool {
         .any(|name| name == "tests" || name == "tests.rs")
 }
 
-/// The path of the module that a file under `src/` holds; empty for the library's root.
+/// The path of the module that a file of a crate's source holds; empty for the crate's root.
 pub(crate) fn module_of(file: &Path) -> Vec<String> {
     let file = file.with_extension("");
     let names = file.iter().map(|name| name.to_str().unwrap().to_owned());

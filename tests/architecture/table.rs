@@ -8,7 +8,8 @@ use std::path::Path;
 
 use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files, src};
 
-/// Each module, and the modules that it may know.
+/// Each module, and the modules that it may know. What a crate of ours may know stands in its
+/// `Cargo.toml`; here it has the name by which `src/` re-exports it.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
     ("turn", &[]),
@@ -18,7 +19,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("media_type", &[]),
     ("problem", &[]),
     ("status_set", &[]),
-    ("limit", &["time"]),
+    ("limit", &[]),
     (
         "store",
         &["blocking", "keepalive", "limit", "sync", "time", "turn"],
@@ -118,11 +119,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that only some modules may use, by the start of their path.
-const MAY_USE: &[(&str, &[&str])] = &[("redis", &["store::redis"])];
+const MAY_USE: &[(&str, &[&str])] = &[("redis", &["store::redis"]), ("weir_limit", &["limit"])];
 
 /// Crates that the pure modules must do without.
 const PURE: (&[&str], &[&str]) = (
-    &["time", "limit", "rules"],
+    &["rules"],
     &[
         "tokio",
         "hyper",

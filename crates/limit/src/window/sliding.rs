@@ -5,8 +5,8 @@
 //! millisecond of their start, so what was counted stays when the period is changed.
 
 use super::Usage;
-use crate::limit::{CLOCK_TOLERANCE, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
+use crate::{CLOCK_TOLERANCE, Quota, Transaction};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
@@ -58,7 +58,7 @@ fn end(start: u64, quota: &Quota) -> Timestamp {
 }
 
 /// When a unit that is taken now counts no more.
-pub(crate) fn sub_window_end(quota: &Quota, now: Timestamp) -> Timestamp {
+pub fn sub_window_end(quota: &Quota, now: Timestamp) -> Timestamp {
     end(SubWindow::start_at(quota, now), quota)
 }
 
@@ -183,7 +183,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Algorithm;
+    use crate::Algorithm;
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_123_456_789);
     const NANO: Nanos = Nanos::new(1);

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::Usage;
-use crate::limit::{CLOCK_BOUND, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
+use crate::{CLOCK_BOUND, Quota, Transaction};
 
 /// When units were taken, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,7 +129,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Algorithm;
+    use crate::Algorithm;
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_123_456_789);
 

@@ -7,8 +7,8 @@ use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
-use crate::limit::{BucketKey, Decision, Mode, Transaction};
 use crate::time::Nanos;
+use crate::{BucketKey, Decision, Mode, Transaction};
 
 /// When a refused request had best be tried again. When a place will be free is unknown; it is
 /// the shortest time that `Retry-After` can tell.
@@ -98,7 +98,7 @@ impl Transaction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Quota;
+    use crate::Quota;
 
     fn claim(mode: Mode) -> Claim {
         Claim {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limit::{Calendar, Prefetch};
 use crate::time::Nanos;
+use crate::{Calendar, Prefetch};
 
 /// By how much the clocks of two gateways may differ without anything expiring too soon. One
 /// that is further off from the store's is warned of.
@@ -354,6 +354,7 @@ impl Quota {
 /// unless [`burst`](Self::burst) says otherwise.
 ///
 /// ```
+/// # mod weir { pub use weir_limit as limit; }
 /// use weir::limit::{Quota, Rate};
 ///
 /// let rate: Rate = Quota::per_minute(100).burst(20);

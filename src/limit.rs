@@ -27,27 +27,13 @@
 //! # Ok::<(), weir::limit::QuotaError>(())
 //! ```
 
-mod bucket_key;
-mod calendar;
-mod in_flight;
-mod levels;
-mod prefetch;
-mod quota;
-mod transaction;
-mod window;
-
-pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
-pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
-pub use in_flight::{Claim, Claims};
-pub(crate) use levels::{LEVELS, Level, LevelChoice};
-pub use prefetch::Prefetch;
-pub use quota::{
-    Algorithm, Alignment, LONGEST_DELAY, LONGEST_LOG, MAX_LOG_ENTRIES, MAX_UNCHECKED_LOG_ENTRIES,
-    Quota, QuotaError, Rate,
+pub use weir_limit::{
+    Algorithm, Alignment, Batch, BucketClass, BucketKey, BucketKeys, Calendar, CalendarUnit, Claim,
+    Claims, Decision, FixedWindow, LONGEST_DELAY, LONGEST_LOG, LogView, MAX_LOG_ENTRIES,
+    MAX_UNCHECKED_LOG_ENTRIES, Mode, Prefetch, Quota, QuotaError, Rate, Strictness, SubWindow,
+    SubWindows, Transaction, UnitLog, UnknownTimeZone, Usage, Window,
 };
-pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};
-pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
-pub use window::{FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window};
-pub(crate) use window::{
-    farthest_horizon, horizon, sub_window_end, sub_windows_lifetime, window_end,
+pub(crate) use weir_limit::{
+    CLOCK_BOUND, CLOCK_TOLERANCE, LEVELS, Level, LevelChoice, farthest_horizon, horizon,
+    sub_windows_lifetime, window_end,
 };

@@ -7,7 +7,7 @@
 //! charges what it admits to the levels above as well. `docs/ALGORITHMS.md` has the bound and its
 //! proof.
 
-use crate::limit::Quota;
+use crate::Quota;
 use crate::time::{Nanos, Timestamp};
 
 /// How many levels a bucket has. A definition that finds the last one beyond its tolerance, too,

@@ -4,6 +4,7 @@
 //! nanoseconds. They fit 63 bits until the year 2262, which is what a bucket in Redis can hold.
 //!
 //! ```
+//! # use weir_limit as weir;
 //! use std::time::Duration;
 //!
 //! use weir::time::{Clock, ManualClock, Nanos, Timestamp};

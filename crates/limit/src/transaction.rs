@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
-use crate::limit::{Algorithm, BucketClass, BucketKey, Quota, sub_window_end, window_end};
 use crate::time::{Nanos, Timestamp};
+use crate::{Algorithm, BucketClass, BucketKey, Quota, sub_window_end, window_end};
 
 /// The transactions of one request. They take from all their buckets or from none.
 pub type Batch = SmallVec<[Transaction; 3]>;
@@ -322,7 +322,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Strictness;
+    use crate::Strictness;
 
     fn transaction(cost: u64, mode: Mode) -> Transaction {
         let quota = Quota::new(10, 10, Duration::from_nanos(100)).unwrap();
@@ -407,7 +407,7 @@ mod decision_tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{Alignment, Calendar, CalendarUnit, Transaction, Window};
+    use crate::{Alignment, Calendar, CalendarUnit, Transaction, Window};
 
     /// A quarter of a minute into one.
     const NOW: Timestamp = Timestamp::from_nanos(75_000_000_000);

@@ -5,12 +5,12 @@ mod log;
 mod sliding;
 
 pub use log::{LogView, UnitLog, farthest_horizon, horizon};
-pub(crate) use sliding::sub_window_end;
+pub use sliding::sub_window_end;
 pub use sliding::{SubWindow, SubWindows, sub_windows_lifetime};
 
 use super::quota::CLOCK_SPREAD;
-use crate::limit::{Algorithm, Alignment, Decision, Mode, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
+use crate::{Algorithm, Alignment, Decision, Mode, Quota, Transaction};
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
@@ -273,7 +273,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Mode;
+    use crate::Mode;
 
     /// A nanosecond into a microsecond.
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_001);

@@ -1,0 +1,32 @@
+//! The arithmetic of Weir's limits: pure, exact, and given the time by its caller.
+//!
+//! Nothing here knows of HTTP, of stores or of clocks, but for [`time`], which has the types of time
+//! and the clocks that callers read. The crate `weir` has what is promised of it to users, as
+//! `weir::limit` and `weir::time`; what else is public here serves Weir's other crates.
+
+#![forbid(unsafe_code)]
+
+mod bucket_key;
+mod calendar;
+mod in_flight;
+mod levels;
+mod prefetch;
+mod quota;
+pub mod time;
+mod transaction;
+mod window;
+
+pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
+pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
+pub use in_flight::{Claim, Claims};
+pub use levels::{LEVELS, Level, LevelChoice};
+pub use prefetch::Prefetch;
+pub use quota::{
+    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_DELAY, LONGEST_LOG,
+    MAX_LOG_ENTRIES, MAX_UNCHECKED_LOG_ENTRIES, Quota, QuotaError, Rate,
+};
+pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
+pub use window::{
+    FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window, farthest_horizon, horizon,
+    sub_window_end, sub_windows_lifetime, window_end,
+};
