@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct Random(u64);
 
 impl Random {
-    /// The stream `purpose` of a seed. Streams of different purposes are independent, so a part of a
-    /// scenario that is left out does not change what the others draw.
+    /// The stream `purpose` of a seed. Streams of different purposes are independent, so a part of
+    /// a scenario that is left out does not change what the others draw.
     #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut mixed = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));

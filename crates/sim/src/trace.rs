@@ -22,7 +22,8 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happened. Gateways, servers, operations and faults are named by their index in the scenario.
+/// What happened. Gateways, servers, operations and faults are named by their index in the
+/// scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// A client sent a request.

@@ -652,8 +652,8 @@ impl<'a> History<'a> {
         found.into_iter().filter_map(bucket).collect()
     }
 
-    /// The definitions of a limit that may be in force for a subject at some time of a span, on some
-    /// gateway or on the one that is named.
+    /// The definitions of a limit that may be in force for a subject at some time of a span, on
+    /// some gateway or on the one that is named.
     #[must_use]
     pub fn definitions(&self, bucket: &Bucket<'_>, span: Span) -> Vec<Parameters> {
         let mut all: Vec<Parameters> = Vec::new();

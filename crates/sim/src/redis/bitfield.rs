@@ -235,8 +235,8 @@ impl Field {
 
     /// The number as it is stored, and increased by another.
     fn fit(self, number: i128, by: i128, overflow: Overflow) -> Option<i128> {
-        // Redis computes what there is room for in 64 bits, and takes what is far below the least for
-        // what is above the greatest.
+        // Redis computes what there is room for in 64 bits, and takes what is far below the least
+        // for what is above the greatest.
         let room = self.max() - number;
         let wraps = room > i128::from(i64::MAX) && by > room - (1 << 64);
         let is_taken_for_greater = self.is_signed && self.bits < 64 && wraps;

@@ -70,8 +70,8 @@ impl Server {
         }
         let is_listening = !client.channels.is_empty() && !client.is_resp3;
         if is_listening && !LISTENING.contains(&command.name) {
-            let only = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
-                        this context";
+            let only = "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed \
+                        in this context";
             return Err(format!("Can't execute '{}': {only}", command.name).into());
         }
         let is_cut_off = matches!(self.role, Role::Replica { is_linked, .. } if !is_linked);

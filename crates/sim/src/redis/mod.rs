@@ -4,9 +4,9 @@
 //! `tests/redis` holds it to. What it does depends on nothing but what it is told: the bytes of its
 //! clients, the time by its own clock, and what the world does to it.
 //!
-//! What a real server leaves to chance is fixed here: the order of `SCAN`, the fields of a hash in the
-//! order in which they were added (Redis shuffles those of more than 128), and which key is evicted,
-//! where Redis takes samples. Memory is counted by a model, and `INFO` tells little.
+//! What a real server leaves to chance is fixed here: the order of `SCAN`, the fields of a hash in
+//! the order in which they were added (Redis shuffles those of more than 128), and which key is
+//! evicted, where Redis takes samples. Memory is counted by a model, and `INFO` tells little.
 //!
 //! Not simulated: keyspace notifications, `WATCH`, client-side caching, scripts, blocking commands,
 //! and publishing but for what Sentinels publish, since Weir uses none of these.

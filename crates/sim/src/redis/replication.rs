@@ -38,7 +38,8 @@ pub struct ReplicaStatus {
     pub offset: i64,
 }
 
-/// What a command, or a transaction, has done to a primary's data: a replica does all of it or nothing.
+/// What a command, or a transaction, has done to a primary's data: a replica does all of it or
+/// nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     pub(super) changes: Vec<Change>,

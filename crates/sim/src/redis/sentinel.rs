@@ -1,5 +1,5 @@
-//! A Sentinel: where the primary is, by name, and messages about failovers. Which failovers there are
-//! is the world's to say.
+//! A Sentinel: where the primary is, by name, and messages about failovers. Which failovers there
+//! are is the world's to say.
 
 use std::collections::BTreeMap;
 

@@ -61,8 +61,8 @@ pub enum Output {
 pub struct Config {
     /// Who may log in. Without a user `default`, that one needs no password and may do everything.
     pub users: Vec<User>,
-    /// How many bytes may be in use, by a model of its own (`maxmemory`): a real server's use depends
-    /// on its allocator. With one byte, all commands that could grow the data are refused.
+    /// How many bytes may be in use, by a model of its own (`maxmemory`): a real server's use
+    /// depends on its allocator. With one byte, all commands that could grow the data are refused.
     pub max_memory: Option<usize>,
     /// What happens when that is not enough (`maxmemory-policy`).
     pub eviction: Eviction,
@@ -373,8 +373,8 @@ impl Server {
         }
     }
 
-    /// Deletes all keys that have expired, as a primary does some times a second. Without it they are
-    /// not seen either, but take up memory.
+    /// Deletes all keys that have expired, as a primary does some times a second. Without it they
+    /// are not seen either, but take up memory.
     pub fn expire(&mut self, now: Now) {
         if !self.is_primary() {
             return;

@@ -72,8 +72,8 @@ impl SortedSet {
         self.order.binary_search_by(place)
     }
 
-    /// The ranks of the members from the first one that is not before the range to the last one in a
-    /// row that is not behind it.
+    /// The ranks of the members from the first one that is not before the range to the last one in
+    /// a row that is not behind it.
     pub(super) fn ranks(
         &self,
         is_before: impl Fn(&(f64, Bytes)) -> bool,

@@ -15,8 +15,8 @@ pub struct User {
     pub key_prefix: String,
 }
 
-/// Commands by their names in lower case, those of a container as `cluster|slots`. A container's name
-/// stands for all of its commands.
+/// Commands by their names in lower case, those of a container as `cluster|slots`. A container's
+/// name stands for all of its commands.
 #[derive(Clone, Debug)]
 pub enum Rights {
     /// All commands but these.

@@ -1,5 +1,5 @@
-//! Failovers and moving slots: what Sentinels and the nodes of a Cluster do among themselves. Who is
-//! elected is the world's to say; here is who hears of it, and when.
+//! Failovers and moving slots: what Sentinels and the nodes of a Cluster do among themselves. Who
+//! is elected is the world's to say; here is who hears of it, and when.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ const DOWN_AFTER: (Duration, Duration) = (Duration::from_millis(1000), Duration:
 /// The name by which Sentinels know the primary.
 pub(super) const NAME: &str = "main";
 
-/// How long the steps of a failover by Sentinels take: until the chosen replica is the primary; until
-/// the Sentinel that leads has seen that; until it says that the failover is over; until another
-/// Sentinel has heard so.
+/// How long the steps of a failover by Sentinels take: until the chosen replica is the primary;
+/// until the Sentinel that leads has seen that; until it says that the failover is over; until
+/// another Sentinel has heard so.
 const PROMOTES: (u64, u64) = (10, 150);
 const SEES: (u64, u64) = (10, 1000);
 const SWITCHES: (u64, u64) = (50, 1500);

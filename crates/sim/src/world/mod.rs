@@ -1,16 +1,16 @@
-//! The world: gateways, servers, the network between them, clients and operators, on one thread and one
-//! clock.
+//! The world: gateways, servers, the network between them, clients and operators, on one thread and
+//! one clock.
 //!
-//! The world is a queue of events in the order of their times. Before an event happens, every gateway
-//! runs until that moment, or until it does something first, which becomes an event of its own. So
-//! nothing depends on which gateway runs before another.
+//! The world is a queue of events in the order of their times. Before an event happens, every
+//! gateway runs until that moment, or until it does something first, which becomes an event of its
+//! own. So nothing depends on which gateway runs before another.
 //!
-//! A gateway is a runtime of its own whose time is paused (`process`), so that clocks drift apart and a
-//! process is killed, frozen and thawed as a whole. `turmoil` has runtimes in the same way, but takes
-//! the place of tokio's types for sockets, which the product's one seam, the connections of its Redis
-//! client, does not need; it steps all hosts by one fixed tick, has no clocks that drift, no process
-//! that stops and goes on, and no stream that is cut in the middle of a reply; and it leaves hash seeds
-//! and the choices of `select!` to chance, which `os` does not.
+//! A gateway is a runtime of its own whose time is paused (`process`), so that clocks drift apart
+//! and a process is killed, frozen and thawed as a whole. `turmoil` has runtimes in the same way,
+//! but takes the place of tokio's types for sockets, which the product's one seam, the connections
+//! of its Redis client, does not need; it steps all hosts by one fixed tick, has no clocks that
+//! drift, no process that stops and goes on, and no stream that is cut in the middle of a reply;
+//! and it leaves hash seeds and the choices of `select!` to chance, which `os` does not.
 
 mod app;
 mod failover;
@@ -207,7 +207,8 @@ impl<'s> World<'s> {
         }
     }
 
-    /// Something happens at this time, or now if that is over, after all else that was planned for it.
+    /// Something happens at this time, or now if that is over, after all else that was planned for
+    /// it.
     fn at(&mut self, at: Duration, planned: Planned) {
         self.planned += 1;
         self.queue.insert((at.max(self.now), self.planned), planned);

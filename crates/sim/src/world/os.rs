@@ -1,9 +1,9 @@
 //! The operating system's wall clock and randomness, as a simulation's thread sees them; and
 //! runtimes whose randomness is always the same.
 //!
-//! The two functions below take the place of the C library's, so that whatever reads the time or asks
-//! for random bytes gets those of the simulation: the product, the standard library's hash maps and
-//! all crates. Other threads get the system's.
+//! The two functions below take the place of the C library's, so that whatever reads the time or
+//! asks for random bytes gets those of the simulation: the product, the standard library's hash
+//! maps and all crates. Other threads get the system's.
 
 #![expect(
     unsafe_code,
@@ -48,15 +48,15 @@ pub(super) fn set_wall(wall: Option<Wall>) {
     WALL.set(wall);
 }
 
-/// A builder that has built nothing. A runtime chooses at random among the branches of `select!` and
-/// among those who wait for a `watch` channel. The seed of that comes from the standard library's hash
-/// keys, and from how many seeds this process has made before: so there is one builder, made before
-/// `main`, of whose copy each runtime is made.
+/// A builder that has built nothing. A runtime chooses at random among the branches of `select!`
+/// and among those who wait for a `watch` channel. The seed of that comes from the standard
+/// library's hash keys, and from how many seeds this process has made before: so there is one
+/// builder, made before `main`, of whose copy each runtime is made.
 ///
 /// Tokio has `Builder::rng_seed` for this, behind `--cfg tokio_unstable`. Cargo sets that for all
 /// packages or for none, so the product would be compiled twice, and what is simulated would not be
-/// what is shipped. `biased;` in the product's `select!`s is not enough: which of those who wait for a
-/// `watch` channel wakes first is drawn in tokio.
+/// what is shipped. `biased;` in the product's `select!`s is not enough: which of those who wait
+/// for a `watch` channel wakes first is drawn in tokio.
 static TEMPLATE: OnceLock<ManuallyDrop<Builder>> = OnceLock::new();
 
 /// Whether the template was made before `main`. Made later, it would depend on what the process had

@@ -1,5 +1,5 @@
-//! What a gateway's process and the world exchange: bytes of connections, and what is to be known of
-//! requests, of operations and of the log.
+//! What a gateway's process and the world exchange: bytes of connections, and what is to be known
+//! of requests, of operations and of the log.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,9 +1,10 @@
 //! One gateway's process: a runtime whose time stands still unless the world moves it.
 //!
-//! The runtime's timers count in whole milliseconds, and a paused runtime moves its clock to the next
-//! one of them when it is idle. The process lets it do so over whole milliseconds, and moves the clock
-//! itself over the rest, so that it stops at any nanosecond. It stops earlier when the gateway does
-//! something that concerns the world, and in any case only when nothing is left to do at that moment.
+//! The runtime's timers count in whole milliseconds, and a paused runtime moves its clock to the
+//! next one of them when it is idle. The process lets it do so over whole milliseconds, and moves
+//! the clock itself over the rest, so that it stops at any nanosecond. It stops earlier when the
+//! gateway does something that concerns the world, and in any case only when nothing is left to do
+//! at that moment.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -55,8 +56,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A process that has not run yet. The machine's clock shows `wall`; `number` says which randomness
-    /// its runtime draws.
+    /// A process that has not run yet. The machine's clock shows `wall`; `number` says which
+    /// randomness its runtime draws.
     pub(super) fn new(
         port: &Arc<Port>,
         wall: i64,

@@ -166,8 +166,8 @@ fn refund_gcra(random: &mut Random, key: &str) -> Words {
     }
     let above = i64::MAX.cast_unsigned() - now;
     words(&format!(
-        "BITFIELD {key} GET u33 63 OVERFLOW FAIL INCRBY u63 0 {above} INCRBY u63 0 -{} INCRBY u63 0 \
-         -{above}",
+        "BITFIELD {key} GET u33 63 OVERFLOW FAIL INCRBY u63 0 {above} INCRBY u63 0 -{} INCRBY \
+         u63 0 -{above}",
         above + increment
     ))
 }
@@ -208,17 +208,17 @@ fn take_fixed_window(random: &mut Random, key: &str) -> Words {
             max - now
         )),
         2 => words(&format!(
-            "BITFIELD {key} OVERFLOW SAT INCRBY u63 62 -{cost} OVERFLOW FAIL INCRBY u63 62 {} INCRBY \
-             u63 0 {} INCRBY u63 0 -{max} INCRBY u63 0 -{} INCRBY u63 62 -{}",
+            "BITFIELD {key} OVERFLOW SAT INCRBY u63 62 -{cost} OVERFLOW FAIL INCRBY u63 62 {} \
+             INCRBY u63 0 {} INCRBY u63 0 -{max} INCRBY u63 0 -{} INCRBY u63 62 -{}",
             flag - 1,
             max - now,
             max - now,
             flag - 1
         )),
         _ => words(&format!(
-            "BITFIELD {key} OVERFLOW SAT INCRBY u63 0 -{now} OVERFLOW FAIL INCRBY u63 0 -1 OVERFLOW \
-             SAT INCRBY u63 62 -{flag} OVERFLOW FAIL INCRBY u63 0 2 INCRBY u63 0 {} INCRBY u63 0 -{} \
-             INCRBY u63 0 {now} INCRBY u63 62 {} INCRBY u63 62 -{}",
+            "BITFIELD {key} OVERFLOW SAT INCRBY u63 0 -{now} OVERFLOW FAIL INCRBY u63 0 -1 \
+             OVERFLOW SAT INCRBY u63 62 -{flag} OVERFLOW FAIL INCRBY u63 0 2 INCRBY u63 0 {} \
+             INCRBY u63 0 -{} INCRBY u63 0 {now} INCRBY u63 62 {} INCRBY u63 62 -{}",
             max - 3,
             max - 1 - period,
             max - burst + cost,

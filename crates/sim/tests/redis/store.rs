@@ -1,5 +1,5 @@
-//! Weir's own store on a real server, on a simulated one, and on a simulated Cluster whose slots move:
-//! one random sequence, equal answers.
+//! Weir's own store on a real server, on a simulated one, and on a simulated Cluster whose slots
+//! move: one random sequence, equal answers.
 
 use std::fmt::Debug;
 use std::io;
@@ -143,8 +143,8 @@ impl Stores {
         }
     }
 
-    /// Begins to move a slot of the Cluster: keys that are there already are asked for there, as are
-    /// those that no node has.
+    /// Begins to move a slot of the Cluster: keys that are there already are asked for there, as
+    /// are those that no node has.
     fn open_slot(&self, slot: u16, to: usize) -> Option<OpenSlot> {
         let mut servers: Vec<_> = self.nodes.iter().map(|node| node.lock().unwrap()).collect();
         let from = servers[0].cluster_mut().unwrap().owners[&slot];
