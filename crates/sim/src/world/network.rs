@@ -29,23 +29,30 @@ struct Connection {
     node: Node,
     /// None before the server has accepted it.
     client: Option<ClientId>,
-    /// What is sent vanishes: to the server, and to the gateway.
-    is_lost: (bool, bool),
-    /// When the last of what was sent arrives: at the server, and at the gateway.
-    arrives: (Duration, Duration),
-    /// What is on its way there, in the order in which it was sent: what has to wait is not overtaken.
-    sent: (VecDeque<NetworkEvent>, VecDeque<NetworkEvent>),
+    to_server: Direction,
+    to_gateway: Direction,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Direction {
+    /// What is sent vanishes.
+    is_lost: bool,
+    /// When the last of what was sent arrives.
+    arrives: Duration,
+    /// What is on its way, in the order in which it was sent: what has to wait is not overtaken.
+    sent: VecDeque<NetworkEvent>,
 }
 
 impl Connection {
-    /// What is on its way to the end at which this arrives.
-    fn beside(&mut self, event: &NetworkEvent) -> Option<&mut VecDeque<NetworkEvent>> {
+    /// The direction in which this travels.
+    fn direction(&mut self, event: &NetworkEvent) -> Option<&mut Direction> {
         match event {
             NetworkEvent::Dial(_) => None,
-            NetworkEvent::ToServer(..) | NetworkEvent::EndAtServer(_) => Some(&mut self.sent.0),
+            NetworkEvent::ToServer(..) | NetworkEvent::EndAtServer(_) => Some(&mut self.to_server),
             NetworkEvent::Accepted(_)
             | NetworkEvent::ToGateway(..)
-            | NetworkEvent::EndAtGateway(..) => Some(&mut self.sent.1),
+            | NetworkEvent::EndAtGateway(..) => Some(&mut self.to_gateway),
         }
     }
 }
@@ -65,6 +72,19 @@ pub(super) enum NetworkEvent {
     EndAtServer(Key),
     /// The end of a connection, at the gateway, and why.
     EndAtGateway(Key, ErrorKind),
+}
+
+impl NetworkEvent {
+    fn key(&self) -> Key {
+        match self {
+            Self::Dial(key)
+            | Self::Accepted(key)
+            | Self::ToServer(key, _)
+            | Self::ToGateway(key, _)
+            | Self::EndAtServer(key)
+            | Self::EndAtGateway(key, _) => *key,
+        }
+    }
 }
 
 /// How a connection is at present.
@@ -130,12 +150,15 @@ impl World<'_> {
             return self.refuse(id);
         };
         let condition = self.condition(id.0, node);
+        let direction = || Direction {
+            is_lost: condition.is_black_hole,
+            ..Direction::default()
+        };
         let connection = Connection {
             node,
             client: None,
-            is_lost: (condition.is_black_hole, condition.is_black_hole),
-            arrives: (Duration::ZERO, Duration::ZERO),
-            sent: Default::default(),
+            to_server: direction(),
+            to_gateway: direction(),
         };
         self.connections.open.insert(key, connection);
         let at = self.arrival(&condition);
@@ -156,17 +179,17 @@ impl World<'_> {
         let condition = self.condition(id.0, connection.node);
         if self.random.chance(condition.breaks) {
             let part = self.part(&bytes);
-            self.send_to_server(key, &condition, NetworkEvent::ToServer(key, part));
+            self.send_over(&condition, NetworkEvent::ToServer(key, part));
             return self.break_off(key);
         }
-        self.send_to_server(key, &condition, NetworkEvent::ToServer(key, bytes));
+        self.send_over(&condition, NetworkEvent::ToServer(key, bytes));
     }
 
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let key = self.key(id);
         if let Some(connection) = self.connections.open.get(&key) {
             let condition = self.condition(id.0, connection.node);
-            self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+            self.send_over(&condition, NetworkEvent::EndAtServer(key));
         }
     }
 
@@ -178,31 +201,20 @@ impl World<'_> {
         for key in keys {
             if let Some(connection) = self.connections.open.get(&key) {
                 let condition = self.condition(gateway, connection.node);
-                self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+                self.send_over(&condition, NetworkEvent::EndAtServer(key));
             }
         }
     }
 
-    fn send_to_server(&mut self, key: Key, condition: &Condition, event: NetworkEvent) {
+    /// Sends something over its connection.
+    fn send_over(&mut self, condition: &Condition, event: NetworkEvent) {
         let arrival = self.arrival(condition);
-        if let Some(connection) = self.connections.open.get_mut(&key)
-            && !connection.is_lost.0
-        {
-            let at = arrival.max(connection.arrives.0);
-            connection.arrives.0 = at;
-            connection.sent.0.push_back(event.clone());
-            self.at(at, Planned::Network(event));
-        }
-    }
-
-    fn send_to_gateway(&mut self, key: Key, condition: &Condition, event: NetworkEvent) {
-        let arrival = self.arrival(condition);
-        if let Some(connection) = self.connections.open.get_mut(&key)
-            && !connection.is_lost.1
-        {
-            let at = arrival.max(connection.arrives.1);
-            connection.arrives.1 = at;
-            connection.sent.1.push_back(event.clone());
+        let connection = self.connections.open.get_mut(&event.key());
+        let direction = connection.and_then(|connection| connection.direction(&event));
+        if let Some(direction) = direction.filter(|direction| !direction.is_lost) {
+            let at = arrival.max(direction.arrives);
+            direction.arrives = at;
+            direction.sent.push_back(event.clone());
             self.at(at, Planned::Network(event));
         }
     }
@@ -223,7 +235,7 @@ impl World<'_> {
                 Output::Write(_, bytes) => self.replied(key, &condition, bytes),
                 Output::Close(_) => {
                     let end = NetworkEvent::EndAtGateway(key, ErrorKind::UnexpectedEof);
-                    self.send_to_gateway(key, &condition, end);
+                    self.send_over(&condition, end);
                 }
             }
         }
@@ -234,14 +246,14 @@ impl World<'_> {
             && let Some(connection) = self.connections.open.get_mut(&key)
         {
             // What comes after lost bytes never gets to the reader of a stream.
-            connection.is_lost.1 = true;
+            connection.to_gateway.is_lost = true;
         }
         if self.random.chance(condition.breaks) {
             let part = self.part(&bytes);
-            self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, part));
+            self.send_over(condition, NetworkEvent::ToGateway(key, part));
             return self.break_off(key);
         }
-        self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, bytes));
+        self.send_over(condition, NetworkEvent::ToGateway(key, bytes));
     }
 
     fn part(&mut self, bytes: &Bytes) -> Bytes {
@@ -253,9 +265,9 @@ impl World<'_> {
     fn break_off(&mut self, key: Key) {
         if let Some(connection) = self.connections.open.get(&key) {
             let condition = self.condition(key.0.0, connection.node);
-            self.send_to_server(key, &condition, NetworkEvent::EndAtServer(key));
+            self.send_over(&condition, NetworkEvent::EndAtServer(key));
             let end = NetworkEvent::EndAtGateway(key, ErrorKind::ConnectionReset);
-            self.send_to_gateway(key, &condition, end);
+            self.send_over(&condition, end);
         }
     }
 
@@ -273,48 +285,59 @@ impl World<'_> {
     pub(super) fn lose_where(&mut self, is_lost: impl Fn(usize, Node) -> bool) {
         for ((id, _), connection) in &mut self.connections.open {
             if is_lost(id.0, connection.node) {
-                connection.is_lost = (true, true);
+                connection.to_server.is_lost = true;
+                connection.to_gateway.is_lost = true;
             }
         }
     }
 
-    pub(super) fn network(&mut self, event: NetworkEvent) {
-        let key = match &event {
-            NetworkEvent::Dial(key)
-            | NetworkEvent::Accepted(key)
-            | NetworkEvent::ToServer(key, _)
-            | NetworkEvent::ToGateway(key, _)
-            | NetworkEvent::EndAtServer(key)
-            | NetworkEvent::EndAtGateway(key, _) => *key,
+    /// What arrives instead of this, in the order in which all was sent; nothing if that has to
+    /// wait.
+    fn arriving(&mut self, event: NetworkEvent) -> Option<NetworkEvent> {
+        let key = event.key();
+        let Some(connection) = self.connections.open.get(&key) else {
+            return Some(event);
         };
-        let (node, client, is_lost) = match self.connections.open.get(&key) {
-            Some(connection) => (connection.node, connection.client, connection.is_lost),
-            // The server knows nothing of it, or no more.
-            None => match event {
-                NetworkEvent::EndAtGateway(_, why) => return self.end_at_gateway(key, why),
-                _ => return,
-            },
-        };
+        let (node, is_lost) = (connection.node, connection.to_server.is_lost);
         let condition = self.condition(key.0.0, node);
         if condition.stalled_until > self.now {
-            return self.at(condition.stalled_until, Planned::Network(event));
+            self.at(condition.stalled_until, Planned::Network(event));
+            return None;
         }
         let at_server = matches!(
             event,
             NetworkEvent::ToServer(..) | NetworkEvent::EndAtServer(_)
         );
         if at_server
-            && !is_lost.0
+            && !is_lost
             && let Some(until) = self.servers.frozen_until(node, self.now)
         {
-            return self.at(until, Planned::Network(event));
+            self.at(until, Planned::Network(event));
+            return None;
         }
         // What was sent before it and had to wait for longer comes first.
         let connection = self.connections.open.get_mut(&key);
-        let queue = connection.and_then(|connection| connection.beside(&event));
-        let event = queue.and_then(VecDeque::pop_front).unwrap_or(event);
+        let direction = connection.and_then(|connection| connection.direction(&event));
+        let first = direction.and_then(|direction| direction.sent.pop_front());
+        Some(first.unwrap_or(event))
+    }
+
+    pub(super) fn network(&mut self, event: NetworkEvent) {
+        let Some(event) = self.arriving(event) else {
+            return;
+        };
+        let key = event.key();
+        let Some(connection) = self.connections.open.get(&key) else {
+            // The server knows nothing of it, or no more.
+            if let NetworkEvent::EndAtGateway(_, why) = event {
+                self.end_at_gateway(key, why);
+            }
+            return;
+        };
+        let (node, client) = (connection.node, connection.client);
+        let is_lost = (connection.to_server.is_lost, connection.to_gateway.is_lost);
         match event {
-            NetworkEvent::Dial(_) => self.dial(key, node, &condition, is_lost.0),
+            NetworkEvent::Dial(_) => self.dial(key, node, is_lost.0),
             NetworkEvent::Accepted(_) if !is_lost.1 => {
                 let (gateway, pipe) = key.0;
                 if self.is_alive(key)
@@ -366,17 +389,18 @@ impl World<'_> {
         }
     }
 
-    fn dial(&mut self, key: Key, node: Node, condition: &Condition, is_lost: bool) {
+    fn dial(&mut self, key: Key, node: Node, is_lost: bool) {
         if is_lost {
             return;
         }
+        let condition = &self.condition(key.0.0, node);
         if condition.is_refused || self.servers.is_down(node) {
             let end = NetworkEvent::EndAtGateway(key, ErrorKind::ConnectionRefused);
-            return self.send_to_gateway(key, condition, end);
+            return self.send_over(condition, end);
         }
         // The system accepts for a server that is frozen.
         let accepted = NetworkEvent::Accepted(key);
-        self.send_to_gateway(key, condition, accepted);
+        self.send_over(condition, accepted);
         match self.servers.open(node) {
             Ok(client) => {
                 if let Some(connection) = self.connections.open.get_mut(&key) {
@@ -384,10 +408,88 @@ impl World<'_> {
                 }
             }
             Err(refusal) => {
-                self.send_to_gateway(key, condition, NetworkEvent::ToGateway(key, refusal));
+                self.send_over(condition, NetworkEvent::ToGateway(key, refusal));
                 let end = NetworkEvent::EndAtGateway(key, ErrorKind::UnexpectedEof);
-                self.send_to_gateway(key, condition, end);
+                self.send_over(condition, end);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::scenario::{Fault, FaultKind, Scenario, Topology};
+
+    /// A gateway's connection to its only server, and what slows it down at times.
+    fn scenario() -> Scenario {
+        let seeds = (0..).map(Scenario::generate);
+        let mut scenarios = seeds.filter(|one| one.store.topology == Topology::Single);
+        let mut scenario = scenarios.next().unwrap();
+        let link = |at, lasts, what| Fault {
+            at: Duration::from_millis(at),
+            kind: FaultKind::Link {
+                gateway: None,
+                server: None,
+                lasts: Duration::from_millis(lasts),
+                what,
+            },
+        };
+        let freeze = |at, lasts| Fault {
+            at: Duration::from_millis(at),
+            kind: FaultKind::FreezeServer {
+                server: 0,
+                lasts: Duration::from_millis(lasts),
+            },
+        };
+        scenario.faults = vec![
+            link(20, 60, LinkFault::Slow(Duration::from_millis(50))),
+            link(50, 40, LinkFault::Stall),
+            freeze(70, 50),
+            link(110, 30, LinkFault::Stall),
+            freeze(150, 20),
+            link(160, 25, LinkFault::Slow(Duration::from_millis(9))),
+        ];
+        scenario
+    }
+
+    /// Bytes that overtake others of their connection have once made a server refuse commands.
+    #[test]
+    fn nothing_overtakes_what_was_sent_before_it_in_one_direction() {
+        let scenario = scenario();
+        let mut world = World::new(&scenario, Path::new(""));
+        world.plan_faults();
+        let id: ConnectionId = (0, 0);
+        let key = world.key(id);
+        world.dialed(id, "10.0.0.1:6379".parse().unwrap());
+        let (mut at_server, mut at_gateway) = (Vec::new(), Vec::new());
+        let sent: Vec<u8> = (0..=255).collect();
+        for milli in 0..1000 {
+            let now = Duration::from_millis(milli);
+            while let Some(entry) = world.queue.first_entry()
+                && entry.key().0 <= now
+            {
+                world.now = entry.key().0;
+                match entry.remove() {
+                    Planned::Network(event) => match world.arriving(event) {
+                        Some(NetworkEvent::ToServer(_, bytes)) => at_server.extend(bytes),
+                        Some(NetworkEvent::ToGateway(_, bytes)) => at_gateway.extend(bytes),
+                        _ => {}
+                    },
+                    Planned::Fault(event) => world.fault(event).unwrap(),
+                    _ => {}
+                }
+            }
+            world.now = now;
+            if let Ok(number) = u8::try_from(milli) {
+                let bytes = Bytes::copy_from_slice(&[number]);
+                world.wrote(id, bytes.clone());
+                world.replied(key, &world.condition(0, Node::Server(0)), bytes);
+            }
+        }
+        assert_eq!(at_server, sent);
+        assert_eq!(at_gateway, sent);
     }
 }
