@@ -244,6 +244,18 @@ impl Configuration {
             out,
             "decoys: {{decoy: {{headers: {{x-decoy: \"1\"}}, body: decoy}}}}"
         )?;
+        self.write_rules(out)
+    }
+
+    /// The part of `gateway.yaml` that says what is limited.
+    #[must_use]
+    pub fn rules(&self) -> String {
+        let mut text = String::new();
+        self.write_rules(&mut text).unwrap_or_default();
+        text
+    }
+
+    fn write_rules(&self, out: &mut String) -> std::fmt::Result {
         self.write_limits(out)?;
         self.write_bans(out)?;
         writeln!(out, "routes:")?;
@@ -340,7 +352,53 @@ impl Configuration {
     }
 }
 
+impl Configuration {
+    /// One route, which uses these limits so, and no ban.
+    pub(super) fn new(limits: Vec<Limit>, uses: Vec<LimitUse>, on_denied: OnDenied) -> Self {
+        let route = Route {
+            limits: uses,
+            on_denied,
+        };
+        Self {
+            limits,
+            routes: vec![route],
+            bans: Vec::new(),
+        }
+    }
+}
+
+impl LimitUse {
+    /// Each request takes what it costs, or is denied.
+    pub(super) fn new(limit: &Limit, cost: Cost) -> Self {
+        Self {
+            limit: limit.name.clone(),
+            kind: Kind::CheckAndSpend,
+            cost,
+            spend_on_errors: false,
+            refund_on_5xx: false,
+            enforce: true,
+        }
+    }
+}
+
 impl Limit {
+    /// The one of a number, without prefetch and overrides.
+    pub(super) fn new(
+        index: usize,
+        per: Per,
+        algorithm: Algorithm,
+        parameters: Parameters,
+    ) -> Self {
+        Self {
+            name: format!("L{index}"),
+            per,
+            algorithm,
+            parameters,
+            prefetch: None,
+            overrides: Vec::new(),
+        }
+    }
+
     /// What applies to a subject by the configuration alone.
     #[must_use]
     pub fn parameters(&self, subject: &str) -> Parameters {

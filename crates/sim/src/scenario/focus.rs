@@ -11,8 +11,7 @@ use std::time::Duration;
 use super::stores::{hidden_denials, short_stalls, thawing_primaries};
 use super::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
-    Kind, Limit, LimitUse, OnDenied, Operation, Parameters, Per, Route, Scenario, Strikes,
-    Topology,
+    Limit, LimitUse, OnDenied, Operation, Parameters, Per, Scenario, Strikes, Topology,
 };
 use crate::random::Random;
 
@@ -40,7 +39,7 @@ fn deployment(scenario: &mut Scenario, random: &mut Random) {
         period: Duration::from_secs([60, 600, 3600][random.index(3)]),
     };
     let (before, after) = (draw(), draw());
-    only(scenario, limit(Algorithm::Gcra, before), OnDenied::Reject);
+    only(scenario, Algorithm::Gcra, before, OnDenied::Reject);
     change(scenario, |configuration| {
         for limit in &mut configuration.limits {
             limit.parameters = after;
@@ -73,7 +72,7 @@ fn leavers(scenario: &mut Scenario, random: &mut Random) {
         up_to: random.millis(1000, 3000),
         max_requests: 100,
     };
-    only(scenario, limit(Algorithm::Gcra, parameters), delay);
+    only(scenario, Algorithm::Gcra, parameters, delay);
     let gateway = random.index(scenario.gateways.len());
     crowd(scenario, random, 4, |random, client| {
         client.gateway = Some(gateway);
@@ -97,11 +96,7 @@ fn shorter_ban(scenario: &mut Scenario, random: &mut Random) {
         count: 2,
         period: Duration::from_secs(5),
     };
-    only(
-        scenario,
-        limit(Algorithm::Gcra, parameters),
-        OnDenied::Reject,
-    );
+    only(scenario, Algorithm::Gcra, parameters, OnDenied::Reject);
     let length = Duration::from_secs(random.between(15, 120));
     let ban = Ban {
         name: "ban".into(),
@@ -156,7 +151,7 @@ fn clock_at_start(scenario: &mut Scenario, random: &mut Random) {
         count,
         period: Duration::from_secs([60, 600][random.index(2)]),
     };
-    only(scenario, limit(algorithm, parameters), OnDenied::Reject);
+    only(scenario, algorithm, parameters, OnDenied::Reject);
     let at = random.millis(3000, 8000);
     let by = -i64::try_from(random.between(700_000_000_000, 3_600_000_000_000)).unwrap_or(0);
     let kind = FaultKind::StepServerClock { server: None, by };
@@ -171,35 +166,16 @@ fn clock_at_start(scenario: &mut Scenario, random: &mut Random) {
     });
 }
 
-fn limit(algorithm: Algorithm, parameters: Parameters) -> Limit {
-    Limit {
-        name: "L0".into(),
-        per: Per::Address,
-        algorithm,
-        parameters,
-        prefetch: None,
-        overrides: Vec::new(),
-    }
-}
-
-/// One limit, one route, no bans and no operators.
-fn only(scenario: &mut Scenario, limit: Limit, on_denied: OnDenied) {
-    let one = LimitUse {
-        limit: limit.name.clone(),
-        kind: Kind::CheckAndSpend,
-        cost: Cost::Fixed(1),
-        spend_on_errors: false,
-        refund_on_5xx: false,
-        enforce: true,
-    };
-    scenario.configurations = vec![Configuration {
-        limits: vec![limit],
-        routes: vec![Route {
-            limits: vec![one],
-            on_denied,
-        }],
-        bans: Vec::new(),
-    }];
+/// One limit per address, one route, no bans and no operators.
+fn only(
+    scenario: &mut Scenario,
+    algorithm: Algorithm,
+    parameters: Parameters,
+    on_denied: OnDenied,
+) {
+    let limit = Limit::new(0, Per::Address, algorithm, parameters);
+    let uses = vec![LimitUse::new(&limit, Cost::Fixed(1))];
+    scenario.configurations = vec![Configuration::new(vec![limit], uses, on_denied)];
     scenario.operations = Vec::new();
     for gateway in &mut scenario.gateways {
         gateway.configuration = 0;

@@ -204,12 +204,9 @@ impl Generator {
             Vec::new()
         };
         Limit {
-            name: format!("L{index}"),
-            per,
-            algorithm,
-            parameters,
             prefetch,
             overrides,
+            ..Limit::new(index, per, algorithm, parameters)
         }
     }
 
@@ -632,14 +629,7 @@ fn link_fault(random: &mut Random) -> LinkFault {
 }
 
 fn limit_use(random: &mut Random, limit: &Limit) -> LimitUse {
-    let mut one = LimitUse {
-        limit: limit.name.clone(),
-        kind: Kind::CheckAndSpend,
-        cost: Cost::Fixed(1),
-        spend_on_errors: false,
-        refund_on_5xx: false,
-        enforce: true,
-    };
+    let mut one = LimitUse::new(limit, Cost::Fixed(1));
     if limit.algorithm == Algorithm::InFlight {
         return one;
     }

@@ -1,18 +1,14 @@
-//! Scenarios that are about one thing between gateways and their store: denials that are remembered,
-//! nodes that answer late, primaries that come back.
+//! Scenarios that are about one thing between gateways and their store: denials that are
+//! remembered, nodes that answer late, primaries that come back.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::{
-    Act, Algorithm, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway, Kind,
-    Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Parameters, Per, Route, Scenario,
-    Topology,
+    Algorithm, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway, Limit,
+    LimitUse, LinkFault, OnDenied, OnFailure, Parameters, Per, Scenario, Topology,
 };
 use crate::random::Random;
-
-/// From the end of all activity until buckets are looked at.
-const SETTLES: Duration = Duration::from_secs(8);
 
 /// Clients that hammer, with varying costs, limits of which one denies often and shortly, and
 /// another one for long.
@@ -35,10 +31,10 @@ pub(super) fn hidden_denials(scenario: &mut Scenario, random: &mut Random) {
         ..seldom
     };
     let long = match random.chance(70) {
-        true => limit(1, Per::Address, Algorithm::Gcra, seldom),
-        false => limit(1, Per::Address, Algorithm::FixedWindow, windowed),
+        true => Limit::new(1, Per::Address, Algorithm::Gcra, seldom),
+        false => Limit::new(1, Per::Address, Algorithm::FixedWindow, windowed),
     };
-    let limits = vec![limit(0, Per::Account, Algorithm::Gcra, often), long];
+    let limits = vec![Limit::new(0, Per::Account, Algorithm::Gcra, often), long];
     let mut cost = || match random.chance(80) {
         true => Cost::RequestHeader { default: 1 },
         false => Cost::Fixed(1),
@@ -54,7 +50,6 @@ pub(super) fn hidden_denials(scenario: &mut Scenario, random: &mut Random) {
             ..client(id, 0, scenario.duration)
         })
         .collect();
-    looks(scenario);
 }
 
 /// Nodes of a Cluster that answer late again and again, and gateways that answer 503 without them.
@@ -90,7 +85,6 @@ pub(super) fn short_stalls(scenario: &mut Scenario, random: &mut Random) {
             kind: if random.chance(40) { stall } else { freeze },
         });
     }
-    looks(scenario);
 }
 
 /// A primary that stands still until another server is in its place, and then answers what it was
@@ -123,7 +117,6 @@ pub(super) fn thawing_primaries(scenario: &mut Scenario, random: &mut Random) {
             ..client(id, id % 2, until)
         })
         .collect();
-    looks(scenario);
 }
 
 /// Servers whose clocks are right, without which requests get 503, and gateways that run all the
@@ -146,23 +139,10 @@ fn plain_store(scenario: &mut Scenario, topology: Topology) {
 
 /// One configuration with one route.
 fn plain_configuration(scenario: &mut Scenario, limits: Vec<Limit>, costs: &[Cost]) {
-    let uses = limits.iter().zip(costs).map(|(limit, cost)| LimitUse {
-        limit: limit.name.clone(),
-        kind: Kind::CheckAndSpend,
-        cost: *cost,
-        spend_on_errors: false,
-        refund_on_5xx: false,
-        enforce: true,
-    });
-    let route = Route {
-        limits: uses.collect(),
-        on_denied: OnDenied::Reject,
-    };
-    scenario.configurations = vec![Configuration {
-        limits,
-        routes: vec![route],
-        bans: Vec::new(),
-    }];
+    let uses = limits.iter().zip(costs);
+    let uses = uses.map(|(limit, cost)| LimitUse::new(limit, *cost));
+    let uses = uses.collect();
+    scenario.configurations = vec![Configuration::new(limits, uses, OnDenied::Reject)];
 }
 
 /// Limits to which nothing comes back by itself in the time of a simulation, and that deny nobody:
@@ -177,20 +157,9 @@ fn slow_limits(scenario: &mut Scenario, random: &mut Random) {
     let count = random.between(1, 2);
     let limits = (0..).zip(pers).take(usize::try_from(count).unwrap_or(1));
     let limits: Vec<Limit> = limits
-        .map(|(index, per)| limit(index, per, Algorithm::Gcra, parameters))
+        .map(|(index, per)| Limit::new(index, per, Algorithm::Gcra, parameters))
         .collect();
     plain_configuration(scenario, limits, &[Cost::Fixed(1), Cost::Fixed(1)]);
-}
-
-fn limit(index: usize, per: Per, algorithm: Algorithm, parameters: Parameters) -> Limit {
-    Limit {
-        name: format!("L{index}"),
-        per,
-        algorithm,
-        parameters,
-        prefetch: None,
-        overrides: Vec::new(),
-    }
 }
 
 /// A client that asks each gateway in turn.
@@ -210,29 +179,5 @@ fn client(id: u64, subject: u64, until: Duration) -> Client {
         app_takes: (Duration::from_millis(1), Duration::from_millis(5)),
         app_fails: 0,
         cost: 1,
-    }
-}
-
-/// A look at each bucket when all is settled.
-fn looks(scenario: &mut Scenario) {
-    let mut at = scenario.duration + SETTLES;
-    let limits = scenario.configurations.iter().flat_map(|one| &one.limits);
-    for limit in limits {
-        let mut subjects: Vec<String> = scenario
-            .clients
-            .iter()
-            .filter_map(|client| super::subject(client, limit.per))
-            .collect();
-        subjects.sort();
-        subjects.dedup();
-        for subject in subjects {
-            at += Duration::from_millis(3);
-            let limit = limit.name.clone();
-            scenario.operations.push(Operation {
-                at,
-                gateway: 0,
-                act: Act::Show { limit, subject },
-            });
-        }
     }
 }
