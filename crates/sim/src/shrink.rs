@@ -1,12 +1,15 @@
-//! The smallest part of a scenario that still fails (delta debugging).
+//! The smallest part of a scenario that still fails (delta debugging). The kind of store stays:
+//! with another one, other code would fail.
+
 #![expect(
     clippy::indexing_slicing,
     reason = "routes are the same in all configurations"
 )]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::scenario::{Act, Clock, Cost, FaultKind, Scenario, Topology};
+use crate::scenario::{Act, Clock, Cost, FaultKind, Scenario};
 
 /// Leaves out of a scenario what `fails` does not need. It is called at most `tries` times.
 pub fn shrink(
@@ -34,7 +37,8 @@ pub fn shrink(
         leave_out(&mut smallest, |one| &mut one.clients, &mut attempt);
         leave_out(&mut smallest, |one| &mut one.operations, &mut attempt);
         leave_out_gateways(&mut smallest, &mut attempt);
-        leave_out_configuration(&mut smallest, &mut attempt);
+        leave_out_rules(&mut smallest, &mut attempt);
+        leave_out_unused(&mut smallest, &mut attempt);
         simplify(&mut smallest, &mut attempt);
         if smallest == before || left == 0 {
             return smallest;
@@ -127,7 +131,7 @@ fn gateway_of(fault: &FaultKind) -> Option<usize> {
 }
 
 /// Leaves out bans, overrides, and limits of routes.
-fn leave_out_configuration(
+fn leave_out_rules(
     smallest: &mut Scenario,
     attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool,
 ) {
@@ -174,9 +178,74 @@ fn leave_out_configuration(
     }
 }
 
+/// Leaves out what nothing uses: configurations that are never in force, routes that nobody asks
+/// for, and limits of no route.
+fn leave_out_unused(
+    smallest: &mut Scenario,
+    attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool,
+) {
+    let mut candidate = smallest.clone();
+    let gateways = candidate.gateways.iter_mut();
+    let gateways = gateways.map(|gateway| &mut gateway.configuration);
+    let reloads = candidate.operations.iter_mut();
+    let reloads = reloads.filter_map(|operation| match &mut operation.act {
+        Act::Reload { configuration } => Some(configuration),
+        _ => None,
+    });
+    keep_used(&mut candidate.configurations, gateways.chain(reloads));
+    attempt(candidate, smallest);
+    let mut candidate = smallest.clone();
+    for configuration in &mut candidate.configurations {
+        let mut clients = smallest.clients.clone();
+        let routes = clients.iter_mut().map(|client| &mut client.route);
+        keep_used(&mut configuration.routes, routes);
+        candidate.clients = clients;
+    }
+    attempt(candidate, smallest);
+    let mut candidate = smallest.clone();
+    let routes = smallest.configurations.iter().flat_map(|one| &one.routes);
+    let uses = routes.flat_map(|route| &route.limits);
+    let used: BTreeSet<&str> = uses.map(|one| one.limit.as_str()).collect();
+    for configuration in &mut candidate.configurations {
+        let limits = &mut configuration.limits;
+        limits.retain(|limit| used.contains(limit.name.as_str()));
+        for ban in &mut configuration.bans {
+            ban.strikes
+                .limits
+                .retain(|name| used.contains(name.as_str()));
+        }
+    }
+    candidate
+        .operations
+        .retain(|operation| limit_of(&operation.act).is_none_or(|name| used.contains(name)));
+    attempt(candidate, smallest);
+}
+
+/// Leaves out the items that no index names, and moves the indices.
+fn keep_used<'i, T>(items: &mut Vec<T>, indices: impl Iterator<Item = &'i mut usize>) {
+    let indices: Vec<&mut usize> = indices.collect();
+    let used: BTreeSet<usize> = indices.iter().map(|index| **index).collect();
+    let mut own = 0..;
+    items.retain(|_| own.next().is_some_and(|index| used.contains(&index)));
+    for index in indices {
+        *index = used.range(..*index).count();
+    }
+}
+
+fn limit_of(act: &Act) -> Option<&str> {
+    match act {
+        Act::SetOverride { limit, .. }
+        | Act::DeleteOverride { limit, .. }
+        | Act::Refund { limit, .. }
+        | Act::Reset { limit, .. }
+        | Act::Show { limit, .. } => Some(limit),
+        Act::Reload { .. } | Act::Ban { .. } | Act::Lift { .. } | Act::ShowBan { .. } => None,
+    }
+}
+
 /// Makes what is left plainer, one property after the other.
 fn simplify(smallest: &mut Scenario, attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool) {
-    let steps: [fn(&mut Scenario); 9] = [
+    let steps: [fn(&mut Scenario); 8] = [
         |one| {
             for gateway in &mut one.gateways {
                 gateway.clock = Clock::default();
@@ -192,12 +261,6 @@ fn simplify(smallest: &mut Scenario, attempt: &mut impl FnMut(Scenario, &mut Sce
             one.gateways
                 .iter_mut()
                 .for_each(|gateway| gateway.starts = Duration::ZERO);
-        },
-        |one| {
-            if one.store.topology != Topology::Memory {
-                one.store.topology = Topology::Single;
-                one.store.clocks.truncate(1);
-            }
         },
         |one| {
             for limit in one
@@ -275,6 +338,39 @@ mod tests {
         assert_eq!(smallest.gateways.len(), 1);
         assert!(smallest.operations.is_empty());
         assert!(smallest.duration < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_nothing_uses_is_left_out_and_the_kind_of_store_stays() {
+        let seeds = (0..).map(Scenario::generate);
+        let mut large = seeds.filter(|one| {
+            let first = &one.configurations[0];
+            let is_used = |name: &str| {
+                let mut uses = first.routes.iter().flat_map(|route| &route.limits);
+                uses.any(|one| one.limit == name)
+            };
+            one.configurations.len() > 2
+                && first.routes.len() > 1
+                && first.limits.iter().any(|limit| !is_used(&limit.name))
+                && one.store.topology.servers() > 1
+        });
+        let scenario = large.next().unwrap();
+        let last = scenario.configurations.last().unwrap().limits[0].clone();
+        let reloads = |one: &Scenario| {
+            let mut acts = one.operations.iter().map(|operation| &operation.act);
+            acts.find_map(|act| match act {
+                Act::Reload { configuration } => one.configurations.get(*configuration).cloned(),
+                _ => None,
+            })
+        };
+        let smallest = shrink(&scenario, 1000, |candidate| {
+            let loaded = reloads(candidate);
+            !candidate.clients.is_empty() && loaded.is_some_and(|one| one.limits.contains(&last))
+        });
+        assert_eq!(smallest.configurations.len(), 2);
+        assert_eq!(smallest.configurations[0].routes.len(), 1);
+        assert_eq!(smallest.store.topology, scenario.store.topology);
+        assert_eq!(reloads(&smallest).map(|one| one.limits), Some(vec![last]));
     }
 
     #[test]
