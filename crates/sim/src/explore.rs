@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::laws::{self, Failure};
-use crate::scenario::{FaultKind, Scenario};
+use crate::scenario::Scenario;
 use crate::trace::{Trace, What};
 use crate::world;
 
@@ -52,6 +52,7 @@ pub fn simulate(scenario: &Scenario) -> Outcome {
 fn panicked(text: &str) -> Failure {
     Failure {
         law: "no panic",
+        promise: "docs/SIMULATION.md: neither a gateway nor the simulator panics",
         at: Duration::ZERO,
         what: text.into(),
     }
@@ -138,7 +139,7 @@ impl Findings {
         for event in &outcome.trace.events {
             match &event.what {
                 What::FaultBegan { fault } => {
-                    let kind = scenario.faults.get(*fault).map(|fault| name(&fault.kind));
+                    let kind = scenario.faults.get(*fault).map(|fault| fault.kind.name());
                     let kind = kind.unwrap_or_default();
                     self.faults.entry(kind.clone()).or_default().count += 1;
                     open.insert(*fault, kind);
@@ -199,18 +200,6 @@ impl Findings {
         );
         out
     }
-}
-
-/// The name of a kind of fault; a fault of the network has one for each thing that can be wrong.
-fn name(kind: &FaultKind) -> String {
-    let text = match kind {
-        FaultKind::Link { what, .. } => format!("Link::{what:?}"),
-        kind => format!("{kind:?}"),
-    };
-    text.split([' ', '(', '{'])
-        .next()
-        .unwrap_or_default()
-        .into()
 }
 
 /// What this process has spent, as Linux counts it in hundredths of a second.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use weir_sim::explore::{Outcome, Seeds, explore, kept, simulate};
+use weir_sim::laws::Failure;
 use weir_sim::scenario::Scenario;
 use weir_sim::{shrink, timeline};
 
@@ -114,13 +115,13 @@ fn read(path: &str) -> Result<Scenario, String> {
 fn replay(scenario: &Scenario, arguments: &Arguments) -> ExitCode {
     let mut outcome = simulate(scenario);
     if let (true, Some(first)) = (arguments.shrink, outcome.failures.first()) {
-        let law = first.law;
+        let (law, promise) = (first.law, first.promise);
         let began = Instant::now();
         let smallest = shrink::shrink(scenario, TRIES, |candidate| {
             simulate(candidate)
                 .failures
                 .iter()
-                .any(|failure| failure.law == law)
+                .any(|failure| failure.law == law && failure.promise == promise)
         });
         println!("shrunk in {:?}", began.elapsed());
         outcome = simulate(&smallest);
@@ -153,16 +154,19 @@ fn tell(outcome: &Outcome, quiet: bool) {
     print!("{}", timeline::verdict(failures));
 }
 
-/// Simulates many seeds, and names those that break a law.
+/// Simulates many seeds, and names those that break a law, with the first breach of each.
 fn search(seeds: &Seeds) -> ExitCode {
-    let findings = explore(seeds, |outcome| {
-        if let Some(failure) = outcome.failures.first() {
-            println!(
-                "seed {}: {}: {}",
-                outcome.scenario.seed, failure.law, failure.what
-            );
-        }
-    });
+    let findings = explore(
+        seeds,
+        |Outcome {
+             scenario, failures, ..
+         }| {
+            if let Some(Failure { law, at, what, .. }) = failures.first() {
+                let (seed, summary) = (scenario.seed, scenario.summary());
+                println!("seed {seed}: {summary}\n  {law} at {at:?}: {what}");
+            }
+        },
+    );
     print!("{}", findings.report());
     if findings.failed.is_empty() {
         ExitCode::SUCCESS

@@ -4,25 +4,30 @@ use std::time::Duration;
 
 use super::history::{Exchange, FOREVER, History, Span};
 use super::{Failure, Law};
-use crate::scenario::{FaultKind, OnDenied, OnFailure, Topology};
+use crate::scenario::{Act, Algorithm, FaultKind, OnDenied, OnFailure, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "availability",
-    promise: "docs/OPERATIONS.md: \"a call takes longer than `timeout`: `on_failure` applies to this \
-        request\", \"`deny`: get 503 with `Retry-After`\", \"A connection ... No connection is refused or \
-        reset\"; docs/CONFIG.md: \"`reject`: 429 with `Retry-After`\"",
+    promises: &[ON_FAILURE, DENY, REJECT, BANNED],
     check,
 };
+
+const ON_FAILURE: &str = "docs/OPERATIONS.md: a call takes longer than `timeout` | `on_failure` \
+    applies to this request";
+const DENY: &str = "docs/OPERATIONS.md: `deny` | get 503 with `Retry-After`";
+const REJECT: &str = "docs/CONFIG.md: `reject`: 429 with `Retry-After`";
+const BANNED: &str = "docs/OPERATIONS.md: or the client is banned or blocked";
 
 /// Longer than any request of a scenario takes: the app, a delay, calls that miss their deadline.
 const LONGEST: Duration = Duration::from_secs(12);
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for exchange in &history.exchanges {
-        if let Some(what) = wrong(history, exchange) {
+        if let Some((promise, what)) = wrong(history, exchange) {
             let at = exchange.answer.map_or(exchange.sent, |answer| answer.at);
             failures.push(Failure {
                 law: LAW.name,
+                promise,
                 at,
                 what,
             });
@@ -31,8 +36,9 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     }
 }
 
-fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<String> {
-    let id = exchange.request.id;
+/// The promise that a request breaks, and how.
+fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<(&'static str, String)> {
+    let name = exchange.request.name();
     let gateway = exchange.request.gateway;
     let span = Span::new(exchange.sent, exchange.over().min(history.end));
     let runs = history.runs.get(gateway)?;
@@ -53,8 +59,12 @@ fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<String> {
         let frozen = history.is_frozen(gateway, span);
         let waits = exchange.over() == FOREVER && lasts > LONGEST;
         let broken = exchange.broken.is_some();
-        return (ran && !frozen && (waits || broken))
-            .then(|| format!("request {id:?} got no response within {lasts:?}"));
+        return (ran && !frozen && (waits || broken)).then(|| {
+            (
+                ON_FAILURE,
+                format!("{name} got no response within {lasts:?}"),
+            )
+        });
     };
     let route = history.route(exchange)?;
     let memory = history.scenario.store.topology == Topology::Memory;
@@ -66,7 +76,7 @@ fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<String> {
             .configurations
             .first()
             .and_then(|all| all.limit(&one.limit));
-        limit.is_some_and(|limit| limit.algorithm == crate::scenario::Algorithm::InFlight)
+        limit.is_some_and(|limit| limit.algorithm == Algorithm::InFlight)
     });
     let explained = match answer.status {
         200 => exchange.reached.is_some() || route.on_denied == OnDenied::Shadow,
@@ -84,12 +94,14 @@ fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<String> {
         502 | 504 => draining,
         _ => false,
     };
-    (!explained).then(|| {
-        format!(
-            "request {id:?} got {} without a reason: {:?}",
-            answer.status, answer.headers
-        )
-    })
+    let promise = match answer.status {
+        403 => BANNED,
+        429 => REJECT,
+        503 => DENY,
+        _ => ON_FAILURE,
+    };
+    let status = answer.status;
+    (!explained).then(|| (promise, format!("{name} got {status} without a reason")))
 }
 
 /// Whether a request costs more than one of its limits holds, which no wait changes.
@@ -106,7 +118,7 @@ fn never_fits(history: &History<'_>, exchange: &Exchange<'_>) -> bool {
             });
             least.is_some_and(|burst| exchange.cost(one) > burst)
         }) || history.operations.iter().any(|operated| {
-            matches!(&operated.operation.act, crate::scenario::Act::SetOverride { limit, parameters, .. }
+            matches!(&operated.operation.act, Act::SetOverride { limit, parameters, .. }
                 if *limit == one.limit && exchange.cost(one) > parameters.burst)
         })
     })

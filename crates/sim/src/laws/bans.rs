@@ -9,15 +9,33 @@ use crate::scenario::{Act, Ban, Kind, LimitUse, Topology, subject};
 
 pub(super) const LAW: Law = Law {
     name: "bans",
-    promise: "docs/CONFIG.md: \"the ban applies from the next request on, through every gateway\"; \
-        docs/OPERATIONS.md: \"The change takes effect on this gateway at once, and on others that \
-        share the Redis with their next request to it: a ban that is lifted holds there for up to a \
-        second more if they denied its subject just before\", \"standing bans ... hold on this gateway at \
-        once, on others that share the Redis within two seconds\"; docs/CONFIG.md: \"it begins with the \
-        last of them\", \"`for`: how long the first ban is\", \"no longer than its longest ban is now, \
-        from the next request of the subject on. Up to three seconds more are not cut\"",
+    promises: &[
+        NEXT_REQUEST,
+        STANDING,
+        LIFTED,
+        FOR,
+        STRIKES,
+        EARNED,
+        LONGEST,
+    ],
     check,
 };
+
+const NEXT_REQUEST: &str = "docs/OPERATIONS.md: The change takes effect on this gateway at once, \
+    and on others that share the Redis with their next request to it";
+const STANDING: &str = "docs/OPERATIONS.md: They hold on this gateway at once, on others that \
+    share the Redis within two seconds";
+const LIFTED: &str = "docs/OPERATIONS.md: a ban that is lifted holds there for up to a second more \
+    if they denied its subject just before";
+const FOR: &str =
+    "docs/OPERATIONS.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
+const STRIKES: &str = "docs/CONFIG.md: the number of strikes that cause a ban; it begins with the \
+    last of them";
+const EARNED: &str =
+    "docs/CONFIG.md: the ban applies from the next request on, through every gateway";
+const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holding its subjects for \
+    the time that was left, but no longer than its longest ban is now, from the next request of \
+    the subject on. Up to three seconds more are not cut.";
 
 /// How long a gateway may not know of a standing ban, or remember one that is over.
 const SPREADS: Duration = Duration::from_millis(2200);
@@ -93,13 +111,14 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
         if theirs && exchange.sent > from && reached + early < until && !excused {
             let what = format!(
-                "request {:?} reached the app {:?} after {banned} had been banned by {name} until \
+                "{} reached the app {:?} after {banned} had been banned by {name} until \
                  {until:?}",
-                exchange.request.id,
+                exchange.request.name(),
                 reached - begun
             );
             return Some(Failure {
                 law: LAW.name,
+                promise: if standing { STANDING } else { NEXT_REQUEST },
                 at: reached,
                 what,
             });
@@ -166,12 +185,14 @@ fn too_long(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         let told = Duration::from_secs(answer.retry_after().unwrap_or(0));
         if told > longest + NOT_CUT {
             let what = format!(
-                "request {:?} is banned for {told:?} more, where {longest:?} is the longest ban of \
+                "{} is banned for {told:?} more, where {longest:?} is the longest ban of \
                  {} now",
-                exchange.request.id, ban.name
+                exchange.request.name(),
+                ban.name
             );
             return Some(Failure {
                 law: LAW.name,
+                promise: LONGEST,
                 at: answer.at,
                 what,
             });
@@ -185,13 +206,13 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
     let (begun, 200..=204, _) = operated.answer? else {
         return None;
     };
-    let (over, banned) = match &operated.operation.act {
-        Act::Lift { ban: name, subject } if *name == ban.name => (begun, subject),
+    let (promise, over, banned) = match &operated.operation.act {
+        Act::Lift { ban: name, subject } if *name == ban.name => (LIFTED, begun, subject),
         Act::Ban {
             ban: name,
             subject,
             length,
-        } if *name == ban.name => (begun + (*length)?, subject),
+        } if *name == ban.name => (FOR, begun + (*length)?, subject),
         _ => return None,
     };
     for exchange in &history.exchanges {
@@ -213,13 +234,14 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
             return None;
         }
         let what = format!(
-            "request {:?} is banned {:?} after the ban {} of {banned} was over",
-            exchange.request.id,
+            "{} is banned {:?} after the ban {} of {banned} was over",
+            exchange.request.name(),
             answer.at - over,
             ban.name
         );
         return Some(Failure {
             law: LAW.name,
+            promise,
             at: answer.at,
             what,
         });
@@ -244,11 +266,12 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
             .any(|jump| jump.at < answer.at && !jump.is_slewed());
         if !jumped && !by_operator && strikes(history, ban, exchange) < ban.strikes.count {
             let what = format!(
-                "request {:?} is banned, and its subject was not",
-                exchange.request.id
+                "{} is banned, and its subject was not",
+                exchange.request.name()
             );
             return Some(Failure {
                 law: LAW.name,
+                promise: STRIKES,
                 at: answer.at,
                 what,
             });
@@ -308,12 +331,14 @@ fn missed(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         });
         if !operated && !history.is_disturbed(Span::new(from, reached)) {
             let what = format!(
-                "request {:?} reached the app although {theirs} had earned {count} strikes since \
+                "{} reached the app although {theirs} had earned {count} strikes since \
                  {from:?}, and {} cause a ban",
-                exchange.request.id, ban.strikes.count
+                exchange.request.name(),
+                ban.strikes.count
             );
             return Some(Failure {
                 law: LAW.name,
+                promise: EARNED,
                 at: reached,
                 what,
             });

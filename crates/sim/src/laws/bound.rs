@@ -1,4 +1,5 @@
-//! No more passes in any stretch of time than a limit admits, and the stated error of what happened.
+//! No more passes in any stretch of time than a limit admits, and the stated error of what
+//! happened.
 
 use std::time::Duration;
 
@@ -8,14 +9,30 @@ use crate::scenario::{Act, Algorithm, OnDenied, Parameters};
 
 pub(super) const LAW: Law = Law {
     name: "bound",
-    promise: "docs/ALGORITHMS.md: \"passes in any period, at most\" (the table), \"While two \
-        definitions are in force, in any time at most the burst of both passes, and what comes back by \
-        the faster of the two rates\", \"In any time, N gateways admit at most `burst`, what comes back \
-        in that time, and N times `units`\"; docs/OPERATIONS.md: \"A jump of Redis's clock\", \"At most \
-        `burst` and those units are let through more than without the failover\", \"after a restart \
-        without it, all buckets are full\", \"with n gateways, up to n times as much passes\"",
+    promises: &[
+        ANY_PERIOD,
+        DEFINITIONS,
+        PREFETCH,
+        ALONE,
+        CLOCK,
+        FAILOVER,
+        RESTART,
+    ],
     check,
 };
+
+const ANY_PERIOD: &str = "docs/ALGORITHMS.md: passes in any period, at most";
+const DEFINITIONS: &str = "docs/ALGORITHMS.md: While two definitions are in force, in any time at \
+    most the burst of both passes, and what comes back by the faster of the two rates.";
+const PREFETCH: &str = "docs/ALGORITHMS.md: In any time, N gateways admit at most `burst`, what \
+    comes back in that time, and N times `units`.";
+const ALONE: &str = "docs/OPERATIONS.md: the memory store decides, with the same limits, in each \
+    gateway alone: with n gateways, up to n times as much passes";
+const CLOCK: &str = "docs/OPERATIONS.md: Until all of them do, gateways differ by the jump. What \
+    may pass of one bucket meanwhile, beside what comes back with time:";
+const FAILOVER: &str = "docs/OPERATIONS.md: Of a bucket, at most `burst` and those units are let \
+    through more than without the failover.";
+const RESTART: &str = "docs/OPERATIONS.md: after a restart without it, all buckets are full";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {
@@ -112,11 +129,13 @@ impl<'a> Bound<'a> {
                     let name = self.bucket.name();
                     let long = until.saturating_sub(from);
                     let what = format!(
-                        "{name}: {units} units passed within {long:?} from {from:?} on, where at most \
-                         {due} are due"
+                        "{units} units of {name} passed within {long:?} from {from:?} on, where at \
+                         most {due} are due{}",
+                        self.counted_in(span)
                     );
                     return Some(Failure {
                         law: LAW.name,
+                        promise: self.promise(span),
                         at: until,
                         what,
                     });
@@ -124,6 +143,31 @@ impl<'a> Bound<'a> {
             }
         }
         None
+    }
+
+    /// The sentence that says how much may pass in a span.
+    fn promise(&self, span: Span) -> &'static str {
+        if self.gateway.is_some() {
+            ALONE
+        } else if self.history.definitions(self.bucket, span).len() > 1 {
+            DEFINITIONS
+        } else if self.bucket.limit.prefetch.is_some() {
+            PREFETCH
+        } else {
+            ANY_PERIOD
+        }
+    }
+
+    /// What is due for other reasons than the sentence's.
+    fn counted_in(&self, span: Span) -> &'static str {
+        let lost = self.history.losses.iter().any(|one| one.span.meets(span));
+        let set = self.history.jumps.iter().any(|one| one.span().meets(span));
+        match (lost, set) {
+            (false, false) => "",
+            (true, false) => ", lost data counted in",
+            (false, true) => ", clocks that were set counted in",
+            (true, true) => ", lost data and clocks that were set counted in",
+        }
     }
 
     /// When it may have been decided, at the earliest.
@@ -157,8 +201,8 @@ impl<'a> Bound<'a> {
 
     fn most(&self, span: Span) -> u64 {
         let history = self.history;
-        // Those that wait for turns that they have taken still pass when their bucket is full again, or
-        // when another definition is in force.
+        // Those that wait for turns that they have taken still pass when their bucket is full
+        // again, or when another definition is in force.
         let waits = self.longest_wait();
         let touched = Span::new(span.from.saturating_sub(waits), span.until);
         let definitions = history.definitions(self.bucket, touched);

@@ -8,11 +8,15 @@ use crate::scenario::{Act, Algorithm, Configuration, LimitUse, OnDenied, Topolog
 
 pub(super) const LAW: Law = Law {
     name: "delay",
-    promise: "docs/CONFIG.md: \"Nobody overtakes those that wait at the same gateway, except, with \
-        Redis, requests that arrive within a few milliseconds of each other\"; \"`up_to`: how long a \
-        request may wait\"; \"`r` is what is left\", so it is at most `q`",
+    promises: &[ORDER, UP_TO, LEFT],
     check,
 };
+
+const ORDER: &str = "docs/CONFIG.md: Nobody overtakes those that wait at the same gateway, except, \
+    with Redis, requests that arrive within a few milliseconds of each other.";
+const UP_TO: &str = "docs/CONFIG.md: `up_to` | duration | required | how long a request may wait";
+const LEFT: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst` ... In `RateLimit`, \
+    `r` is what is left";
 
 /// How much later the head of a request may be seen than the moment that it waited for: timers of a
 /// millisecond, on two clocks.
@@ -59,11 +63,12 @@ fn excess(history: &History<'_>) -> Option<Failure> {
         for LimitUse { limit, .. } in &route.limits {
             let shown = answer.rate_limit(limit, "r").zip(answer.policy(limit, "q"));
             if let Some((r, q)) = shown.filter(|(r, q)| r > q) {
-                let id = exchange.request.id;
+                let name = exchange.request.name();
                 return Some(Failure {
                     law: LAW.name,
+                    promise: LEFT,
                     at: answer.at,
-                    what: format!("request {id:?} got r={r} of {limit}, where q={q}"),
+                    what: format!("{name} got r={r} of {limit}, where q={q}"),
                 });
             }
         }
@@ -94,11 +99,11 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         }
         let waited = reached - exchange.sent;
         if waited > up_to + call + TIMERS {
-            let id = exchange.request.id;
-            let what =
-                format!("request {id:?} waited for {waited:?}, where {up_to:?} is the longest");
+            let name = exchange.request.name();
+            let what = format!("{name} waited for {waited:?}, where {up_to:?} is the longest");
             failures.push(Failure {
                 law: LAW.name,
+                promise: UP_TO,
                 at: reached,
                 what,
             });
@@ -129,14 +134,15 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
             };
             if same && later.sent > exchange.sent + close && overtook + TIMERS < reached {
                 let what = format!(
-                    "request {:?} reached the app {:?} before {:?}, which came {:?} earlier",
-                    later.request.id,
+                    "{} reached the app {:?} before {}, which came {:?} earlier",
+                    later.request.name(),
                     reached - overtook,
-                    exchange.request.id,
+                    exchange.request.name(),
                     later.sent - exchange.sent
                 );
                 failures.push(Failure {
                     law: LAW.name,
+                    promise: ORDER,
                     at: reached,
                     what,
                 });

@@ -8,11 +8,15 @@ use crate::scenario::{Act, Algorithm};
 
 pub(super) const LAW: Law = Law {
     name: "in flight",
-    promise: "docs/ALGORITHMS.md: \"Shared through Redis, any number of gateways together never give \
-        out more than the places\"; \"with `on_failure: local` each gateway counts alone\"; \"A changed \
-        number applies from the next request on, and ends no request\"",
+    promises: &[PLACES, ALONE, CHANGED],
     check,
 };
+
+const PLACES: &str = "docs/ALGORITHMS.md: Shared through Redis, any number of gateways together \
+    never give out more than the places.";
+const ALONE: &str = "docs/ALGORITHMS.md: with `on_failure: local` each gateway counts alone";
+const CHANGED: &str = "docs/ALGORITHMS.md: **A changed number** applies from the next request on, \
+    and ends no request.";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {
@@ -46,8 +50,13 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
                     "{}: {held} requests are in progress at {at:?}, and there are {places} places",
                     bucket.name()
                 );
+                let promise = match definitions.len() {
+                    0 | 1 => PLACES,
+                    _ => CHANGED,
+                };
                 failures.push(Failure {
                     law: LAW.name,
+                    promise,
                     at,
                     what,
                 });

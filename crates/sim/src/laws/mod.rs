@@ -1,5 +1,5 @@
-//! What must hold in every simulation. Each law quotes the sentence of the docs that promises it, and
-//! is written from the docs, without a call of the product's code.
+//! What must hold in every simulation. Each law quotes the sentence of the docs that promises it,
+//! and is written from the docs, without a call of the product's code.
 
 #![expect(
     clippy::indexing_slicing,
@@ -32,8 +32,9 @@ use crate::trace::Trace;
 pub struct Law {
     /// Its name.
     pub name: &'static str,
-    /// Where it is promised, and the words.
-    pub promise: &'static str,
+    /// The sentences of the docs that it is written from: the page, and the words, with ` ... ` for
+    /// those that are left out.
+    pub promises: &'static [&'static str],
     check: fn(&History<'_>, &mut Vec<Failure>),
 }
 
@@ -42,7 +43,9 @@ pub struct Law {
 pub struct Failure {
     /// The law's name.
     pub law: &'static str,
-    /// World time.
+    /// The sentence of the docs that is broken.
+    pub promise: &'static str,
+    /// World time at which the law can first prove it.
     pub at: Duration,
     /// What is wrong.
     pub what: String,
@@ -61,7 +64,7 @@ pub const LAWS: &[Law] = &[
     quiet::LAW,
 ];
 
-/// Every breach of every law.
+/// Every breach of every law, the earliest first.
 #[must_use]
 pub fn check(scenario: &Scenario, trace: &Trace) -> Vec<Failure> {
     let history = History::new(scenario, trace);
@@ -69,5 +72,6 @@ pub fn check(scenario: &Scenario, trace: &Trace) -> Vec<Failure> {
     for law in LAWS {
         (law.check)(&history, &mut failures);
     }
+    failures.sort_by_key(|failure| failure.at);
     failures
 }

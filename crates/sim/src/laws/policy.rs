@@ -1,5 +1,5 @@
-//! `RateLimit-Policy` names what is in force: by the configuration, or by an override that an operator
-//! has set, from when the docs promise that it is.
+//! `RateLimit-Policy` names what is in force: by the configuration, or by an override that an
+//! operator has set, from when the docs promise that it is.
 
 use std::time::Duration;
 
@@ -9,13 +9,16 @@ use crate::scenario::{Act, Algorithm, Parameters, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "policy",
-    promise: "docs/CONFIG.md: \"In `RateLimit-Policy`, `q` is the `burst`, and `w` the number of \
-        seconds, rounded up, in which an empty bucket fills\", \"`q` is then the count and `w` the \
-        period in seconds\"; docs/OPERATIONS.md: \"The admin listener sets overrides without an edit \
-        of files and without a reload: on all gateways that share the Redis within two seconds, \
-        and on the one that is asked before it answers\"",
+    promises: &[GCRA, OTHERS, OVERRIDES],
     check,
 };
+
+const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, and `w` the number \
+    of seconds, rounded up, in which an empty bucket fills";
+const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
+    period in seconds";
+const OVERRIDES: &str = "docs/OPERATIONS.md: on all gateways that share the Redis within two \
+    seconds, and on the one that is asked before it answers";
 
 /// How long a change takes to other gateways.
 const SPREADS: Duration = Duration::from_millis(2100);
@@ -43,13 +46,24 @@ fn wrong(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) ->
         .into_iter()
         .map(|parameters| fields(bucket.limit.algorithm, parameters))
         .collect();
+    let due_fields: Vec<String> = due.iter().map(|(q, w)| format!("q={q}, w={w}")).collect();
     let what = format!(
-        "{}: request {:?} got q and w {told:?}, where one of {due:?} is in force",
+        "{} got q={}, w={} of {}, where {} is in force",
+        exchange.request.name(),
+        told.0,
+        told.1,
         bucket.name(),
-        exchange.request.id
+        due_fields.join(" or ")
     );
+    let gateway = exchange.request.gateway;
+    let promise = match bucket.limit.algorithm {
+        _ if !changes(history, bucket, gateway, span).is_empty() => OVERRIDES,
+        Algorithm::Gcra => GCRA,
+        _ => OTHERS,
+    };
     (!due.contains(&told)).then_some(Failure {
         law: LAW.name,
+        promise,
         at: answer.at,
         what,
     })

@@ -10,14 +10,19 @@ use crate::trace::What;
 
 pub(super) const LAW: Law = Law {
     name: "quiet",
-    promise: "docs/OPERATIONS.md: \"Redis is back: the breaker closes with the first probe that \
-        succeeds within `timeout`; if Redis fails again within 10 s, the next back-off is longer, up to \
-        5 s\", \"It renews them\", \"a drain gives all of them back\", \"A gateway \
-        has as many [connections] as `workers`, one for the lists of overrides and bans, and one more from \
-        the first time that an operator asks\"; a store that is out of reach is \
-        logged once, and once when it is back",
+    promises: &[RECOVERY, LEASES, CONNECTIONS, LOG, CAUSES],
     check,
 };
+
+const RECOVERY: &str = "docs/OPERATIONS.md: the breaker closes with the first probe that succeeds \
+    within `timeout`; if Redis fails again within 10 s, the next back-off is longer, up to 5 s";
+const LEASES: &str = "docs/ALGORITHMS.md: A drain gives all of them back.";
+const CONNECTIONS: &str = "docs/OPERATIONS.md: A gateway has as many as `workers`, one for the \
+    lists of overrides and bans, and one more from the first time that an operator asks for a \
+    bucket or a ban.";
+const LOG: &str =
+    "docs/OPERATIONS.md: logged once for each outage (of a node), at most once a minute";
+const CAUSES: &str = "docs/OPERATIONS.md: each cause is logged once, and at most 32 of an outage";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     failures.extend(unanswered(history));
@@ -45,11 +50,14 @@ fn unanswered(history: &History<'_>) -> Option<Failure> {
         // A limit that only another configuration uses is not found.
         if !matches!(status, Some(200 | 404)) {
             let what = format!(
-                "gateway {} answered {:?} to {:?} when all was quiet",
-                operated.operation.gateway, operated.answer, operated.operation.act
+                "gateway {} answered {} when all was quiet, to: {}",
+                operated.operation.gateway,
+                status.map_or("nothing".into(), |status| status.to_string()),
+                operated.operation.act
             );
             return Some(Failure {
                 law: LAW.name,
+                promise: RECOVERY,
                 at: sent,
                 what,
             });
@@ -96,10 +104,16 @@ fn held(history: &History<'_>) -> Option<Failure> {
             "memory buckets" => buckets(history),
             _ => 0,
         };
+        let broken = |name: &str| match name {
+            "connections" | "tasks" => CONNECTIONS,
+            "leases" => LEASES,
+            _ => RECOVERY,
+        };
         if let Some((name, count)) = counts.iter().find(|(name, count)| *count > most(name)) {
             let what = format!("gateway {gateway} still holds {count} {name} when all was quiet");
             return Some(Failure {
                 law: LAW.name,
+                promise: broken(name),
                 at: event.at,
                 what,
             });
@@ -108,8 +122,8 @@ fn held(history: &History<'_>) -> Option<Failure> {
     None
 }
 
-/// How many buckets there are at most: of each limit one a subject, in two windows; of each ban also
-/// those of strikes, offences, and the answers that are remembered.
+/// How many buckets there are at most: of each limit one a subject, in two windows; of each ban
+/// also those of strikes, offences, and the answers that are remembered.
 fn buckets(history: &History<'_>) -> u64 {
     let clients = history.scenario.clients.len() as u64;
     let configurations = history.scenario.configurations.iter();
@@ -131,10 +145,11 @@ fn noise(history: &History<'_>) -> Option<Failure> {
             }
             _ => continue,
         };
-        if let Some(why) = said {
+        if let Some((promise, why)) = said {
             let what = format!("gateway {gateway} logs {why}");
             return Some(Failure {
                 law: LAW.name,
+                promise,
                 at: event.at,
                 what,
             });
@@ -163,8 +178,8 @@ struct Logged {
 }
 
 impl Logged {
-    /// Takes a line, and tells why it should not be there.
-    fn repeats(&mut self, at: Duration, line: &str) -> Option<String> {
+    /// Takes a line, and tells which promise it breaks, and how.
+    fn repeats(&mut self, at: Duration, line: &str) -> Option<(&'static str, String)> {
         let node = field(line, "node").unwrap_or_default();
         let outage = [
             "the store is out of reach",
@@ -177,13 +192,13 @@ impl Logged {
         if line.starts_with(ANOTHER_REASON) {
             let causes = self.causes.entry(node).or_default();
             let is_new = causes.insert(line.to_owned());
-            return (!is_new).then(|| format!("a cause of one outage twice: {line}"));
+            return (!is_new).then(|| (CAUSES, format!("a cause of one outage twice: {line}")));
         }
         let text = ONCE_A_MINUTE.iter().find(|text| line.starts_with(**text))?;
         let whom = field(line, "sentinel").unwrap_or(node);
         let last = self.last.insert((*text, whom), at)?;
         let is_early = at - last < MINUTE;
-        is_early.then(|| format!("twice within {:?}: {line}", at - last))
+        is_early.then(|| (LOG, format!("twice within {:?}: {line}", at - last)))
     }
 }
 

@@ -15,14 +15,21 @@ use crate::scenario::{Act, Algorithm, Cost, Kind, LimitUse, Parameters, Topology
 
 pub(super) const LAW: Law = Law {
     name: "reference",
-    promise: "docs/OPERATIONS.md: \"A request that was not let through is not charged for such a \
-        call\"; docs/ALGORITHMS.md: \"A request takes from all its buckets or from none\", \
-        \"Whoever is denied because of such units may be denied for a second more after they are \
-        given back\", \"A refund gives back at most what is used\"; docs/CONFIG.md: \"In \
-        `RateLimit`, `r` is what is left, and `t` is the number of seconds, rounded up, until the \
-        whole quota is available again\"",
+    promises: &[R, T, CHARGED, LATE, REFUND, DENIED, RETRY_AFTER],
     check,
 };
+
+const R: &str = "docs/CONFIG.md: In `RateLimit`, `r` is what is left";
+const T: &str = "docs/CONFIG.md: `t` is the number of seconds, rounded up, until the whole quota \
+    is available again if nothing more is taken";
+const CHARGED: &str = "docs/ALGORITHMS.md: A request takes from all its buckets or from none.";
+const LATE: &str = "docs/OPERATIONS.md: A request that was not let through is not charged for such \
+    a call";
+const REFUND: &str = "docs/ALGORITHMS.md: A refund gives back at most what is used";
+const DENIED: &str = "docs/ALGORITHMS.md: Whoever is denied because of such units may be denied \
+    for a second more after they are given back";
+const RETRY_AFTER: &str = "docs/ALGORITHMS.md: `Retry-After` is the exact time at which the same \
+    request would pass if no other request came.";
 
 /// Refunds that no request waits for have got to Redis by then, when nothing is wrong.
 const REFUNDED: Duration = Duration::from_millis(60);
@@ -124,14 +131,15 @@ fn early(
             };
             let wait = ledger.waits(exchange, one);
             if wait > i128::from(told) * 1_000_000_000 {
-                let (name, id) = (ledger.bucket.name(), exchange.request.id);
+                let (name, request) = (ledger.bucket.name(), exchange.request.name());
                 let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
                 let what = format!(
-                    "request {id:?} is told to retry after {told} s, and {name} has no room for it \
+                    "{request} is told to retry after {told} s, and {name} has no room for it \
                      within {wait:?}"
                 );
                 return Some(Failure {
                     law: LAW.name,
+                    promise: RETRY_AFTER,
                     at: exchange.decided(),
                     what,
                 });
@@ -176,12 +184,13 @@ fn denials(
             names.push(limit.name.as_str());
         }
         let what = format!(
-            "request {:?} was denied, and there was room in each of its limits ({})",
-            exchange.request.id,
+            "{} was denied, and there was room in each of its limits ({})",
+            exchange.request.name(),
             names.join(", ")
         );
         return Some(Failure {
             law: LAW.name,
+            promise: DENIED,
             at: exchange.decided(),
             what,
         });
@@ -376,8 +385,8 @@ impl<'a> Ledger<'a> {
         nanos(self.parameters.period) / i128::from(self.parameters.count).max(1)
     }
 
-    /// How much is used at some time of a span, before the exchange `except`, if other requests were
-    /// not decided in that span.
+    /// How much is used at some time of a span, before the exchange `except`, if other requests
+    /// were not decided in that span.
     fn used(&self, span: Span, except: Option<usize>) -> Option<Used> {
         let slack = self.history.jitter();
         let near = Span::new(span.from.saturating_sub(slack), span.until + slack);
@@ -501,6 +510,12 @@ impl<'a> Ledger<'a> {
         (left(most), left(least))
     }
 
+    fn left_in_words(&self, least: u64, most: u64) -> String {
+        let left = range(least, most);
+        let full = self.parameters.burst;
+        format!("the requests that were let through leave {left} of its {full} units")
+    }
+
     /// Whether a request certainly had room.
     fn has_room(&self, exchange: &Exchange<'_>, one: &LimitUse) -> bool {
         let id = exchange.request.id;
@@ -592,13 +607,14 @@ impl<'a> Ledger<'a> {
             };
             let (least, most) = self.left(used, cost);
             let at = answer.at;
-            let id = exchange.request.id;
-            let name = self.bucket.name();
+            let (request, name) = (exchange.request.name(), self.bucket.name());
             if r < least || r > most {
-                let what =
-                    format!("{name}: request {id:?} got r={r}, where {least} to {most} are left");
+                let left = self.left_in_words(least, most);
+                let what = format!("{request} got r={r} of {name}, where {left}");
+                let promise = if r < least { CHARGED } else { R };
                 return Some(Failure {
                     law: LAW.name,
+                    promise,
                     at,
                     what,
                 });
@@ -610,10 +626,13 @@ impl<'a> Ledger<'a> {
                 let from = seconds(debt(used.0)).unwrap_or(0);
                 let until = seconds(debt(used.1)).unwrap_or(u64::MAX);
                 if t < from || t > until {
-                    let what =
-                        format!("{name}: request {id:?} got t={t}, where it is {from} to {until}");
+                    let what = format!(
+                        "{request} got t={t} of {name}, whose bucket is full again in {} s",
+                        range(from, until)
+                    );
                     return Some(Failure {
                         law: LAW.name,
+                        promise: T,
                         at,
                         what,
                     });
@@ -645,18 +664,28 @@ impl<'a> Ledger<'a> {
             };
             let (least, most) = self.left(used, 0);
             if remaining < least || remaining > most {
-                let name = self.bucket.name();
+                let (name, left) = (self.bucket.name(), self.left_in_words(least, most));
                 let what = format!(
-                    "{name}: the admin API shows {remaining} units, where {least} to {most} are left"
+                    "the admin API shows that {remaining} units of {name} are left, where {left}"
                 );
+                let promise = if remaining < least { CHARGED } else { REFUND };
                 return Some(Failure {
                     law: LAW.name,
+                    promise,
                     at,
                     what,
                 });
             }
         }
         None
+    }
+}
+
+/// `least to most`, or the one number.
+fn range(least: u64, most: u64) -> String {
+    match least == most {
+        true => least.to_string(),
+        false => format!("{least} to {most}"),
     }
 }
 

@@ -8,10 +8,13 @@ use crate::scenario::{Act, Algorithm};
 
 pub(super) const LAW: Law = Law {
     name: "retry after",
-    promise: "docs/ALGORITHMS.md: \"`Retry-After` is the exact time at which the same request would \
-        pass if no other request came\"; docs/OPERATIONS.md: \"a denial may be remembered for a second\"",
+    promises: &[EXACT, REMEMBERED],
     check,
 };
+
+const EXACT: &str = "docs/ALGORITHMS.md: `Retry-After` is the exact time at which the same request \
+    would pass if no other request came.";
+const REMEMBERED: &str = "docs/OPERATIONS.md: A denial is remembered for up to a second";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for (index, again) in history.exchanges.iter().enumerate() {
@@ -30,15 +33,16 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         }
         if is_alone(history, denied, again) {
             let what = format!(
-                "request {:?} was told to retry after {} s, did so after {:?}, alone with its limits, \
-                 and request {:?} was denied again",
-                denied.request.id,
+                "{} was told to retry after {} s, did so after {:?}, alone with its limits, and \
+                 {} was denied again",
+                denied.request.name(),
                 first.retry_after().unwrap_or(0),
                 again.sent - first.at,
-                again.request.id
+                again.request.name()
             );
             failures.push(Failure {
                 law: LAW.name,
+                promise: EXACT,
                 at: second.at,
                 what,
             });

@@ -1,8 +1,10 @@
 //! For each law a trace that keeps it, and one that breaks it.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use super::{Failure, check};
+use super::{Failure, LAWS, check};
 use crate::scenario::client::Request;
 use crate::scenario::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
@@ -910,4 +912,18 @@ fn who_has_earned_a_ban_is_kept_out_by_every_gateway_until_it_is_over() {
     let mut story = offender(3);
     story.passes(3000, 1, "");
     story.breaks("bans");
+}
+
+/// Laws quote the docs, and a page that is changed may promise something else.
+#[test]
+fn every_promise_is_in_the_docs_word_by_word() {
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for promise in LAWS.iter().flat_map(|law| law.promises) {
+        let (page, words) = promise.split_once(": ").unwrap();
+        let page = one_line(&fs::read_to_string(root.join(page)).unwrap());
+        for part in words.split(" ... ") {
+            assert!(page.contains(part), "{promise}");
+        }
+    }
 }

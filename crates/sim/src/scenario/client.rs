@@ -33,6 +33,14 @@ pub struct Request {
     pub obeys: bool,
 }
 
+impl Request {
+    /// As it is called in stories.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("request {}/{}", self.id.0, self.id.1)
+    }
+}
+
 /// A client that is running.
 #[derive(Debug)]
 pub struct Runner {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OnFailure, Store, Topology};
+use super::{Store, Topology};
 
 /// What a gateway enforces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -199,9 +199,9 @@ pub struct Strikes {
 }
 
 impl Configuration {
-    /// The text of `gateway.yaml`. `store` is everything below `store.redis` that says where Redis is,
-    /// such as `url: redis://10.0.0.1:6379`, or empty with the memory store. Limits are in the same
-    /// file; Weir reads no other.
+    /// The text of `gateway.yaml`. `store` is everything below `store.redis` that says where Redis
+    /// is, such as `url: redis://10.0.0.1:6379`, or empty with the memory store. Limits are in the
+    /// same file; Weir reads no other.
     #[must_use]
     pub fn yaml(&self, settings: &Store, redis: &str) -> String {
         let mut text = String::new();
@@ -220,11 +220,6 @@ impl Configuration {
         if store.topology == Topology::Memory {
             writeln!(out, "store: {{memory: {{max_buckets: 10000}}}}")?;
         } else {
-            let on_failure = match store.on_failure {
-                OnFailure::Allow => "allow",
-                OnFailure::Deny => "deny",
-                OnFailure::Local => "local",
-            };
             writeln!(out, "store:\n  memory: {{max_buckets: 10000}}")?;
             writeln!(
                 out,
@@ -232,7 +227,7 @@ impl Configuration {
                 if store.local_clock { "local" } else { "store" }
             )?;
             writeln!(out, "  redis:\n    {redis}")?;
-            writeln!(out, "    on_failure: {on_failure}")?;
+            writeln!(out, "    on_failure: {}", store.on_failure.yaml())?;
             writeln!(out, "    timeout: {}", duration(store.timeout))?;
             writeln!(out, "    lease: {}", duration(store.lease))?;
         }

@@ -1,8 +1,9 @@
-//! What happens in a simulation: plain data that a seed determines, and that can be shrunk by leaving
-//! out parts. Times are world time: since the beginning of the simulation.
+//! What happens in a simulation: plain data that a seed determines, and that can be shrunk by
+//! leaving out parts. Times are world time: since the beginning of the simulation.
 
 pub mod client;
 mod configuration;
+mod display;
 mod focus;
 mod generate;
 mod stores;
@@ -165,7 +166,8 @@ pub struct Client {
     pub app_takes: (Duration, Duration),
     /// How many of 100 of its requests the app fails, with 500.
     pub app_fails: u64,
-    /// The greatest cost of one of its requests, for limits whose cost the request or response says.
+    /// The greatest cost of one of its requests, for limits whose cost the request or response
+    /// says.
     pub cost: u64,
 }
 
