@@ -99,7 +99,7 @@ impl PrimaryWatch {
                 state: Arc::clone(&sender),
                 observer: Arc::clone(observer),
                 answers: false,
-                reported: None,
+                reports: Reports::default(),
             };
             tasks.spawn(sentinel.follow());
         }
@@ -212,8 +212,33 @@ struct Sentinel {
     state: Arc<watch::Sender<State>>,
     observer: Arc<dyn Observer>,
     answers: bool,
+    reports: Reports,
+}
+
+/// What was reported of a Sentinel.
+#[derive(Default)]
+struct Reports {
     /// When it was reported last that it fails.
-    reported: Option<Instant>,
+    last: Option<Instant>,
+    /// Whether that is the last word.
+    fails: bool,
+}
+
+impl Reports {
+    /// Whether it is to be reported that it fails.
+    fn failed(&mut self, now: Instant) -> bool {
+        let is_due = self.last.is_none_or(|last| now - last >= REPORT_EVERY);
+        if is_due {
+            self.last = Some(now);
+            self.fails = true;
+        }
+        is_due
+    }
+
+    /// Whether it is to be reported that it answers.
+    fn answered(&mut self) -> bool {
+        std::mem::take(&mut self.fails)
+    }
 }
 
 impl Sentinel {
@@ -282,8 +307,8 @@ impl Sentinel {
 
     fn heard(&mut self, answer: Answer) {
         self.moved(|state| state.hear(answer, Instant::now()));
-        let is_news = !std::mem::replace(&mut self.answers, true);
-        if is_news && self.reported.take().is_some() {
+        self.answers = true;
+        if self.reports.answered() {
             self.observer
                 .sentinel_changed(&self.address.to_string(), None);
         }
@@ -303,11 +328,7 @@ impl Sentinel {
     }
 
     fn failed(&mut self, error: RedisError) {
-        if self
-            .reported
-            .is_none_or(|last| last.elapsed() >= REPORT_EVERY)
-        {
-            self.reported = Some(Instant::now());
+        if self.reports.failed(Instant::now()) {
             self.observer
                 .sentinel_changed(&self.address.to_string(), Some(&error));
         }
@@ -490,6 +511,19 @@ mod tests {
         ] {
             assert_eq!(chosen(other), None, "{other}");
         }
+    }
+
+    /// An answer in between had the next failure reported at once.
+    #[test]
+    fn a_sentinel_that_fails_and_answers_in_turn_is_reported_once_a_minute_at_most() {
+        let (begin, mut reports) = (Instant::now(), Reports::default());
+        let mut fails = |seconds| {
+            let failed = reports.failed(begin + Duration::from_secs(seconds));
+            (failed, reports.answered())
+        };
+        assert_eq!(fails(0), (true, true));
+        assert_eq!(fails(59), (false, false));
+        assert_eq!(fails(60), (true, true));
     }
 
     #[test]
