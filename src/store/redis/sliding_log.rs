@@ -82,10 +82,12 @@ pub(super) fn take(
         view(request, key, transaction, now);
         members.add(request, key);
         if transaction.is_counted_when_denied() {
-            // Older units decide nothing, and denied ones come without end.
-            let surplus = -1 - i64::try_from(quota.burst().get()).unwrap_or(i64::MAX - 1);
+            // Older units decide nothing, and denied ones come without end. As many go as were added:
+            // a definition with a greater count may need the others.
+            let surplus = -1 - i64::try_from(quota.burst().get()).unwrap_or(i64::MAX / 2);
+            let first = surplus + 1 - i64::from(members.units);
             let trim = request.command(4, "ZREMRANGEBYRANK").word(key);
-            trim.int(0).int(surplus);
+            trim.int(first).int(surplus);
             nth_newest(request, key, LogView::deciding_rank(transaction));
         }
         let dead = bound(b'(', farthest_horizon(quota, now));

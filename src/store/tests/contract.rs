@@ -54,6 +54,7 @@ macro_rules! store_contract {
             a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice,
             one_window_twice_in_a_batch_pays_twice,
             denials_that_are_counted_put_off_the_next_unit,
+            a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_greater_one,
             a_denied_cost_beyond_measure_counts_as_a_full_bucket,
             a_window_from_a_first_request_on_begins_with_an_allowed_one,
             a_large_cost_is_taken_from_a_log_whole_or_not_at_all,

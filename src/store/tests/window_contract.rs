@@ -331,6 +331,24 @@ pub(crate) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
     }
 }
 
+/// Each denial by a gateway with the smaller count had a log forget all but so many units, and the other
+/// gateway gave out the rest again: without a bound, while a deployment rolls.
+pub(crate) async fn a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_greater_one(
+    subject: &impl Subject,
+) {
+    for algorithm in COUNT_DENIED {
+        let lower = Transaction {
+            quota: Quota::windowed(algorithm, 3, Duration::from_secs(3600)).unwrap(),
+            ..take(algorithm, 2)
+        };
+        assert!(ask(subject, take(algorithm, 10), HOUR).await.allowed);
+        for _ in 0..4 {
+            assert!(!ask(subject, lower.clone(), HOUR).await.allowed);
+            assert_eq!(left(subject, algorithm, HOUR).await, 0, "{algorithm:?}");
+        }
+    }
+}
+
 /// Clients name costs in headers. One of 2^64 - 1 was written unit by unit to a log in memory, and
 /// overflowed what Redis counts.
 pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject: &impl Subject) {

@@ -94,11 +94,13 @@ impl UnitLog {
         self.0.truncate(left);
     }
 
-    /// Keeps no more than the newest units.
-    pub(super) fn trim(&mut self, units: u64) {
-        while self.0.len() as u64 > units {
-            self.0.pop_front();
-        }
+    /// Takes away up to as many as `added` of the units that are older than the newest `count`. No
+    /// more than that: what a greater count of another definition has left is not this one's to forget.
+    pub(super) fn trim(&mut self, count: u64, added: u64) {
+        let [count, added] =
+            [count, added].map(|units| usize::try_from(units).unwrap_or(usize::MAX));
+        let until = self.0.len().saturating_sub(count);
+        self.0.drain(until.saturating_sub(added)..until);
     }
 
     /// Forgets what counts no more, by this clock and by one that is behind.

@@ -78,7 +78,7 @@ impl Window {
                 log.take(units, now);
                 if quota.algorithm().counts_denied() {
                     // Older units decide nothing, and denied ones come without end.
-                    log.trim(quota.burst().get());
+                    log.trim(quota.burst().get(), units);
                 }
             }
         }

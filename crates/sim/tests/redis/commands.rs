@@ -329,7 +329,8 @@ fn log(random: &mut Random, key: &str) -> Words {
         1 => return words(&format!("ZREVRANGE {key} {0} {0}", random.between(0, 20))),
         2 => {
             let surplus = random.between(1, 12);
-            return words(&format!("ZREMRANGEBYRANK {key} 0 -{surplus}"));
+            let first = surplus + random.between(0, 4);
+            return words(&format!("ZREMRANGEBYRANK {key} -{first} -{surplus}"));
         }
         3 => words(&format!("ZLEXCOUNT {key}")),
         4 => words(&format!("ZREMRANGEBYLEX {key}")),
