@@ -517,14 +517,14 @@ impl<B: RequestBody> Undecided<B> {
             Ok(leased) => leased,
             Err(_) if self.queried.is_idle() => leases.undecided(),
             Err(_) => {
-                leases.undo(&mut outcome, &limiter.settings.backend);
+                leases.undo(&self.queried, &mut outcome, &limiter.settings.backend);
                 return unavailable(rejection::unavailable(), Some(self.waited()));
             }
         };
         join(&mut outcome, &leased.outcome);
         let policy = &self.route.policy;
         if policy.denial(&self.queried, &outcome).is_some() {
-            leases.undo(&mut outcome, &limiter.settings.backend);
+            leases.undo(&self.queried, &mut outcome, &limiter.settings.backend);
         }
         let places = leases.places(policy, &self.queried, leased);
         self.conclude(limiter, outcome, places)

@@ -75,13 +75,14 @@ impl LeaseRequest {
 
     /// Gives back what the other limits took, because there is no place, and takes it off their
     /// decisions.
-    pub(super) fn undo(&self, outcome: &mut Outcome, backend: &Backend) {
+    pub(super) fn undo(&self, queried: &QueriedLimits, outcome: &mut Outcome, backend: &Backend) {
         let mut taken = Batch::new();
-        for (transaction, decision) in self.batch.iter().zip(&mut outcome.decisions) {
+        let asked = self.batch.iter().zip(&queried.limits);
+        for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
             if let Some(decision) = decision
                 && transaction.has_taken(decision)
             {
-                *decision = decision.after_giving_back(&transaction.quota, transaction.cost.get());
+                *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
                 taken.push(Transaction::clone(transaction));
             }
         }

@@ -380,7 +380,7 @@ impl Undecided {
         let leased = at_once(asked).unwrap_or_else(|| leases.undecided());
         join(outcome, &leased.outcome);
         if policy.denial(queried, outcome).is_some() {
-            leases.undo(outcome, backend);
+            leases.undo(queried, outcome, backend);
         }
         leases.places(policy, queried, leased)
     }

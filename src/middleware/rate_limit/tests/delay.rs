@@ -3,6 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::Range;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -97,6 +98,24 @@ async fn a_response_never_shows_more_left_than_a_full_bucket_holds() {
     // The last is denied by the other limit, while the clock of decisions stands still.
     let r = |r: u64| format!("\"L\";r={r};t=1");
     assert_eq!(shown, [r(1), r(0), r(0), r(0)]);
+}
+
+/// So it was to those for whom no place in flight was left.
+#[tokio::test(start_paused = true)]
+async fn who_gets_no_place_in_flight_is_not_shown_what_could_be_lent() {
+    let quota = Quota::new(2, 10, Duration::from_secs(1)).unwrap();
+    let places = limit_of("P", Quota::in_flight(1).unwrap());
+    let layer = delayed(vec![limit_of("L", quota), places], MANY);
+    let service = service_fn(|_: Request<Metered<Full<Bytes>>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let request = || Request::new(Full::from(""));
+    let mut held = Box::pin(layer.layer(service).oneshot(request()));
+    assert!((&mut held).now_or_never().is_none());
+    let denied = layer.layer(service).oneshot(request()).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    let field = denied.headers()["ratelimit"].to_str().unwrap();
+    assert!(field.contains("\"L\";r=1;t=1"), "{field}");
 }
 
 #[tokio::test(start_paused = true)]
