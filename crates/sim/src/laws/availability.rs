@@ -52,7 +52,8 @@ fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<(&'static str
         matches!(&fault.kind, FaultKind::StopGateway { gateway: own, .. } if *own == gateway)
             && drain.meets(span)
     });
-    let serves = |run: &Span| run.from <= span.from && run.until > span.until;
+    // Who comes at the very moment at which it begins to serve may be a little early.
+    let serves = |run: &Span| run.from < span.from && run.until > span.until;
     let ran = runs.iter().any(serves) && !draining;
     let Some(answer) = exchange.answer else {
         let lasts = span.until.saturating_sub(span.from);

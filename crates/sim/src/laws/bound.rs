@@ -311,15 +311,31 @@ impl<'a> Bound<'a> {
                 let of = |one: &Parameters| one.count * self.windows(one.period, span);
                 definitions.first().map_or(0, of)
             }
-            Algorithm::FixedWindow | Algorithm::WindowFromFirst => definitions
-                .iter()
-                .map(|one| one.count * (times(time, one.period) + 2))
-                .sum(),
+            Algorithm::FixedWindow | Algorithm::WindowFromFirst => {
+                let of = |one: &Parameters| one.count * (times(time, one.period) + 2);
+                let most = definitions.iter().map(|one| one.count).max();
+                let all: u64 = definitions.iter().map(of).sum();
+                all + most.unwrap_or(0) * self.left_behind(definitions, span)
+            }
             _ => definitions
                 .iter()
                 .map(|one| one.count * (times(time, one.period) + 1))
                 .sum(),
         }
+    }
+
+    /// How many windows that definitions of before have begun may still last: those of a shorter rest
+    /// than the next end of a window by the clock, which comes in between.
+    fn left_behind(&self, definitions: &[Parameters], span: Span) -> u64 {
+        if self.bucket.limit.algorithm != Algorithm::FixedWindow {
+            return 0;
+        }
+        let lasted = self.all.iter().filter(|one| {
+            let is_other = !definitions.iter().any(|now| now.period == one.period);
+            let before = Span::new(span.from.saturating_sub(one.period), span.from);
+            is_other && self.history.definitions(self.bucket, before).contains(one)
+        });
+        lasted.count() as u64
     }
 
     fn has_one_clock(&self) -> bool {

@@ -97,7 +97,9 @@ fn definitions(
     for operated in changes(history, bucket, gateway, span) {
         let states = states(history, operated, span);
         let sent = operated.sent.unwrap_or(FOREVER);
-        let answered = operated.answer.filter(|(_, status, _)| *status < 300);
+        let answered = operated
+            .answer
+            .filter(|(_, status, _)| (200..300).contains(status));
         let answered = answered.map_or(FOREVER, |(at, ..)| at);
         let here = operated.operation.gateway == gateway;
         let spreads = if here { Duration::ZERO } else { SPREADS };

@@ -293,6 +293,37 @@ fn a_lowered_limit_holds_and_two_definitions_admit_both_bursts_at_most() {
 }
 
 #[test]
+fn a_window_that_another_period_has_begun_lasts_and_no_other_does() {
+    let mut story = Story::new(Algorithm::FixedWindow, 5, 5, Duration::from_secs(5));
+    let mut shorter = story.scenario.configurations[0].clone();
+    shorter.limits[0].parameters = Parameters {
+        burst: 4,
+        count: 4,
+        period: Duration::from_secs(4),
+    };
+    story.scenario.configurations.push(shorter);
+    for gateway in 0..2 {
+        let configuration = 1;
+        story.event(
+            ms(4200),
+            What::InForce {
+                gateway,
+                configuration,
+            },
+        );
+    }
+    // Until 5 s, from there until 8 s, and from there on.
+    for begin in [4500, 5100, 8050] {
+        for at in 0..4 {
+            story.passes(begin + 10 * at, 0, "");
+        }
+    }
+    story.is_kept();
+    story.passes(8100, 1, "");
+    story.breaks("bound");
+}
+
+#[test]
 fn all_of_a_window_may_pass_around_its_end_and_not_within_it() {
     let mut story = Story::new(Algorithm::FixedWindow, 3, 3, Duration::from_secs(10));
     for at in [9700, 9750, 9800, 10_100, 10_150, 10_200] {
@@ -730,10 +761,13 @@ fn every_request_gets_a_response_that_something_explains() {
     let request = story.sent(ms(0), 0);
     story.response(2, request, 503, &[("retry-after", "1")]);
     story.breaks("availability");
-    let mut story = gcra(5, 5, 1);
-    story.sent(ms(0), 0);
-    story.event(ms(30_000), What::Quiet);
-    story.breaks("availability");
+    // One that comes while the gateway begins to serve may be too early.
+    for (at, is_early) in [(0, true), (1, false)] {
+        let mut story = gcra(5, 5, 1);
+        story.sent(ms(at), 0);
+        story.event(ms(30_000), What::Quiet);
+        assert_eq!(story.failures().is_empty(), is_early);
+    }
     // Nobody is served by a gateway that died, nor by one that dies again before it serves.
     let mut story = gcra(5, 5, 1);
     for at in [100, 500] {
@@ -865,6 +899,18 @@ fn an_override_that_was_deleted_is_in_force_nowhere_after_two_seconds() {
     story.is_kept();
     story.is_told(7500, 0, "\"L0\";q=5;w=3");
     story.breaks("policy");
+}
+
+#[test]
+fn an_override_stays_in_force_that_a_gateway_which_did_not_answer_was_to_delete() {
+    for (status, stays) in [(0, true), (503, true), (200, false)] {
+        let mut story = gcra(3, 1, 1);
+        story.operation(1000, 0, set_override(None), 200, "");
+        let (limit, subject) = ("L0".into(), "10.1.0.1".into());
+        story.operation(5000, 1, Act::DeleteOverride { limit, subject }, status, "");
+        story.is_told(8000, 0, "\"L0\";q=5;w=3");
+        assert_eq!(story.failures().is_empty(), stays, "{status}");
+    }
 }
 
 #[test]

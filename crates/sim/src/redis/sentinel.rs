@@ -110,9 +110,11 @@ impl Sentinel {
         outputs
     }
 
-    /// The replica says that it is a primary now: that is the answer from here on.
+    /// The replica says that it is a primary now: that is the answer from here on, unless a later
+    /// failover was heard of.
     pub fn promote(&mut self, name: &str, replica: (&str, u16), epoch: u64) -> Vec<Output> {
-        let Some(watched) = self.watched_mut(name) else {
+        let watched = self.watched_mut(name);
+        let Some(watched) = watched.filter(|watched| watched.epoch <= epoch) else {
             return Vec::new();
         };
         watched.epoch = epoch;
@@ -121,9 +123,11 @@ impl Sentinel {
         self.0.publish("+promoted-slave", &text)
     }
 
-    /// The failover is over, or another Sentinel has told of it.
+    /// The failover is over, or another Sentinel has told of it. A later one may have been heard of
+    /// before.
     pub fn switch(&mut self, name: &str, primary: (&str, u16), epoch: u64) -> Vec<Output> {
-        let Some(watched) = self.watched_mut(name) else {
+        let watched = self.watched_mut(name);
+        let Some(watched) = watched.filter(|watched| watched.epoch <= epoch) else {
             return Vec::new();
         };
         let (host, port) = primary;
@@ -201,4 +205,22 @@ pub(super) fn primary(
 fn find<'s>(server: &'s Server, words: &[Bytes]) -> Option<&'s Watched> {
     let name = std::str::from_utf8(words.get(2)?).ok()?;
     server.watched.as_ref()?.get(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It took the epoch of the later one for itself, so that two primaries had the same.
+    #[test]
+    fn what_is_heard_late_of_an_earlier_failover_changes_nothing() {
+        let mut sentinel = Sentinel::new(Vec::new());
+        sentinel.watch("main", Watched::new("a", 1));
+        sentinel.switch("main", ("c", 1), 2);
+        sentinel.switch("main", ("b", 1), 1);
+        sentinel.promote("main", ("b", 1), 1);
+        let watched = sentinel.watched_mut("main").unwrap();
+        assert_eq!((&*watched.host, watched.epoch), ("c", 2));
+        assert_eq!(watched.promoted, None);
+    }
 }

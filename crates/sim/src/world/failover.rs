@@ -37,12 +37,12 @@ const GOSSIP: (u64, u64) = (5, 800);
 pub(super) enum Step {
     /// A primary, in its reign, has been silent for long enough.
     Elect(usize, u64),
-    /// A replica takes the place of a primary.
-    Promote(usize, usize),
-    /// The Sentinel that leads sees that a replica is the primary.
-    Seen(usize),
-    /// A Sentinel says that a server is the primary now.
-    Switch(usize, usize),
+    /// A replica takes the place of a primary, in an epoch.
+    Promote(usize, usize, u64),
+    /// The Sentinel that leads sees that a replica is the primary since an epoch.
+    Seen(usize, u64),
+    /// A Sentinel says that a server is the primary since an epoch.
+    Switch(usize, usize, u64),
     /// A server hears that it is not the primary any more.
     Demote(usize),
     /// A node hears that another has taken a third one's place.
@@ -123,7 +123,7 @@ impl World<'_> {
             Step::Elect(server, reign) => {
                 let now = self.now;
                 let is_lacking = self.servers.get(server).is_some_and(|machine| {
-                    machine.reign == reign && (machine.is_down || machine.is_frozen(now))
+                    machine.reign == reign && (machine.is_down() || machine.is_frozen(now))
                 });
                 if is_lacking && self.servers.current(server) == server {
                     if let Some(machine) = self.servers.get(server) {
@@ -133,26 +133,24 @@ impl World<'_> {
                     self.tell_coverage();
                 }
             }
-            Step::Promote(server, replica) => self.promote(server, replica),
-            Step::Seen(replica) => {
+            Step::Promote(server, replica, epoch) => self.promote(server, replica, epoch),
+            Step::Seen(replica, epoch) => {
                 let (host, port) = Servers::address(replica);
-                let epoch = self.servers.epoch_of_failover;
                 let outputs = self
                     .servers
                     .sentinel(0, |sentinel| sentinel.promote(NAME, (&host, port), epoch));
                 self.outputs(Node::Sentinel(0), outputs);
-                self.soon(SWITCHES, Step::Switch(0, replica));
+                self.soon(SWITCHES, Step::Switch(0, replica, epoch));
             }
-            Step::Switch(sentinel, primary) => {
+            Step::Switch(sentinel, primary, epoch) => {
                 let (host, port) = Servers::address(primary);
-                let epoch = self.servers.epoch_of_failover;
                 let outputs = self.servers.sentinel(sentinel, |sentinel| {
                     sentinel.switch(NAME, (&host, port), epoch)
                 });
                 self.outputs(Node::Sentinel(sentinel), outputs);
                 for other in 1..self.servers.sentinels() {
                     if sentinel == 0 {
-                        self.soon(HEARS, Step::Switch(other, primary));
+                        self.soon(HEARS, Step::Switch(other, primary, epoch));
                     }
                 }
             }
@@ -171,7 +169,7 @@ impl World<'_> {
         let candidates = (0..self.servers.count()).filter(|index| {
             let machine = self.servers.get_ref(*index);
             machine.is_some_and(|machine| {
-                machine.primary == Some(server) && !machine.is_down && !machine.is_frozen(now)
+                machine.primary == Some(server) && !machine.is_down() && !machine.is_frozen(now)
             })
         });
         let behind = |index: &usize| self.servers.get_ref(*index).map(|machine| machine.behind);
@@ -179,18 +177,19 @@ impl World<'_> {
             return;
         };
         self.servers.epoch_of_failover += 1;
+        let epoch = self.servers.epoch_of_failover;
         if let Topology::Cluster { .. } = self.servers.topology {
-            return self.promote(server, replica);
+            return self.promote(server, replica, epoch);
         }
         let (host, port) = Servers::address(replica);
         let outputs = self
             .servers
             .sentinel(0, |sentinel| sentinel.choose(NAME, (&host, port)));
         self.outputs(Node::Sentinel(0), outputs);
-        self.soon(PROMOTES, Step::Promote(server, replica));
+        self.soon(PROMOTES, Step::Promote(server, replica, epoch));
     }
 
-    fn promote(&mut self, old: usize, new: usize) {
+    fn promote(&mut self, old: usize, new: usize, epoch: u64) {
         let Some(lost_writes) = self.servers.promote(old, new) else {
             return;
         };
@@ -207,13 +206,13 @@ impl World<'_> {
             }
         } else {
             self.cut_off(new);
-            self.soon(SEES, Step::Seen(new));
+            self.soon(SEES, Step::Seen(new, epoch));
         }
         let now = self.now;
         let is_back = self
             .servers
             .get(old)
-            .is_some_and(|machine| !machine.is_down && !machine.is_frozen(now));
+            .is_some_and(|machine| !machine.is_down() && !machine.is_frozen(now));
         if is_back {
             self.returned(old);
         }
@@ -234,7 +233,7 @@ impl World<'_> {
         let Some(machine) = self.servers.get(server) else {
             return;
         };
-        if current == server || machine.is_down || machine.is_frozen(now) {
+        if current == server || machine.is_down() || machine.is_frozen(now) {
             return;
         }
         let (host, port) = Servers::address(current);

@@ -142,7 +142,7 @@ impl World<'_> {
                 keeps,
             } => {
                 let machine = self.servers.get(*server)?;
-                machine.is_down = true;
+                machine.downs += 1;
                 if *keeps == Keeps::Everything {
                     let kept = machine.server.snapshot();
                     machine.kept.insert(number, kept);
@@ -258,12 +258,16 @@ impl World<'_> {
                 }
             }
             Some(FaultKind::RestartServer { server, .. }) => {
-                if let Some(machine) = self.servers.get(*server) {
-                    let kept = machine.kept.remove(&number);
-                    machine.server.restart(kept.as_ref());
-                    machine.is_down = false;
-                    machine.reign += 1;
+                let Some(machine) = self.servers.get(*server) else {
+                    return;
+                };
+                let kept = machine.kept.remove(&number);
+                machine.downs -= 1;
+                if machine.is_down() {
+                    return;
                 }
+                machine.server.restart(kept.as_ref());
+                machine.reign += 1;
                 self.returned(*server);
             }
             Some(FaultKind::FreezeServer { server, .. }) => self.returned(*server),

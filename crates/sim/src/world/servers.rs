@@ -63,7 +63,8 @@ pub(super) struct Machine {
     ahead: i64,
     /// Until when it is frozen.
     pub(super) frozen_until: Option<Duration>,
-    pub(super) is_down: bool,
+    /// How many faults keep it down.
+    pub(super) downs: u32,
     /// Whether it has not answered for so long that others hold it for failed.
     pub(super) is_failed: bool,
     /// What was kept of its data, by the fault that keeps it.
@@ -96,7 +97,7 @@ impl Servers {
                 },
                 ahead: clock.ahead,
                 frozen_until: None,
-                is_down: false,
+                downs: 0,
                 is_failed: false,
                 kept: BTreeMap::new(),
                 primary: topology.primary_of(index),
@@ -195,7 +196,7 @@ impl Servers {
     }
 
     pub(super) fn is_primary(&self, index: usize) -> bool {
-        self.current(index) == index && self.get_ref(index).is_some_and(|own| !own.is_down)
+        self.current(index) == index && self.get_ref(index).is_some_and(|own| !own.is_down())
     }
 
     /// Gives the replicas of a server all that it has.
@@ -207,7 +208,7 @@ impl Servers {
         machine.reign += 1;
         let snapshot = machine.server.snapshot();
         for replica in &mut self.all {
-            if replica.primary == Some(primary) && !replica.is_down {
+            if replica.primary == Some(primary) && !replica.is_down() {
                 replica.server.load(&snapshot);
                 replica.behind = 0;
             }
@@ -221,7 +222,7 @@ impl Servers {
             .primaries
             .get_mut(share)
             .filter(|current| **current == old)?;
-        let machine = self.all.get_mut(new).filter(|machine| !machine.is_down)?;
+        let machine = self.all.get_mut(new).filter(|machine| !machine.is_down())?;
         *current = new;
         machine.primary = None;
         machine.server.set_role(Role::Primary {
@@ -367,7 +368,7 @@ impl Servers {
 
     pub(super) fn is_down(&self, node: Node) -> bool {
         match node {
-            Node::Server(index) => self.all.get(index).is_none_or(|machine| machine.is_down),
+            Node::Server(index) => self.all.get(index).is_none_or(Machine::is_down),
             Node::Sentinel(_) => false,
         }
     }
@@ -410,6 +411,10 @@ impl Servers {
 }
 
 impl Machine {
+    pub(super) fn is_down(&self) -> bool {
+        self.downs > 0
+    }
+
     pub(super) fn is_frozen(&self, now: Duration) -> bool {
         self.frozen_until.is_some_and(|until| until > now)
     }
@@ -428,7 +433,7 @@ impl World<'_> {
         };
         let now = self.servers.clock(index, self.now);
         let outputs = match self.servers.get(index) {
-            Some(machine) if !machine.is_down => machine.server.receive(client, bytes, now),
+            Some(machine) if !machine.is_down() => machine.server.receive(client, bytes, now),
             _ => Vec::new(),
         };
         self.outputs(node, outputs);
@@ -482,7 +487,7 @@ impl World<'_> {
                     let now = self.servers.clock(index, self.now);
                     let at = self.now;
                     if let Some(machine) = self.servers.get(index)
-                        && !machine.is_down
+                        && !machine.is_down()
                         && machine.frozen_until.is_none_or(|until| until <= at)
                     {
                         machine.server.expire(now);

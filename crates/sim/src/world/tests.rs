@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 use std::mem::discriminant;
+use std::time::Duration;
 
-use crate::scenario::{FaultKind, Scenario, Topology};
+use crate::laws;
+use crate::scenario::{Fault, FaultKind, Keeps, Scenario, Topology};
 use crate::trace::{Trace, What};
 
 fn trace(scenario: &Scenario) -> Trace {
@@ -110,4 +112,26 @@ fn no_request_reaches_the_app_while_its_gateway_is_frozen() {
         |event| matches!(event.what, What::ReachedApp { gateway, .. } if gateway == frozen),
     );
     assert_eq!(reached.count(), 0);
+}
+
+/// The end of either restarted it, a server that was up as well: its connections were open at one end.
+#[test]
+fn a_server_that_two_faults_keep_down_is_up_when_both_are_over_and_forgets_nothing() {
+    let scenarios = (0..5000).map(Scenario::generate);
+    let mut single = scenarios.filter(|one| one.store.topology == Topology::Single);
+    let mut scenario = single.next().unwrap();
+    let at = |millis, down| Fault {
+        at: Duration::from_millis(millis),
+        kind: FaultKind::RestartServer {
+            server: 0,
+            down: Duration::from_millis(down),
+            keeps: Keeps::Everything,
+        },
+    };
+    scenario.faults = vec![at(2000, 3000), at(3000, 500)];
+    let trace = trace(&scenario);
+    assert_eq!(laws::check(&scenario, &trace), []);
+    let is_back = |what: &What| matches!(what, What::Log { line, .. } if line.starts_with("the store is within reach again"));
+    let back = trace.events.iter().find(|event| is_back(&event.what));
+    assert!(back.unwrap().at > Duration::from_millis(5000));
 }
