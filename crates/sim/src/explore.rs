@@ -78,7 +78,8 @@ pub struct Findings {
     pub simulated: Duration,
     /// How much time processors spent.
     pub processors: Duration,
-    /// By kind of fault: how many there were, and what gateways logged and sent while they lasted.
+    /// By kind of fault, or circumstance of a scenario: how many there were, and what gateways
+    /// logged and sent while they lasted.
     faults: BTreeMap<String, Met>,
 }
 
@@ -136,6 +137,10 @@ impl Findings {
             self.failed.push((scenario.seed, failure.clone()));
         }
         let mut open: BTreeMap<usize, String> = BTreeMap::new();
+        for (number, circumstance) in scenario.circumstances().into_iter().enumerate() {
+            self.faults.entry(circumstance.into()).or_default().count += 1;
+            open.insert(usize::MAX - number, circumstance.into());
+        }
         for event in &outcome.trace.events {
             match &event.what {
                 What::FaultBegan { fault } => {

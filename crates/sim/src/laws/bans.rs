@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::{Exchange, FOREVER, History, Operated, Span};
 use super::{Failure, Law};
-use crate::scenario::{Act, Ban, Kind, LimitUse, Topology, subject};
+use crate::scenario::{Act, Ban, Kind, LimitUse, Strikes, Topology, subject};
 
 pub(super) const LAW: Law = Law {
     name: "bans",
@@ -100,7 +100,9 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         } else {
             begun + SPREADS
         };
-        let early = Duration::from_millis(20) + (reached - begun.min(reached)) / 1000;
+        let early = Duration::from_millis(20)
+            + (reached - begun.min(reached)) / 1000
+            + history.clocks_differ();
         let since = Span::new(begun, reached);
         let excused = history.is_disturbed(since)
             || history
@@ -219,7 +221,7 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
             continue;
         };
-        let late = over + SPREADS + (over - begun) / 1000;
+        let late = over + SPREADS + (over - begun) / 1000 + history.clocks_differ();
         let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
         if !theirs || exchange.sent < late || history.is_disturbed(Span::new(begun, answer.at)) {
             continue;
@@ -230,7 +232,7 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
                 && earlier
                 && !std::ptr::eq(other, operated)
         });
-        if again || strikes(history, ban, exchange) >= ban.strikes.count {
+        if again || strikes(history, ban, exchange) >= least_strikes(history, ban) {
             return None;
         }
         let what = format!(
@@ -264,7 +266,8 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
             .jumps
             .iter()
             .any(|jump| jump.at < answer.at && !jump.is_slewed());
-        if !jumped && !by_operator && strikes(history, ban, exchange) < ban.strikes.count {
+        if !jumped && !by_operator && strikes(history, ban, exchange) < least_strikes(history, ban)
+        {
             let what = format!(
                 "{} is banned, and its subject was not",
                 exchange.request.name()
@@ -318,7 +321,7 @@ fn missed(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         });
         let before: Vec<Duration> = before.map(|other| other.sent).collect();
         let is_earned = |some: &[Duration]| match some {
-            [first, .., last] => *last < *first + forgets * 9 / 10,
+            [first, .., last] => *last + history.clocks_differ() < *first + forgets * 9 / 10,
             _ => false,
         };
         let Some(strikes) = before.windows(count).find(|some| is_earned(some)) else {
@@ -362,6 +365,15 @@ fn is_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool 
             let mut uses = route.limits.iter().filter(denying);
             uses.all(|one| ban.strikes.limits.contains(&one.limit))
         })
+}
+
+/// How many strikes cause a ban at the least: with clocks that differ, fewer by those that are
+/// forgotten in that time.
+fn least_strikes(history: &History<'_>, ban: &Ban) -> u64 {
+    let Strikes { count, period, .. } = ban.strikes;
+    let apart = history.clocks_differ().as_nanos() * u128::from(count);
+    let early = u64::try_from(apart.div_ceil(period.as_nanos().max(1))).unwrap_or(u64::MAX);
+    count.saturating_sub(early).max(1)
 }
 
 /// How many strikes the subject of a request may have earned before it.

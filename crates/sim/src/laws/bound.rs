@@ -230,7 +230,8 @@ impl<'a> Bound<'a> {
             loss.span.meets(touched)
                 && (loss.gateway.is_none() || loss.gateway == self.bucket.gateway)
         });
-        units += burst * lost.count() as u64;
+        // Then each of the definitions in force begins with a full bucket.
+        units += definitions.iter().map(full).sum::<u64>() * lost.count() as u64;
         units += burst * self.given(touched);
         let own = history.losses.iter().filter(|loss| {
             self.gateway.is_some() && loss.gateway == self.gateway && loss.span.meets(span)
@@ -272,7 +273,7 @@ impl<'a> Bound<'a> {
 
     /// How far the clocks of gateways may differ while no clock is set.
     fn tolerance(&self) -> Duration {
-        self.history.jitter() + Duration::from_millis(10)
+        self.history.jitter() + self.history.clocks_differ() + Duration::from_millis(10)
     }
 
     fn prefetched(&self, definitions: &[Parameters]) -> u64 {
@@ -324,8 +325,8 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// How many windows that definitions of before have begun may still last: those of a shorter rest
-    /// than the next end of a window by the clock, which comes in between.
+    /// How many windows that definitions of before have begun may still last: those of a shorter
+    /// rest than the next end of a window by the clock, which comes in between.
     fn left_behind(&self, definitions: &[Parameters], span: Span) -> u64 {
         if self.bucket.limit.algorithm != Algorithm::FixedWindow {
             return 0;

@@ -113,7 +113,9 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
             .limits
             .iter()
             .all(|one| is_plain(history, configuration, &one.limit));
-        if !only || history.is_disturbed(Span::new(exchange.sent, reached)) {
+        // Who has waited since before may give a turn back to a bucket that was lost meanwhile.
+        let since = exchange.sent.saturating_sub(up_to);
+        if !only || history.is_disturbed(Span::new(since, reached)) {
             continue;
         }
         for later in history.exchanges.iter().skip(index + 1) {

@@ -475,7 +475,7 @@ impl<'a> History<'a> {
                         });
                     }
                 }
-                FaultKind::Flush { .. } => {
+                FaultKind::Flush { .. } | FaultKind::Evict { .. } => {
                     let span = Span::new(at.saturating_sub(BEFORE), at + BEFORE);
                     self.losses.push(Loss {
                         span,
@@ -575,7 +575,7 @@ impl<'a> History<'a> {
                 FaultKind::OutOfMemory { lasts, .. } | FaultKind::Refuse { lasts, .. } => {
                     (None, *lasts, true)
                 }
-                FaultKind::Flush { .. } => (None, Duration::ZERO, true),
+                FaultKind::Flush { .. } | FaultKind::Evict { .. } => (None, Duration::ZERO, true),
                 FaultKind::StepServerClock { .. }
                 | FaultKind::StepGatewayClock { .. }
                 | FaultKind::MoveSlots { .. }
@@ -610,6 +610,19 @@ impl<'a> History<'a> {
     #[must_use]
     pub fn jitter(&self) -> Duration {
         self.scenario.store.latency.1 * 8 + Duration::from_millis(6)
+    }
+
+    /// How far the clocks are apart that decisions go by, where gateways go by their own.
+    #[must_use]
+    pub fn clocks_differ(&self) -> Duration {
+        if !self.scenario.store.local_clock {
+            return Duration::ZERO;
+        }
+        let gateways = self.scenario.gateways.iter();
+        let ahead = gateways.map(|gateway| gateway.clock.ahead).chain([0]);
+        let (least, most) = (ahead.clone().min(), ahead.max());
+        let apart = most.unwrap_or(0) - least.unwrap_or(0);
+        Duration::from_nanos(apart.unsigned_abs()) + self.end / 3000
     }
 
     /// The buckets that there may be, each with the exchanges that may touch it.

@@ -227,6 +227,7 @@ impl<'a> Ledger<'a> {
             return None;
         }
         let mut drift = Duration::from_millis(10) + history.end / 3000 + history.jitter();
+        drift += history.clocks_differ();
         if !doubtful.is_empty() {
             drift += SERVERS_DIFFER;
         }
@@ -589,7 +590,9 @@ impl<'a> Ledger<'a> {
             let span = Span::new(exchange.sent, exchange.decided());
             let gateway = exchange.request.gateway;
             let refunded = one.refund_on_5xx && exchange.request.status >= 500;
-            let remembered = exchange.refused() && self.may_be_remembered(exchange);
+            // By a faster clock others may have taken what a remembered denial does not know of.
+            let outdated = !history.clocks_differ().is_zero();
+            let remembered = exchange.refused() && (outdated || self.may_be_remembered(exchange));
             if remembered
                 || refunded
                 || history.is_outage(gateway, span)

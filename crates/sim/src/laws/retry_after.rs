@@ -78,9 +78,11 @@ fn is_alone(history: &History<'_>, denied: &Exchange<'_>, again: &Exchange<'_>) 
     if places || prefetched || !same_cost || history.is_disturbed(wider) {
         return false;
     }
-    // In the memory of another gateway, other buckets decide.
-    let memory = history.scenario.store.clocks.is_empty();
-    if memory && denied.request.gateway != again.request.gateway {
+    // In the memory of another gateway, other buckets decide, and by its clock another time.
+    let store = &history.scenario.store;
+    if (store.clocks.is_empty() || store.local_clock)
+        && denied.request.gateway != again.request.gateway
+    {
         return false;
     }
     let operated = history.operations.iter().any(|operated| {

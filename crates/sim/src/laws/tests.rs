@@ -973,3 +973,93 @@ fn every_promise_is_in_the_docs_word_by_word() {
         }
     }
 }
+
+#[test]
+fn an_evicted_bucket_is_full_by_each_definition_in_force_and_no_more() {
+    let mut story = gcra(4, 1, 600);
+    let mut other = story.scenario.configurations[0].clone();
+    other.limits[0].parameters.burst = 2;
+    story.scenario.configurations.push(other);
+    story.event(
+        ms(100),
+        What::InForce {
+            gateway: 1,
+            configuration: 1,
+        },
+    );
+    story.fault(
+        500,
+        FaultKind::Evict {
+            server: 0,
+            left: 10,
+        },
+    );
+    for begin in [110, 610] {
+        for at in 0..6 {
+            story.passes(begin + at * 10, 0, "");
+        }
+    }
+    story.is_kept();
+    story.passes(700, 0, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn gateways_with_clocks_of_their_own_may_differ_by_their_clocks_and_no_more() {
+    for (local_clock, keeps) in [(true, true), (false, false)] {
+        let mut story = gcra(2, 1, 1);
+        story.scenario.store.local_clock = local_clock;
+        story.scenario.gateways[1].clock.ahead = 400_000_000;
+        story.passes(0, 0, "");
+        story.passes(10, 0, "");
+        story.passes(700, 1, "");
+        if keeps {
+            story.is_kept();
+            story.passes(720, 1, "");
+        }
+        story.breaks("bound");
+    }
+}
+
+#[test]
+fn a_look_takes_nothing_and_denies_only_where_there_is_no_room() {
+    let mut story = gcra(5, 1, 600);
+    let mut looks = story.scenario.configurations[0].routes[0].clone();
+    looks.limits[0].kind = Kind::CheckOnly;
+    story.scenario.configurations[0].routes[0] = looks;
+    for at in 0..7 {
+        story.passes(at * 10, 0, "");
+    }
+    show(&mut story, 20_000, 5);
+    story.is_kept();
+    story.is_denied(30_000, 0, "60");
+    story.breaks("reference");
+    show(&mut story, 40_000, 4);
+    let failures = story.failures();
+    assert!(
+        failures
+            .iter()
+            .any(|one| one.what.contains("the admin API"))
+    );
+}
+
+#[test]
+fn clocks_that_differ_begin_a_ban_early_by_the_strikes_that_are_forgotten_meanwhile() {
+    for (local_clock, keeps) in [(true, true), (false, false)] {
+        let mut story = gcra(1, 1, 600);
+        let mut with_ban = banned().scenario.configurations.remove(0);
+        with_ban.limits = story.scenario.configurations[0].limits.clone();
+        story.scenario.configurations = vec![with_ban];
+        story.scenario.store.local_clock = local_clock;
+        story.scenario.gateways[1].clock.ahead = 400_000_000;
+        story.passes(0, 0, "");
+        story.is_denied(100, 1, "600");
+        let request = story.sent(ms(200), 0);
+        story.response(210, request, 403, &[("retry-after", "10")]);
+        if keeps {
+            story.is_kept();
+        } else {
+            story.breaks("bans");
+        }
+    }
+}

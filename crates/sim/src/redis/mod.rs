@@ -33,5 +33,5 @@ mod users;
 pub use cluster::{ClusterNode, ClusterView, SLOTS, slot_of};
 pub use replication::{Effect, MovedKey, ReplicaStatus, Role, Snapshot};
 pub use sentinel::{Sentinel, Watched};
-pub use server::{ClientId, Conditions, Config, Eviction, Now, Output, Server};
+pub use server::{ClientId, Conditions, Config, EMPTY_BYTES, Eviction, Now, Output, Server};
 pub use users::{Rights, User};

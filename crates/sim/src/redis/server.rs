@@ -22,7 +22,7 @@ pub(super) const VERSION: &str = "7.0.15";
 pub(super) const DATABASES: usize = 16;
 
 /// How many bytes a server without data uses.
-const EMPTY_BYTES: usize = 1 << 20;
+pub const EMPTY_BYTES: usize = 1 << 20;
 
 /// What time the server's own clock has, since the Unix epoch.
 pub type Now = Duration;

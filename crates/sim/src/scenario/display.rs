@@ -33,6 +33,10 @@ impl Scenario {
                 self.configurations.len() > 1,
                 plural(self.configurations.len(), "configuration"),
             ),
+            (
+                self.circumstances().contains(&"kind: check_only"),
+                "check_only".into(),
+            ),
             (!self.faults.is_empty(), counted(faults)),
         ];
         let parts = parts.into_iter().filter(|(is_there, _)| *is_there);
@@ -366,6 +370,12 @@ impl Display for Fault {
                 command,
             } => write!(f, "server {server} refuses {command} {}", until(lasts)),
             FaultKind::Flush { server } => write!(f, "server {server} loses all its data"),
+            FaultKind::Evict { server, left } => {
+                write!(
+                    f,
+                    "server {server} evicts keys until {left}% of its data is left"
+                )
+            }
             FaultKind::SlowApp { lasts, by } => {
                 write!(f, "the app takes {by:?} longer {}", until(lasts))
             }

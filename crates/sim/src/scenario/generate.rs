@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::focus::focus;
+use super::rare::rare;
 use super::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
     Keeps, Kind, Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Override, Parameters,
@@ -19,6 +20,9 @@ use crate::random::Random;
 /// Between the end of all activity and the first look at buckets: refunds, leases and denials that
 /// are remembered settle, and a breaker closes after at most five seconds of back-off.
 const SETTLES: Duration = Duration::from_secs(8);
+
+/// The stream of randomness for what is rare.
+const RARE: u64 = 3;
 
 impl Scenario {
     /// The scenario of a seed.
@@ -90,6 +94,7 @@ impl Generator {
             faults,
         };
         focus(&mut scenario, &mut self.random);
+        rare(&mut scenario, &mut Random::new(self.seed, RARE));
         let looks = looks(&scenario);
         scenario.operations.extend(looks);
         scenario
@@ -803,6 +808,9 @@ mod tests {
             "OutOfMemory",
             "Refuse",
             "Flush",
+            "Evict",
+            "local_clock: true",
+            "CheckOnly",
             "SlowApp",
             "Reload",
             "SetOverride",

@@ -6,6 +6,7 @@ mod configuration;
 mod display;
 mod focus;
 mod generate;
+mod rare;
 mod stores;
 
 use std::net::IpAddr;
@@ -89,6 +90,24 @@ pub enum Topology {
         /// How long a write takes to reach a replica.
         lag: Duration,
     },
+}
+
+impl Scenario {
+    /// What it has that is no fault, and that runs should meet.
+    #[must_use]
+    pub fn circumstances(&self) -> Vec<&'static str> {
+        let mut routes = self.configurations.iter().flat_map(|one| &one.routes);
+        let looks = routes.any(|route| {
+            let mut uses = route.limits.iter();
+            uses.any(|one| one.kind == Kind::CheckOnly)
+        });
+        let all = [
+            (looks, "kind: check_only"),
+            (self.store.local_clock, "clock: local"),
+        ];
+        let met = all.into_iter().filter(|(is_met, _)| *is_met);
+        met.map(|(_, name)| name).collect()
+    }
 }
 
 impl Topology {
@@ -381,6 +400,13 @@ pub enum FaultKind {
     Flush {
         /// Which.
         server: usize,
+    },
+    /// A primary that is short of memory evicts the keys that expire next (`volatile-ttl`).
+    Evict {
+        /// Which.
+        server: usize,
+        /// How many of 100 bytes of its data are left.
+        left: u64,
     },
     /// The app of all gateways takes this much longer.
     SlowApp {

@@ -173,6 +173,10 @@ impl World<'_> {
                 self.flush(*server);
                 None
             }
+            FaultKind::Evict { server, left } => {
+                self.evict(*server, *left);
+                None
+            }
             FaultKind::SlowApp { lasts, by } => {
                 let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
                 self.slowness.fetch_add(by, Ordering::Relaxed);

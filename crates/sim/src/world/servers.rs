@@ -10,8 +10,8 @@ use super::failover::{NAME, Step};
 use super::host::Pace;
 use super::{Planned, World};
 use crate::redis::{
-    ClientId, ClusterNode, ClusterView, Config, Effect, Output, Role, SLOTS, Sentinel, Server,
-    Snapshot, Watched,
+    ClientId, ClusterNode, ClusterView, Config, EMPTY_BYTES, Effect, Eviction, Output, Role, SLOTS,
+    Sentinel, Server, Snapshot, Watched,
 };
 use crate::scenario::{Scenario, Topology};
 
@@ -449,6 +449,27 @@ impl World<'_> {
             let flush = b"*1\r\n$8\r\nFLUSHALL\r\n";
             machine.server.receive(client, flush, now);
             machine.server.close(client);
+        }
+        self.replicate(index);
+    }
+
+    /// Has a primary evict the keys that expire next, until this much of its data is left. Replicas
+    /// evict nothing by themselves (`replica-ignore-maxmemory`).
+    pub(super) fn evict(&mut self, index: usize, percent: u64) {
+        let now = self.servers.clock(index, self.now);
+        if let Some(machine) = self.servers.get(index)
+            && machine.server.is_primary()
+            && let Ok(client) = machine.server.open()
+        {
+            let server = &mut machine.server;
+            let before = server.config_mut().clone();
+            let data = server.used_memory() - EMPTY_BYTES;
+            let left = data * usize::try_from(percent).unwrap_or(100) / 100;
+            server.config_mut().max_memory = Some(EMPTY_BYTES + left);
+            server.config_mut().eviction = Eviction::VolatileTtl;
+            server.receive(client, b"*1\r\n$4\r\nPING\r\n", now);
+            server.close(client);
+            *server.config_mut() = before;
         }
         self.replicate(index);
     }

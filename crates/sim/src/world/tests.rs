@@ -114,7 +114,8 @@ fn no_request_reaches_the_app_while_its_gateway_is_frozen() {
     assert_eq!(reached.count(), 0);
 }
 
-/// The end of either restarted it, a server that was up as well: its connections were open at one end.
+/// The end of either restarted it, a server that was up as well: its connections were open at one
+/// end.
 #[test]
 fn a_server_that_two_faults_keep_down_is_up_when_both_are_over_and_forgets_nothing() {
     let scenarios = (0..5000).map(Scenario::generate);
@@ -131,7 +132,8 @@ fn a_server_that_two_faults_keep_down_is_up_when_both_are_over_and_forgets_nothi
     scenario.faults = vec![at(2000, 3000), at(3000, 500)];
     let trace = trace(&scenario);
     assert_eq!(laws::check(&scenario, &trace), []);
-    let is_back = |what: &What| matches!(what, What::Log { line, .. } if line.starts_with("the store is within reach again"));
+    let back = "the store is within reach again";
+    let is_back = |what: &What| matches!(what, What::Log { line, .. } if line.starts_with(back));
     let back = trace.events.iter().find(|event| is_back(&event.what));
     assert!(back.unwrap().at > Duration::from_millis(5000));
 }
