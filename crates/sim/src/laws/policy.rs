@@ -40,9 +40,14 @@ fn wrong(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) ->
         answer.policy(name, "q")?,
         answer.policy(name, "w").unwrap_or(0),
     );
-    let span = Span::new(exchange.sent, answer.at);
-    let due = definitions(history, bucket, exchange.request.gateway, span);
-    let due: Vec<(u64, u64)> = due
+    let view = View {
+        history,
+        bucket,
+        gateway: exchange.request.gateway,
+        span: Span::new(exchange.sent, answer.at),
+    };
+    let due: Vec<(u64, u64)> = view
+        .definitions()
         .into_iter()
         .map(|parameters| fields(bucket.limit.algorithm, parameters))
         .collect();
@@ -55,9 +60,8 @@ fn wrong(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) ->
         bucket.name(),
         due_fields.join(" or ")
     );
-    let gateway = exchange.request.gateway;
     let promise = match bucket.limit.algorithm {
-        _ if !changes(history, bucket, gateway, span).is_empty() => OVERRIDES,
+        _ if !view.changes().is_empty() => OVERRIDES,
         Algorithm::Gcra => GCRA,
         _ => OTHERS,
     };
@@ -85,118 +89,120 @@ fn fields(algorithm: Algorithm, parameters: Parameters) -> (u64, u64) {
     (burst, u64::try_from(seconds).unwrap_or(u64::MAX))
 }
 
-/// What may be in force on a gateway at some time of a span.
-fn definitions(
-    history: &History<'_>,
-    bucket: &Bucket<'_>,
+/// A bucket as a gateway may see it at some time of a span.
+struct View<'h> {
+    history: &'h History<'h>,
+    bucket: &'h Bucket<'h>,
     gateway: usize,
     span: Span,
-) -> Vec<Parameters> {
-    let mut overrides: Vec<Option<Parameters>> = vec![None];
-    let mut before = Duration::ZERO;
-    for operated in changes(history, bucket, gateway, span) {
-        let states = states(history, operated, span);
-        let sent = operated.sent.unwrap_or(FOREVER);
-        let answered = operated
-            .answer
-            .filter(|(_, status, _)| (200..300).contains(status));
-        let answered = answered.map_or(FOREVER, |(at, ..)| at);
-        let here = operated.operation.gateway == gateway;
-        let spreads = if here { Duration::ZERO } else { SPREADS };
-        let since = started(history, gateway, span).max(answered);
-        let known = answered < FOREVER && since + spreads <= span.from;
-        let disturbed = history.is_disturbed(Span::new(sent, span.until));
-        // Of two that overlap, either may be the last.
-        if known && !disturbed && before < sent {
-            overrides.clear();
-        }
-        overrides.extend(states);
-        before = before.max(answered);
-    }
-    let mut all: Vec<Parameters> = overrides.iter().copied().flatten().collect();
-    if overrides.contains(&None) {
-        all.extend(configured(history, bucket, gateway, span));
-    }
-    all
 }
 
-/// What the operators asked for that may concern a gateway by the end of a span.
-fn changes<'h>(
-    history: &'h History<'_>,
-    bucket: &Bucket<'_>,
-    gateway: usize,
-    span: Span,
-) -> Vec<&'h Operated<'h>> {
-    let memory = history.scenario.store.topology == Topology::Memory;
-    let mut changes: Vec<&Operated<'_>> = history
-        .operations
-        .iter()
-        .filter(|operated| {
-            let (Act::SetOverride { limit, subject, .. } | Act::DeleteOverride { limit, subject }) =
-                &operated.operation.act
-            else {
-                return false;
-            };
+impl<'h> View<'h> {
+    /// What may be in force, overrides included.
+    fn definitions(&self) -> Vec<Parameters> {
+        let mut overrides: Vec<Option<Parameters>> = vec![None];
+        let mut before = Duration::ZERO;
+        for operated in self.changes() {
+            let states = self.states(operated);
             let sent = operated.sent.unwrap_or(FOREVER);
-            // Without Redis, it is in a file that others do not read.
-            let hears = !memory || operated.operation.gateway == gateway;
-            *limit == bucket.limit.name && *subject == bucket.subject && hears && sent <= span.until
-        })
-        .collect();
-    changes.sort_by_key(|operated| operated.sent);
-    changes
-}
-
-/// The overrides that an operation may have left at some time of a span; `None` is none.
-fn states(history: &History<'_>, operated: &Operated<'_>, span: Span) -> Vec<Option<Parameters>> {
-    let Act::SetOverride {
-        parameters, length, ..
-    } = &operated.operation.act
-    else {
-        return vec![None];
-    };
-    let (Some(length), Some(sent)) = (length, operated.sent) else {
-        return vec![Some(*parameters)];
-    };
-    let answered = operated.answer.map_or(history.end, |(at, ..)| at);
-    let slack = *length / 1000 + AROUND;
-    let may_be_over = span.until + slack >= sent + *length;
-    let is_over = span.from > answered + *length + SPREADS + slack;
-    let disturbed = history.is_disturbed(Span::new(sent, span.until));
-    match (may_be_over || disturbed, is_over && !disturbed) {
-        (_, true) => vec![None],
-        (true, false) => vec![None, Some(*parameters)],
-        (false, false) => vec![Some(*parameters)],
+            let answered = operated
+                .answer
+                .filter(|(_, status, _)| (200..300).contains(status));
+            let answered = answered.map_or(FOREVER, |(at, ..)| at);
+            let here = operated.operation.gateway == self.gateway;
+            let spreads = if here { Duration::ZERO } else { SPREADS };
+            let since = self.started().max(answered);
+            let known = answered < FOREVER && since + spreads <= self.span.from;
+            let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
+            // Of two that overlap, either may be the last.
+            if known && !disturbed && before < sent {
+                overrides.clear();
+            }
+            overrides.extend(states);
+            before = before.max(answered);
+        }
+        let mut all: Vec<Parameters> = overrides.iter().copied().flatten().collect();
+        if overrides.contains(&None) {
+            all.extend(self.configured());
+        }
+        all
     }
-}
 
-/// Since when a gateway runs.
-fn started(history: &History<'_>, gateway: usize, span: Span) -> Duration {
-    let runs = history.runs.get(gateway).into_iter().flatten();
-    let started = runs.map(|run| run.from).filter(|from| *from <= span.from);
-    started.max().unwrap_or_default()
-}
+    /// What the operators asked for that may concern the gateway by the end of the span.
+    fn changes(&self) -> Vec<&'h Operated<'h>> {
+        let memory = self.history.scenario.store.topology == Topology::Memory;
+        let mut changes: Vec<&Operated<'_>> = self
+            .history
+            .operations
+            .iter()
+            .filter(|operated| {
+                let (Act::SetOverride { limit, subject, .. }
+                | Act::DeleteOverride { limit, subject }) = &operated.operation.act
+                else {
+                    return false;
+                };
+                let sent = operated.sent.unwrap_or(FOREVER);
+                // Without Redis, it is in a file that others do not read.
+                let hears = !memory || operated.operation.gateway == self.gateway;
+                *limit == self.bucket.limit.name
+                    && *subject == self.bucket.subject
+                    && hears
+                    && sent <= self.span.until
+            })
+            .collect();
+        changes.sort_by_key(|operated| operated.sent);
+        changes
+    }
 
-/// What configurations say.
-fn configured(
-    history: &History<'_>,
-    bucket: &Bucket<'_>,
-    gateway: usize,
-    span: Span,
-) -> Vec<Parameters> {
-    let changes = history
-        .in_force
-        .get(gateway)
-        .map_or(&[][..], |all| &all[..]);
-    let mut all = Vec::new();
-    for (index, (from, configuration)) in changes.iter().enumerate() {
-        let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
-        let during = Span::new(from.saturating_sub(AROUND), until + AROUND);
-        let configuration = history.scenario.configurations.get(*configuration);
-        let limit = configuration.and_then(|one| one.limit(&bucket.limit.name));
-        if let Some(limit) = limit.filter(|_| during.meets(span)) {
-            all.push(limit.parameters(&bucket.subject));
+    /// The overrides that an operation may have left at some time of the span; `None` is none.
+    fn states(&self, operated: &Operated<'_>) -> Vec<Option<Parameters>> {
+        let Act::SetOverride {
+            parameters, length, ..
+        } = &operated.operation.act
+        else {
+            return vec![None];
+        };
+        let (Some(length), Some(sent)) = (length, operated.sent) else {
+            return vec![Some(*parameters)];
+        };
+        let answered = operated.answer.map_or(self.history.end, |(at, ..)| at);
+        let slack = *length / 1000 + AROUND + self.history.clocks_differ();
+        let may_be_over = self.span.until + slack >= sent + *length;
+        let is_over = self.span.from > answered + *length + SPREADS + slack;
+        let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
+        match (may_be_over || disturbed, is_over && !disturbed) {
+            (_, true) => vec![None],
+            (true, false) => vec![None, Some(*parameters)],
+            (false, false) => vec![Some(*parameters)],
         }
     }
-    all
+
+    /// Since when the gateway runs.
+    fn started(&self) -> Duration {
+        let runs = self.history.runs.get(self.gateway).into_iter().flatten();
+        let started = runs
+            .map(|run| run.from)
+            .filter(|from| *from <= self.span.from);
+        started.max().unwrap_or_default()
+    }
+
+    /// What configurations say that may be in force.
+    fn configured(&self) -> Vec<Parameters> {
+        let changes = self
+            .history
+            .in_force
+            .get(self.gateway)
+            .map_or(&[][..], |all| &all[..]);
+        let mut all = Vec::new();
+        for (index, (from, configuration)) in changes.iter().enumerate() {
+            let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
+            let during = Span::new(from.saturating_sub(AROUND), until + AROUND);
+            let configuration = self.history.scenario.configurations.get(*configuration);
+            let limit = configuration.and_then(|one| one.limit(&self.bucket.limit.name));
+            if let Some(limit) = limit.filter(|_| during.meets(self.span)) {
+                all.push(limit.parameters(&self.bucket.subject));
+            }
+        }
+        all
+    }
 }
