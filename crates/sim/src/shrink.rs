@@ -67,7 +67,8 @@ fn leave_out<T>(
     }
 }
 
-/// Ends the scenario earlier.
+/// Ends the scenario earlier. What operators look at afterwards, they look at as long after the
+/// end.
 fn shorten(smallest: &mut Scenario, attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool) {
     for percent in [30, 50, 70, 85, 95] {
         let mut candidate = smallest.clone();
@@ -93,7 +94,7 @@ fn shorten(smallest: &mut Scenario, attempt: &mut impl FnMut(Scenario, &mut Scen
     }
 }
 
-/// Leaves out the last gateways. Who asked them asks the first one.
+/// Leaves out the last gateways. Clients that had one of them for their own ask the first one.
 fn leave_out_gateways(
     smallest: &mut Scenario,
     attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool,
@@ -130,7 +131,7 @@ fn gateway_of(fault: &FaultKind) -> Option<usize> {
     }
 }
 
-/// Leaves out bans, overrides, and limits of routes.
+/// Leaves out bans, overrides of the configuration, and limits of routes.
 fn leave_out_rules(
     smallest: &mut Scenario,
     attempt: &mut impl FnMut(Scenario, &mut Scenario) -> bool,

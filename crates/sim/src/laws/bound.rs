@@ -91,6 +91,7 @@ struct Bound<'a> {
     buckets: u64,
     /// Whose memory.
     gateway: Option<usize>,
+    /// The definitions that are in force at some time of the run.
     all: Vec<Parameters>,
 }
 
@@ -199,6 +200,7 @@ impl<'a> Bound<'a> {
         each.min().unwrap_or(0)
     }
 
+    /// What may pass at the most, the stated errors of what happened included.
     fn most(&self, span: Span) -> u64 {
         let history = self.history;
         // Those that wait for turns that they have taken still pass when their bucket is full
@@ -291,7 +293,7 @@ impl<'a> Bound<'a> {
         units * self.history.scenario.gateways.len() as u64
     }
 
-    /// What definitions admit in a time, the greatest of which is `time`.
+    /// What these definitions admit in a span, which clocks may show to be as long as `time`.
     fn base(&self, definitions: &[Parameters], span: Span, time: Duration) -> u64 {
         match self.bucket.limit.algorithm {
             Algorithm::Gcra => {

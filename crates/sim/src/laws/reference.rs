@@ -15,7 +15,7 @@ use crate::scenario::{Act, Algorithm, Cost, Kind, LimitUse, Parameters, Topology
 
 pub(super) const LAW: Law = Law {
     name: "reference",
-    promises: &[R, T, CHARGED, LATE, REFUND, DENIED, RETRY_AFTER],
+    promises: &[R, T, CHARGED, LATE, REFUND, DENIED, EXACT, RETRY_AFTER],
     check,
 };
 
@@ -28,6 +28,8 @@ const LATE: &str = "docs/OPERATIONS.md: A request that was not let through is no
 const REFUND: &str = "docs/ALGORITHMS.md: A refund gives back at most what is used";
 const DENIED: &str = "docs/ALGORITHMS.md: Whoever is denied because of such units may be denied \
     for a second more after they are given back";
+const EXACT: &str = "docs/ALGORITHMS.md: Each limit is exact, however many gateways ask at once: a \
+    `count` of 100 admits 100.";
 const RETRY_AFTER: &str = "docs/ALGORITHMS.md: `Retry-After` is the exact time at which the same \
     request would pass if no other request came.";
 
@@ -190,7 +192,7 @@ fn denials(
         );
         return Some(Failure {
             law: LAW.name,
-            promise: DENIED,
+            promise: EXACT,
             at: exchange.decided(),
             what,
         });
