@@ -64,8 +64,13 @@ impl Backend {
     }
 
     /// Gives back what was lent to a request that left, unless more was lent since `latest`.
-    pub(super) fn undo_last(&self, taken: Transaction, latest: Timestamp, now: Timestamp) {
-        let answer = self.store.refund_last(taken, latest, now);
+    pub(super) fn undo_last(
+        &self,
+        (taken, by): (Transaction, DecisionSource),
+        latest: Timestamp,
+        now: Timestamp,
+    ) {
+        let answer = self.store.refund_last(taken, by, latest, now);
         self.tasks.run(async move { drop(answer.await) });
     }
 }

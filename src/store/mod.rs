@@ -90,9 +90,16 @@ pub trait Store: Send + Sync + 'static {
     /// full. Transactions of a mode that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 
-    /// Gives back what a transaction of GCRA took, unless the bucket's TAT is later than `latest`: what
-    /// comes behind has been promised to others. A store that cannot tell gives nothing back.
-    fn refund_last(&self, _: Transaction, _latest: Timestamp, _now: Timestamp) -> StoreFuture<()> {
+    /// Gives back what a transaction of GCRA took, to whom the decision came from, unless the bucket's
+    /// TAT is later than `latest`: what comes behind has been promised to others. A store that cannot
+    /// tell gives nothing back.
+    fn refund_last(
+        &self,
+        _: Transaction,
+        _by: DecisionSource,
+        _latest: Timestamp,
+        _now: Timestamp,
+    ) -> StoreFuture<()> {
         StoreFuture::ready(())
     }
 
@@ -212,10 +219,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn refund_last(
         &self,
         transaction: Transaction,
+        by: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {
-        (**self).refund_last(transaction, latest, now)
+        (**self).refund_last(transaction, by, latest, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {

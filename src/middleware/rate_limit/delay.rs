@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::decisions::{QueriedLimit, QueriedLimits};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::backend::Backend;
-use crate::store::{Outcome, Store};
+use crate::store::{DecisionSource, Outcome, Store};
 use crate::time::{Nanos, Timestamp};
 
 /// How requests of a route wait for their turn.
@@ -41,8 +41,8 @@ pub struct Delay {
     queues: Mutex<Queues>,
 }
 
-/// Turns of the same length can be exchanged, so there is a queue for each length.
-type Queues = HashMap<(BucketKey, Nanos), Queue>;
+/// Turns of the same length that one store lent can be exchanged, so there is a queue for each.
+type Queues = HashMap<(BucketKey, Nanos, DecisionSource), Queue>;
 
 /// Those that wait for units of a bucket.
 struct Queue {
@@ -142,6 +142,8 @@ pub(super) struct Turn {
 /// What a request took from a bucket that lends.
 struct LentUnits {
     transaction: Transaction,
+    /// Who lent them.
+    by: DecisionSource,
     /// The limit's, without what it lends.
     tolerance: Nanos,
     /// The bucket's TAT since.
@@ -300,10 +302,11 @@ impl Drop for Turn {
 
 impl LentUnits {
     /// The queue in which the units are waited for.
-    fn queue(&self) -> (BucketKey, Nanos) {
+    fn queue(&self) -> (BucketKey, Nanos, DecisionSource) {
         let quota = &self.transaction.quota;
         let length = quota.increment(self.transaction.cost);
-        (self.transaction.key.clone(), length.unwrap_or_default())
+        let key = self.transaction.key.clone();
+        (key, length.unwrap_or_default(), self.by)
     }
 
     /// When the units are back.
@@ -315,7 +318,7 @@ impl LentUnits {
     fn give_back(&self, free: Option<Timestamp>, backend: &Backend, now: Timestamp) {
         let unlent = now + self.tolerance;
         let latest = free.map_or(unlent, |free| free.max(unlent));
-        backend.undo_last(self.transaction.clone(), latest, now);
+        backend.undo_last((self.transaction.clone(), self.by), latest, now);
     }
 }
 
@@ -331,6 +334,7 @@ fn taken(
         match decision.filter(|decision| transaction.has_taken(decision)) {
             Some(decision) if lends(limit) => lent.push(LentUnits {
                 transaction: transaction.clone(),
+                by: outcome.source,
                 tolerance: limit.quota.tolerance(),
                 tat: now + decision.reset_in,
             }),

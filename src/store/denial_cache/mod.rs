@@ -395,11 +395,12 @@ impl<S: Store> Store for DenialCached<S> {
     fn refund_last(
         &self,
         transaction: Transaction,
+        by: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {
         let keys = Keys::from_iter([self.hash(&transaction.key)]);
-        let answer = self.store.refund_last(transaction, latest, now);
+        let answer = self.store.refund_last(transaction, by, latest, now);
         self.remove_after(keys, answer)
     }
 

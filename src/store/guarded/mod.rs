@@ -366,22 +366,22 @@ impl<S: Remote> Store for Guarded<S> {
         })
     }
 
-    /// It goes where decisions go at that moment, as a refund does.
+    /// Another than the one that lent would give out the same turns once more.
     fn refund_last(
         &self,
         transaction: Transaction,
+        by: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {
-        if self.guard.breaker.is_open() {
-            return match self.guard.settings.on_failure {
-                OnFailure::Local => self.guard.local.refund_last(transaction, latest, now),
-                OnFailure::Allow | OnFailure::Deny => StoreFuture::failed(StoreError::OutOfReach),
-            };
-        }
         let guard = Arc::clone(&self.guard);
+        match by {
+            DecisionSource::Local => return guard.local.refund_last(transaction, by, latest, now),
+            _ if guard.breaker.is_open() => return StoreFuture::failed(StoreError::OutOfReach),
+            _ => {}
+        }
         StoreFuture::waiting(async move {
-            let answer = guard.store.refund_last(transaction, latest, now);
+            let answer = guard.store.refund_last(transaction, by, latest, now);
             let answer = guard.in_time(Call::Refund, answer).await;
             answer.map_err(CallFailure::finish)
         })

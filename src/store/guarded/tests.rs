@@ -604,6 +604,34 @@ async fn while_another_store_stands_in_refunds_are_its_affair_alone() {
     assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
 }
 
+/// A turn that Redis had lent to a client that left was given out again by the memory store, which had
+/// lent it to nobody, and the other way round.
+#[tokio::test(start_paused = true)]
+async fn what_one_store_lent_is_not_given_back_to_the_one_that_stands_in_nor_the_other_way_round() {
+    let fixture = Fixture::new(OnFailure::Local);
+    let local = Arc::clone(&fixture.guarded.guard.local);
+    let take = || local.decide_now(&batch([spend("L:lent", 4)]), NOW);
+    let left = |outcome: Outcome| outcome.decisions[0].unwrap().remaining;
+    assert_eq!(left(take()), 6);
+    let give_back = async |by, then| {
+        let latest = NOW + minutes(60);
+        let given = fixture
+            .guarded
+            .refund_last(spend("L:lent", 4), by, latest, then);
+        let _ = given.await;
+    };
+    for is_out in [false, true] {
+        if is_out {
+            fixture.silence().await;
+        }
+        give_back(DecisionSource::Store, NOW).await;
+        assert_eq!(left(take()), 2, "{is_out}");
+        give_back(DecisionSource::Local, NOW).await;
+    }
+    assert_eq!(left(take()), 2);
+    assert_eq!(fixture.refunds(), []);
+}
+
 /// A release that got to the store before its lease would leave the lease held until it expires.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_comes_too_late_is_released_when_it_is_there() {

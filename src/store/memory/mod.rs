@@ -163,6 +163,7 @@ impl Store for Memory {
     fn refund_last(
         &self,
         transaction: Transaction,
+        _: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {

@@ -113,10 +113,11 @@ impl<S: PrefetchStore> Store for Prefetching<S> {
     fn refund_last(
         &self,
         transaction: Transaction,
+        by: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {
-        self.0.store.refund_last(transaction, latest, now)
+        self.0.store.refund_last(transaction, by, latest, now)
     }
 
     /// Other gateways do not learn of it; they hold what they have for a moment longer.

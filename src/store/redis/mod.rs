@@ -41,8 +41,8 @@ use tokio::time;
 
 use crate::limit::{Batch, BucketKeys, Mode, Transaction};
 use crate::store::{
-    GuardSettings, HealthCheck, Observer, Outcome, Reachability, Remote, Store, StoreError,
-    StoreFuture,
+    DecisionSource, GuardSettings, HealthCheck, Observer, Outcome, Reachability, Remote, Store,
+    StoreError, StoreFuture,
 };
 use crate::time::Timestamp;
 pub use access::{LoginPart, RedisLogin};
@@ -189,6 +189,7 @@ impl Store for Redis {
     fn refund_last(
         &self,
         transaction: Transaction,
+        _: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {

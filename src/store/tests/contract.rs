@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::limit::{Batch, BucketKeys, Decision, Mode, Quota, Transaction};
-use crate::store::{Outcome, Store, StoreFuture};
+use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 /// A store under test.
@@ -245,7 +245,9 @@ pub(crate) async fn the_last_that_was_lent_is_given_back_and_nothing_that_others
     subject: &impl Subject,
 ) {
     let give_back = async |cost, latest| {
-        let given = subject.store().refund_last(spend("L:a", cost), latest, NOW);
+        let by = DecisionSource::Store;
+        let store = subject.store();
+        let given = store.refund_last(spend("L:a", cost), by, latest, NOW);
         given.await.unwrap();
         remaining(subject, "L:a", NOW).await
     };

@@ -199,6 +199,7 @@ impl Store for Reference {
     fn refund_last(
         &self,
         transaction: Transaction,
+        _: DecisionSource,
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {

@@ -515,7 +515,9 @@ async fn what_is_given_back_to_a_bucket_that_is_gone_leaves_no_key_for_ever() {
         let refund = fixture.redis.refund(batch([transaction.clone()]), NOW);
         refund.await.unwrap();
     }
-    let last = fixture.redis.refund_last(spend("L:last", 5), NOW, NOW);
+    let last = fixture
+        .redis
+        .refund_last(spend("L:last", 5), DecisionSource::Store, NOW, NOW);
     last.await.unwrap();
     assert!(fixture.ttl("weir:L:last") > 0);
     fixture.settled().await.unwrap();
@@ -618,7 +620,9 @@ async fn a_stricter_definition_does_not_shorten_the_life_of_a_bucket() {
     refund.await.unwrap();
     assert!(fixture.ttl("weir:L:a") >= lasting - 1000);
     // As a client does that leaves a delay.
-    let last = fixture.redis.refund_last(strict, at, at);
+    let last = fixture
+        .redis
+        .refund_last(strict, DecisionSource::Store, at, at);
     last.await.unwrap();
     assert!(fixture.ttl("weir:L:a") >= lasting - 2000);
 }
