@@ -57,11 +57,10 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         if bucket.gateway.is_none() && history.passes_without_store() {
             for gateway in 0..history.scenario.gateways.len() {
                 let own = counted.iter().copied().filter(|one| {
-                    // `allow` decides nothing, and shows no fields.
-                    one.request.gateway == gateway
-                        && one
-                            .answer
-                            .is_some_and(|it| it.header("ratelimit").is_some())
+                    // `allow` decides nothing, and shows nothing.
+                    let name = &bucket.limit.name;
+                    let shown = one.answer.and_then(|it| it.rate_limit(name, "r"));
+                    one.request.gateway == gateway && shown.is_some()
                 });
                 let bound = Bound::new(history, &bucket, 2, Some(gateway));
                 failures.extend(bound.breach(own.collect()));
@@ -178,12 +177,27 @@ impl<'a> Bound<'a> {
             .route(exchange)
             .is_some_and(super::history::delays);
         let reached = exchange.reached.unwrap_or(exchange.sent);
-        if !waits {
+        if !waits || self.may_wait_for_others(exchange) {
             return exchange.sent;
         }
         // It waited for its turn, and the turns keep to the limit.
         let late = self.history.scenario.store.timeout * 3 + self.history.jitter();
         exchange.sent.max(reached.saturating_sub(late))
+    }
+
+    /// Whether another limit may have had a request wait that has its units of this one from the
+    /// beginning.
+    fn may_wait_for_others(&self, exchange: &Exchange<'_>) -> bool {
+        let limits = self.history.scenario.configurations.first();
+        let lends = |name: &str| {
+            let limit = limits.and_then(|all| all.limit(name));
+            limit.is_some_and(|limit| limit.algorithm == Algorithm::Gcra)
+        };
+        let route = self.history.route(exchange);
+        route.is_some_and(|route| {
+            let mut others = route.limits.iter();
+            others.any(|one| one.limit != self.bucket.limit.name && lends(&one.limit))
+        })
     }
 
     fn cost(&self, exchange: &Exchange<'_>) -> u64 {
@@ -232,9 +246,19 @@ impl<'a> Bound<'a> {
             loss.span.meets(touched)
                 && (loss.gateway.is_none() || loss.gateway == self.bucket.gateway)
         });
-        // Then each of the definitions in force begins with a full bucket.
-        units += definitions.iter().map(full).sum::<u64>() * lost.count() as u64;
+        // Then each of the definitions that are still in force begins with a full bucket.
+        units += lost
+            .map(|loss| {
+                let since = Span::new(loss.span.from, touched.until.max(loss.span.from));
+                let all = history.definitions(self.bucket, since);
+                all.iter()
+                    .filter(|one| definitions.contains(one))
+                    .map(full)
+                    .sum::<u64>()
+            })
+            .sum::<u64>();
         units += burst * self.given(touched);
+        units += self.given_back(&definitions, touched);
         let own = history.losses.iter().filter(|loss| {
             self.gateway.is_some() && loss.gateway == self.gateway && loss.span.meets(span)
         });
@@ -271,6 +295,33 @@ impl<'a> Bound<'a> {
                 && Span::new(from, until).meets(span)
         });
         given.count() as u64
+    }
+
+    /// Units of windows and logs that requests may have got back of which newer ones were taken away;
+    /// and lent ones that came back too late for those who had turns behind them.
+    fn given_back(&self, definitions: &[Parameters], span: Span) -> u64 {
+        let lends = match self.bucket.limit.algorithm {
+            Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } => false,
+            Algorithm::Gcra if !self.longest_wait().is_zero() => true,
+            _ => return 0,
+        };
+        let periods = definitions.iter().map(|one| one.period);
+        let period = periods.max().filter(|_| !lends).unwrap_or_default();
+        let since = span.from.saturating_sub(period);
+        let touched = Span::new(since, span.until);
+        let back = self.bucket.exchanges.iter().filter(|one| {
+            let asked = Span::new(one.sent, one.decided());
+            let late = one.refused() && self.history.is_outage(one.request.gateway, asked);
+            let limit_use = self.history.limit_use(one, &self.bucket.limit.name);
+            let refunds = limit_use.is_some_and(|it| it.refund_on_5xx) && !lends;
+            let failed = refunds && one.request.status >= 500 && one.reached.is_some();
+            asked.meets(touched) && (late || failed)
+        });
+        // What costs more than a full bucket has was never taken.
+        let most = definitions.iter().map(|one| one.burst).max().unwrap_or(0);
+        back.map(|one| self.cost(one))
+            .filter(|cost| *cost <= most)
+            .sum()
     }
 
     /// How far the clocks of gateways may differ while no clock is set.

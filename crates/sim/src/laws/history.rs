@@ -713,6 +713,7 @@ impl<'a> History<'a> {
                     let answered = operated.answer.map_or(self.end, |(at, ..)| at);
                     let lasts = |length| answered + length + Duration::from_secs(4);
                     let until = length.map_or(FOREVER, lasts);
+                    let until = until + self.set_back(sent);
                     all.push((*parameters, Span::new(sent, until)));
                 }
                 _ => {}
@@ -734,6 +735,17 @@ impl<'a> History<'a> {
             }
         }
         all
+    }
+
+    /// By how much what ends at a moment of the store's clock may last longer, as that was set back.
+    fn set_back(&self, since: Duration) -> Duration {
+        let jumps = self.jumps.iter();
+        let back = jumps.filter(|jump| jump.by < 0 && jump.span().until >= since);
+        // A slot that moves has jumps of one amount, of which one comes true.
+        let mut amounts: Vec<u64> = back.map(|jump| jump.by.unsigned_abs()).collect();
+        amounts.sort_unstable();
+        amounts.dedup();
+        amounts.into_iter().map(Duration::from_nanos).sum()
     }
 
     /// Whether an operator changed a bucket, its limit for the subject, or refunded it.

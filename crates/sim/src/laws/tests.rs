@@ -237,6 +237,53 @@ fn a_flushed_store_hands_out_one_burst_more_and_not_two() {
 }
 
 #[test]
+fn a_flushed_store_hands_out_the_bursts_of_both_definitions_that_are_in_force() {
+    let mut story = gcra(6, 1, 600);
+    let mut lower = story.scenario.configurations[0].clone();
+    lower.limits[0].parameters.burst = 2;
+    story.scenario.configurations.push(lower);
+    let (gateway, configuration) = (1, 1);
+    let in_force = What::InForce {
+        gateway,
+        configuration,
+    };
+    story.event(ms(100), in_force);
+    story.fault(500, FaultKind::Flush { server: 0 });
+    for begin in [200, 1000] {
+        (0..6).for_each(|unit| story.passes(begin + unit * 5, 0, ""));
+        (0..2).for_each(|unit| story.passes(begin + 50 + unit * 5, 1, ""));
+    }
+    story.is_kept();
+    story.passes(1100, 1, "");
+    story.breaks("bound");
+}
+
+#[test]
+fn a_log_may_keep_older_units_for_those_that_came_back_and_no_more() {
+    for given_back in [1, 0] {
+        let log = Algorithm::SlidingLog {
+            count_denied: false,
+        };
+        let mut story = Story::new(log, 3, 3, Duration::from_secs(10));
+        let lasts = ms(100);
+        story.fault(1000, FaultKind::FreezeServer { server: 0, lasts });
+        if given_back == 1 {
+            let request = story.sent(ms(1010), 0);
+            story.response(1030, request, 503, &[("retry-after", "1")]);
+        }
+        for at in [1090, 2000, 2010, 11_050] {
+            story.passes(at, 0, "");
+        }
+        match given_back {
+            1 => story.is_kept(),
+            _ => story.breaks("bound"),
+        }
+        story.passes(11_060, 0, "");
+        story.breaks("bound");
+    }
+}
+
+#[test]
 fn a_failover_hands_out_no_more_than_a_burst() {
     let mut story = gcra(3, 1, 600);
     story.scenario.store.topology = Topology::Sentinel {
@@ -376,6 +423,52 @@ fn a_gateway_without_redis_admits_what_its_own_memory_has() {
 }
 
 #[test]
+fn what_another_limit_shows_is_not_decided_by_a_gateways_own_memory() {
+    for shown in ["L0", "L1"] {
+        let mut story = gcra(3, 1, 600);
+        story.scenario.store.on_failure = OnFailure::Allow;
+        let (server, lasts) = (0, ms(5000));
+        story.fault(1000, FaultKind::OutOfMemory { server, lasts });
+        for at in 0..7 {
+            story.passes(2000 + 10 * at, 0, &format!("\"{shown}\";r=0"));
+        }
+        match shown {
+            "L0" => story.breaks("bound"),
+            _ => story.is_kept(),
+        }
+    }
+}
+
+#[test]
+fn an_override_lasts_longer_by_as_much_as_the_stores_clock_was_set_back() {
+    for back in [20, 0] {
+        let mut story = Story::new(Algorithm::InFlight, 1, 1, Duration::from_secs(1));
+        let act = Act::SetOverride {
+            limit: "L0".into(),
+            subject: "10.1.0.1".into(),
+            parameters: Parameters {
+                burst: 2,
+                count: 2,
+                period: Duration::from_secs(1),
+            },
+            length: Some(ms(1000)),
+        };
+        story.operation(1000, 0, act, 200, "");
+        if back > 0 {
+            let (server, by) = (None, -back * 1_000_000_000);
+            story.fault(1500, FaultKind::StepServerClock { server, by });
+        }
+        story.lasts(15_000, 15_500, 0, "");
+        story.lasts(15_010, 15_500, 1, "");
+        let of_law = |failure: &Failure| failure.law == "in flight";
+        assert_eq!(!story.failures().iter().any(of_law), back > 0);
+        story.lasts(40_000, 40_500, 0, "");
+        story.lasts(40_010, 40_500, 1, "");
+        story.breaks("in flight");
+    }
+}
+
+#[test]
 fn no_more_are_in_flight_than_there_are_places() {
     let mut story = Story::new(Algorithm::InFlight, 2, 2, Duration::from_secs(1));
     story.lasts(0, 1000, 0, "");
@@ -442,6 +535,56 @@ fn no_response_shows_more_left_than_a_full_bucket_holds() {
     story.is_kept();
     shows(&mut story, 2000, 2);
     story.breaks("delay");
+}
+
+/// Units of all limits are taken when a request arrives, whichever it waits for.
+#[test]
+fn a_request_that_waits_for_one_limit_has_its_units_of_another() {
+    for waits_for_another in [true, false] {
+        let mut story = gcra(2, 1, 1);
+        let configuration = &mut story.scenario.configurations[0];
+        configuration.routes[0].on_denied = OnDenied::Delay {
+            up_to: ms(900),
+            max_requests: 10,
+        };
+        if waits_for_another {
+            let mut other = configuration.limits[0].clone();
+            other.name = "L1".into();
+            configuration.limits.push(other);
+            let mut one = configuration.routes[0].limits[0].clone();
+            one.limit = "L1".into();
+            configuration.routes[0].limits.push(one);
+        }
+        waits(&mut story, 0, 800);
+        for at in [810, 1010, 2010] {
+            waits(&mut story, at, at + 1);
+        }
+        let of_bound = |failure: &Failure| failure.law == "bound";
+        assert_eq!(!story.failures().iter().any(of_bound), waits_for_another);
+    }
+}
+
+#[test]
+fn a_turn_that_comes_back_late_is_given_to_a_newcomer_and_no_other_is() {
+    for given_back in [true, false] {
+        let mut story = delay();
+        let lasts = ms(100);
+        story.fault(500, FaultKind::FreezeServer { server: 0, lasts });
+        if given_back {
+            let request = story.sent(ms(550), 0);
+            story.response(570, request, 503, &[("retry-after", "1")]);
+        }
+        for (from, until) in [(500, 1001), (510, 1501), (610, 2001), (620, 2003)] {
+            waits(&mut story, from, until);
+        }
+        let broken = |story: &Story| {
+            let mut failures = story.failures().into_iter();
+            failures.any(|failure| failure.law == "bound")
+        };
+        assert_eq!(broken(&story), !given_back);
+        waits(&mut story, 630, 2005);
+        assert!(broken(&story));
+    }
 }
 
 #[test]

@@ -296,9 +296,8 @@ impl World<'_> {
     }
 
     fn begin_move(&mut self, slots: Slots) {
-        let Slots {
-            from, to, lasts, ..
-        } = slots;
+        let (from, to) = self.movers(&slots);
+        let lasts = slots.lasts;
         let Some(slot) = slots.slots.last().copied() else {
             return;
         };
@@ -322,6 +321,15 @@ impl World<'_> {
         );
     }
 
+    /// From which primary slots move to which. Who moves them goes on with those that have taken the
+    /// places of the ones that were named.
+    fn movers(&self, slots: &Slots) -> (usize, usize) {
+        (
+            self.servers.current(slots.from),
+            self.servers.current(slots.to),
+        )
+    }
+
     fn move_key(&mut self, from: usize, to: usize, key: &Bytes) {
         if !self.servers.is_primary(from) || !self.servers.is_primary(to) {
             return;
@@ -342,7 +350,7 @@ impl World<'_> {
     }
 
     fn end_move(&mut self, mut slots: Slots) {
-        let Slots { from, to, .. } = slots;
+        let (from, to) = self.movers(&slots);
         let Some(slot) = slots.slots.pop() else {
             return;
         };
