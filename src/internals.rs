@@ -2,7 +2,6 @@
 //! Nothing here is promised to stay; the feature `internals` is for this project's own tests.
 
 pub use crate::app::{Layers, SocketlessGateway};
-pub use crate::blocking::run_inline;
 pub use crate::config::load;
 pub use crate::middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use crate::proxy::{Proxy, Upstream, UpstreamSettings};
@@ -10,3 +9,4 @@ pub use crate::server::{
     AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport,
 };
 pub use crate::store::{Connect, Socket};
+pub use weir_runtime::blocking::run_inline;

@@ -13,8 +13,6 @@
 
 #[cfg(feature = "gateway")]
 mod app;
-#[cfg(feature = "redis")]
-mod blocking;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
@@ -23,13 +21,8 @@ mod config;
 pub mod fuzzing;
 #[cfg(feature = "internals")]
 pub mod internals;
-#[cfg(feature = "redis")]
-mod keepalive;
 pub mod limit;
-#[cfg(feature = "gateway")]
-mod media_type;
 pub mod middleware;
-mod problem;
 #[cfg(feature = "gateway")]
 mod proxy;
 #[cfg(feature = "gateway")]
@@ -37,10 +30,11 @@ mod replay;
 pub mod rules;
 #[cfg(feature = "gateway")]
 mod server;
-mod status_set;
 pub mod store;
-mod sync;
 pub mod telemetry;
-mod turn;
 
+use weir_http::{media_type, problem, status_set};
 pub use weir_limit::time;
+#[cfg(feature = "redis")]
+use weir_runtime::keepalive;
+use weir_runtime::{blocking, sync, turn};

@@ -30,12 +30,13 @@ enum State {
 /// A turn of this thread, which lasts until this is dropped. Hold it in no future: a turn is over
 /// when its task waits. One within another is part of that.
 #[must_use = "the turn is over when this is dropped"]
-pub(crate) struct Turn {
+pub struct Turn {
     is_outermost: bool,
 }
 
 impl Turn {
-    pub(crate) fn begin() -> Self {
+    /// Begins a turn, or joins the one that has begun.
+    pub fn begin() -> Self {
         let is_outermost = matches!(TURN.get(), State::None);
         if is_outermost {
             TURN.set(State::Unread);
@@ -53,7 +54,7 @@ impl Drop for Turn {
 }
 
 /// The present moment, as it was when this turn first asked for it.
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     match TURN.get() {
         State::Read(now) => now,
         State::None => Instant::now(),

@@ -3,17 +3,17 @@
 //! meet.
 
 #[cfg(not(feature = "interleavings"))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub use parking_lot::{Mutex, MutexGuard};
 #[cfg(feature = "interleavings")]
-pub(crate) use shuttle::sync::atomic;
+pub use shuttle::sync::atomic;
 #[cfg(feature = "interleavings")]
-pub(crate) use shuttle_parking_lot::{Mutex, MutexGuard};
+pub use shuttle_parking_lot::{Mutex, MutexGuard};
 #[cfg(not(feature = "interleavings"))]
-pub(crate) use std::sync::atomic;
+pub use std::sync::atomic;
 
 /// Holds a law in so many orders in which its threads meet, at random.
-#[cfg(all(test, feature = "interleavings"))]
-pub(crate) fn in_random_orders(law: impl Fn() + Send + Sync + 'static, orders: usize) {
+#[cfg(feature = "interleavings")]
+pub fn in_random_orders(law: impl Fn() + Send + Sync + 'static, orders: usize) {
     use shuttle::scheduler::RandomScheduler;
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 20;

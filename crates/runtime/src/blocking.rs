@@ -17,7 +17,7 @@ pub fn run_inline() {
 }
 
 /// Does `work` on a thread of its own.
-pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     #[cfg(feature = "internals")]
     if INLINE.get() {
         return work();

@@ -26,7 +26,7 @@ const MAX_SILENCE: Duration = QUIET.saturating_add(PROBE_INTERVAL.saturating_mul
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn enable(socket: SockRef<'_>) -> io::Result<()> {
+pub fn enable(socket: SockRef<'_>) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(QUIET)
         .with_interval(PROBE_INTERVAL)
@@ -38,6 +38,6 @@ pub(crate) fn enable(socket: SockRef<'_>) -> io::Result<()> {
 /// probe but retransmits, by default for a quarter of an hour. A peer that acknowledges and reads
 /// nothing may do so for `stall_timeout`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn bound_retransmission(socket: SockRef<'_>, stall_timeout: Duration) -> io::Result<()> {
+pub fn bound_retransmission(socket: SockRef<'_>, stall_timeout: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(MAX_SILENCE.max(stall_timeout)))
 }

@@ -1,0 +1,7 @@
+//! What several of Weir's crates need of HTTP: problem documents, media types, sets of statuses.
+
+#![forbid(unsafe_code)]
+
+pub mod media_type;
+pub mod problem;
+pub mod status_set;

@@ -1,0 +1,9 @@
+//! What several of Weir's crates need of threads and sockets.
+
+#![forbid(unsafe_code)]
+
+pub mod blocking;
+#[cfg(feature = "sockets")]
+pub mod keepalive;
+pub mod sync;
+pub mod turn;
