@@ -1,0 +1,86 @@
+//! What a request is: which route it takes, who sent it, and which buckets it takes from.
+//!
+//! Everything here is decided from a request's head and settings that were prepared at load time;
+//! nothing waits, and nothing knows of stores or services. The crate `weir` has what is promised of it
+//! to users, as `weir::rules`; what else is public here serves Weir's other crates.
+
+#![forbid(unsafe_code)]
+// A limiter alone leaves out what calls some of the code that it shares with the gateway.
+#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
+
+mod access_list;
+mod account;
+#[cfg(feature = "gateway")]
+mod anchored_regex;
+#[cfg(not(feature = "gateway"))]
+#[path = "no_regex.rs"]
+mod anchored_regex;
+mod ban;
+#[cfg(feature = "gateway")]
+mod basic_auth;
+mod client_address;
+mod client_certificate;
+mod cost;
+mod enforcement;
+mod forwarded;
+#[cfg(all(feature = "jwt", any(test, fuzzing, feature = "fuzzing")))]
+pub mod fuzzing;
+mod hash;
+mod host;
+mod json_units;
+#[cfg(feature = "jwt")]
+mod jwt;
+mod key_parts;
+mod key_source;
+mod limit;
+mod limit_use;
+mod normal_path;
+mod overrides;
+mod request_values;
+mod route;
+mod subject_hash;
+mod subject_id;
+mod value_pattern;
+
+pub use access_list::{Access, AccessList, AccessLists, ListEntry};
+pub use account::{Account, AccountRules, AccountSource, AccountWildcards, Verification};
+pub use anchored_regex::AnchoredRegex;
+#[cfg(feature = "gateway")]
+pub use anchored_regex::RegexError;
+pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingBans};
+#[cfg(feature = "gateway")]
+pub use basic_auth::{BasicAuth, BasicAuthError};
+#[cfg(feature = "gateway")]
+pub use client_address::unmapped;
+pub use client_address::{AddressHeader, Client, ClientRules};
+pub use client_certificate::{CertificateField, ClientCertificate};
+pub use cost::cost_header;
+pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
+pub use enforcement::hundredths;
+pub use enforcement::{Enforcement, EnforcementError};
+pub use forwarded::parse_forwarded;
+pub use hash::looks_hashed;
+pub use hash::{HashKey, SecretHash};
+pub use host::HostPattern;
+pub use host::host as requested_host;
+pub use json_units::{EventUnits, JsonPointer, JsonPointerError, JsonUnits};
+#[cfg(feature = "jwt")]
+pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
+#[cfg(feature = "gateway")]
+pub use key_parts::push_address;
+pub use key_source::{KeySource, RequestAttributes, SourceError};
+pub use limit::{Limit, LimitNameError, Missing};
+pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
+pub use normal_path::{PathFault, path_fault};
+pub use overrides::{Override, OverrideOrigin};
+pub use request_values::is_lookalike;
+pub use route::preflighted;
+pub use route::{
+    Captures, PathPattern, PathPrefix, PathRegex, PathSet, PatternError, RouteId, RouteMatch,
+    RouteMatcher, RouteTable, with_one_slash,
+};
+pub use subject_hash::SubjectHash;
+pub use subject_id::IdWarning;
+pub use subject_id::{IdError, OverrideScope};
+pub use value_pattern::ValuePattern;
+pub use weir_http::status_set::{StatusSet, Statuses, StatusesError};

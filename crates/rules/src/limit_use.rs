@@ -1,0 +1,358 @@
+//! A limit as a route uses it: what is asked of the bucket when a request arrives, and what is
+//! left to be done when the response is there.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use crate::cost::{Cost, Estimate, PendingCost};
+use crate::{Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet};
+use weir_limit::{Algorithm, Mode, Quota, Transaction};
+
+/// A limit as a route uses it.
+#[derive(Clone, Debug)]
+pub struct LimitUse {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What is done with the bucket; [`Mode::AllowOnly`] for a limit that is switched off.
+    pub mode: Mode,
+    /// Units that a request takes.
+    pub cost: Cost,
+    /// Which requests take them, by their responses.
+    pub spend: SpendWhen,
+    /// On which subjects its denials are acted upon.
+    pub enforcement: Enforcement,
+}
+
+/// Which requests take their cost, by the status of the response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SpendWhen {
+    /// All.
+    #[default]
+    Always,
+    /// Only those with such a response. When a request arrives, there has to be room for its cost.
+    On(StatusSet),
+    /// All but those with such a response, which are given their cost back.
+    ExceptOn(StatusSet),
+}
+
+/// Whether a limit applies to a request, and to which bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitMatch<'l> {
+    /// The request is counted by this bucket.
+    Counted {
+        /// What is asked of the bucket, unless [`LimitUse::admission`] knows better.
+        transaction: Transaction,
+        /// The override that applies.
+        overridden: Option<&'l Override>,
+    },
+    /// Not counted: the request has no value for this source.
+    Skipped(&'l KeySource),
+    /// Not counted: the limit has only overrides, and none for this subject.
+    Exempt,
+    /// The request is to be denied: it has no value for this source.
+    Missing(&'l KeySource),
+}
+
+/// What a limit does with a request that arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// What is asked of the bucket: of a request that costs nothing, only how it stands.
+    pub transaction: Transaction,
+    /// Whether the request is known to cost nothing, so that it is not denied either.
+    pub is_free: bool,
+    /// Whether a denial is acted upon. When it is not, the transaction never denies.
+    pub acts: bool,
+    /// The cost, as far as is known.
+    pub units: u64,
+    /// What is left to be done.
+    pub later: Option<Deferred>,
+}
+
+/// What is left to be done when the response is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deferred {
+    /// To take the cost, if the response counts, once this is known.
+    Take(PendingCost),
+    /// To give the cost back, unless the response counts.
+    GiveBack,
+}
+
+impl LimitUse {
+    /// A limit of which every request takes one unit.
+    pub fn of(limit: Arc<Limit>) -> Self {
+        Self {
+            limit,
+            mode: Mode::default(),
+            cost: Cost::default(),
+            spend: SpendWhen::default(),
+            enforcement: Enforcement::default(),
+        }
+    }
+
+    /// Whether the limit does anything at all.
+    pub fn is_enabled(&self) -> bool {
+        self.mode != Mode::AllowOnly
+    }
+
+    /// Whether [`LimitUse::matching`] says all that there is to do, for every request.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.cost, Cost::Fixed(_))
+            && self.spend == SpendWhen::Always
+            && !self.enforcement.is_partial()
+    }
+
+    /// The most entries that one request may add to a sliding log, whosever it is.
+    pub fn max_log_entries(&self) -> u64 {
+        let overrides = self.limit.overrides().map(|overridden| overridden.quota);
+        let quotas = self.limit.quota().into_iter().chain(overrides);
+        let entries = quotas.map(|quota| self.log_entries(&quota));
+        entries.max().unwrap_or_default()
+    }
+
+    /// The same of a bucket with this quota.
+    pub fn log_entries(&self, quota: &Quota) -> u64 {
+        let count = quota.burst().get();
+        match (quota.algorithm(), &self.cost) {
+            _ if !self.mode.spends() => 0,
+            (Algorithm::SlidingLog { .. }, Cost::Fixed(cost)) => cost.get().min(count),
+            (Algorithm::SlidingLog { .. }, Cost::Measured(_)) => count,
+            _ => 0,
+        }
+    }
+
+    /// Whether a request is counted although this limit denies it.
+    pub fn counts_denied(&self) -> bool {
+        let quota = self.limit.quota();
+        let counts = quota.is_some_and(|quota| quota.algorithm().counts_denied());
+        counts && self.mode.checks() && self.mode.spends()
+    }
+
+    /// Whether the limit applies to the request, and to which bucket.
+    pub fn matching(&self, attributes: &RequestAttributes<'_>) -> LimitMatch<'_> {
+        let limit = &*self.limit;
+        match limit.bucket(attributes) {
+            Ok(key) => {
+                let overridden = limit.override_for(&key, attributes);
+                let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
+                quota.map_or(LimitMatch::Exempt, |quota| LimitMatch::Counted {
+                    transaction: Transaction {
+                        mode: self.mode,
+                        ..Transaction::new(key, quota, self.cost.least())
+                    },
+                    overridden,
+                })
+            }
+            // What never denies does not do so for want of a value either.
+            Err(source) if limit.missing() == Missing::Deny && self.mode.checks() => {
+                LimitMatch::Missing(source)
+            }
+            Err(source) => LimitMatch::Skipped(source),
+        }
+    }
+
+    /// What is done with the bucket of a request with these headers and a body of `body_bytes`, if
+    /// that is known.
+    pub fn admission(
+        &self,
+        counted: Transaction,
+        headers: &HeaderMap,
+        body_bytes: Option<u64>,
+    ) -> Admission {
+        let estimate = self.cost.estimate(headers, body_bytes);
+        let acts = self.enforcement.acts_on(&counted.key);
+        let is_known = estimate.pending == PendingCost::Nothing;
+        let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
+        if is_known && estimate.units == 0 {
+            return Admission {
+                transaction: Transaction {
+                    cost: NonZeroU64::MIN,
+                    mode: Mode::Peek,
+                    ..counted
+                },
+                is_free: true,
+                acts,
+                units: 0,
+                later: None,
+            };
+        }
+        let later = match self.spend {
+            _ if !self.mode.spends() => None,
+            _ if !is_prepaid => Some(Deferred::Take(estimate.pending)),
+            SpendWhen::ExceptOn(_) => Some(Deferred::GiveBack),
+            SpendWhen::Always | SpendWhen::On(_) => None,
+        };
+        let mode = match self.mode {
+            mode if is_prepaid => mode,
+            mode if mode.checks() => Mode::CheckOnly,
+            _ => Mode::Peek,
+        };
+        let transaction = Transaction {
+            // What is taken later has to find room for one unit at least.
+            cost: NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN),
+            mode: if acts { mode } else { mode.non_denying() },
+            ..counted
+        };
+        Admission {
+            transaction,
+            is_free: false,
+            acts,
+            units: estimate.units,
+            later,
+        }
+    }
+}
+
+impl Cost {
+    /// The least that is asked for when nothing is known of a request.
+    fn least(&self) -> NonZeroU64 {
+        match self {
+            Self::Fixed(cost) => *cost,
+            Self::Measured(measured) => {
+                NonZeroU64::new(measured.default).unwrap_or(NonZeroU64::MIN)
+            }
+        }
+    }
+
+    fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
+        match self {
+            Self::Fixed(cost) => Estimate {
+                units: cost.get(),
+                pending: PendingCost::Nothing,
+            },
+            Self::Measured(measured) => measured.estimate(headers, body_bytes),
+        }
+    }
+}
+
+impl SpendWhen {
+    /// Whether a request takes its cost when it is answered so, or not at all because the client
+    /// left before.
+    pub fn counts(&self, status: Option<StatusCode>) -> bool {
+        let is_in = |set: &StatusSet| status.is_some_and(|status| set.contains(status));
+        match self {
+            Self::Always => true,
+            Self::On(set) => is_in(set),
+            Self::ExceptOn(set) => !is_in(set),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cost::MeasuredCost;
+    use crate::{HashKey, Statuses};
+
+    fn usage() -> LimitUse {
+        let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
+        let (per, missing) = (vec![KeySource::Global], Missing::Skip);
+        let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
+        LimitUse::of(Arc::new(limit))
+    }
+
+    fn failures() -> StatusSet {
+        ["401", "5xx"]
+            .map(|text| text.parse::<Statuses>().unwrap())
+            .into_iter()
+            .collect()
+    }
+
+    fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Admission {
+        let quota = usage.limit.quota().unwrap();
+        let counted = Transaction {
+            mode: usage.mode,
+            ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)
+        };
+        usage.admission(counted, &HeaderMap::new(), body_bytes)
+    }
+
+    /// The mode and the cost of what is asked, and what is left to do.
+    fn asked(usage: &LimitUse) -> ((Mode, u64), Option<Deferred>) {
+        let arrival = arrival(usage, None);
+        let asked = arrival.transaction;
+        ((asked.mode, asked.cost.get()), arrival.later)
+    }
+
+    fn by_body() -> Cost {
+        Cost::Measured(Arc::new(MeasuredCost {
+            request_bytes: NonZeroU64::new(1024),
+            ..MeasuredCost::default()
+        }))
+    }
+
+    #[test]
+    fn what_counts_by_its_response_is_checked_first_and_taken_later() {
+        let usage = LimitUse {
+            spend: SpendWhen::On(failures()),
+            ..usage()
+        };
+        let later = Some(Deferred::Take(PendingCost::Nothing));
+        assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
+        assert!(!usage.is_plain());
+    }
+
+    #[test]
+    fn what_may_be_given_back_is_taken_first() {
+        let usage = LimitUse {
+            spend: SpendWhen::ExceptOn(failures()),
+            ..usage()
+        };
+        let later = Some(Deferred::GiveBack);
+        assert_eq!(asked(&usage), ((Mode::CheckAndSpend, 1), later));
+    }
+
+    #[test]
+    fn an_unknown_cost_needs_room_for_a_unit_and_no_cost_only_looks() {
+        let usage = LimitUse {
+            cost: by_body(),
+            ..usage()
+        };
+        let later = Some(Deferred::Take(PendingCost::Body));
+        assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
+        let free = arrival(&usage, Some(0));
+        assert!(free.is_free);
+        assert_eq!((free.transaction.mode, free.later), (Mode::Peek, None));
+        let known = arrival(&usage, Some(1025));
+        assert_eq!((known.transaction.cost.get(), known.is_free), (2, false));
+        assert_eq!(known.later, None);
+    }
+
+    #[test]
+    fn a_dry_run_asks_the_same_of_the_bucket_and_never_denies() {
+        let dry = |usage| LimitUse {
+            enforcement: Enforcement::NONE,
+            ..usage
+        };
+        let plain = dry(usage());
+        assert_eq!(asked(&plain), ((Mode::SpendOnly, 1), None));
+        assert!(!arrival(&plain, None).acts && !plain.is_plain());
+        let postpaid = dry(LimitUse {
+            spend: SpendWhen::On(failures()),
+            ..usage()
+        });
+        let later = Some(Deferred::Take(PendingCost::Nothing));
+        assert_eq!(asked(&postpaid), ((Mode::Peek, 1), later));
+    }
+
+    #[test]
+    fn a_client_that_left_has_spent_what_it_took_and_fails_no_login() {
+        let counts =
+            |spend: SpendWhen, status: u16| spend.counts(StatusCode::from_u16(status).ok());
+        let unanswered = 0;
+        for (status, on, except_on) in [
+            (200, false, true),
+            (401, true, false),
+            (503, true, false),
+            (unanswered, false, true),
+        ] {
+            assert_eq!(counts(SpendWhen::On(failures()), status), on, "{status}");
+            let except = SpendWhen::ExceptOn(failures());
+            assert_eq!(counts(except, status), except_on, "{status}");
+            assert!(counts(SpendWhen::Always, status));
+        }
+    }
+}
