@@ -8,8 +8,8 @@ pub use crate::config::fuzz_configuration as configuration;
 pub use crate::middleware::decoy::fuzz_template as template;
 pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
 pub use crate::server::fuzzing::plain_request;
-pub use crate::store::fuzzing::replies;
 pub use weir_rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};
+pub use weir_store::fuzzing::replies;
 
 #[cfg(test)]
 mod tests {

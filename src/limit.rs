@@ -33,7 +33,3 @@ pub use weir_limit::{
     MAX_UNCHECKED_LOG_ENTRIES, Mode, Prefetch, Quota, QuotaError, Rate, Strictness, SubWindow,
     SubWindows, Transaction, UnitLog, UnknownTimeZone, Usage, Window,
 };
-pub(crate) use weir_limit::{
-    CLOCK_BOUND, CLOCK_TOLERANCE, LEVELS, Level, LevelChoice, farthest_horizon, horizon,
-    sub_windows_lifetime, window_end,
-};

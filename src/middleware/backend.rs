@@ -5,8 +5,8 @@ use std::task::{Context, Waker};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::task::TaskTracker;
 
 use crate::limit::{Batch, Transaction};
 use crate::store::{DecisionSource, Leases, MemoryLeases, Outcome, Store, StoreFuture};
@@ -78,13 +78,29 @@ impl Backend {
 /// What is under way at the store, whether or not its requests are still there: units to be taken
 /// or given back, strikes to be counted. Clones count the same.
 #[derive(Clone, Debug, Default)]
-pub struct BackgroundTasks(TaskTracker);
+pub struct BackgroundTasks(Arc<watch::Sender<usize>>);
+
+/// A task, which is counted until this is dropped.
+struct UnderWay(Arc<watch::Sender<usize>>);
+
+impl UnderWay {
+    fn begin(tasks: &BackgroundTasks) -> Self {
+        tasks.0.send_modify(|count| *count += 1);
+        Self(Arc::clone(&tasks.0))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 impl BackgroundTasks {
     /// Waits until nothing is under way.
     pub async fn settled(&self) {
-        self.0.close();
-        self.0.wait().await;
+        // The sender lives as long as this, so that the wait has no other end.
+        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Does some work: at once if nothing has to be waited for, else in the background, where the
@@ -99,7 +115,11 @@ impl BackgroundTasks {
         if polled.is_ready() {
             return None;
         }
-        Some(self.0.spawn_on(work, &runtime))
+        let under_way = UnderWay::begin(self);
+        Some(runtime.spawn(async move {
+            work.await;
+            drop(under_way);
+        }))
     }
 }
 

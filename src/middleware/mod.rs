@@ -66,6 +66,9 @@ mod header_text;
 mod identify;
 mod rate_limit;
 mod redirect;
+#[cfg(test)]
+#[path = "../../tests/it/support/redis_server.rs"]
+mod redis_server;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
-
 use weir_limit::BucketKey;
 
 /// Shares are counted in hundredths of a percent.

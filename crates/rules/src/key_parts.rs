@@ -8,9 +8,9 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::Method;
+use weir_limit::BucketKey;
 
 use crate::{HashKey, KeySource, RequestAttributes, SecretHash, host, request_values};
-use weir_limit::BucketKey;
 
 /// Longer text is hashed, so that a client cannot fill a store with long keys.
 const MAX_TEXT_BYTES: usize = 128;

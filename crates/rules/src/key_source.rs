@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 
 use http::{HeaderMap, HeaderName, Method, Uri};
 use thiserror::Error;
+use weir_limit::time::Timestamp;
 
 use crate::{Account, Captures};
-use weir_limit::time::Timestamp;
 
 const V4_PREFIXES: RangeInclusive<u8> = 8..=V4_BITS;
 const V6_PREFIXES: RangeInclusive<u8> = 32..=128;

@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
+use weir_limit::{Algorithm, Mode, Quota, Transaction};
 
 use crate::cost::{Cost, Estimate, PendingCost};
 use crate::{Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet};
-use weir_limit::{Algorithm, Mode, Quota, Transaction};
 
 /// A limit as a route uses it.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use siphasher::sip::SipHasher24;
+use weir_limit::BucketKey;
 
 use super::key_parts::KeySchema;
 use super::{HashKey, KeySource, RequestAttributes};
-use weir_limit::BucketKey;
 
 /// Hashes what is not an account. The number must be the same on all gateways, and is shown to none.
 const KEY: &[u8] = b"weir consistent hashing";

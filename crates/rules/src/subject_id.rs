@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
+use weir_limit::BucketKey;
 
 use crate::hash::{self, hash_at_start};
 use crate::key_parts::{GLOBAL, KeySchema, KeyWriter, METHODS, OTHER_METHOD, network};
 use crate::normal_path::normal_path;
 use crate::overrides::{PartPattern, Wildcard};
 use crate::{HashKey, HostPattern, KeySource, SecretHash, host};
-use weir_limit::BucketKey;
 
 /// Why an id may not stand for the subject that is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

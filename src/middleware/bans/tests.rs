@@ -17,6 +17,7 @@ use super::*;
 use crate::limit::{Batch, BucketKeys, Mode, Quota};
 use crate::middleware::backend::{Backend, BackgroundTasks};
 use crate::middleware::decoy::{Decoy, Shadow};
+use crate::middleware::redis_server::RedisServer;
 use crate::middleware::{
     Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId, Verdict,
 };
@@ -25,7 +26,6 @@ use crate::rules::{
     AccessList, Ban, BanSchedule, Client, Enforcement, HashKey, KeySource, Limit, LimitUse,
     Missing, PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
 };
-use crate::store::tests::support::RedisServer;
 use crate::store::{
     DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, Redis,
     RedisSettings, Store, StoreError, StoreFuture, Unobserved,

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use thiserror::Error;
+use weir_limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
 
 pub use self::standing::{Banned, BannedError, StandingBans};
 use crate::key_parts::KeySchema;
 use crate::limit::check_name;
 use crate::{HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes};
-use weir_limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
 
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
 const LONGEST_TURN: Duration = Duration::from_secs(5);

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use thiserror::Error;
+use weir_limit::BucketKey;
+use weir_limit::time::{Nanos, Timestamp};
 
 use super::Ban;
 use crate::client_address::unmapped;
 use crate::{IdError, KeySource, RequestAttributes};
-use weir_limit::BucketKey;
-use weir_limit::time::{Nanos, Timestamp};
 
 /// Whom an operator bans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
 use std::num::NonZeroU32;
 
-use super::*;
 use weir_limit::BucketClass;
 use weir_limit::time::Nanos;
+
+use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -6,13 +6,13 @@ mod tests;
 use std::sync::Arc;
 
 use thiserror::Error;
+use weir_limit::time::Timestamp;
+use weir_limit::{BucketKey, Quota};
 
 use crate::key_parts::KeySchema;
 use crate::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
 use crate::subject_id::Pattern;
 use crate::{HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes};
-use weir_limit::time::Timestamp;
-use weir_limit::{BucketKey, Quota};
 
 const MAX_NAME_BYTES: usize = 64;
 

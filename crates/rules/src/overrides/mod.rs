@@ -15,14 +15,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use weir_limit::Quota;
+use weir_limit::time::Timestamp;
 
 use self::lookup::NetworkMap;
 pub(super) use self::lookup::{Wildcard, WildcardMap};
 use crate::hash::hash_at_start;
 use crate::key_parts::{network, request_host};
 use crate::{KeySource, RequestAttributes, host, request_values};
-use weir_limit::Quota;
-use weir_limit::time::Timestamp;
 
 /// Other parameters of a limit for some subjects: for the one that the id names, or, where a part
 /// of the id is a network or a wildcard, or is left out, for all that it stands for.

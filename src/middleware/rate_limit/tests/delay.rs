@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::limit::{Algorithm, Alignment};
 use crate::middleware::Delay;
-use crate::store::tests::support::RedisServer;
+use crate::middleware::redis_server::RedisServer;
 use crate::store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
 use crate::time::SystemClock;
 

@@ -1,0 +1,472 @@
+//! Remembers denials in the process, so that a flood costs the store nothing.
+//!
+//! A bucket that denied keeps denying until enough has come back, whatever else happens to it:
+//! other requests only take more. Only a refund or a reset makes it allow sooner. Those that go
+//! through this process remove the denial; those made elsewhere are seen after a second at most,
+//! since no denial is remembered for longer.
+//!
+//! A denial must not hide a longer one of the same request. So the other buckets of a denied batch
+//! are remembered as well, and a batch is answered from memory only if all of its buckets are known.
+//! A bucket that allowed is forgotten when a request takes from it.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, BucketClass, BucketKey, BucketKeys, Decision, Quota, Transaction};
+use weir_runtime::sync::Mutex;
+use weir_runtime::sync::atomic::{AtomicU32, Ordering};
+
+use crate::hashed_key::{HashedKey, KeyHasher};
+use crate::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
+
+/// How long a denial is remembered at most.
+const LONGEST: Nanos = Nanos::from_secs(1);
+
+/// How many buckets are remembered at most, in 256 KiB.
+const PLACES: usize = 8192;
+
+/// How many threads may read at once without waiting for each other.
+const LOCKS: usize = 64;
+
+/// Recent denials, shared by all workers of a process.
+///
+/// It is a table of fixed size, in which a denial replaces an older one that hashes to the same
+/// place.
+pub struct DenialCache {
+    hasher: KeyHasher,
+    shards: Box<[Mutex<Box<[Denial]>>]>,
+    windows: WindowDenials,
+    /// How often something was removed from each of the shards.
+    removals: Box<[AtomicU32]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Denial {
+    /// Zero when there is none.
+    tag: u64,
+    tat: Timestamp,
+    seen: Timestamp,
+    /// Whether the bucket denied, and not another one of its batch.
+    denied: bool,
+}
+
+/// How a bucket stands to a transaction, as far as is remembered.
+enum Remembered {
+    Denies(Decision),
+    Allows,
+}
+
+impl Default for DenialCache {
+    fn default() -> Self {
+        let shard = || Mutex::new(vec![Denial::default(); PLACES / LOCKS].into_boxed_slice());
+        Self {
+            hasher: KeyHasher::random(),
+            shards: (0..LOCKS).map(|_| shard()).collect(),
+            windows: WindowDenials::default(),
+            removals: (0..LOCKS).map(|_| AtomicU32::default()).collect(),
+        }
+    }
+}
+
+impl DenialCache {
+    /// Remembers what the store said after so many removals. If there were more since, it may have
+    /// said so before a refund.
+    fn remember(&self, key: HashedKey, removals: u32, decision: &Decision, seen: Timestamp) {
+        let denial = Denial {
+            tag: key.tag,
+            tat: seen + decision.reset_in,
+            seen,
+            denied: !decision.allowed,
+        };
+        self.at(key, |place| {
+            if self.removals(key) == removals {
+                *place = denial;
+            }
+        });
+    }
+
+    fn removals(&self, key: HashedKey) -> u32 {
+        let (shard, _) = place(key, PLACES);
+        let removals = self.removals.get(shard);
+        removals.map_or(0, |removals| removals.load(Ordering::Acquire))
+    }
+
+    /// What the store said before is not remembered any more from here on.
+    fn remove(&self, key: HashedKey) {
+        let (shard, _) = place(key, PLACES);
+        if let Some(removals) = self.removals.get(shard) {
+            removals.fetch_add(1, Ordering::AcqRel);
+        }
+        self.at(key, |place| {
+            if place.tag == key.tag {
+                *place = Denial::default();
+            }
+        });
+        self.windows.remove(key);
+    }
+
+    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
+    fn stand(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        now: Timestamp,
+    ) -> Option<Remembered> {
+        let denial = self.at(key, |place| *place)?;
+        // On a clock that has stepped back the age of the denial is unknown.
+        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
+        let debt = denial.tat.since(now);
+        // Another definition made the debt, so the store has to be asked: this one may count by a
+        // level of its own.
+        let is_stale = transaction.quota.is_stale(debt);
+        if denial.tag != key.tag || !is_fresh || is_stale {
+            return None;
+        }
+        match transaction.decide(debt) {
+            decision if decision.fits() => Some(Remembered::Allows),
+            decision => denial.denied.then_some(Remembered::Denies(decision)),
+        }
+    }
+
+    fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Denial) -> T) -> Option<T> {
+        let (shard, place) = place(key, PLACES);
+        let mut shard = self.shards.get(shard)?.lock();
+        shard.get_mut(place).map(act)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both remainders are small")]
+fn place(key: HashedKey, places: usize) -> (usize, usize) {
+    let place = key.shard % places as u64;
+    (place as usize % LOCKS, place as usize / LOCKS)
+}
+
+/// How many denials are remembered at most, in some 256 KiB.
+const WINDOW_PLACES: usize = 2048;
+
+/// Denials of limits that are counted in windows, in a table of fixed size that takes no memory
+/// before the first of them.
+///
+/// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only:
+/// until its retry time the bucket has no room for that cost, whatever others take from it.
+struct WindowDenials(Box<[Mutex<Vec<Option<WindowDenial>>>]>);
+
+#[derive(Clone, Copy)]
+struct WindowDenial {
+    tag: u64,
+    quota: Quota,
+    cost: NonZeroU64,
+    remaining: u64,
+    retry_at: Timestamp,
+    reset_at: Timestamp,
+    seen: Timestamp,
+    denied: bool,
+}
+
+impl Default for WindowDenials {
+    fn default() -> Self {
+        Self((0..LOCKS).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl WindowDenials {
+    fn remember(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        decision: &Decision,
+        now: Timestamp,
+        is_current: impl FnOnce() -> bool,
+    ) {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        let Some(shard) = self.0.get(shard) else {
+            return;
+        };
+        let mut shard = shard.lock();
+        if !is_current() {
+            return;
+        }
+        shard.resize(WINDOW_PLACES / LOCKS, None);
+        if let Some(place) = shard.get_mut(place) {
+            *place = Some(WindowDenial {
+                tag: key.tag,
+                quota: transaction.quota,
+                cost: transaction.cost,
+                remaining: decision.remaining,
+                retry_at: now + decision.retry_in,
+                reset_at: now + decision.reset_in,
+                seen: now,
+                denied: !decision.allowed,
+            });
+        }
+    }
+
+    fn remove(&self, key: HashedKey) {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        if let Some(shard) = self.0.get(shard)
+            && let Some(place) = shard.lock().get_mut(place)
+            && place.is_some_and(|denial| denial.tag == key.tag)
+        {
+            *place = None;
+        }
+    }
+
+    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
+    fn stand(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        now: Timestamp,
+    ) -> Option<Remembered> {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        let denial = (*self.0.get(shard)?.lock().get(place)?)?;
+        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
+        if denial.tag != key.tag || denial.quota != transaction.quota || !is_fresh {
+            return None;
+        }
+        // What never fits is denied beyond the end of the window, when all of it is there again.
+        let is_over = denial.seen < denial.reset_at && denial.reset_at <= now;
+        let cost = transaction.cost;
+        if is_over {
+            return None;
+        }
+        if !denial.denied {
+            return (cost.get() <= denial.remaining).then_some(Remembered::Allows);
+        }
+        (cost == denial.cost && now < denial.retry_at).then(|| {
+            Remembered::Denies(Decision {
+                allowed: false,
+                remaining: denial.remaining,
+                retry_in: denial.retry_in(transaction, now),
+                reset_in: denial.reset_at.since(now),
+                reset_before_secs: denial.reset_at.since(now).whole_secs(),
+            })
+        })
+    }
+}
+
+impl WindowDenial {
+    fn retry_in(&self, transaction: &Transaction, now: Timestamp) -> Nanos {
+        if transaction.fits_beside(0) {
+            self.retry_at.since(now)
+        } else {
+            Nanos::NEVER
+        }
+    }
+}
+
+/// A store that is not asked about what it denied a moment ago.
+pub struct DenialCached<S> {
+    store: S,
+    denials: Arc<DenialCache>,
+}
+
+impl<S> DenialCached<S> {
+    /// Puts the cache, shared by all workers, before a store.
+    pub fn new(store: S, denials: Arc<DenialCache>) -> Self {
+        Self { store, denials }
+    }
+
+    /// The store behind the cache.
+    pub fn get_ref(&self) -> &S {
+        &self.store
+    }
+
+    fn cached(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
+        if batch.iter().any(Transaction::is_counted_when_denied) {
+            // Where denials are counted, every one of them has to reach the store.
+            return None;
+        }
+        let (mut is_denied, mut is_known) = (false, true);
+        let mut changing = Keys::new();
+        let mut decisions: Decisions = smallvec![None; batch.len()];
+        for ((transaction, &key), place) in batch.iter().zip(keys).zip(&mut decisions) {
+            match self.stand(transaction, key, now) {
+                Some(Remembered::Denies(decision)) if transaction.mode.checks() => {
+                    is_denied = true;
+                    *place = Some(decision);
+                    // What comes behind a ban decides nothing.
+                    if is_known && transaction.key.class() == BucketClass::Ban {
+                        break;
+                    }
+                }
+                Some(Remembered::Allows) if transaction.mode.spends() => changing.push(key),
+                Some(_) => {}
+                None => is_known &= !transaction.mode.checks(),
+            }
+        }
+        if is_denied && is_known {
+            return Some(Outcome {
+                decisions,
+                source: DecisionSource::Remembered,
+            });
+        }
+        changing.iter().for_each(|&key| self.denials.remove(key));
+        None
+    }
+
+    /// The bucket is judged by this transaction's quota and cost, which need not be those that
+    /// were denied before.
+    fn stand(
+        &self,
+        transaction: &Transaction,
+        key: HashedKey,
+        now: Timestamp,
+    ) -> Option<Remembered> {
+        match transaction.mode {
+            mode if !mode.checks() && !mode.spends() => None,
+            _ if transaction.is_windowed() => self.denials.windows.stand(key, transaction, now),
+            _ => self.denials.stand(key, transaction, now),
+        }
+    }
+
+    fn hash(&self, key: &BucketKey) -> HashedKey {
+        self.denials.hasher.hash(key)
+    }
+}
+
+type Keys = SmallVec<[HashedKey; 3]>;
+
+/// What has to be known of a batch to record its denials.
+struct DenialRecorder {
+    /// Each with how often something was removed from its shard before the store was asked.
+    keys: SmallVec<[(HashedKey, u32); 3]>,
+    /// The batch, when some of it is counted in windows.
+    windowed: Option<Box<Batch>>,
+    now: Timestamp,
+}
+
+impl DenialRecorder {
+    fn new(batch: &Batch, keys: &Keys, denials: &DenialCache, now: Timestamp) -> Self {
+        let windowed = batch
+            .iter()
+            .any(Transaction::is_windowed)
+            .then(|| Box::new(batch.clone()));
+        let keys = keys.iter().map(|&key| (key, denials.removals(key)));
+        Self {
+            keys: keys.collect(),
+            windowed,
+            now,
+        }
+    }
+
+    /// Records the buckets of a batch that the store denied. A fallback's denials are its own affair.
+    fn record(&self, denials: &DenialCache, outcome: &Outcome) {
+        if outcome.source != DecisionSource::Store || outcome.is_allowed() {
+            return;
+        }
+        let keys = self.keys.iter().zip(&outcome.decisions).enumerate();
+        for (at, (&(key, removals), decision)) in keys {
+            let Some(decision) = decision else { continue };
+            let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
+            match transaction.filter(|transaction| transaction.is_windowed()) {
+                Some(transaction) => {
+                    let is_current = || denials.removals(key) == removals;
+                    denials
+                        .windows
+                        .remember(key, transaction, decision, self.now, is_current);
+                }
+                None => denials.remember(key, removals, decision, self.now),
+            }
+        }
+    }
+}
+
+impl<S: Store> Store for DenialCached<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.cached_or(S::decide, batch, now)
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.cached_or(S::admit, batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+        let keys: Keys = batch
+            .iter()
+            .map(|transaction| self.hash(&transaction.key))
+            .collect();
+        let answer = self.store.refund(batch, now);
+        self.remove_after(keys, answer)
+    }
+
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        by: DecisionSource,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        let keys = Keys::from_iter([self.hash(&transaction.key)]);
+        let answer = self.store.refund_last(transaction, by, latest, now);
+        self.remove_after(keys, answer)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
+        let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
+        let answer = self.store.reset(keys);
+        self.remove_after(hashed, answer)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+}
+
+impl<S: Store> DenialCached<S> {
+    /// Answers from the cache, or else asks the store and records what it denies.
+    fn cached_or(
+        &self,
+        ask: impl FnOnce(&S, Batch, Timestamp) -> StoreFuture<Outcome>,
+        batch: Batch,
+        now: Timestamp,
+    ) -> StoreFuture<Outcome> {
+        let keys: Keys = batch
+            .iter()
+            .map(|transaction| self.hash(&transaction.key))
+            .collect();
+        if let Some(outcome) = self.cached(&batch, &keys, now) {
+            return StoreFuture::ready(outcome);
+        }
+        let denials = Arc::clone(&self.denials);
+        let recorder = DenialRecorder::new(&batch, &keys, &denials, now);
+        match ask(&self.store, batch, now) {
+            StoreFuture::Ready(answer) => {
+                if let Some(Ok(outcome)) = &answer {
+                    recorder.record(&denials, outcome);
+                }
+                StoreFuture::Ready(answer)
+            }
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
+                let outcome = answer.await?;
+                recorder.record(&denials, &outcome);
+                Ok(outcome)
+            }),
+        }
+    }
+
+    /// Removes denials once the store has changed, lest one from before be recorded again
+    /// meanwhile.
+    fn remove_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
+        let denials = Arc::clone(&self.denials);
+        let remove = move || keys.iter().for_each(|&key| denials.remove(key));
+        match answer {
+            StoreFuture::Ready(answer) => {
+                remove();
+                StoreFuture::Ready(answer)
+            }
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
+                let answer = answer.await;
+                remove();
+                answer
+            }),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
+#[cfg(test)]
+mod tests;

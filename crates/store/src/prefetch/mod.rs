@@ -1,0 +1,345 @@
+//! Takes units from hot buckets ahead of the requests that spend them.
+//!
+//! A gateway that asks the store about every request of a bucket with tens of thousands of them a
+//! second keeps a core of it busy with that bucket alone. For a limit that allows it
+//! ([`Prefetch`](weir_limit::Prefetch)), a gateway that has seen several requests of a bucket in
+//! a moment takes units in advance, by one call, and lets requests spend them without a call, until
+//! they are used up or too old. What is not spent is given back.
+//!
+//! Units are taken from the shared bucket *before* they are spent, so gateways never let more pass
+//! than the bucket has given out. What passes in a time can exceed the quota only by what was held
+//! when that time began: at most the limit's units for each gateway. `docs/ALGORITHMS.md` has the
+//! proof, and the tests of this module hold to it.
+//!
+//! Each hot bucket has a task, on the worker that found it hot, which alone asks the store for its
+//! units. Requests that find none wait for that task's answer and not for one of their own.
+
+mod hot_bucket;
+mod hot_buckets;
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{self, Instant};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, BucketKeys, Mode, Transaction};
+
+use crate::{DecisionSource, Decisions, Outcome, Store, StoreError, StoreFuture};
+use hot_bucket::Cooled;
+pub use hot_buckets::HotBuckets;
+use hot_buckets::{Answer, Keeping, LastSeen};
+
+/// How often a request waits for units that are on their way before it asks the store itself.
+const WAITS: usize = 3;
+
+/// A store that units can be taken from ahead of requests.
+///
+/// Nothing stands in for it, since what another store gives out is not taken from this one.
+pub trait PrefetchStore: Store {
+    /// Takes units. What turns out too late to be taken is given back.
+    fn take_ahead(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome>;
+
+    /// Gives back units that were taken ahead.
+    fn give_back(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
+}
+
+/// A store of which hot buckets are prefetched: one for each worker, over the hot buckets that they
+/// share.
+pub struct Prefetching<S>(Arc<Inner<S>>);
+
+struct Inner<S> {
+    store: Arc<S>,
+    buckets: Arc<HotBuckets>,
+    keepers: TaskTracker,
+    closing: CancellationToken,
+}
+
+/// How to ask the store about what is not decided by held units.
+type Ask<S> = fn(&S, Batch, Timestamp) -> StoreFuture<Outcome>;
+
+/// What held units say about a batch.
+enum Attempt {
+    /// These decisions. The store is to be asked about transactions without one.
+    Decided(Decisions),
+    /// One of its limits denies the request, so that nothing is taken for the others.
+    Denied(Decisions),
+    /// Units are on their way.
+    Wait(watch::Receiver<()>),
+}
+
+impl<S: PrefetchStore> Prefetching<S> {
+    /// Prefetches from a store. It has to be used on a tokio runtime; elsewhere the store decides
+    /// everything.
+    pub fn new(store: Arc<S>, buckets: Arc<HotBuckets>) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            buckets,
+            keepers: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// Gives back all that was taken by this worker and is not spent, and waits until that is done.
+    /// From then on the store decides everything, unless another worker takes units.
+    pub async fn end(&self) {
+        self.0.closing.cancel();
+        self.0.keepers.close();
+        self.0.keepers.wait().await;
+    }
+}
+
+impl<S: PrefetchStore> Store for Prefetching<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.decide_by(S::decide, batch, now)
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.decide_by(S::admit, batch, now)
+    }
+
+    fn refund(&self, mut batch: Batch, now: Timestamp) -> StoreFuture<()> {
+        batch.retain(|transaction| !self.0.put_back(transaction));
+        if batch.is_empty() {
+            return StoreFuture::ready(());
+        }
+        self.0.store.refund(batch, now)
+    }
+
+    /// What is lent is not prefetched.
+    fn refund_last(
+        &self,
+        transaction: Transaction,
+        by: DecisionSource,
+        latest: Timestamp,
+        now: Timestamp,
+    ) -> StoreFuture<()> {
+        self.0.store.refund_last(transaction, by, latest, now)
+    }
+
+    /// Other gateways do not learn of it; they hold what they have for a moment longer.
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
+        keys.iter().for_each(|key| self.0.buckets.forget(key));
+        self.0.store.reset(keys)
+    }
+}
+
+impl<S: PrefetchStore> Prefetching<S> {
+    fn decide_by(&self, ask: Ask<S>, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        if !batch.iter().any(may_be_held) {
+            return ask(&self.0.store, batch, now);
+        }
+        match self.0.attempt(&batch, now) {
+            Attempt::Wait(taken) => {
+                let inner = Arc::clone(&self.0);
+                StoreFuture::waiting(inner.wait(taken, ask, batch, now))
+            }
+            Attempt::Decided(decisions) => self.0.ask_rest(ask, batch, decisions, now),
+            Attempt::Denied(decisions) => StoreFuture::ready(by_held_units(decisions)),
+        }
+    }
+}
+
+impl<S: PrefetchStore> Inner<S> {
+    /// Waits for units, as often as that makes sense. From then on it is later.
+    async fn wait(
+        self: Arc<Self>,
+        mut taken: watch::Receiver<()>,
+        ask: Ask<S>,
+        batch: Batch,
+        came: Timestamp,
+    ) -> Result<Outcome, StoreError> {
+        let waits = Instant::now();
+        let mut now = came;
+        for _ in 0..WAITS {
+            // The task that takes units may have ended, which is as good a reason to go on.
+            let _ = taken.changed().await;
+            now = came + Nanos::from(waits.elapsed());
+            match self.attempt(&batch, now) {
+                Attempt::Wait(again) => taken = again,
+                Attempt::Decided(decisions) => {
+                    return self.ask_rest(ask, batch, decisions, now).await;
+                }
+                Attempt::Denied(decisions) => return Ok(by_held_units(decisions)),
+            }
+        }
+        ask(&self.store, batch, now).await
+    }
+
+    /// Decides what can be decided by held units, and takes the costs from them.
+    fn attempt(self: &Arc<Self>, batch: &Batch, now: Timestamp) -> Attempt {
+        // Where denials are counted, every one of them has to reach the store.
+        let asks_all = batch.iter().any(Transaction::is_counted_when_denied);
+        let mut decisions: Decisions = smallvec![None; batch.len()];
+        for (index, transaction) in batch.iter().enumerate() {
+            let decision = match self.answer(transaction, now) {
+                Answer::Decided(decision) => decision,
+                Answer::Wait(taken) => {
+                    self.put_back_all(batch, &decisions, now);
+                    return Attempt::Wait(taken);
+                }
+                Answer::Ask => continue,
+                Answer::Heated(keeping) => {
+                    self.keep(keeping);
+                    continue;
+                }
+            };
+            if !decision.allowed && asks_all {
+                continue;
+            }
+            if !decision.allowed {
+                self.put_back_all(batch, &decisions, now);
+                decisions.fill(None);
+            }
+            if let Some(place) = decisions.get_mut(index) {
+                *place = Some(decision);
+            }
+            if !decision.allowed {
+                return Attempt::Denied(decisions);
+            }
+        }
+        Attempt::Decided(decisions)
+    }
+
+    fn answer(&self, transaction: &Transaction, now: Timestamp) -> Answer {
+        match transaction.quota.prefetch() {
+            Some(limit) if may_be_held(transaction) => self.buckets.decide(transaction, limit, now),
+            _ => Answer::Ask,
+        }
+    }
+
+    /// Asks the store about what has no decision yet. When it denies the request, or fails, what
+    /// was spent here is put back.
+    fn ask_rest(
+        self: &Arc<Self>,
+        ask: Ask<S>,
+        batch: Batch,
+        held: Decisions,
+        now: Timestamp,
+    ) -> StoreFuture<Outcome> {
+        if held.iter().all(Option::is_some) {
+            return StoreFuture::ready(by_held_units(held));
+        }
+        if held.iter().all(Option::is_none) {
+            return ask(&self.store, batch, now);
+        }
+        let both = batch.iter().zip(&held);
+        let rest = both.filter(|(_, decision)| decision.is_none());
+        let rest: Batch = rest.map(|(transaction, _)| transaction.clone()).collect();
+        match ask(&self.store, rest, now) {
+            StoreFuture::Ready(answer) => {
+                StoreFuture::Ready(answer.map(|rest| self.join(&batch, &held, rest, now)))
+            }
+            StoreFuture::Waiting(answer) => {
+                let inner = Arc::clone(self);
+                StoreFuture::waiting(async move { inner.join(&batch, &held, answer.await, now) })
+            }
+        }
+    }
+
+    /// The decisions of both, in the batch's order.
+    fn join(
+        &self,
+        batch: &Batch,
+        held: &Decisions,
+        rest: Result<Outcome, StoreError>,
+        now: Timestamp,
+    ) -> Result<Outcome, StoreError> {
+        let allowed = rest.as_ref().is_ok_and(Outcome::is_allowed);
+        if !allowed {
+            self.put_back_all(batch, held, now);
+        }
+        let rest = rest?;
+        let mut others = rest.decisions.iter().copied();
+        let both = batch.iter().zip(held);
+        let decisions = both.map(|(transaction, held)| match held {
+            None => others.next().flatten(),
+            Some(held) if !allowed && transaction.has_taken(held) => {
+                Some(held.after_giving_back(&transaction.quota, transaction.cost.get()))
+            }
+            some => *some,
+        });
+        Ok(Outcome {
+            decisions: decisions.collect(),
+            source: rest.source,
+        })
+    }
+
+    /// Puts back what decisions by held units show as taken. What others have taken the room of
+    /// meanwhile goes back to the store.
+    fn put_back_all(&self, batch: &Batch, decisions: &Decisions, now: Timestamp) {
+        let both = batch.iter().zip(decisions);
+        let taken = both.filter(|(transaction, decision)| {
+            decision.is_some_and(|decision| transaction.has_taken(&decision))
+        });
+        let left = taken.filter(|(transaction, _)| !self.put_back(transaction));
+        let left: Batch = left.map(|(transaction, _)| transaction.clone()).collect();
+        if let (false, Ok(runtime)) = (left.is_empty(), Handle::try_current()) {
+            let answer = self.store.give_back(left, now);
+            self.keepers
+                .spawn_on(async move { drop(answer.await) }, &runtime);
+        }
+    }
+
+    fn put_back(&self, transaction: &Transaction) -> bool {
+        may_be_held(transaction) && transaction.mode.spends() && self.buckets.put_back(transaction)
+    }
+
+    /// Looks after a hot bucket, in a task on this worker.
+    fn keep(&self, keeping: Keeping) {
+        if self.closing.is_cancelled() {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let (store, closing) = (Arc::clone(&self.store), self.closing.clone());
+            self.keepers
+                .spawn_on(keep(keeping, store, closing), &runtime);
+        }
+    }
+}
+
+/// Takes units from a hot bucket when they are wanted, and gives back what is left of them when it
+/// is not hot any more or the worker ends.
+async fn keep<S: PrefetchStore>(keeping: Keeping, store: Arc<S>, closing: CancellationToken) {
+    let mut clock = LastSeen::new();
+    loop {
+        tokio::select! {
+            () = keeping.wanted() => {}
+            () = time::sleep(keeping.turn()) => {}
+            () = closing.cancelled() => keeping.retire(),
+        }
+        if let Some((first, now)) = keeping.begin() {
+            let mut next = Some(first);
+            while let Some(take) = next {
+                let answer = store.take_ahead(smallvec![take], now).await;
+                next = keeping.taken(&answer);
+            }
+        }
+        if let (Cooled::Over(unspent), now) = keeping.cool(&mut clock) {
+            if let Some(unspent) = unspent {
+                // The store reports its failures itself; without it the units are lost.
+                let _ = store.give_back(smallvec![unspent], now).await;
+            }
+            return;
+        }
+    }
+}
+
+fn may_be_held(transaction: &Transaction) -> bool {
+    transaction.quota.prefetch().is_some() && transaction.mode != Mode::AllowOnly
+}
+
+fn by_held_units(decisions: Decisions) -> Outcome {
+    Outcome {
+        decisions,
+        source: DecisionSource::Prefetched,
+    }
+}
+
+#[cfg(test)]
+mod bound;
+#[cfg(test)]
+mod tests;

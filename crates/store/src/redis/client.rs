@@ -1,0 +1,282 @@
+//! What all calls share: the nodes, the keys, and what no request waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use redis::Value;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use weir_limit::{BucketKey, Transaction};
+
+use super::check;
+use super::cluster::Cluster;
+use super::manager::Session;
+use super::node::{Node, in_time};
+use super::parts::{Following, Parts, Tracked, Waits};
+use super::resp::{Replies, Request};
+use super::settings::RedisSettings;
+use super::window::WindowKind;
+use crate::{Call, DecisionClock, Observer, StoreError, StoreFuture};
+
+/// A bucket's key in Redis.
+pub(super) type Key = SmallVec<[u8; 96]>;
+
+/// What the calls of one [`super::Redis`] share.
+pub(super) struct Client {
+    nodes: Nodes,
+    prefix: Box<[u8]>,
+    clock: DecisionClock,
+    observer: Arc<dyn Observer>,
+    background_calls: AtomicUsize,
+}
+
+/// The servers that hold buckets.
+pub(super) enum Nodes {
+    /// One that holds all of them.
+    One(Arc<Node>),
+    /// Several that hold some each.
+    Cluster(Arc<Cluster>),
+}
+
+impl Client {
+    /// Calls of nodes that were made by these settings.
+    pub(super) fn new(nodes: Nodes, settings: &RedisSettings, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            nodes,
+            prefix: format!("{}:", settings.prefix).into_bytes().into(),
+            clock: settings.clock.clone(),
+            observer,
+            background_calls: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) const fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// The parts of a call, before anything is asked.
+    ///
+    /// # Errors
+    /// Why nothing can be asked.
+    pub(super) fn parts(&self) -> Result<Parts, StoreError> {
+        match &self.nodes {
+            Nodes::One(node) => node.session().map(Parts::alone),
+            Nodes::Cluster(cluster) => {
+                cluster.trouble()?;
+                Ok(Parts::of(cluster.topology()))
+            }
+        }
+    }
+
+    /// The node of a key, if there is one.
+    pub(super) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
+        match &self.nodes {
+            Nodes::One(node) => Some(Arc::clone(node)),
+            Nodes::Cluster(cluster) => cluster.topology().node_of(key).cloned(),
+        }
+    }
+
+    /// Makes a call with the connections that are there, or fails at once.
+    pub(super) fn tracked<T, F>(
+        self: &Arc<Self>,
+        call: impl FnOnce(Arc<Self>, Waits) -> Result<F, StoreError>,
+    ) -> StoreFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let waits = match &self.nodes {
+            Nodes::One(_) => Waits::default(),
+            Nodes::Cluster(_) => Waits::for_several(),
+        };
+        match call(Arc::clone(self), waits.clone()) {
+            Ok(call) => StoreFuture::answering(Tracked::new(call, waits)),
+            Err(error) => StoreFuture::failed(error),
+        }
+    }
+
+    /// What repeats the redirected commands, if there are any.
+    pub(super) fn follow(&self, parts: &mut Parts) -> Option<Following> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Cluster(cluster) => parts.follow(cluster),
+        }
+    }
+
+    /// Does something with each part at the same time, and counts how it went with each node. The
+    /// last failure is the answer.
+    pub(super) async fn each_part<T, F>(
+        &self,
+        parts: Parts,
+        waits: &Waits,
+        mut work: impl FnMut(usize, Arc<Session>, Request) -> F,
+    ) -> Result<Vec<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let all = parts.into_requests().enumerate();
+        let all = all.map(|(at, (session, request))| {
+            let work = work(at, Arc::clone(&session), request);
+            async move {
+                let done = waits.on(&session, work).await;
+                session.record(done.as_ref().err());
+                done.map_err(|error| session.failure(error))
+            }
+        });
+        join_all(all).await.into_iter().collect()
+    }
+
+    /// Sends the parts and reads their replies; an error among them is the answer.
+    pub(super) async fn call(&self, parts: Parts, waits: &Waits) -> Result<(), StoreError> {
+        let send =
+            |_, session, request| async move { self.send(&session, request).await.map(drop) };
+        self.each_part(parts, waits, send).await.map(drop)
+    }
+
+    /// The clock by which requests are decided.
+    pub(super) fn clock(&self) -> &DecisionClock {
+        &self.clock
+    }
+
+    /// How many background calls are under way.
+    pub(super) fn background_calls(&self) -> usize {
+        self.background_calls.load(Ordering::SeqCst)
+    }
+
+    /// The key of GCRA's bucket in Redis.
+    pub(super) fn key(&self, key: &BucketKey) -> Key {
+        let mut whole = SmallVec::from_slice(&self.prefix);
+        whole.extend_from_slice(key.as_bytes());
+        whole
+    }
+
+    /// The key with a mark at its end, of what is not a TAT.
+    pub(super) fn marked_key(&self, key: &BucketKey, mark: &str) -> Key {
+        let mut whole = self.key(key);
+        whole.extend_from_slice(mark.as_bytes());
+        whole
+    }
+
+    /// The key of a transaction's bucket, with the mark of its algorithm.
+    pub(super) fn transaction_key(&self, transaction: &Transaction) -> Key {
+        if transaction.is_windowed() {
+            self.marked_key(&transaction.key, WindowKind::of(&transaction.quota).mark())
+        } else {
+            self.key(&transaction.key)
+        }
+    }
+
+    /// Sends commands, and repeats what is redirected. Their replies are not looked at.
+    pub(super) async fn ask(
+        &self,
+        session: &Arc<Session>,
+        request: Request,
+    ) -> Result<Replies, StoreError> {
+        let Nodes::Cluster(cluster) = &self.nodes else {
+            return session.ask(request).await;
+        };
+        let mut replies = session.ask(request.kept()).await?;
+        match cluster.follow(session, &mut replies) {
+            None => Ok(replies),
+            Some(repeating) => match repeating.answered.await {
+                (replies, None) => Ok(replies),
+                (_, Some(failure)) => Err(failure),
+            },
+        }
+    }
+
+    /// Sends commands and reads their replies; an error among them is the answer.
+    pub(super) async fn send(
+        &self,
+        session: &Arc<Session>,
+        request: Request,
+    ) -> Result<Vec<Value>, StoreError> {
+        let replies = self.ask(session, request).await?;
+        replies.values().map_err(|error| session.failed(error))
+    }
+
+    /// Sends what no request waits for to a node, with the connection that is there, and reports
+    /// it.
+    pub(super) async fn tell(
+        &self,
+        call: Call,
+        node: &Node,
+        request: Request,
+    ) -> Result<(), StoreError> {
+        let session = node.session()?;
+        let start = Instant::now();
+        let answer = in_time(self.send(&session, request)).await;
+        let failure = answer.as_ref().err();
+        self.observer.called(call, start.elapsed(), failure);
+        answer.map(drop)
+    }
+
+    /// Sends repairs that are computed by the clock of decisions, when the server says that the clock
+    /// is right, and other gateways have no reason to tell another time. Else they would give back
+    /// to clients what is spent.
+    pub(super) fn repair(self: &Arc<Self>, session: &Arc<Session>, repairs: Request) {
+        if repairs.is_empty() || !self.clock.is_settled() {
+            return;
+        }
+        let (client, session) = (Arc::clone(self), Arc::clone(session));
+        self.off_path(Call::Clamp, async move {
+            let measured = check::measure(&session.connection, &client.clock).await;
+            match measured.map_err(|error| session.lost(error))? {
+                Some(offset) if offset.is_within_tolerance() => {
+                    client.send(&session, repairs).await.map(drop)
+                }
+                _ => Ok(()),
+            }
+        });
+    }
+
+    /// Sends what no request waits for, if it is anything.
+    pub(super) fn in_background(
+        self: &Arc<Self>,
+        call: Call,
+        session: &Arc<Session>,
+        request: Request,
+    ) {
+        if request.is_empty() {
+            return;
+        }
+        let (client, session) = (Arc::clone(self), Arc::clone(session));
+        self.off_path(call, async move {
+            client.send(&session, request).await.map(drop)
+        });
+    }
+
+    /// Does what no request waits for, with a deadline.
+    pub(super) fn off_path(
+        self: &Arc<Self>,
+        call: Call,
+        work: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
+        let background_calls = BackgroundCallGuard::new(self);
+        tokio::spawn(async move {
+            let start = Instant::now();
+            let answer = in_time(work).await;
+            let failure = answer.as_ref().err();
+            background_calls
+                .0
+                .observer
+                .called(call, start.elapsed(), failure);
+        });
+    }
+}
+
+/// Counts a background task for as long as it lives.
+struct BackgroundCallGuard(Arc<Client>);
+
+impl BackgroundCallGuard {
+    fn new(client: &Arc<Client>) -> Self {
+        client.background_calls.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(client))
+    }
+}
+
+impl Drop for BackgroundCallGuard {
+    fn drop(&mut self) {
+        self.0.background_calls.fetch_sub(1, Ordering::SeqCst);
+    }
+}

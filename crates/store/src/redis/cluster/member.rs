@@ -1,0 +1,104 @@
+//! What outlasts the connections to a node of a Cluster: its address, its circuit breaker, and its
+//! part of what all nodes share.
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::super::connection::MemoryShare;
+use super::super::endpoint::HostPort;
+use super::super::expiry::ExpiryPlaces;
+use super::slots::slot_of;
+use crate::breaker::Breaker;
+use crate::{BreakerSettings, Reachability, StoreError};
+
+/// How many keys are tried to find one of a node: enough for one that serves a single slot.
+const MOST_PROBES: u32 = 1 << 18;
+
+/// A node as the others see it.
+pub(in crate::redis) struct Member {
+    pub(in crate::redis) address: HostPort,
+    /// The same, for people.
+    pub(in crate::redis) name: Arc<str>,
+    pub(in crate::redis) shared: SharedMemory,
+    /// None until the store is guarded.
+    breaker: OnceLock<Arc<Breaker>>,
+    /// The first and last of the slots that it serves.
+    pub(super) slots: Mutex<Vec<(u16, u16)>>,
+    /// Wakes the task that learns which node serves what.
+    changed: Arc<Notify>,
+}
+
+/// What the connections to all nodes share, so that it is bounded as a whole.
+#[derive(Clone, Default)]
+pub(in crate::redis) struct SharedMemory {
+    pub(in crate::redis) requests: MemoryShare,
+    pub(in crate::redis) expiries: ExpiryPlaces,
+}
+
+impl Member {
+    pub(super) fn new(address: HostPort, shared: SharedMemory, changed: Arc<Notify>) -> Self {
+        Self {
+            name: address.to_string().into(),
+            address,
+            shared,
+            breaker: OnceLock::new(),
+            slots: Mutex::default(),
+            changed,
+        }
+    }
+
+    /// Gives the node a breaker, which `reachability` counts.
+    pub(super) fn guard(&self, settings: BreakerSettings, reachability: &Arc<Reachability>) {
+        self.breaker.get_or_init(|| {
+            let (name, reachability) = (Arc::clone(&self.name), Arc::clone(reachability));
+            Arc::new(Breaker::of_node(name, settings, reachability))
+        });
+    }
+
+    pub(in crate::redis) fn breaker(&self) -> Option<Arc<Breaker>> {
+        self.breaker.get().cloned()
+    }
+
+    /// The node's connection is gone, or its role, or slots.
+    pub(in crate::redis) fn has_changed(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Whether calls are known to fail.
+    pub(in crate::redis) fn is_given_up(&self) -> bool {
+        self.breaker.get().is_some_and(|breaker| breaker.is_open())
+    }
+
+    /// Counts how a call went.
+    pub(in crate::redis) fn record(&self, failure: Option<&StoreError>) {
+        if let Some(breaker) = self.breaker.get() {
+            breaker.record(failure);
+        }
+        if failure.is_some_and(|failure| !failure.is_partial()) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The failure of this node in a call of several.
+    pub(in crate::redis) fn failure(&self, source: StoreError) -> StoreError {
+        StoreError::Node {
+            node: Arc::clone(&self.name),
+            allowed: None,
+            source: Box::new(source),
+        }
+    }
+
+    /// A key that begins like this and is one of this node's, unless it serves no slot.
+    pub(in crate::redis) fn own_key(&self, beginning: &str) -> Option<String> {
+        let slots = self.slots.lock().clone();
+        let serves = |slot| {
+            slots
+                .iter()
+                .any(|(first, last)| (*first..=*last).contains(&slot))
+        };
+        let mut keys = (0..MOST_PROBES).map(|number| format!("{beginning}:{number}"));
+        keys.find(|key| !slots.is_empty() && serves(slot_of(key.as_bytes())))
+    }
+}

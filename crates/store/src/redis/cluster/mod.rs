@@ -1,0 +1,507 @@
+//! A Redis Cluster: which node serves which slot, a connection to each, and what to do about keys
+//! that have moved.
+//!
+//! One task for each worker learns the map of slots: at the start, when a node says that a slot has
+//! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none, it
+//! asks again and again, until the Cluster has put another in its place.
+
+mod member;
+mod redirections;
+mod slots;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use parking_lot::{Mutex, RwLock};
+use rand::seq::SliceRandom;
+use redis::RedisError;
+use tokio::sync::{Notify, watch};
+use tokio::time::{self, Instant};
+
+use super::check::useless;
+use super::connection::{Connection, MemoryShare};
+use super::dialer::Dialer;
+use super::endpoint::{Address, HostPort};
+use super::manager::{Location, Session, Supervisor};
+use super::node::Node;
+use super::resp::{Replies, Request};
+use super::settings::RedisSettings;
+use crate::breaker::Backoff;
+use crate::{GuardSettings, Observer, Reachability, StoreError};
+pub(super) use member::{Member, SharedMemory};
+use redirections::Redirected;
+pub(super) use slots::slot_of;
+use slots::{SlotMap, SlotRange, parse_slots};
+
+/// How often the map is learned when nothing shows that it has changed.
+const LEARN_EVERY: Duration = Duration::from_secs(60);
+
+/// How long after it was learned it is learned again at the earliest.
+const LEARN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The first and the longest pause while a node is out of reach.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_millis(150);
+
+/// How long one that is not connected yet may take.
+const SEED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a node without slots is kept after a redirection to it: slots may be on their way.
+const KEEP_FOR: Duration = Duration::from_secs(120);
+
+/// How many nodes have to name such a node before the map of the last one is taken.
+const OPINIONS: usize = 3;
+
+/// The nodes of a Cluster.
+pub(super) struct Cluster {
+    settings: RedisSettings,
+    /// Where to ask first.
+    seeds: Vec<HostPort>,
+    observer: Arc<dyn Observer>,
+    topology: RwLock<Arc<Topology>>,
+    /// Whether the map is known, and otherwise why it is not.
+    learned: watch::Sender<Learned>,
+    changed: Arc<Notify>,
+    guard: OnceLock<(GuardSettings, Arc<Reachability>)>,
+    shared: SharedMemory,
+    /// Nodes that were replaced while they were out of reach, and when.
+    gone: Mutex<HashMap<HostPort, Instant>>,
+}
+
+#[derive(Clone, Default)]
+struct Learned {
+    is_known: bool,
+    trouble: Option<Arc<RedisError>>,
+}
+
+/// Which node serves which slot.
+pub(super) struct Topology {
+    nodes: Vec<Arc<ClusterNode>>,
+    slots: SlotMap<u16>,
+}
+
+/// A node with slots, or one that a redirection has named.
+pub(super) struct ClusterNode {
+    node: Arc<Node>,
+    member: Arc<Member>,
+    /// When a redirection led here.
+    redirected: Mutex<Option<Instant>>,
+}
+
+impl Cluster {
+    /// A Cluster, and the task that learns its map, which needs a tokio runtime.
+    pub(super) fn spawn(
+        settings: RedisSettings,
+        seeds: Vec<HostPort>,
+        observer: Arc<dyn Observer>,
+    ) -> (Arc<Self>, Supervisor) {
+        let cluster = Arc::new(Self {
+            settings,
+            seeds,
+            observer,
+            topology: RwLock::new(Arc::new(Topology {
+                nodes: Vec::new(),
+                slots: SlotMap::new(&[], &HashMap::new()),
+            })),
+            learned: watch::Sender::default(),
+            changed: Arc::default(),
+            guard: OnceLock::new(),
+            shared: SharedMemory::default(),
+            gone: Mutex::default(),
+        });
+        let task = Arc::clone(&cluster).keep_learning();
+        (cluster, Supervisor::of(tokio::spawn(task)))
+    }
+
+    /// Gives each node a circuit breaker of its own from now on.
+    pub(super) fn guard(&self, settings: GuardSettings, reachability: &Arc<Reachability>) {
+        let _ = self.guard.set((settings, Arc::clone(reachability)));
+        for node in &self.topology().nodes {
+            self.guard_node(node);
+        }
+    }
+
+    fn guard_node(&self, node: &ClusterNode) {
+        if let Some((settings, reachability)) = self.guard.get() {
+            node.member.guard(settings.breaker, reachability);
+            node.node.supervise(settings.timeout);
+        }
+    }
+
+    /// Which node serves which slot, as far as is known.
+    pub(super) fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.read())
+    }
+
+    /// Why no node can be asked at all, unless one can.
+    pub(super) fn trouble(&self) -> Result<(), StoreError> {
+        let learned = self.learned.borrow();
+        match &learned.trouble {
+            _ if learned.is_known => Ok(()),
+            Some(error) => Err(StoreError::Lost(Box::new(Arc::clone(error)))),
+            None => Err(StoreError::OutOfReach),
+        }
+    }
+
+    /// Waits until the map is known and all nodes are connected.
+    pub(super) async fn connected(&self) {
+        let mut learned = self.learned.subscribe();
+        let _ = learned.wait_for(|learned| learned.is_known).await;
+        let topology = self.topology();
+        let connected = |node: &Arc<ClusterNode>| {
+            let node = Arc::clone(&node.node);
+            async move { node.manager().connected().await }
+        };
+        join_all(topology.nodes.iter().map(connected)).await;
+    }
+
+    async fn keep_learning(self: Arc<Self>) {
+        let backoff = || Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        let mut retry = backoff();
+        loop {
+            self.learn().await;
+            let pause = if self.is_whole() {
+                retry = backoff();
+                LEARN_EVERY.mul_f64(rand::random_range(0.8..1.2))
+            } else {
+                retry.wait()
+            };
+            let earliest = time::sleep(LEARN_PAUSE);
+            tokio::select! {
+                () = self.changed.notified() => earliest.await,
+                () = time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Whether each slot has a node, and every node can be asked. A node that was asked while slots
+    /// changed hands may have told a map with holes.
+    fn is_whole(&self) -> bool {
+        let topology = self.topology();
+        let mut nodes = topology.nodes.iter();
+        topology.slots.is_complete() && nodes.all(|node| node.node.is_usable())
+    }
+
+    /// Asks the nodes, one after the other, until one tells the map. One that names a node which was
+    /// replaced may not have heard of that, so its map is taken only if no other of those that are
+    /// asked tells one without such a node.
+    async fn learn(&self) {
+        let topology = self.topology();
+        let mut nodes: Vec<_> = topology.nodes.iter().collect();
+        nodes.shuffle(&mut rand::rng());
+        let answer_timeout = self.settings.cluster_times.map_answer;
+        let mut opinions = Vec::new();
+        for node in nodes {
+            // One that is given up may be cut off from the others, and know nothing new.
+            let Ok(session) = node.node.session() else {
+                continue;
+            };
+            let asked = ask_slots(&session.connection, &node.member.address);
+            if let Ok(Ok(ranges)) = time::timeout(answer_timeout, asked).await {
+                if !self.names_gone_node(&ranges) {
+                    return self.adopt(&ranges);
+                }
+                opinions.push(ranges);
+            }
+            if opinions.len() == OPINIONS {
+                break;
+            }
+        }
+        if let Some(ranges) = opinions.pop() {
+            return self.adopt(&ranges);
+        }
+        let mut trouble = None;
+        for seed in &self.seeds {
+            let asked = time::timeout(SEED_TIMEOUT, self.ask_seed(seed)).await;
+            match asked
+                .unwrap_or_else(|elapsed| Err(Arc::new(std::io::Error::from(elapsed).into())))
+            {
+                Ok(ranges) => return self.adopt(&ranges),
+                Err(error) => trouble = Some(error),
+            }
+        }
+        self.learned
+            .send_modify(|learned| learned.trouble = trouble);
+    }
+
+    fn names_gone_node(&self, ranges: &[SlotRange]) -> bool {
+        let gone_for = self.settings.cluster_times.gone_for;
+        let mut gone = self.gone.lock();
+        gone.retain(|_, since| since.elapsed() < gone_for);
+        ranges.iter().any(|range| gone.contains_key(&range.primary))
+    }
+
+    async fn ask_seed(&self, seed: &HostPort) -> Result<Vec<SlotRange>, Arc<RedisError>> {
+        let (access, network) = (&self.settings.access, &self.settings.network);
+        let address = Address::Tcp(seed.clone());
+        let mut dialer = Dialer::new(access.clone(), network.clone());
+        let socket = dialer.open(&address).await.map_err(Arc::new)?;
+        let connection = Connection::over(socket, MemoryShare::default());
+        ask_slots(&connection, seed).await
+    }
+
+    /// Takes over a map. Nodes that are in it already keep their connections.
+    fn adopt(&self, ranges: &[SlotRange]) {
+        let mut topology = self.topology.write();
+        let mut nodes = Vec::new();
+        let mut places = HashMap::new();
+        for range in ranges {
+            places.entry(&range.primary).or_insert_with(|| {
+                let known = topology.node_at(&range.primary).cloned();
+                nodes.push(known.unwrap_or_else(|| self.node(&range.primary)));
+                u16::try_from(nodes.len() - 1).unwrap_or(u16::MAX)
+            });
+        }
+        for node in &nodes {
+            let own = ranges
+                .iter()
+                .filter(|range| range.primary == node.member.address);
+            *node.member.slots.lock() = own.map(|range| (range.first, range.last)).collect();
+        }
+        let mut gone = self.gone.lock();
+        gone.retain(|address, _| !places.contains_key(address));
+        let left = topology.nodes.iter();
+        for node in left.filter(|node| !places.contains_key(&node.member.address)) {
+            if node.was_named_of_late() {
+                node.member.slots.lock().clear();
+                nodes.push(Arc::clone(node));
+            } else if !node.node.is_usable() {
+                gone.insert(node.member.address.clone(), Instant::now());
+            }
+        }
+        drop(gone);
+        self.shared.requests.divide(nodes.len());
+        let slots = SlotMap::new(ranges, &places);
+        // All gateways follow the clock of the same node.
+        let first = slots
+            .owner(0)
+            .and_then(|place| nodes.get(usize::from(place)));
+        if let Some(node) = first {
+            self.settings.clock.refer_to(&node.member.name);
+        }
+        *topology = Arc::new(Topology { nodes, slots });
+        drop(topology);
+        self.learned.send_modify(|learned| learned.is_known = true);
+    }
+
+    fn node(&self, address: &HostPort) -> Arc<ClusterNode> {
+        let changed = Arc::clone(&self.changed);
+        let member = Arc::new(Member::new(address.clone(), self.shared.clone(), changed));
+        let settings = RedisSettings {
+            clock: self.settings.clock.of_node(Arc::clone(&member.name)),
+            ..self.settings.clone()
+        };
+        let observer = Arc::clone(&self.observer);
+        let location = Location::Fixed(Address::Tcp(address.clone()));
+        let node = Node::spawn(location, settings, observer, Some(Arc::clone(&member)));
+        let node = Arc::new(ClusterNode {
+            node: Arc::new(node),
+            member,
+            redirected: Mutex::default(),
+        });
+        self.guard_node(&node);
+        node
+    }
+
+    /// The node that a redirection names, which may be new.
+    fn named(&self, address: &HostPort) -> Arc<ClusterNode> {
+        let mut topology = self.topology.write();
+        let node = topology.node_at(address).cloned().unwrap_or_else(|| {
+            let node = self.node(address);
+            let mut nodes = topology.nodes.clone();
+            nodes.push(Arc::clone(&node));
+            self.shared.requests.divide(nodes.len());
+            let slots = topology.slots.clone();
+            *topology = Arc::new(Topology { nodes, slots });
+            // A node that is dead is forgotten as soon as its time is over.
+            self.changed.notify_one();
+            node
+        });
+        *node.redirected.lock() = Some(Instant::now());
+        node
+    }
+
+    /// A slot has moved: what is asked from now on is asked there.
+    fn moved(&self, slot: u16, to: &HostPort) {
+        self.named(to);
+        let mut topology = self.topology.write();
+        let mut nodes = topology.nodes.iter();
+        let place = nodes.position(|node| node.member.address == *to);
+        let Some(place) = place.and_then(|place| u16::try_from(place).ok()) else {
+            return;
+        };
+        if topology.slots.owner(slot) != Some(place) {
+            let (nodes, slots) = (
+                topology.nodes.clone(),
+                topology.slots.with_owner(slot, place),
+            );
+            *topology = Arc::new(Topology { nodes, slots });
+            drop(topology);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Repeats what a node has redirected, once, where it says; none if that is nothing.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        session: &Session,
+        replies: &mut Replies,
+    ) -> Option<Repeating> {
+        let asked = &session.member.as_ref()?.address;
+        let found = Redirected::find(replies, asked)?;
+        for redirection in found.redirections().filter(|found| !found.asking) {
+            self.moved(redirection.slot, &redirection.to);
+        }
+        let repetitions = found.repetitions().into_iter().map(|repetition| {
+            let node = self.named(&repetition.to);
+            (node, repetition.into_parts())
+        });
+        let repetitions: Vec<_> = repetitions.collect();
+        let nodes = repetitions.iter().map(|(node, _)| Arc::clone(&node.member));
+        let nodes = nodes.collect();
+        let (replies, asked) = (std::mem::take(replies), asked.clone());
+        let answered = async move {
+            let repeated = repetitions
+                .into_iter()
+                .map(async |(node, (request, units))| (node.repeat(request).await, units));
+            let answers = join_all(repeated).await;
+            let mut failure = None;
+            let Some(mut found) = Redirected::find(&replies, &asked) else {
+                return (replies, failure);
+            };
+            for (answer, units) in &answers {
+                match answer {
+                    Ok((session, answer)) => {
+                        let error = found.replace(units, answer);
+                        failure = session.repeated(error).or(failure);
+                    }
+                    Err(node) => failure = Some(node.failure(StoreError::OutOfReach)),
+                }
+            }
+            (found.into_replies(), failure)
+        };
+        Some(Repeating {
+            answered: Box::pin(answered),
+            nodes,
+        })
+    }
+}
+
+/// Redirected commands on their way to other nodes.
+pub(super) struct Repeating {
+    /// All replies in the order of the commands, and why one of these nodes failed: what it did not
+    /// do stays redirected.
+    pub(super) answered: BoxFuture<'static, (Replies, Option<StoreError>)>,
+    pub(super) nodes: Vec<Arc<Member>>,
+}
+
+impl Session {
+    /// Counts how this node did what another had redirected. That it redirects again says that
+    /// slots are moving, and not that it fails.
+    fn repeated(self: &Arc<Self>, error: Option<RedisError>) -> Option<StoreError> {
+        let redirects = |error: &RedisError| error.redirect_node().is_some();
+        let failure = match error {
+            Some(error) if redirects(&error) => {
+                self.record(None);
+                return Some(self.failure(StoreError::Failed(Box::new(error))));
+            }
+            error => error.map(|error| self.failed(error)),
+        };
+        self.record(failure.as_ref());
+        failure.map(|failure| self.failure(failure))
+    }
+}
+
+impl Topology {
+    fn node_at(&self, address: &HostPort) -> Option<&Arc<ClusterNode>> {
+        self.nodes
+            .iter()
+            .find(|node| node.member.address == *address)
+    }
+
+    /// Where the node that serves a slot stands.
+    pub(super) fn place_of(&self, slot: u16) -> Result<usize, StoreError> {
+        let place = self.slots.owner(slot).map(usize::from);
+        place.ok_or_else(|| StoreError::Node {
+            node: "of no slot".into(),
+            allowed: None,
+            source: Box::new(StoreError::Failed(
+                format!("no node of the Redis Cluster serves slot {slot}").into(),
+            )),
+        })
+    }
+
+    /// The node that stands there.
+    pub(super) fn node(&self, place: usize) -> Option<&Arc<Node>> {
+        self.nodes.get(place).map(|node| &node.node)
+    }
+
+    /// The node of a key, if there is one.
+    pub(super) fn node_of(&self, key: &[u8]) -> Option<&Arc<Node>> {
+        self.node(self.slots.owner(slot_of(key))?.into())
+    }
+
+    /// All nodes that serve slots.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        let serving = self.nodes.iter().filter(|node| node.serves());
+        serving.map(|node| &node.node)
+    }
+}
+
+impl ClusterNode {
+    fn serves(&self) -> bool {
+        !self.member.slots.lock().is_empty()
+    }
+
+    /// One that cannot be asked is kept no longer than it may take to connect to it.
+    fn was_named_of_late(&self) -> bool {
+        let longest = match self.node.is_usable() {
+            true => KEEP_FOR,
+            false => SEED_TIMEOUT,
+        };
+        let redirected = *self.redirected.lock();
+        redirected.is_some_and(|at| at.elapsed() < longest)
+    }
+
+    /// Asks what another node did not do. A node that is new is waited for.
+    ///
+    /// # Errors
+    /// The node, when it is out of reach or the connection breaks, which is counted.
+    async fn repeat(&self, request: Request) -> Result<(Arc<Session>, Replies), Arc<Member>> {
+        let session = async {
+            if !self.member.is_given_up() {
+                self.node.manager().connected().await;
+            }
+            self.node.session().ok()
+        };
+        let session = time::timeout(SEED_TIMEOUT, session).await.ok().flatten();
+        let session = session.ok_or_else(|| Arc::clone(&self.member))?;
+        match session.ask(request).await {
+            Ok(replies) => Ok((session, replies)),
+            Err(error) => {
+                session.record(Some(&error));
+                Err(Arc::clone(&self.member))
+            }
+        }
+    }
+}
+
+/// Asks a node which node serves what.
+async fn ask_slots(
+    connection: &Connection,
+    asked: &HostPort,
+) -> Result<Vec<SlotRange>, Arc<RedisError>> {
+    let mut request = Request::default();
+    request.command(2, "CLUSTER").word(b"SLOTS");
+    let answer = connection.send(request).await;
+    let replies = answer.unwrap_or_else(|_| Err(useless("the runtime is ending")))?;
+    let values = replies.values().map_err(Arc::new)?;
+    let ranges = values.first().and_then(|reply| parse_slots(reply, asked));
+    let ranges = ranges.ok_or_else(|| useless("CLUSTER SLOTS is answered by no map of slots"))?;
+    match ranges.is_empty() {
+        true => Err(useless("no node of the Redis Cluster serves any slot")),
+        false => Ok(ranges),
+    }
+}

@@ -1,0 +1,536 @@
+//! The primary that Sentinels name, followed once for all connections of a process.
+//!
+//! Each Sentinel is listened to by a task of its own, so that one that is frozen or gone holds up
+//! nothing. A message of a Sentinel only says that it is time to ask it; what counts is its answer,
+//! with the epoch of its configuration: a Sentinel that was cut off from the others names the
+//! primary of an earlier epoch, which is not followed.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
+use redis::{AsyncConnectionConfig, RedisError, Value, from_redis_value_ref, pipe};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{self, Instant};
+
+use super::access::{Access, RedisLogin};
+use super::dialer::{Dialer, Network};
+use super::endpoint::{Address, HostPort};
+use crate::Observer;
+use crate::breaker::Backoff;
+
+/// How often each Sentinel is asked when no message comes, as messages can be lost.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a connection attempt or an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the latest epoch outweighs earlier ones although no Sentinel confirms it. Sentinels
+/// that are set up anew begin with the first epoch again.
+const CONFIRMED_FOR: Duration = ASK_EVERY.saturating_mul(3);
+
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// A Sentinel that fails again and again is reported this often.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// What Sentinels publish when the primary moves. The one that leads the failover moves on in its
+/// answers at the second of these; it publishes the third once the replicas follow, seconds later.
+const CHANNELS: [&str; 3] = [CHOSEN, "+promoted-slave", "+switch-master"];
+
+/// The leading Sentinel has told a replica to be the primary, and looks once a second whether it is.
+/// Until it has seen that, it names the old primary, which nothing replicates any more.
+const CHOSEN: &str = "+failover-state-wait-promotion";
+
+/// How often the chosen replica is asked whether it is the primary by now, and for how long.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_FOR: Duration = Duration::from_secs(2);
+
+/// Where Sentinels are, and what they know the primary by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SentinelSettings {
+    pub(super) nodes: Vec<HostPort>,
+    pub(super) primary: String,
+    /// For the Sentinels alone.
+    pub(super) login: RedisLogin,
+}
+
+/// Follows the primary until it is dropped.
+pub(super) struct PrimaryWatch {
+    state: watch::Receiver<State>,
+    _tasks: JoinSet<Infallible>,
+}
+
+/// Where the primary is.
+#[derive(Clone)]
+pub(super) struct PrimaryAddress(watch::Receiver<State>);
+
+impl PrimaryWatch {
+    /// Follows it in tasks, which need a tokio runtime. `access` is that of the primary, whose TLS
+    /// is that of the Sentinels as well.
+    pub(super) fn spawn(
+        settings: &SentinelSettings,
+        access: &Access,
+        network: &Network,
+        observer: &Arc<dyn Observer>,
+    ) -> Self {
+        let of_sentinels = Access {
+            login: settings.login.clone(),
+            database: 0,
+            tls: access.tls.clone(),
+        };
+        let dialer = |access: &Access| Dialer::new(access.clone(), network.clone());
+        let (sender, state) = watch::channel(State::default());
+        let sender = Arc::new(sender);
+        let mut tasks = JoinSet::new();
+        for node in &settings.nodes {
+            let sentinel = Sentinel {
+                address: Address::Tcp(node.clone()),
+                dialer: dialer(&of_sentinels),
+                servers: dialer(access),
+                primary: settings.primary.clone(),
+                state: Arc::clone(&sender),
+                observer: Arc::clone(observer),
+                answers: false,
+                reports: Reports::default(),
+            };
+            tasks.spawn(sentinel.follow());
+        }
+        Self {
+            state,
+            _tasks: tasks,
+        }
+    }
+
+    pub(super) fn address(&self) -> PrimaryAddress {
+        PrimaryAddress(self.state.clone())
+    }
+}
+
+impl PrimaryAddress {
+    /// Where it is by now, or why that is not known.
+    pub(super) fn get(&self) -> Result<HostPort, Arc<RedisError>> {
+        let state = self.0.borrow();
+        match (&state.known, &state.trouble) {
+            (Some(known), _) => Ok(known.primary.clone()),
+            (None, Some(trouble)) => Err(Arc::clone(trouble)),
+            (None, None) => {
+                let why = "no Sentinel has named the primary yet";
+                Err(Arc::new(io::Error::other(why).into()))
+            }
+        }
+    }
+
+    /// Waits until it is known to be elsewhere, and tells where.
+    pub(super) async fn moved_from(&self, there: Option<&HostPort>) -> HostPort {
+        let mut states = self.0.clone();
+        let moved = |state: &State| state.primary().is_some_and(|now| Some(now) != there);
+        if let Ok(state) = states.wait_for(moved).await
+            && let Some(primary) = state.primary()
+        {
+            return primary.clone();
+        }
+        // No task follows it any more: the runtime is ending.
+        pending().await
+    }
+}
+
+/// What is known of the primary.
+#[derive(Clone, Default)]
+struct State {
+    known: Option<Known>,
+    /// Why the primary is not known.
+    trouble: Option<Arc<RedisError>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    primary: HostPort,
+    epoch: u64,
+    /// When a Sentinel said so last.
+    confirmed_at: Instant,
+}
+
+/// What a Sentinel says.
+struct Answer {
+    primary: HostPort,
+    /// Counts the failovers: a later configuration has a greater one.
+    epoch: u64,
+}
+
+impl State {
+    fn primary(&self) -> Option<&HostPort> {
+        self.known.as_ref().map(|known| &known.primary)
+    }
+
+    /// Takes an answer into account, and tells whether the primary is elsewhere by it.
+    fn hear(&mut self, answer: Answer, now: Instant) -> bool {
+        let is_same = self.primary() == Some(&answer.primary);
+        if let Some(known) = &self.known {
+            let is_later = answer.epoch > known.epoch || (answer.epoch == known.epoch && is_same);
+            if !is_later && now - known.confirmed_at <= CONFIRMED_FOR {
+                return false;
+            }
+        }
+        self.known = Some(Known {
+            primary: answer.primary,
+            epoch: answer.epoch,
+            confirmed_at: now,
+        });
+        !is_same
+    }
+
+    /// Takes into account that a server which Sentinels have chosen is the primary by its own word,
+    /// and tells whether that is elsewhere. They confirm it under a later epoch, or else it does not
+    /// last.
+    fn promoted(&mut self, server: HostPort, now: Instant) -> bool {
+        match &mut self.known {
+            Some(known) if known.primary != server => {
+                known.primary = server;
+                known.confirmed_at = now;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One Sentinel that is listened to.
+struct Sentinel {
+    address: Address,
+    dialer: Dialer,
+    /// Leads to the servers that it watches.
+    servers: Dialer,
+    primary: String,
+    state: Arc<watch::Sender<State>>,
+    observer: Arc<dyn Observer>,
+    answers: bool,
+    reports: Reports,
+}
+
+/// What was reported of a Sentinel.
+#[derive(Default)]
+struct Reports {
+    /// When it was reported last that it fails.
+    last: Option<Instant>,
+    /// Whether that is the last word.
+    fails: bool,
+}
+
+impl Reports {
+    /// Whether it is to be reported that it fails.
+    fn failed(&mut self, now: Instant) -> bool {
+        let is_due = self.last.is_none_or(|last| now - last >= REPORT_EVERY);
+        if is_due {
+            self.last = Some(now);
+            self.fails = true;
+        }
+        is_due
+    }
+
+    /// Whether it is to be reported that it answers.
+    fn answered(&mut self) -> bool {
+        std::mem::take(&mut self.fails)
+    }
+}
+
+impl Sentinel {
+    async fn follow(mut self) -> Infallible {
+        let first_backoff = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut backoff = first_backoff();
+        loop {
+            let Err(error) = self.listen().await;
+            if std::mem::take(&mut self.answers) {
+                backoff = first_backoff();
+            }
+            self.failed(error);
+            time::sleep(backoff.wait()).await;
+        }
+    }
+
+    /// Asks at each message, and else every few seconds, until something fails.
+    async fn listen(&mut self) -> Result<Infallible, RedisError> {
+        // What happens between the first answer and the next is published.
+        let mut messages = in_time(self.subscribe()).await?;
+        let mut connection = in_time(connect(&mut self.dialer, &self.address)).await?;
+        self.dialer.succeeded();
+        let mut chosen = None;
+        loop {
+            let answer = in_time(self.ask(&mut connection)).await?;
+            self.heard(answer);
+            let next = time::sleep(ASK_EVERY);
+            let published = published(&mut messages, &self.primary);
+            let promoted = is_promoted(&mut self.servers, chosen.take());
+            tokio::select! {
+                published = published => chosen = published?,
+                server = promoted => self.moved(|state| state.promoted(server, Instant::now())),
+                () = next => {}
+            }
+        }
+    }
+
+    async fn subscribe(&mut self) -> Result<PubSubStream, RedisError> {
+        let socket = self.dialer.dial(&self.address).await?;
+        let login = self.dialer.login().await?;
+        let mut channels = PubSub::new(&login, socket).await?;
+        channels.subscribe(&CHANNELS).await?;
+        Ok(channels.into_on_message())
+    }
+
+    async fn ask(&self, connection: &mut MultiplexedConnection) -> Result<Answer, RedisError> {
+        // In this order: if a failover came between the two, the epoch would be that of before,
+        // and the new address would not be followed before it is named with its own.
+        let mut questions = pipe();
+        questions.cmd("SENTINEL").arg("MASTER").arg(&self.primary);
+        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
+        questions.arg(&self.primary);
+        type Replies = (HashMap<String, String>, Option<(String, u16)>);
+        let (fields, address): Replies = questions.query_async(connection).await?;
+        let epoch = fields
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok());
+        match (address, epoch) {
+            (Some((host, port)), Some(epoch)) => Ok(Answer {
+                primary: HostPort { host, port },
+                epoch,
+            }),
+            _ => Err(io::Error::other("the Sentinel does not say where the primary is").into()),
+        }
+    }
+
+    fn heard(&mut self, answer: Answer) {
+        self.moved(|state| state.hear(answer, Instant::now()));
+        self.answers = true;
+        if self.reports.answered() {
+            self.observer
+                .sentinel_changed(&self.address.to_string(), None);
+        }
+    }
+
+    /// Changes what is known, and reports it when the primary is elsewhere by that.
+    fn moved(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut primary = None;
+        self.state.send_if_modified(|state| {
+            let is_elsewhere = change(state);
+            primary = state.primary().filter(|_| is_elsewhere).cloned();
+            is_elsewhere
+        });
+        if let Some(primary) = primary {
+            self.observer.primary_named(&primary.to_string());
+        }
+    }
+
+    fn failed(&mut self, error: RedisError) {
+        if self.reports.failed(Instant::now()) {
+            self.observer
+                .sentinel_changed(&self.address.to_string(), Some(&error));
+        }
+        self.state.send_if_modified(|state| {
+            let is_unknown = state.known.is_none();
+            if is_unknown {
+                let why = format!("the Sentinel at {} fails: {error}", self.address);
+                state.trouble = Some(Arc::new(io::Error::other(why).into()));
+            }
+            is_unknown
+        });
+    }
+}
+
+/// Waits for a message about the primary, and tells which replica is chosen to be the next one, if
+/// that is what the message says.
+async fn published(messages: &mut PubSubStream, primary: &str) -> io::Result<Option<HostPort>> {
+    while let Some(message) = messages.next().await {
+        let text = message.get_payload::<String>().unwrap_or_default();
+        let words: Vec<_> = text.split(' ').collect();
+        if words.contains(&primary) {
+            let is_choice = message.get_channel_name() == CHOSEN;
+            return Ok(chosen_server(&words).filter(|_| is_choice));
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// The server of `slave NAME HOST PORT @ PRIMARY HOST PORT`.
+fn chosen_server(words: &[&str]) -> Option<HostPort> {
+    let [_, _, host, port, "@", ..] = words else {
+        return None;
+    };
+    Some(HostPort {
+        host: (*host).to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+/// Waits until the chosen server says that it is the primary, which takes a moment. If it does not
+/// soon, or cannot tell, what its Sentinel sees counts alone.
+async fn is_promoted(servers: &mut Dialer, chosen: Option<HostPort>) -> HostPort {
+    if let Some(server) = chosen
+        && let Ok(Ok(())) = time::timeout(LOOK_FOR, promotion(servers, &server)).await
+    {
+        return server;
+    }
+    pending().await
+}
+
+async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), RedisError> {
+    let address = Address::Tcp(server.clone());
+    let mut backoff = Backoff::new(LOOK_EVERY, LOOK_EVERY);
+    // Sentinels cut the connections to a server that becomes the primary.
+    loop {
+        if let Ok(mut connection) = connect(servers, &address).await
+            && is_primary(&mut connection).await?
+        {
+            return Ok(());
+        }
+        time::sleep(backoff.wait()).await;
+    }
+}
+
+async fn is_primary(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+    let hello = redis::cmd("HELLO");
+    let told: HashMap<String, Value> = hello.query_async(connection).await?;
+    let role = told.get("role").map(from_redis_value_ref::<String>);
+    Ok(role.transpose()?.as_deref() == Some("master"))
+}
+
+async fn connect(
+    dialer: &mut Dialer,
+    address: &Address,
+) -> Result<MultiplexedConnection, RedisError> {
+    let socket = dialer.dial(address).await?;
+    let login = dialer.login().await?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&login, socket, config).await?;
+    // It ends with the connection.
+    tokio::spawn(driver);
+    Ok(connection)
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    let done = time::timeout(ANSWER_TIMEOUT, work).await;
+    done.unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Story {
+        state: State,
+        begin: Instant,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            Self {
+                state: State::default(),
+                begin: Instant::now(),
+            }
+        }
+
+        /// Where the primary is, once a Sentinel has said this.
+        fn hear(&mut self, seconds: u64, host: &str, epoch: u64) -> String {
+            let host = host.to_owned();
+            let answer = Answer {
+                primary: HostPort { host, port: 1 },
+                epoch,
+            };
+            let before = self.state.primary().cloned();
+            let now = self.begin + Duration::from_secs(seconds);
+            let moved = self.state.hear(answer, now);
+            assert_eq!(moved, before.as_ref() != self.state.primary());
+            self.state.primary().unwrap().host.clone()
+        }
+    }
+
+    #[test]
+    fn a_sentinel_of_an_earlier_epoch_does_not_lead_back_while_one_of_the_latest_is_heard() {
+        let mut story = Story::new();
+        assert_eq!(story.hear(0, "a", 0), "a");
+        assert_eq!(story.hear(0, "b", 1), "b");
+        for second in (1..100).step_by(5) {
+            assert_eq!(story.hear(second, "a", 0), "b");
+            assert_eq!(story.hear(second, "b", 1), "b");
+        }
+        assert_eq!(story.hear(100, "c", 2), "c");
+    }
+
+    #[test]
+    fn two_primaries_of_one_epoch_do_not_take_turns() {
+        let mut story = Story::new();
+        for second in (0..100).step_by(5) {
+            assert_eq!(story.hear(second, "a", 3), "a");
+            assert_eq!(story.hear(second, "b", 3), "a");
+        }
+    }
+
+    #[test]
+    fn sentinels_that_are_set_up_anew_are_believed_after_a_while() {
+        let mut story = Story::new();
+        story.hear(0, "a", 7);
+        assert_eq!(story.hear(15, "b", 0), "a");
+        assert_eq!(story.hear(16, "b", 0), "b");
+        assert_eq!(story.hear(17, "c", 1), "c");
+    }
+
+    #[test]
+    fn a_replica_that_says_that_it_was_promoted_counts_until_sentinels_have_had_time_to_see_it() {
+        let mut story = Story::new();
+        story.hear(0, "a", 7);
+        let b = |story: &mut Story, seconds| {
+            let now = story.begin + Duration::from_secs(seconds);
+            let host = "b".to_owned();
+            story.state.promoted(HostPort { host, port: 1 }, now)
+        };
+        assert!(b(&mut story, 10));
+        assert!(!b(&mut story, 11));
+        assert_eq!(story.hear(12, "a", 7), "b");
+        assert_eq!(story.hear(25, "a", 7), "b");
+        assert_eq!(story.hear(26, "a", 7), "a");
+        assert!(b(&mut story, 30));
+        assert_eq!(story.hear(31, "b", 8), "b");
+        assert_eq!(story.hear(100, "a", 7), "a");
+        let chosen = |text: &str| {
+            let words: Vec<_> = text.split(' ').collect();
+            chosen_server(&words).map(|server| server.to_string())
+        };
+        let told = chosen("slave 10.0.0.2:6379 10.0.0.2 6379 @ main 10.0.0.1 6379");
+        assert_eq!(told.as_deref(), Some("10.0.0.2:6379"));
+        for other in [
+            "main 10.0.0.1 6379 10.0.0.2 6379",
+            "slave a a b @ main a 1",
+            "",
+        ] {
+            assert_eq!(chosen(other), None, "{other}");
+        }
+    }
+
+    /// An answer in between had the next failure reported at once.
+    #[test]
+    fn a_sentinel_that_fails_and_answers_in_turn_is_reported_once_a_minute_at_most() {
+        let (begin, mut reports) = (Instant::now(), Reports::default());
+        let mut fails = |seconds| {
+            let failed = reports.failed(begin + Duration::from_secs(seconds));
+            (failed, reports.answered())
+        };
+        assert_eq!(fails(0), (true, true));
+        assert_eq!(fails(59), (false, false));
+        assert_eq!(fails(60), (true, true));
+    }
+
+    #[test]
+    fn what_a_sentinel_says_of_an_earlier_epoch_confirms_nothing() {
+        let mut story = Story::new();
+        story.hear(0, "a", 7);
+        story.hear(14, "a", 6);
+        assert_eq!(story.hear(16, "b", 6), "b");
+    }
+}
