@@ -234,7 +234,7 @@ fn names_are_found_where_they_are_defined() {
         tree.home(&path, 8).join("::")
     };
     assert_eq!(home("limit::Quota"), "weir_limit::quota");
-    assert_eq!(home("store::memory"), "store::memory");
+    assert_eq!(home("app::stack"), "app::stack");
     assert_eq!(home("time::Timestamp"), "weir_limit::time");
 }
 
