@@ -160,18 +160,21 @@ impl Turn {
         outcome: &mut Outcome,
         (backend, now): (&Backend, Timestamp),
     ) -> Option<Self> {
-        let wait = waits(queried, outcome).max()?;
+        let longest = delay.longest.into();
+        let wait = waits(queried, outcome, longest).max()?;
         if wait.is_zero() {
             return None;
         }
         let (lent, taken) = taken(batch, queried, outcome, now);
-        let all = waits(queried, outcome).zip(batch).zip(&outcome.decisions);
+        let all = waits(queried, outcome, longest)
+            .zip(batch)
+            .zip(&outcome.decisions);
         let untaken = all.filter(|((_, transaction), decision)| {
             !decision.is_some_and(|decision| transaction.has_taken(&decision))
         });
         let least = untaken.map(|((wait, _), _)| wait).max().unwrap_or_default();
         let Some(place) = delay.enter() else {
-            let waits: Vec<Nanos> = waits(queried, outcome).collect();
+            let waits: Vec<Nanos> = waits(queried, outcome, longest).collect();
             backend.undo(taken);
             let give_back = |lent: &LentUnits| lent.give_back(Some(lent.tat), backend, now);
             lent.iter().for_each(give_back);
@@ -349,12 +352,18 @@ fn lends(limit: &QueriedLimit) -> bool {
     !limit.quota.algorithm().is_windowed() && !limit.quota.is_in_flight()
 }
 
-/// How long each decision has its request wait.
-fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<Item = Nanos> + 'q {
-    queried.decided(outcome).map(|(limit, decision)| {
+/// How long each decision has its request wait. A limit from which it takes nothing may have more debt
+/// than it lends, made by another definition.
+fn waits<'q>(
+    queried: &'q QueriedLimits,
+    outcome: &'q Outcome,
+    longest: Nanos,
+) -> impl Iterator<Item = Nanos> + 'q {
+    queried.decided(outcome).map(move |(limit, decision)| {
         let owed = decision.filter(|_| lends(limit));
         owed.map_or(Nanos::ZERO, |owed| {
-            owed.reset_in.saturating_sub(limit.quota.tolerance())
+            let wait = owed.reset_in.saturating_sub(limit.quota.tolerance());
+            wait.min(longest)
         })
     })
 }

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::limit::{Algorithm, Alignment};
+use crate::limit::{Algorithm, Alignment, Mode};
 use crate::middleware::Delay;
 use crate::middleware::redis_server::RedisServer;
 use crate::store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
@@ -34,7 +34,15 @@ fn limit_of(name: &str, quota: Quota) -> LimitUse {
 /// A service whose requests wait for at most 350 ms: three of them at once.
 fn delayed(limits: Vec<LimitUse>, max_requests: NonZeroU32) -> RateLimitLayer {
     let max_buckets = NonZeroUsize::new(100).unwrap();
-    let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    let store = Memory::new(MemorySettings { max_buckets });
+    delayed_on(Arc::new(store), limits, max_requests)
+}
+
+fn delayed_on(
+    store: Arc<Memory>,
+    limits: Vec<LimitUse>,
+    max_requests: NonZeroU32,
+) -> RateLimitLayer {
     let delay = Delay::new(Duration::from_millis(350), max_requests, true);
     let policy = RoutePolicy {
         delay: Some(Arc::new(delay)),
@@ -116,6 +124,25 @@ async fn who_gets_no_place_in_flight_is_not_shown_what_could_be_lent() {
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     let field = denied.headers()["ratelimit"].to_str().unwrap();
     assert!(field.contains("\"L\";r=1;t=1"), "{field}");
+}
+
+/// A limit was raised, and who took nothing of it waited until the debt of before was paid.
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_waits_no_longer_than_a_request_may() {
+    let max_buckets = NonZeroUsize::new(100).unwrap();
+    let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    let of = |burst, seconds| Quota::new(burst, 10, Duration::from_secs(seconds)).unwrap();
+    let before = delayed_on(Arc::clone(&store), vec![limit_of("L", of(2, 10))], MANY);
+    for _ in 0..2 {
+        assert_eq!(send(&before).await.1, 0);
+    }
+    let spends = LimitUse {
+        mode: Mode::SpendOnly,
+        ..limit_of("L", of(1, 1))
+    };
+    let (status, took, _) = send(&delayed_on(store, vec![spends], MANY)).await;
+    assert_eq!(status, 200);
+    assert!((350..=351).contains(&took), "{took}");
 }
 
 #[tokio::test(start_paused = true)]
