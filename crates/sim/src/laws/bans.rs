@@ -286,6 +286,7 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
 /// A request that got to the app although its subject had earned a ban.
 fn missed(history: &History<'_>, ban: &Ban) -> Option<Failure> {
     let configuration = history.only_configuration()?;
+    let ban = configuration.bans.iter().find(|one| one.name == ban.name)?;
     // What was taken in advance is spent without a look at the store.
     if configuration
         .limits

@@ -1101,6 +1101,16 @@ fn who_has_earned_a_ban_is_kept_out_by_every_gateway_until_it_is_over() {
     let mut story = offender(3);
     story.passes(3000, 1, "");
     story.breaks("bans");
+    // What another configuration says is not in force.
+    let mut shorter = story.scenario.configurations[0].clone();
+    shorter.bans[0].length = Duration::from_secs(2);
+    story.scenario.configurations.push(shorter);
+    for event in &mut story.trace.events {
+        if let What::Started { configuration, .. } = &mut event.what {
+            *configuration = 1;
+        }
+    }
+    story.is_kept();
 }
 
 /// Laws quote the docs, and a page that is changed may promise something else.
