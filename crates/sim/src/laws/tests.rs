@@ -953,6 +953,23 @@ fn the_store_is_in_use_again_when_all_is_quiet_and_nothing_is_held() {
 }
 
 #[test]
+fn a_gateway_that_is_left_alone_has_the_tasks_connections_and_buckets_that_it_needs() {
+    // One limit, and one subject.
+    for (name, most) in [("tasks", 12), ("connections", 3), ("memory buckets", 2)] {
+        for (count, kept) in [(most, true), (most + 1, false)] {
+            let mut story = gcra(5, 5, 1);
+            let counts = vec![(name.into(), count)];
+            story.event(ms(1000), What::Quiet);
+            story.event(ms(3000), What::Holds { gateway: 0, counts });
+            match kept {
+                true => story.is_kept(),
+                false => story.breaks("quiet"),
+            }
+        }
+    }
+}
+
+#[test]
 fn an_outage_is_logged_once_a_minute_and_each_of_its_causes_once() {
     let logged = |lines: &[(u64, &str)]| {
         let mut story = gcra(5, 5, 1);
