@@ -35,6 +35,4 @@ pub mod telemetry;
 
 use weir_http::{media_type, problem, status_set};
 pub use weir_limit::time;
-#[cfg(feature = "redis")]
-use weir_runtime::keepalive;
 use weir_runtime::{blocking, sync, turn};

@@ -12,12 +12,12 @@ use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf}
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
+use weir_runtime::keepalive;
 
 use super::addresses::KnownAddresses;
 use super::proxy_header::ClientEnds;
 use super::settings::{Address, Server};
 use super::tls::HTTP2;
-use crate::keepalive;
 
 /// An open connection to a server.
 pub(super) enum Stream {

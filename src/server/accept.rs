@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
+use weir_runtime::keepalive;
 
-use crate::keepalive;
 use crate::telemetry::{AcceptFailed, ServerMetrics};
 
 /// How long handshakes that are under way may take when the listener closes. A client with a longer

@@ -123,6 +123,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("weir_limit", &["limit"]),
     ("weir_rules", &["fuzzing", "rules"]),
     ("weir_store", &["fuzzing", "store"]),
+    ("weir_telemetry", &["telemetry"]),
 ];
 
 /// A name in a file, by the line that it stands in.

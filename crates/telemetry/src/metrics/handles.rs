@@ -15,8 +15,8 @@ use super::latency::Latency;
 #[cfg(feature = "gateway")]
 use super::latency::LatencyCounts;
 use super::openmetrics;
-use crate::telemetry::top_subjects::TopSubjects;
-use crate::telemetry::{Disposition, names};
+use crate::top_subjects::TopSubjects;
+use crate::{Disposition, names};
 
 /// Pairs of label and value. Made at load time only, so their allocation does not matter.
 pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
@@ -24,13 +24,20 @@ pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
 /// What the server counts.
 #[derive(Clone, Debug, Default)]
 pub struct ServerMetrics {
-    pub(crate) open: Gauge,
-    pub(crate) accepted: Counter,
-    pub(crate) evicted: Counter,
-    pub(crate) accept_errors: Counter,
-    pub(crate) in_flight: Gauge,
-    pub(crate) handshakes: Handshakes,
-    pub(crate) proxy_headers: ProxyHeaders,
+    /// Connections of clients that are open.
+    pub open: Gauge,
+    /// Connections that were accepted.
+    pub accepted: Counter,
+    /// Idle connections that were closed to make room for others.
+    pub evicted: Counter,
+    /// Failures to accept a connection.
+    pub accept_errors: Counter,
+    /// Requests that have no complete response yet.
+    pub in_flight: Gauge,
+    /// TLS handshakes, by what became of them.
+    pub handshakes: Handshakes,
+    /// PROXY headers, by what became of them.
+    pub proxy_headers: ProxyHeaders,
 }
 
 /// What is counted of one route's requests.
@@ -62,29 +69,32 @@ pub struct LimitMetrics {
 /// What has been counted of a route's requests until some time.
 #[cfg(feature = "gateway")]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RouteSample {
+pub struct RouteSample {
     /// In the order of [`Disposition::ALL`].
-    pub(crate) decisions: [u64; Disposition::ALL.len()],
+    pub decisions: [u64; Disposition::ALL.len()],
     /// Of these, responses with a status of 500 and above.
-    pub(crate) server_errors: [u64; Disposition::ALL.len()],
+    pub server_errors: [u64; Disposition::ALL.len()],
     /// From the head of the request to the end of the response.
-    pub(crate) latency: LatencyCounts,
+    pub latency: LatencyCounts,
 }
 
 /// What has been counted of the decisions of a limit, or of the requests that a ban held, until
 /// some time.
 #[cfg(feature = "gateway")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DecisionSample {
-    pub(crate) allowed: u64,
-    pub(crate) denied: u64,
-    pub(crate) would_deny: u64,
+pub struct DecisionSample {
+    /// Those that were let through.
+    pub allowed: u64,
+    /// Those that were denied.
+    pub denied: u64,
+    /// Those that would have been denied, had it not been a dry run.
+    pub would_deny: u64,
 }
 
 #[cfg(feature = "gateway")]
 impl DecisionSample {
     /// What has been counted since.
-    pub(crate) fn since(self, earlier: Self) -> Self {
+    pub fn since(self, earlier: Self) -> Self {
         Self {
             allowed: self.allowed.saturating_sub(earlier.allowed),
             denied: self.denied.saturating_sub(earlier.denied),
@@ -183,7 +193,7 @@ impl RouteMetrics {
 
     /// What has been counted until now.
     #[cfg(feature = "gateway")]
-    pub(crate) fn sample(&self) -> RouteSample {
+    pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
             latency: self.0.seconds.counts(),
             ..RouteSample::default()
@@ -247,7 +257,7 @@ impl LimitMetrics {
     /// Counts a request of the subject with this bucket key, at a time in seconds since the Unix
     /// epoch, where subjects are tracked. A subject that gets a place is asked for its name. What
     /// this returns identifies the subject to [`subject_decided`](Self::subject_decided).
-    pub(crate) fn subject_asked<'n>(
+    pub fn subject_asked<'n>(
         &self,
         key: &[u8],
         now: impl FnOnce() -> u64,
@@ -258,7 +268,7 @@ impl LimitMetrics {
 
     /// Counts what was decided about a subject: whether it was denied, and how many percent of the
     /// bucket are taken.
-    pub(crate) fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
+    pub fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
         if let Some(subjects) = &self.subjects {
             subjects.decided(subject, denied, used, now);
         }
@@ -275,7 +285,7 @@ impl LimitMetrics {
 
     /// What has been counted until now.
     #[cfg(feature = "gateway")]
-    pub(crate) fn sample(&self) -> DecisionSample {
+    pub fn sample(&self) -> DecisionSample {
         DecisionSample {
             allowed: self.allowed.get(),
             denied: self.denied.get(),
@@ -365,7 +375,7 @@ impl StoreCallMetrics {
 
     /// How long calls have taken until now.
     #[cfg(feature = "gateway")]
-    pub(crate) fn latency(&self) -> LatencyCounts {
+    pub fn latency(&self) -> LatencyCounts {
         self.seconds.counts()
     }
 
@@ -379,7 +389,8 @@ impl StoreCallMetrics {
 }
 
 impl GaugeGuard {
-    pub(crate) fn new(gauge: &Gauge) -> Self {
+    /// Counts one more until this is dropped.
+    pub fn new(gauge: &Gauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
@@ -433,11 +444,11 @@ impl Handshake {
 
 /// Handshakes by how they ended.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Handshakes(Family<Labels, Counter>);
+pub struct Handshakes(Family<Labels, Counter>);
 
 impl Handshakes {
     /// Counts one.
-    pub(crate) fn ended(&self, how: Handshake) {
+    pub fn ended(&self, how: Handshake) {
         self.counter(how).inc();
     }
 
@@ -569,11 +580,11 @@ impl ProxyHeader {
 
 /// PROXY headers by what became of them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ProxyHeaders(Family<Labels, Counter>);
+pub struct ProxyHeaders(Family<Labels, Counter>);
 
 impl ProxyHeaders {
     /// Counts one.
-    pub(crate) fn read(&self, how: ProxyHeader) {
+    pub fn read(&self, how: ProxyHeader) {
         self.counter(how).inc();
     }
 
@@ -642,13 +653,13 @@ impl Bans {
 
 impl BanMetrics {
     /// Counts a ban that begins.
-    pub(in crate::telemetry) fn begun(&self) {
+    pub(crate) fn begun(&self) {
         self.begun.inc();
     }
 
     /// What has been counted until now.
     #[cfg(feature = "gateway")]
-    pub(crate) fn sample(&self) -> DecisionSample {
+    pub fn sample(&self) -> DecisionSample {
         DecisionSample {
             allowed: 0,
             denied: self.denied.get(),

@@ -107,13 +107,13 @@ impl Disposition {
 
     /// What this word is for.
     #[cfg(feature = "gateway")]
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
     }
 
     /// Whether limits, bans and lists let the request through.
     #[cfg(feature = "gateway")]
-    pub(crate) const fn lets_through(self) -> bool {
+    pub const fn lets_through(self) -> bool {
         match self {
             Self::Allowed
             | Self::Delayed

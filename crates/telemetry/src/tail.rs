@@ -22,7 +22,7 @@ const LINES: usize = 50;
 
 /// Whoever watches requests finish.
 #[derive(Debug, Default)]
-pub(crate) struct Tail {
+pub struct Tail {
     is_watched: AtomicBool,
     watchers: RwLock<HashMap<u64, Arc<Watcher>>>,
     /// What requests took beyond what the upstream took, while they are watched.
@@ -31,15 +31,15 @@ pub(crate) struct Tail {
 
 /// Which requests a watcher wants lines of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TailFilter {
+pub struct TailFilter {
     /// Those of which this was decided; all if it is empty.
-    pub(crate) decisions: Vec<Disposition>,
+    pub decisions: Vec<Disposition>,
     /// Those that this limit, ban or list denied, or would have denied.
-    pub(crate) decided_by: Option<String>,
+    pub decided_by: Option<String>,
     /// Those of this route.
-    pub(crate) route: Option<String>,
+    pub route: Option<String>,
     /// Those with this text in the client's address, the account or the path.
-    pub(crate) text: Option<String>,
+    pub text: Option<String>,
 }
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ struct Queue {
 
 /// The watching of one watcher, which ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     tail: Arc<Tail>,
     /// None for a watcher of figures alone.
     watcher: Option<Arc<Watcher>>,
@@ -68,12 +68,12 @@ pub(crate) struct Watch {
 
 impl Tail {
     /// Whether finished requests are to be shown. A request asks once.
-    pub(crate) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
     }
 
     /// Begins to watch; without a filter, there are figures but no lines.
-    pub(crate) fn watch(self: &Arc<Self>, filter: Option<TailFilter>) -> Watch {
+    pub fn watch(self: &Arc<Self>, filter: Option<TailFilter>) -> Watch {
         let id = rand::random();
         let watcher = Arc::new(Watcher {
             queue: Mutex::default(),
@@ -91,7 +91,7 @@ impl Tail {
 
     /// Shows a finished request to those who watch. `own` is what Weir itself took over it, where
     /// that can be told.
-    pub(crate) fn finished(&self, request: &RequestFinished<'_>, own: Option<Duration>) {
+    pub fn finished(&self, request: &RequestFinished<'_>, own: Option<Duration>) {
         if let Some(own) = own {
             self.own.observe(own);
         }
@@ -103,14 +103,14 @@ impl Tail {
     }
 
     /// What Weir itself has taken over requests until now, while somebody watched.
-    pub(crate) fn own_latency(&self) -> LatencyCounts {
+    pub fn own_latency(&self) -> LatencyCounts {
         self.own.counts()
     }
 }
 
 impl Watch {
     /// The lines since the last look, and how many more requests matched.
-    pub(crate) fn lines(&self) -> (Vec<Value>, usize) {
+    pub fn lines(&self) -> (Vec<Value>, usize) {
         let Some(watcher) = &self.watcher else {
             return (Vec::new(), 0);
         };
@@ -204,7 +204,7 @@ mod tests {
     use http::{Method, StatusCode, Version};
 
     use super::*;
-    use crate::telemetry::{LoggedHeaders, Metrics, RouteMetrics, SentResponse};
+    use crate::{LoggedHeaders, Metrics, RouteMetrics, SentResponse};
 
     fn finished<'a>(
         route: &'a RouteMetrics,

@@ -11,6 +11,9 @@ use tracing::{debug, error, info, warn};
 
 use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeader, ServerMetrics};
 
+/// The target of these lines, as filters of the log name it.
+const TARGET: &str = "weir::telemetry::events";
+
 /// The minimum interval of warnings that would otherwise come with each request.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -262,7 +265,7 @@ impl Started<'_> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &Metrics) {
         metrics.loaded(true);
-        info!(
+        info!(target: TARGET,
             listening = %Commas(self.listening),
             admin = self.admin.map(tracing::field::display),
             workers = self.workers,
@@ -278,7 +281,7 @@ impl Reloaded {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &Metrics) {
         metrics.loaded(true);
-        info!(
+        info!(target: TARGET,
             routes = self.routes,
             limits = self.limits,
             "configuration reloaded"
@@ -292,9 +295,9 @@ impl<E: fmt::Display> ReloadFailed<'_, E> {
         let cause = self.cause.to_string();
         // First, for who reads the log and then the metrics.
         metrics.load_refused(cause.clone());
-        error!("configuration not reloaded; the old one stays in force");
+        error!(target: TARGET, "configuration not reloaded; the old one stays in force");
         for line in cause.lines().filter(|line| !line.is_empty()) {
-            error!("{line}");
+            error!(target: TARGET, "{line}");
         }
     }
 }
@@ -303,14 +306,14 @@ impl Unchanged {
     /// Logs it. After a load that was refused, all is well again.
     pub fn emit(&self, metrics: &Metrics) {
         metrics.in_force();
-        info!("configuration unchanged; its files say what is in force");
+        info!(target: TARGET, "configuration unchanged; its files say what is in force");
     }
 }
 
 impl UntrustedForwarder {
     /// Logs it.
     pub fn emit(self) {
-        warn!(
+        warn!(target: TARGET,
             peer = %self.peer,
             "requests of a peer that is not trusted name other clients, and all count as the \
              peer's; if it is your proxy, add it to client_address.trusted_proxies"
@@ -321,7 +324,7 @@ impl UntrustedForwarder {
 impl Draining {
     /// Logs it.
     pub fn emit(&self) {
-        info!(grace = ?self.grace, "draining: no new connections, finishing the open ones");
+        info!(target: TARGET, grace = ?self.grace, "draining: no new connections, finishing the open ones");
     }
 }
 
@@ -329,8 +332,8 @@ impl Drained {
     /// Logs it.
     pub fn emit(&self) {
         match self.aborted {
-            0 => info!("drained"),
-            aborted => warn!(
+            0 => info!(target: TARGET, "drained"),
+            aborted => warn!(target: TARGET,
                 cut_off = aborted,
                 "the grace period is over; connections were cut off"
             ),
@@ -341,7 +344,7 @@ impl Drained {
 impl StoreUnreachable<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        warn!(
+        warn!(target: TARGET,
             node = self.node,
             cause = self
                 .cause
@@ -356,7 +359,7 @@ impl StoreUnreachable<'_> {
 impl StoreStillUnreachable<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        warn!(
+        warn!(target: TARGET,
             node = self.node,
             cause = self.cause,
             "the store remains out of reach, for another reason"
@@ -367,7 +370,7 @@ impl StoreStillUnreachable<'_> {
 impl StoreNodeLeft<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        info!(
+        info!(target: TARGET,
             node = self.node,
             "a node that was out of reach is no longer asked"
         );
@@ -377,7 +380,7 @@ impl StoreNodeLeft<'_> {
 impl StoreReachable<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        info!(node = self.node, "the store is within reach again");
+        info!(target: TARGET, node = self.node, "the store is within reach again");
     }
 }
 
@@ -391,12 +394,12 @@ impl StoreClockMeasured {
             return;
         }
         if self.follows_store {
-            info!(
+            info!(target: TARGET,
                 offset_seconds,
                 "this gateway's clock and the store's differ: limits go by the store's; told once"
             );
         } else {
-            warn!(
+            warn!(target: TARGET,
                 offset_seconds,
                 "this gateway's clock and the store's differ: set them by NTP; told once"
             );
@@ -407,7 +410,7 @@ impl StoreClockMeasured {
 impl StoreClockStepped {
     /// Logs it.
     pub fn emit(&self) {
-        warn!(
+        warn!(target: TARGET,
             by_seconds = self.seconds,
             "the store's clock has jumped: limits go by its new time"
         );
@@ -417,7 +420,7 @@ impl StoreClockStepped {
 impl StoreClockUnknown<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        warn!(
+        warn!(target: TARGET,
             cause = %Chain(self.cause),
             "the store does not say what time it has, so limits go by this gateway's clock, and a \
              wrong one would not be noticed: grant its user the right to TIME"
@@ -429,7 +432,7 @@ impl StoreFlapped<'_> {
     /// Logs it.
     pub fn emit(&self) {
         let times = self.times;
-        warn!(
+        warn!(target: TARGET,
             node = self.node,
             times, "the store went out of reach and came back; told once a minute at most"
         );
@@ -440,7 +443,7 @@ impl AcceptFailed<'_> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &ServerMetrics) {
         metrics.accept_errors.inc();
-        error!(listener = %self.listener, cause = %self.cause, "cannot accept a connection");
+        error!(target: TARGET, listener = %self.listener, cause = %self.cause, "cannot accept a connection");
     }
 }
 
@@ -455,7 +458,7 @@ impl BanBegun<'_> {
             length,
         } = *self;
         let duration_s = length.as_secs_f64();
-        info!(ban, subject, offence, duration_s, "ban begun");
+        info!(target: TARGET, ban, subject, offence, duration_s, "ban begun");
     }
 }
 
@@ -463,7 +466,7 @@ impl<C: fmt::Display> HandshakeFailed<'_, C> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &ServerMetrics) {
         metrics.handshakes.ended(self.how);
-        debug!(peer = %self.peer, cause = %self.cause, "no TLS handshake");
+        debug!(target: TARGET, peer = %self.peer, cause = %self.cause, "no TLS handshake");
     }
 }
 
@@ -473,9 +476,9 @@ impl<C: fmt::Display> ProxyHeaderRefused<'_, C> {
         metrics.proxy_headers.read(self.how);
         let Self { peer, cause, .. } = *self;
         if self.warn {
-            warn!(%peer, %cause, "a trusted peer sent no PROXY header; logged once a minute at most");
+            warn!(target: TARGET, %peer, %cause, "a trusted peer sent no PROXY header; logged once a minute at most");
         } else {
-            debug!(%peer, %cause, "no PROXY header");
+            debug!(target: TARGET, %peer, %cause, "no PROXY header");
         }
     }
 }
@@ -489,7 +492,7 @@ impl CertificateObtained<'_> {
             challenge,
             expires,
         } = *self;
-        info!(domain, %challenge, %expires, "certificate obtained");
+        info!(target: TARGET, domain, %challenge, %expires, "certificate obtained");
     }
 }
 
@@ -500,14 +503,14 @@ impl CertificateUnavailable<'_> {
         let (domain, cause) = (self.domain, Chain(self.cause));
         let retry_in = self.retry_in.as_secs();
         if self.has_certificate {
-            warn!(
+            warn!(target: TARGET,
                 domain,
                 %cause,
                 retry_in,
                 "the certificate cannot be renewed yet; the old one is shown until its end"
             );
         } else {
-            warn!(
+            warn!(target: TARGET,
                 domain,
                 %cause,
                 retry_in,
@@ -524,9 +527,9 @@ impl JwksFetched<'_> {
         metrics.fetched(at.as_secs());
         let url = self.url;
         if self.is_first {
-            info!(url, "key set fetched");
+            info!(target: TARGET, url, "key set fetched");
         } else {
-            debug!(url, "key set fetched again");
+            debug!(target: TARGET, url, "key set fetched again");
         }
     }
 }
@@ -537,9 +540,9 @@ impl JwksUnavailable<'_> {
         metrics.failed();
         let (url, cause) = (self.url, Chain(self.cause));
         if self.warn {
-            warn!(url, %cause, "a key set cannot be fetched; logged once a minute at most");
+            warn!(target: TARGET, url, %cause, "a key set cannot be fetched; logged once a minute at most");
         } else {
-            debug!(url, %cause, "a key set cannot be fetched");
+            debug!(target: TARGET, url, %cause, "a key set cannot be fetched");
         }
     }
 }
@@ -548,7 +551,7 @@ impl JwksExpired<'_> {
     /// Logs it.
     pub fn emit(&self) {
         let url = self.url;
-        error!(
+        error!(target: TARGET,
             url,
             "a key set is too old; no token is verified with it until it can be fetched"
         );
@@ -592,8 +595,9 @@ impl fmt::Display for Chain<'_> {
 mod tests {
     use std::io;
 
+    use weir_store::StoreError;
+
     use super::*;
-    use crate::store::StoreError;
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]

@@ -21,7 +21,7 @@ const BOUNDS: [u64; 18] = [
 /// meet. Here an observation is three additions, and a scrape that runs at the same time may see
 /// one of them before the others, as Prometheus allows.
 #[derive(Clone, Debug, Default)]
-pub(in crate::telemetry) struct Latency(Arc<Counts>);
+pub(crate) struct Latency(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -32,7 +32,7 @@ struct Counts {
 
 impl Latency {
     /// Counts a duration.
-    pub(in crate::telemetry) fn observe(&self, took: Duration) {
+    pub(crate) fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < micros);
         if let Some(bucket) = self.0.buckets.get(place) {
@@ -42,7 +42,7 @@ impl Latency {
     }
 
     /// What has been counted until now.
-    pub(in crate::telemetry) fn counts(&self) -> LatencyCounts {
+    pub(crate) fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts::default();
         for (count, bucket) in counts.0.iter_mut().zip(&self.0.buckets) {
             *count = bucket.load(Ordering::Relaxed);
@@ -58,12 +58,12 @@ impl Latency {
 
 /// What a histogram of durations had counted at some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LatencyCounts([u64; BOUNDS.len() + 1]);
+pub struct LatencyCounts([u64; BOUNDS.len() + 1]);
 
 #[cfg(feature = "gateway")]
 impl LatencyCounts {
     /// What has been counted since.
-    pub(crate) fn since(mut self, earlier: &Self) -> Self {
+    pub fn since(mut self, earlier: &Self) -> Self {
         for (count, before) in self.0.iter_mut().zip(earlier.0) {
             *count = count.saturating_sub(before);
         }
@@ -71,7 +71,7 @@ impl LatencyCounts {
     }
 
     /// Counts what another histogram has counted.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (count, more) in self.0.iter_mut().zip(other.0) {
             *count = count.saturating_add(more);
         }
@@ -79,7 +79,7 @@ impl LatencyCounts {
 
     /// The duration in seconds that this share of all durations does not exceed, about: within a
     /// bucket they are taken to be spread evenly. None if there are none.
-    pub(crate) fn quantile(&self, share: f64) -> Option<f64> {
+    pub fn quantile(&self, share: f64) -> Option<f64> {
         let total: u64 = self.0.iter().sum();
         let wanted = share * total as f64;
         let (mut below, mut lower) = (0, 0);

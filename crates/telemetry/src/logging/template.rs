@@ -19,7 +19,7 @@ use super::format::escape;
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
-pub(in crate::telemetry) const FIELDS: [&str; 32] = [
+pub(crate) const FIELDS: [&str; 32] = [
     "client",
     "method",
     "path",
@@ -56,7 +56,7 @@ pub(in crate::telemetry) const FIELDS: [&str; 32] = [
 
 /// Why a template is not one.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(crate) enum TemplateError {
+pub enum TemplateError {
     /// It names what no line has.
     #[error("there is no field {0:?}; docs/OPERATIONS.md has the table of fields")]
     UnknownField(String),
@@ -70,7 +70,7 @@ pub(crate) enum TemplateError {
 
 /// What access log lines consist of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template(Vec<Part>);
+pub struct Template(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {

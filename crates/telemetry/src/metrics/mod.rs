@@ -28,18 +28,18 @@ pub use self::handles::{
     RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
 #[cfg(feature = "gateway")]
-pub(crate) use self::handles::{DecisionSample, RouteSample};
+pub use self::handles::{DecisionSample, RouteSample};
 use self::handles::{JwksFamilies, Labels, owned};
-pub(in crate::telemetry) use self::latency::Latency;
+pub(crate) use self::latency::Latency;
 #[cfg(feature = "gateway")]
-pub(crate) use self::latency::LatencyCounts;
+pub use self::latency::LatencyCounts;
 use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
 #[cfg(feature = "gateway")]
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]
-pub(crate) use self::recent::RouteErrors;
-pub(crate) use self::upstreams::{UpstreamSample, UpstreamServerSample};
+pub use self::recent::RouteErrors;
+pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::names;
 #[cfg(feature = "gateway")]
 use super::tail::Tail;
@@ -208,12 +208,12 @@ impl Metrics {
     }
 
     /// The counter of lines that the access log's bound left out.
-    pub(crate) fn log_left_out(&self) -> Counter {
+    pub fn log_left_out(&self) -> Counter {
         self.log_left_out.clone()
     }
 
     /// The handle for requests that match no route.
-    pub(crate) fn unrouted(&self) -> RouteMetrics {
+    pub fn unrouted(&self) -> RouteMetrics {
         self.route("-")
     }
 
@@ -258,23 +258,19 @@ impl Metrics {
 
     /// The handle for one kind of call of the store, such as `decide`, which may fail in these
     /// ways.
-    pub(crate) fn store_call(
-        &self,
-        call: &'static str,
-        failures: &[&'static str],
-    ) -> StoreCallMetrics {
+    pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
         let failed_calls = self.failed_store_calls.clone();
         StoreCallMetrics::new(call, &self.store_seconds, errors, failed_calls, failures)
     }
 
     /// Shows how far this machine's clock is ahead of the store's.
-    pub(crate) fn store_clock_offset(&self, seconds: f64) {
+    pub fn store_clock_offset(&self, seconds: f64) {
         self.clock_offset(Labels::new(), seconds);
     }
 
     /// Shows how far it is ahead of that of one of the store's nodes.
-    pub(crate) fn node_clock_offset(&self, node: &str, seconds: f64) {
+    pub fn node_clock_offset(&self, node: &str, seconds: f64) {
         self.clock_offset(vec![("node", node.into())], seconds);
     }
 
@@ -284,27 +280,27 @@ impl Metrics {
     }
 
     /// The handle for the certificate of this domain; the same counters for the same domain.
-    pub(crate) fn acme(&self, domain: &str) -> AcmeMetrics {
+    pub fn acme(&self, domain: &str) -> AcmeMetrics {
         AcmeMetrics::new(&self.acme_orders, domain)
     }
 
     /// The handle for the key set at this URL; the same counters for the same URL.
-    pub(crate) fn jwks(&self, url: &str) -> JwksMetrics {
+    pub fn jwks(&self, url: &str) -> JwksMetrics {
         self.jwks.at(url)
     }
 
     /// Shows whether the store is within reach.
-    pub(crate) fn store_reachable(&self, reachable: bool) {
+    pub fn store_reachable(&self, reachable: bool) {
         self.reachable(Labels::new(), reachable);
     }
 
     /// Shows whether one of the store's nodes is within reach.
-    pub(crate) fn node_reachable(&self, node: &str, reachable: bool) {
+    pub fn node_reachable(&self, node: &str, reachable: bool) {
         self.reachable(vec![("node", node.into())], reachable);
     }
 
     /// Shows nothing more of a node.
-    pub(crate) fn node_left(&self, node: &str) {
+    pub fn node_left(&self, node: &str) {
         self.store_reachable.remove(&vec![("node", node.into())]);
     }
 
@@ -320,13 +316,13 @@ impl Metrics {
 
     /// Requests as they finish.
     #[cfg(feature = "gateway")]
-    pub(crate) fn tail(&self) -> &Arc<Tail> {
+    pub fn tail(&self) -> &Arc<Tail> {
         &self.tail
     }
 
     /// What has been counted of the requests of each route until now.
     #[cfg(feature = "gateway")]
-    pub(crate) fn route_samples(&self) -> Vec<(Arc<str>, RouteSample)> {
+    pub fn route_samples(&self) -> Vec<(Arc<str>, RouteSample)> {
         let routes: Vec<_> = self.routes.lock().values().cloned().collect();
         let samples = routes.iter();
         samples
@@ -337,7 +333,7 @@ impl Metrics {
     /// When the configuration in force was loaded, in seconds since the Unix epoch, and why a later
     /// one was refused, if one was.
     #[cfg(feature = "gateway")]
-    pub(crate) fn last_load(&self) -> (i64, Option<String>) {
+    pub fn last_load(&self) -> (i64, Option<String>) {
         (self.loaded_at.get(), self.load_error.lock().clone())
     }
 
@@ -380,20 +376,20 @@ impl Metrics {
 
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
-    pub(crate) fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
     }
 
     /// Shows, at every scrape, how many log lines were dropped.
-    pub(crate) fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
 
     /// Shows, at every scrape, how many spans were dropped.
     #[cfg(any(feature = "otlp", test))]
-    pub(crate) fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::OTLP_DROPPED, Kind::Counter, dropped);
     }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::telemetry::{
+use crate::{
     Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled, UpstreamSample,
     UpstreamServerSample,
 };
 
-#[path = "../../../tests/it/support/promtool.rs"]
+#[path = "../../../../tests/it/support/promtool.rs"]
 mod promtool;
 
-const OPERATIONS: &str = include_str!("../../../docs/OPERATIONS.md");
-const DASHBOARD: &str = include_str!("../../../deploy/grafana/weir.json");
+const OPERATIONS: &str = include_str!("../../../../docs/OPERATIONS.md");
+const DASHBOARD: &str = include_str!("../../../../deploy/grafana/weir.json");
 const NAMES: &str = include_str!("../names.rs");
 const ACCESS: &str = include_str!("../access_log.rs");
 
@@ -153,7 +153,7 @@ fn the_fields_in_the_docs_are_those_of_the_access_log() {
         .map(|(name, _)| name.to_owned())
         .collect();
     assert_eq!(words("field"), written);
-    let of_templates = crate::telemetry::logging::FIELDS.map(str::to_owned);
+    let of_templates = crate::logging::FIELDS.map(str::to_owned);
     assert_eq!(BTreeSet::from(of_templates), written);
 }
 
@@ -166,7 +166,7 @@ fn the_decisions_in_the_docs_are_all_there_are() {
 /// The table of `proxy::error`: a status, and the word for it.
 #[test]
 fn the_upstream_errors_in_the_docs_are_those_of_the_proxy() {
-    let proxy = include_str!("../../proxy/error.rs");
+    let proxy = include_str!("../../../../src/proxy/error.rs");
     let rows = proxy.split("StatusCode::").skip(1);
     let written: BTreeMap<String, String> = rows
         .filter_map(|row| {

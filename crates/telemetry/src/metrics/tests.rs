@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::*;
-use crate::telemetry::{Disposition, GaugeGuard};
+use crate::{Disposition, GaugeGuard};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 

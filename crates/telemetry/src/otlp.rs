@@ -34,6 +34,9 @@ use opentelemetry_sdk::trace::{
 
 use super::{LastWarning, RequestFinished};
 
+/// The target of these lines, as filters of the log name it.
+const TARGET: &str = "weir::telemetry::otlp";
+
 /// How many spans may wait to be sent.
 const QUEUE: usize = 8192;
 
@@ -180,7 +183,7 @@ impl Tracer {
             self.meters.shutdown_with_timeout(LAST_WITHIN),
         ] {
             if let Err(error) = ended {
-                tracing::debug!(%error, "the last telemetry is not sent");
+                tracing::debug!(target: TARGET, %error, "the last telemetry is not sent");
             }
         }
     }
@@ -530,7 +533,7 @@ impl opentelemetry_sdk::trace::SpanExporter for CountingExporter {
             if let Err(error) = &exported {
                 self.queue.dropped.fetch_add(spans as u64, Relaxed);
                 if self.queue.warned.is_due() {
-                    tracing::warn!(%error, "traces are not taken; told once a minute at most");
+                    tracing::warn!(target: TARGET, %error, "traces are not taken; told once a minute at most");
                 }
             }
             exported

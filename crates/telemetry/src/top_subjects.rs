@@ -21,8 +21,7 @@ use std::thread::available_parallelism;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-
-use crate::sync::Mutex;
+use weir_runtime::sync::Mutex;
 
 const SETS: usize = 16;
 const WAYS: usize = 8;
@@ -584,9 +583,9 @@ mod tests {
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings {
     use shuttle::thread;
+    use weir_runtime::sync::in_random_orders;
 
     use super::*;
-    use crate::sync::in_random_orders;
 
     const NOW: u64 = 1_700_000_000;
 

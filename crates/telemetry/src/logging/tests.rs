@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use super::*;
-use crate::telemetry::{
+use crate::{
     Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
     UpstreamResponse,
 };
@@ -139,7 +139,7 @@ fn what_operators_change_is_logged_at_every_level() {
         ..LogSettings::default()
     };
     let change = || {
-        crate::telemetry::BucketReset {
+        crate::BucketReset {
             limit: "L",
             key: "L:a",
             by: "alice",

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Metrics, RouteSample};
-use crate::telemetry::Disposition;
+use crate::Disposition;
 
 /// How often counters are remembered.
 const EVERY: Duration = Duration::from_secs(5);
@@ -29,24 +29,25 @@ struct Counts {
 
 /// Requests that limits, bans and lists let through, and those that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RouteErrors {
-    pub(crate) requests: u64,
+pub struct RouteErrors {
+    /// All of them.
+    pub requests: u64,
     /// Those that ended with a status of 500 and above.
-    pub(crate) failed: u64,
+    pub failed: u64,
 }
 
 /// What failed within the last minute, or since the start if that is less long ago.
 #[derive(Debug)]
-pub(crate) struct Failures {
+pub struct Failures {
     /// By route, in the order of their names.
-    pub(crate) routes: Vec<(Arc<str>, RouteErrors)>,
-    pub(crate) failed_store_calls: u64,
+    pub routes: Vec<(Arc<str>, RouteErrors)>,
+    pub failed_store_calls: u64,
 }
 
 impl Metrics {
     /// Remembers the counters of now, if the last time is long enough ago. Nobody asks for them where
     /// subjects are not tracked, as there is no admin listener.
-    pub(crate) fn remember(&self) {
+    pub fn remember(&self) {
         if self.subjects.lock().is_none() {
             return;
         }
@@ -68,7 +69,7 @@ impl Metrics {
     }
 
     /// What failed within the last minute.
-    pub(crate) fn failures(&self) -> Failures {
+    pub fn failures(&self) -> Failures {
         let remembered = self.remembered.0.lock();
         let before = remembered.front().map(|(_, counts)| counts);
         let now = self.counts();

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use crate::telemetry::names::{self, Name};
+use crate::names::{self, Name};
 
 /// The form of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,8 +35,8 @@ pub use self::filter::{LevelInForce, LogLevel};
 use self::format::TextFormatter;
 use self::json::JsonFormatter;
 #[cfg(test)]
-pub(in crate::telemetry) use self::template::FIELDS;
-pub(crate) use self::template::Template;
+pub(crate) use self::template::FIELDS;
+pub use self::template::Template;
 use super::access_log::ACCESS_TARGET;
 use super::audit::AUDIT_TARGET;
 
@@ -56,7 +56,7 @@ pub struct LogSettings {
     /// Whether there is an access log line per request.
     pub access: bool,
     /// The form of that line, if it is another.
-    pub(crate) access_format: Option<Template>,
+    pub access_format: Option<Template>,
 }
 
 impl Default for LogSettings {
@@ -268,6 +268,6 @@ where
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(tracing::field::display);
-        tracing::error!(place, "panic: {}", panic.payload_as_str().unwrap_or("?"));
+        tracing::error!(target: "weir::telemetry::logging", place, "panic: {}", panic.payload_as_str().unwrap_or("?"));
     }));
 }

@@ -4,37 +4,37 @@ use std::sync::Arc;
 
 use super::Metrics;
 use super::openmetrics::{Kind, family_at_scrape};
-use crate::telemetry::names;
+use crate::names;
 
 /// What is known of an upstream at a scrape.
 #[derive(Clone, Debug)]
-pub(crate) struct UpstreamSample {
+pub struct UpstreamSample {
     /// Its name.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
     /// Its servers.
-    pub(crate) servers: Vec<UpstreamServerSample>,
+    pub servers: Vec<UpstreamServerSample>,
     /// Requests that were sent again.
-    pub(crate) retries: u64,
+    pub retries: u64,
 }
 
 /// What is known of a server of an upstream at a scrape.
 #[derive(Clone, Debug)]
-pub(crate) struct UpstreamServerSample {
+pub struct UpstreamServerSample {
     /// The server, as `host:port`.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
     /// Requests in flight.
-    pub(crate) in_flight: u64,
+    pub in_flight: u64,
     /// Whether it gets requests.
-    pub(crate) available: bool,
+    pub available: bool,
     /// Why it is out of use, or why requests to it fail, if so.
-    pub(crate) trouble: Option<&'static str>,
+    pub trouble: Option<&'static str>,
     /// How often it was ejected.
-    pub(crate) ejections: u64,
+    pub ejections: u64,
 }
 
 impl Metrics {
     /// Shows, at every scrape, what is known of upstreams and their servers.
-    pub(crate) fn upstreams<U>(&self, upstreams: U)
+    pub fn upstreams<U>(&self, upstreams: U)
     where
         U: Fn() -> Vec<UpstreamSample> + Clone + Send + Sync + 'static,
     {
