@@ -100,7 +100,7 @@ impl Proxy {
         self.with(|forwarding| forwarding.upstream = forwarding.upstream.with_timeouts(timeouts))
     }
 
-    /// The same proxy, which gets only what [`refusal`](super::refusal) lets through, and so need
+    /// The same proxy, which gets only what `proxy::refusal` lets through, and so need
     /// not check it again.
     #[must_use]
     pub fn behind_refusal(self) -> Self {
