@@ -96,9 +96,11 @@ impl StoreMetricsObserver {
     pub(super) fn log_outages(&self) {
         let due = self.outages.lock().due(Instant::now());
         self.log(None, due, None);
-        for (node, outages) in &mut *self.node_outages.lock() {
+        let mut nodes = self.node_outages.lock();
+        for (node, outages) in &mut *nodes {
             self.log(Some(node), outages.due(Instant::now()), None);
         }
+        nodes.retain(|_, outages| !outages.is_past(Instant::now()));
     }
 
     fn log(&self, node: Option<&str>, message: Option<OutageMessage>, cause: Option<&StoreError>) {
@@ -207,8 +209,8 @@ impl Observer for StoreMetricsObserver {
         let (reachable, cause) = match change {
             NodeChange::Joined => return self.metrics.node_reachable(node, true),
             NodeChange::Left => {
-                let outages = self.node_outages.lock().remove(node);
-                if outages.is_some_and(|outages| outages.open) {
+                let mut outages = self.node_outages.lock();
+                if outages.get_mut(node).is_some_and(Outages::left) {
                     StoreNodeLeft { node }.emit();
                 }
                 return self.metrics.node_left(node);
@@ -331,6 +333,20 @@ impl Outages {
         message
     }
 
+    /// Ends the outage of a node that is no longer asked, and returns whether the log's last word was
+    /// that it cannot be reached. What was logged stays known, as the node may come back.
+    fn left(&mut self) -> bool {
+        self.unreachable = false;
+        self.unlogged = 0;
+        std::mem::take(&mut self.open)
+    }
+
+    /// Whether nothing follows from these outages any more.
+    fn is_past(&self, now: Instant) -> bool {
+        let is_old = |logged| now - logged >= LOG_OUTAGES_EVERY;
+        !self.unreachable && !self.open && self.unlogged == 0 && self.logged.is_none_or(is_old)
+    }
+
     /// Returns whether to log this cause of an outage that was logged before: each once, and not
     /// more than [`MAX_CAUSES`].
     fn is_news(&mut self, cause: &str) -> bool {
@@ -431,6 +447,20 @@ mod tests {
         story.changed(false, 0);
         story.changed(true, 1);
         assert_eq!(story.changed(false, 2), None);
+        assert_eq!(story.due(60), Some(OutageMessage::Unreachable(1)));
+        assert_eq!(story.changed(true, 61), Some(OutageMessage::Reachable));
+    }
+
+    /// A failover that was soon followed by another one told of a node twice within seconds.
+    #[test]
+    fn a_node_that_leaves_and_comes_back_is_not_told_of_again_within_a_minute() {
+        let mut story = Story::new();
+        assert_eq!(story.changed(false, 0), Some(OutageMessage::Unreachable(1)));
+        assert!(story.outages.left());
+        assert!(!story.outages.left(), "its end is told once");
+        let at = |seconds| story.begin + Duration::from_secs(seconds);
+        assert!(!story.outages.is_past(at(20)) && story.outages.is_past(at(60)));
+        assert_eq!(story.changed(false, 20), None);
         assert_eq!(story.due(60), Some(OutageMessage::Unreachable(1)));
         assert_eq!(story.changed(true, 61), Some(OutageMessage::Reachable));
     }
