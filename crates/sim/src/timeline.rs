@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::laws::Failure;
 use crate::scenario::client::Request;
 use crate::scenario::{Algorithm, Cost, LimitUse, Per, Scenario};
-use crate::trace::{Event, Trace, What};
+use crate::trace::{Event, Trace, What, moment};
 
 /// What was simulated: the parts of a scenario, one a line.
 #[must_use]
@@ -99,7 +99,7 @@ pub fn verdict(failures: &[Failure]) -> String {
             at,
             what,
         } = failure;
-        let _ = writeln!(out, "BROKEN {law} at {at:?}: {what}");
+        let _ = writeln!(out, "BROKEN {law} at {}: {what}", moment(*at));
         let _ = writeln!(out, "       promised by {promise}");
     }
     out
@@ -241,7 +241,7 @@ fn counts_in_flight(scenario: &Scenario) -> bool {
 }
 
 fn time(at: Duration) -> String {
-    format!("{:>4}.{:06}", at.as_secs(), at.subsec_micros())
+    format!("{:>11}", moment(at))
 }
 
 #[cfg(test)]
@@ -291,7 +291,7 @@ mod tests {
         );
         assert_eq!(
             verdict(&failures),
-            "BROKEN bound at 200ms: too much\n       promised by docs/ALGORITHMS.md: passes in any \
+            "BROKEN bound at 0.200000: too much\n       promised by docs/ALGORITHMS.md: passes in any \
              period, at most\n"
         );
     }

@@ -22,6 +22,12 @@ pub struct Event {
     pub what: What,
 }
 
+/// A moment of world time, in the form in which timelines and laws name it.
+#[must_use]
+pub fn moment(at: Duration) -> String {
+    format!("{}.{:06}", at.as_secs(), at.subsec_micros())
+}
+
 /// What happened. Gateways, servers, operations and faults are named by their index in the
 /// scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

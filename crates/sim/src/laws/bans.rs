@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::history::{Exchange, FOREVER, History, Operated, Span};
 use super::{Failure, Law};
 use crate::scenario::{Act, Ban, Kind, LimitUse, Strikes, Topology, subject};
+use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
     name: "bans",
@@ -113,10 +114,10 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
         if theirs && exchange.sent > from && reached + early < until && !excused {
             let what = format!(
-                "{} reached the app {:?} after {banned} had been banned by {name} until \
-                 {until:?}",
+                "{} reached the app {:?} after {banned} had been banned by {name} until {}",
                 exchange.request.name(),
-                reached - begun
+                reached - begun,
+                moment(until)
             );
             return Some(Failure {
                 law: LAW.name,
@@ -336,8 +337,9 @@ fn missed(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         if !operated && !history.is_disturbed(Span::new(from, reached)) {
             let what = format!(
                 "{} reached the app although {theirs} had earned {count} strikes since \
-                 {from:?}, and {} cause a ban",
+                 {}, and {} cause a ban",
                 exchange.request.name(),
+                moment(from),
                 ban.strikes.count
             );
             return Some(Failure {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::history::{Bucket, Exchange, FOREVER, History, Span, takes_or_denies};
 use super::{Failure, Law};
 use crate::scenario::{Act, Algorithm, OnDenied, Parameters};
+use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
     name: "bound",
@@ -129,8 +130,9 @@ impl<'a> Bound<'a> {
                     let name = self.bucket.name();
                     let long = until.saturating_sub(from);
                     let what = format!(
-                        "{units} units of {name} passed within {long:?} from {from:?} on, where at \
-                         most {due} are due{}",
+                        "{units} units of {name} passed within {long:?} from {} on, where at most \
+                         {due} are due{}",
+                        moment(from),
                         self.counted_in(span)
                     );
                     return Some(Failure {

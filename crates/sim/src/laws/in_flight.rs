@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::history::{Bucket, Exchange, History, Span, takes_or_denies};
 use super::{Failure, Law};
 use crate::scenario::{Act, Algorithm};
+use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
     name: "in flight",
@@ -47,8 +48,9 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
             let places = definitions.iter().map(|one| one.count).max().unwrap_or(0);
             if held > places {
                 let what = format!(
-                    "{}: {held} requests are in progress at {at:?}, and there are {places} places",
-                    bucket.name()
+                    "{}: {held} requests are in progress at {}, and there are {places} places",
+                    bucket.name(),
+                    moment(at)
                 );
                 let promise = match definitions.len() {
                     0 | 1 => PLACES,
