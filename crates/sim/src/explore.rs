@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::panic;
+use std::panic::{self, UnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -27,20 +27,14 @@ pub struct Outcome {
 /// Simulates a scenario, which has a thread of its own: so nothing is left of the one before.
 #[must_use]
 pub fn simulate(scenario: &Scenario) -> Outcome {
-    let (trace, failures) = match panic::catch_unwind(|| world::run(scenario)) {
-        Ok(Ok(trace)) => {
-            let failures = laws::check(scenario, &trace);
+    let ran = caught(|| world::run(scenario));
+    let ran = ran.and_then(|ran| ran.map_err(|error| broke(error.to_string())));
+    let (trace, failures) = match ran {
+        Ok(trace) => {
+            let failures = judged(scenario, &trace);
             (trace, failures)
         }
-        Ok(Err(error)) => (Trace::default(), vec![panicked(&error.to_string())]),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            (
-                Trace::default(),
-                vec![panicked(text.unwrap_or("without a text"))],
-            )
-        }
+        Err(failure) => (Trace::default(), vec![failure]),
     };
     Outcome {
         scenario: scenario.clone(),
@@ -49,12 +43,25 @@ pub fn simulate(scenario: &Scenario) -> Outcome {
     }
 }
 
-fn panicked(text: &str) -> Failure {
+/// What laws say of a trace. A law that panics is broken, and ends no search.
+fn judged(scenario: &Scenario, trace: &Trace) -> Vec<Failure> {
+    caught(|| laws::check(scenario, trace)).unwrap_or_else(|failure| vec![failure])
+}
+
+fn caught<T>(run: impl FnOnce() -> T + UnwindSafe) -> Result<T, Failure> {
+    panic::catch_unwind(run).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        broke(format!("panicked: {}", text.unwrap_or("without a text")))
+    })
+}
+
+fn broke(what: String) -> Failure {
     Failure {
         law: "no panic",
         promise: "docs/SIMULATION.md: neither a gateway nor the simulator panics",
         at: Duration::ZERO,
-        what: text.into(),
+        what,
     }
 }
 
@@ -234,10 +241,30 @@ pub fn kept(text: &str) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Event;
 
     #[test]
     fn a_file_of_seeds_has_one_a_line_and_comments() {
         assert_eq!(kept("# seeds\n17 a refund\n\n4  # b\n"), [17, 4]);
+    }
+
+    #[test]
+    fn a_law_that_panics_is_a_failure_of_its_seed() {
+        let scenario = Scenario::generate(7);
+        let too_late_to_add_to = Event {
+            at: Duration::MAX,
+            what: What::Promoted {
+                server: 0,
+                lost_writes: 0,
+            },
+        };
+        let trace = Trace {
+            events: vec![too_late_to_add_to],
+        };
+        let failures = judged(&scenario, &trace);
+        assert_eq!(failures.len(), 1);
+        assert_eq!(failures[0].law, "no panic");
+        assert!(failures[0].what.starts_with("panicked: "));
     }
 
     #[test]
