@@ -1,11 +1,8 @@
 //! The simulator's command.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command prints"
-)]
+#![expect(clippy::print_stderr, reason = "a command prints")]
 
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,6 +19,7 @@ usage: weir-sim --seed N [--shrink]          replays a seed, and tells what happ
        weir-sim --kept                       runs the seeds that once found something
  --save FILE with --seed or --scenario saves the scenario, shrunk if it was, as JSON
  --quiet     with --seed or --scenario prints the verdict alone
+ --help      prints this
 Exit codes: 0 all laws were kept, 1 one was broken, 2 bad usage.
 ";
 
@@ -40,6 +38,10 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help") {
+        say(USAGE);
+        return ExitCode::SUCCESS;
+    }
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -123,7 +125,7 @@ fn replay(scenario: &Scenario, arguments: &Arguments) -> ExitCode {
                 .iter()
                 .any(|failure| failure.law == law && failure.promise == promise)
         });
-        println!("shrunk in {:?}", began.elapsed());
+        say(&format!("shrunk in {:?}\n", began.elapsed()));
         outcome = simulate(&smallest);
     }
     if let Some(path) = &arguments.save {
@@ -148,10 +150,18 @@ fn tell(outcome: &Outcome, quiet: bool) {
         failures,
     } = outcome;
     if !quiet {
-        print!("{}", timeline::setting(scenario));
-        print!("{}", timeline::events(scenario, trace, failures));
+        say(&timeline::setting(scenario));
+        say(&timeline::events(scenario, trace, failures));
     }
-    print!("{}", timeline::verdict(failures));
+    say(&timeline::verdict(failures));
+}
+
+/// Prints, to nobody if the reader has what it wants and is gone: `| head` changes no exit code.
+fn say(text: &str) {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => eprintln!("weir-sim: {error}"),
+        _ => {}
+    }
 }
 
 /// Simulates many seeds, and names those that break a law, with the first breach of each.
@@ -163,11 +173,13 @@ fn search(seeds: &Seeds) -> ExitCode {
          }| {
             if let Some(Failure { law, at, what, .. }) = failures.first() {
                 let (seed, summary) = (scenario.seed, scenario.summary());
-                println!("seed {seed}: {summary}\n  {law} at {at:?}: {what}");
+                say(&format!(
+                    "seed {seed}: {summary}\n  {law} at {at:?}: {what}\n"
+                ));
             }
         },
     );
-    print!("{}", findings.report());
+    say(&findings.report());
     if findings.failed.is_empty() {
         ExitCode::SUCCESS
     } else {
