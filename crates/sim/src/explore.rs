@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::laws::{self, Failure};
 use crate::scenario::Scenario;
-use crate::trace::{Trace, What};
+use crate::trace::{Trace, What, moment};
 use crate::world;
 
 /// A simulation that is over.
@@ -181,7 +181,7 @@ impl Findings {
         }
     }
 
-    /// For people.
+    /// For people: what failed comes last, where they look first.
     #[must_use]
     pub fn report(&self) -> String {
         let mut out = String::new();
@@ -210,6 +210,21 @@ impl Findings {
             hours / minutes.max(1e-9),
             60.0 * hours / minutes.max(1e-9),
         );
+        for (seed, failure) in &self.failed {
+            let Failure {
+                law,
+                promise,
+                at,
+                what,
+            } = failure;
+            let summary = Scenario::generate(*seed).summary();
+            let _ = writeln!(out, "seed {seed}: {summary}");
+            let _ = writeln!(out, "  {law} at {}: {what}", moment(*at));
+            let _ = writeln!(out, "  promised by {promise}");
+        }
+        if !self.failed.is_empty() {
+            out += "--seed N --shrink tells one of them as a story\n";
+        }
         out
     }
 }
@@ -241,11 +256,45 @@ pub fn kept(text: &str) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::laws::LAWS;
     use crate::trace::Event;
 
     #[test]
     fn a_file_of_seeds_has_one_a_line_and_comments() {
         assert_eq!(kept("# seeds\n17 a refund\n\n4  # b\n"), [17, 4]);
+    }
+
+    #[test]
+    fn what_failed_comes_last_each_with_its_sentence_and_how_to_go_on() {
+        let mut findings = Findings::default();
+        findings.add(&Outcome {
+            scenario: Scenario::generate(7),
+            trace: Trace::default(),
+            failures: vec![Failure {
+                law: LAWS[0].name,
+                promise: LAWS[0].promises[0],
+                at: Duration::from_millis(1500),
+                what: "too much".into(),
+            }],
+        });
+        let report = findings.report();
+        let lines: Vec<&str> = report.lines().collect();
+        let (counts, failed) = lines.split_at(lines.len() - 4);
+        assert!(
+            counts
+                .last()
+                .unwrap()
+                .starts_with("1 simulations, 1 failed;")
+        );
+        assert!(failed[0].starts_with("seed 7: "));
+        assert_eq!(
+            failed[1..],
+            [
+                "  bound at 1.500000: too much",
+                "  promised by docs/ALGORITHMS.md: passes in any period, at most",
+                "--seed N --shrink tells one of them as a story",
+            ]
+        );
     }
 
     #[test]
