@@ -31,10 +31,10 @@
 
 pub use weir_store::{
     Answer, BreakerSettings, Call, ChangedList, ClockOffset, ClockSource, DecisionClock,
-    DecisionSource, Decisions, DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck,
-    KeyScan, LeaseGuard, Leased, Leases, Memory, MemoryLeases, MemorySettings, MemoryStats,
-    NodeChange, Observer, OnFailure, Outcome, Reachability, Remote, ScanPosition, ScannedKeys,
-    SharedEntry, SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
+    DecisionSource, DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan,
+    LeaseGuard, Leased, Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange,
+    Observer, OnFailure, Outcome, Reachability, Remote, ScanPosition, ScannedKeys, SharedEntry,
+    SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
 };
 #[cfg(feature = "internals")]
 pub use weir_store::{Connect, Socket, Stream};
