@@ -476,7 +476,12 @@ impl<C: fmt::Display> ProxyHeaderRefused<'_, C> {
         metrics.proxy_headers.read(self.how);
         let Self { peer, cause, .. } = *self;
         if self.warn {
-            warn!(target: TARGET, %peer, %cause, "a trusted peer sent no PROXY header; logged once a minute at most");
+            warn!(
+                target: TARGET,
+                %peer,
+                %cause,
+                "a trusted peer sent no PROXY header; logged once a minute at most"
+            );
         } else {
             debug!(target: TARGET, %peer, %cause, "no PROXY header");
         }

@@ -533,7 +533,11 @@ impl opentelemetry_sdk::trace::SpanExporter for CountingExporter {
             if let Err(error) = &exported {
                 self.queue.dropped.fetch_add(spans as u64, Relaxed);
                 if self.queue.warned.is_due() {
-                    tracing::warn!(target: TARGET, %error, "traces are not taken; told once a minute at most");
+                    tracing::warn!(
+                        target: TARGET,
+                        %error,
+                        "traces are not taken; told once a minute at most"
+                    );
                 }
             }
             exported

@@ -268,6 +268,7 @@ where
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(tracing::field::display);
-        tracing::error!(target: "weir::telemetry::logging", place, "panic: {}", panic.payload_as_str().unwrap_or("?"));
+        let payload = panic.payload_as_str().unwrap_or("?");
+        tracing::error!(target: "weir::telemetry::logging", place, "panic: {payload}");
     }));
 }
