@@ -5,10 +5,10 @@
 //! tests below with the corpus that is checked in.
 
 pub use crate::config::fuzz_configuration as configuration;
-pub use crate::middleware::decoy::fuzz_template as template;
-pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
-pub use crate::server::fuzzing::plain_request;
+pub use weir_middleware::decoy::fuzz_template as template;
+pub use weir_proxy::fuzzing::{hop_by_hop, request, response};
 pub use weir_rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};
+pub use weir_server::fuzzing::plain_request;
 pub use weir_store::fuzzing::replies;
 
 #[cfg(test)]

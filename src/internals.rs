@@ -4,9 +4,9 @@
 pub use crate::app::{Layers, SocketlessGateway};
 pub use crate::config::load;
 pub use crate::middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
-pub use crate::proxy::{Proxy, Upstream, UpstreamSettings};
-pub use crate::server::{
+pub use crate::store::{Connect, Socket};
+pub use weir_proxy::{Proxy, Upstream, UpstreamSettings};
+pub use weir_runtime::blocking::run_inline;
+pub use weir_server::{
     AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport,
 };
-pub use crate::store::{Connect, Socket};
-pub use weir_runtime::blocking::run_inline;

@@ -8,11 +8,12 @@
 //! upstream connections and configuration are not part of the library's interface.
 
 #![forbid(unsafe_code)]
-// A limiter alone leaves out what calls some of the code that it shares with the gateway.
-#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "gateway")]
 mod app;
+#[cfg(test)]
+#[path = "../tests/support/certificates.rs"]
+mod certificates;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
@@ -24,15 +25,9 @@ pub mod internals;
 pub mod limit;
 pub mod middleware;
 #[cfg(feature = "gateway")]
-mod proxy;
-#[cfg(feature = "gateway")]
 mod replay;
 pub mod rules;
-#[cfg(feature = "gateway")]
-mod server;
 pub mod store;
 pub mod telemetry;
 
-use weir_http::{media_type, problem, status_set};
 pub use weir_limit::time;
-use weir_runtime::{blocking, sync, turn};

@@ -43,11 +43,7 @@ pub use weir_rules::{
 };
 #[cfg(feature = "gateway")]
 pub use weir_rules::{BasicAuth, BasicAuthError, RegexError};
-pub(crate) use weir_rules::{
-    IdWarning, PathFault, cost_header, hundredths, is_lookalike, looks_hashed, parse_forwarded,
-    path_fault, preflighted, requested_host,
-};
+#[cfg(feature = "gateway")]
+pub(crate) use weir_rules::{IdWarning, PathFault, hundredths, looks_hashed, path_fault, unmapped};
 #[cfg(feature = "jwt")]
 pub use weir_rules::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
-#[cfg(feature = "gateway")]
-pub(crate) use weir_rules::{push_address, unmapped};

@@ -4,9 +4,9 @@
 use std::num::NonZeroUsize;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weir_proxy::ConnectionBudget;
 
 use crate::config::Settings;
-use crate::proxy::ConnectionBudget;
 
 /// What a process needs with any configuration: standard streams, files that a reload reads, the
 /// runtimes of the main and the admin thread, name resolution, and the admin listener's
@@ -26,9 +26,7 @@ const MAX_DESCRIPTORS: usize = i32::MAX as usize;
 /// How many connections may be open at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileDescriptors {
-    /// From clients.
     pub(super) clients: NonZeroUsize,
-    /// To upstreams.
     upstreams: usize,
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use weir_server::AdminApi;
 
 use super::admin_api;
 use super::jwks::KeySets;
@@ -18,7 +19,6 @@ use super::stack::Stack;
 use super::stores::{Stores, WorkerStores};
 use crate::config::{Inputs, Settings};
 use crate::middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
-use crate::server::AdminApi;
 use crate::telemetry::{LogLevel, Metrics};
 
 /// How often a part of the memory store is swept.
@@ -88,7 +88,6 @@ impl Gateway {
         Ok((gateway, keeper))
     }
 
-    /// The configuration in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
     }

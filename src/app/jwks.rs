@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AGE, CACHE_CONTROL, HOST};
@@ -17,13 +17,13 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::Service;
+use weir_http::list;
+use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 
 use crate::config::{Jwks, JwksSettings};
-use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 use crate::rules::{JwtError, JwtKeys, RemoteKeys};
-use crate::telemetry::{
-    JwksExpired, JwksFetched, JwksMetrics, JwksUnavailable, LastWarning, Metrics, UpstreamFailed,
-};
+use crate::telemetry::events::{self, LastWarning};
+use crate::telemetry::{JwksMetrics, Metrics, UpstreamFailed};
 
 /// How long a fetch may take, from connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -147,7 +147,6 @@ enum FetchError {
     Request(#[from] http::Error),
 }
 
-/// Keeps one key set fresh.
 struct Refresher {
     settings: JwksSettings,
     keys: RemoteKeys,
@@ -237,27 +236,17 @@ impl Refresher {
         let is_first = self.keys.get().is_none();
         self.keys.set(Some(keys));
         self.progress.lock().fetched = Some(Instant::now());
-        let event = JwksFetched {
-            url: &self.settings.url.to_string(),
-            at: SystemTime::now(),
-            is_first,
-        };
-        event.emit(&self.metrics);
+        events::jwks_fetched(&self.metrics, &self.settings.url.to_string(), is_first);
     }
 
     fn failed(&self, cause: &FetchError) {
         let url = &self.settings.url.to_string();
-        let event = JwksUnavailable {
-            url,
-            cause,
-            warn: self.warned.is_due(),
-        };
-        event.emit(&self.metrics);
+        events::jwks_unavailable(&self.metrics, url, cause, self.warned.is_due());
         let fetched = self.progress.lock().fetched;
         let is_old = fetched.is_some_and(|at| at.elapsed() >= self.settings.max_stale);
         if is_old && self.keys.get().is_some() {
             self.keys.set(None);
-            JwksExpired { url }.emit();
+            events::jwks_expired(url);
         }
     }
 }
@@ -271,10 +260,7 @@ fn jittered(pause: Duration) -> Duration {
 fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
     /// Keys that an issuer has withdrawn must not be believed for long.
     const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-    let lines = headers.get_all(CACHE_CONTROL).into_iter();
-    let directives = lines.filter_map(|line| line.to_str().ok());
-    let mut directives = directives.flat_map(|line| line.split(',')).map(str::trim);
-    let seconds = directives.find_map(|directive| {
+    let seconds = list::texts(headers, &CACHE_CONTROL).find_map(|directive| {
         let (name, value) = directive.split_once('=')?;
         let is_max_age = name.eq_ignore_ascii_case("max-age");
         is_max_age.then(|| value.trim_matches('"').parse::<u64>().ok())?

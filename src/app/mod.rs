@@ -39,6 +39,12 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
+use weir_proxy::demo;
+use weir_server::{
+    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
+    Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
+    supervise,
+};
 
 use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
@@ -55,12 +61,6 @@ pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
 use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};
-use crate::proxy::demo;
-use crate::server::{
-    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
-    Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
-    supervise,
-};
 use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
 
 /// How long threads that read or write files may take when the process ends.
@@ -84,7 +84,7 @@ pub enum RunError {
     Worker(#[from] WorkerFailed),
     /// A second signal cut the drain short.
     #[error("a second signal ended the drain before all requests were finished")]
-    Impatient,
+    ForcedShutdown,
     /// The system refused a resource that every process needs.
     #[error("the system refuses what the gateway needs: {0}")]
     System(#[from] io::Error),
@@ -137,34 +137,39 @@ async fn serve(
     log_level: LogLevel,
     open: OpenSockets,
 ) -> Result<(), RunError> {
+    // From here on no signal is missed.
     let mut signals = Signals::new()?;
     let (workers, grace) = (settings.process.workers, settings.grace);
+
+    // All addresses are bound before anything is started that would have to be ended again.
     let acme = AcmeCertificates::new(&metrics);
     let sockets = Sockets::new(&acme.configure(&settings.listen), acme.challenges());
     sockets.export_expiry(&metrics);
-    let listeners = open.listen(&sockets.addresses(), workers).await?;
+    let (clients, drain, draining) = bind(&open, &sockets.addresses(), workers).await?;
     let admin_address = settings.process.admin.as_slice();
-    let admin_listeners = open.listen(admin_address, NonZeroUsize::MIN).await?;
-    let listening = listeners.addresses().to_vec();
-    let handles = (listeners.handles()?, admin_listeners.handles()?);
-    let (drain, draining) = Drain::new();
-    drain.keep_open(listeners.managed());
-    let (admin_drain, admin_draining) = Drain::new();
-    admin_drain.keep_open(admin_listeners.managed());
+    let (admin, admin_drain, admin_draining) =
+        bind(&open, admin_address, NonZeroUsize::MIN).await?;
+    let listening = clients.addresses().to_vec();
+    let handles = (clients.handles()?, admin.handles()?);
 
+    // The stores, the configuration in force, and what follows both.
+    let tracer = start_tracer(&settings, &metrics)?;
     let environment = Environment {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
         acme: acme.clone(),
-        tracer: start_tracer(&settings, &metrics)?,
+        tracer: tracer.clone(),
         metrics: Arc::clone(&metrics),
     };
-    let tracer = environment.tracer.clone();
     let (gateway, mut keeper) = Gateway::start(source, (settings, inputs), environment).await?;
     let snapshot = gateway.snapshot();
+
+    // The admin listener tells why the gateway is not ready yet.
     let api = gateway.admin_api(log_level, draining.subscribe());
-    let admin = admin(&gateway, &acme, &draining).with_api(api);
-    let admin = start_admin(admin_listeners, admin, admin_draining)?;
+    let service = admin_service(&gateway, &acme, &draining).with_api(api);
+    let admin = start_admin(admin, service, admin_draining)?;
+
+    // The workers, which serve clients.
     let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
     let context = WorkerContext {
@@ -178,7 +183,9 @@ async fn serve(
         draining,
         aborted: Arc::clone(&aborted),
     };
-    let mut workers = start_workers(listeners, workers, context).await?;
+    let mut workers = start_workers(clients, workers, context).await?;
+
+    // A predecessor drains when it hears that this process serves, and a successor may come.
     let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
     open.report_serving(&everywhere)?;
     acme.begin(&sockets);
@@ -188,6 +195,7 @@ async fn serve(
     startup_log::started(&snapshot.settings, &listening, admin, &metrics);
     startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
 
+    // Until a signal or a successor ends it.
     let handler = ProcessEvents {
         gateway: &gateway,
         drain: &drain,
@@ -208,11 +216,22 @@ async fn serve(
     };
     end_tracer(tracer).await;
     if ended == Ended::Forced {
-        return Err(RunError::Impatient);
+        return Err(RunError::ForcedShutdown);
     }
-    let aborted = aborted.load(Ordering::Relaxed);
-    telemetry::Drained { aborted }.emit();
+    telemetry::events::drained(aborted.load(Ordering::Relaxed));
     Ok(())
+}
+
+/// Listens on addresses, and makes the drain of the connections that come from there.
+async fn bind(
+    open: &OpenSockets,
+    addresses: &[SocketAddr],
+    workers: NonZeroUsize,
+) -> Result<(Listeners, Drain, Draining), RunError> {
+    let listeners = open.listen(addresses, workers).await?;
+    let (drain, draining) = Drain::new();
+    drain.keep_open(listeners.managed());
+    Ok((listeners, drain, draining))
 }
 
 /// Starts what traces requests, if the configuration asks for it.
@@ -290,8 +309,7 @@ impl EventHandler for ProcessEvents<'_> {
     }
 
     fn draining(&self, replaced: bool) {
-        let grace = self.grace;
-        telemetry::Draining { grace }.emit();
+        telemetry::events::draining(self.grace);
         // Another handle would keep a socket open whose connections are no longer accepted.
         self.drain.keep_open(&self.takeover.give_up());
         // A request in the tarpit is in flight, and would delay the drain.
@@ -318,7 +336,6 @@ async fn start_demo_upstream() -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Starts the admin listener, if there is one.
 fn start_admin(
     listeners: Listeners,
     admin: Admin,
@@ -332,7 +349,7 @@ fn start_admin(
     Ok(Some(thread.address()))
 }
 
-fn admin(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining) -> Admin {
+fn admin_service(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining) -> Admin {
     let (stores, key_sets) = (gateway.stores.clone(), gateway.key_sets.clone());
     let acme = acme.clone();
     let readiness = move || {

@@ -16,9 +16,9 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower::Service;
+use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings};
 
 use crate::config::OtlpSettings;
-use crate::proxy::{Proxy, Server, Upstream, UpstreamSettings};
 use crate::telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};
 
 /// How long a collector may take.
@@ -27,7 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of its answer is read.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Starts what traces requests.
 pub(super) fn start(settings: &OtlpSettings, metrics: &Metrics) -> io::Result<Arc<Tracer>> {
     let client = Arc::new(Collector(settings.server.clone()));
     let tracer = TracerSettings {

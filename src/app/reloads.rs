@@ -4,7 +4,7 @@
 //! Files are polled once a second, by their metadata. That works everywhere: on network file
 //! systems and bind mounts, which do not notify of changes made elsewhere, through symbolic links
 //! that change their target, and in folders that are removed and created again. See
-//! `docs/decisions/0011-files-are-looked-at.md`.
+//! `docs/decisions/0009-yaml-with-places-and-polled-files.md`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,6 +17,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
+use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
+use weir_runtime::blocking;
+use weir_runtime::sync::Mutex;
 
 use super::acme::AcmeCertificates;
 use super::jwks::KeySets;
@@ -24,14 +27,11 @@ use super::overrides::{CheckedOverride, KeptOverride, OverrideTarget};
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
-use crate::blocking;
 use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{KnownBans, ShadowOf, TarpitSlots};
-use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
-use crate::sync::Mutex;
-use crate::telemetry::{Metrics, ReloadFailed, Tracer, Unchanged, UpstreamSample};
+use crate::telemetry::{Metrics, Tracer, UpstreamSample, events};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// How often files are polled.
@@ -44,11 +44,9 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// What a gateway finds around it.
 #[derive(Clone)]
 pub(super) struct Environment {
-    /// The address of the demo upstream.
     pub(super) demo_upstream: SocketAddr,
     /// The sockets for clients.
     pub(super) sockets: Sockets,
-    /// The certificates by ACME.
     pub(super) acme: AcmeCertificates,
     /// What traces requests, if they are traced.
     pub(super) tracer: Option<Arc<Tracer>>,
@@ -63,7 +61,6 @@ pub(super) struct ProcessState {
     pub(super) tarpit_slots: TarpitSlots,
     /// What is known of the banned beside the buckets.
     pub(super) bans: KnownBans,
-    /// The clock by which limits are decided.
     pub(super) clock: Arc<dyn Clock>,
     /// The last load, if it was refused.
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
@@ -161,7 +158,6 @@ impl Snapshot {
             .any(config::Upstream::sends_proxy_headers)
     }
 
-    /// What metrics show of the upstreams.
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
         self.upstreams.iter().map(|state| state.sample()).collect()
     }
@@ -219,7 +215,6 @@ impl Source {
     }
 }
 
-/// Applies new configurations.
 pub(super) struct Reloads {
     source: Arc<Source>,
     /// Told at a signal.
@@ -252,7 +247,7 @@ impl Reloads {
         process: ProcessState,
         key_sets: KeySets,
     ) -> Self {
-        let kept = RestartOnlySettings::of(&loaded);
+        let kept = RestartOnlySettings::new(&loaded);
         let inputs = Arc::new(inputs);
         let overrides = publish.borrow().overrides.clone().into_iter();
         let overrides = overrides.map(|checked| checked.kept).collect();
@@ -341,9 +336,9 @@ impl Reloads {
                 .collect(),
         });
         match loaded.outcome {
-            Err(found) => ReloadFailed { cause: &found }.emit(&self.process.environment.metrics),
+            Err(found) => events::reload_failed(&self.process.environment.metrics, &found),
             Ok(_) if inputs.same_contents(&files.in_force) => {
-                Unchanged.emit(&self.process.environment.metrics);
+                events::unchanged(&self.process.environment.metrics);
             }
             Ok(settings) => {
                 files.in_force = inputs;
@@ -507,9 +502,9 @@ mod interleavings {
 
     use shuttle::sync::atomic::{AtomicU32, Ordering};
     use shuttle::thread;
+    use weir_runtime::sync::in_random_orders;
 
     use super::*;
-    use crate::sync::in_random_orders;
 
     #[test]
     fn whoever_comes_after_a_publication_never_gets_an_earlier_configuration() {

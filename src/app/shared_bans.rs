@@ -86,6 +86,7 @@ pub(super) struct BegunEntry {
 
 /// Why a subject is banned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Cause"))]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub(super) enum Why {
     /// It was denied by a limit.
@@ -108,6 +109,7 @@ pub(super) enum Why {
     },
     /// An operator has said so.
     Operator {
+        /// Of the token that was shown, or a loopback address.
         name: String,
         comment: Option<String>,
     },
@@ -129,13 +131,10 @@ pub(super) struct StandingBan {
     pub(super) comment: Option<String>,
 }
 
-impl From<&BegunBan> for SharedEntry {
-    fn from(begun: &BegunBan) -> Self {
-        let entry = BegunEntry::from(begun);
-        Self {
-            until: millis(begun.until),
-            text: json(&entry),
-        }
+fn shared_entry(begun: &BegunBan) -> SharedEntry {
+    SharedEntry {
+        until: millis(begun.until),
+        text: json(&BegunEntry::from(begun)),
     }
 }
 
@@ -309,7 +308,7 @@ impl SharedBans {
                 .known
                 .list(self.clock.now())
                 .iter()
-                .map(SharedEntry::from)
+                .map(shared_entry)
                 .collect();
             all.sort_unstable();
             all.retain(is_behind);
@@ -391,7 +390,7 @@ impl SharedBans {
         begun: &[BegunBan],
     ) -> Result<(), StoreError> {
         for some in begun.chunks(AT_ONCE) {
-            let add = some.iter().map(SharedEntry::from).collect();
+            let add = some.iter().map(shared_entry).collect();
             let now = self.clock.now();
             lists.change(BEGUN, add, Vec::new(), now).await?;
         }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use http::{Request, Response};
 use tower::{Service, ServiceExt};
+use weir_server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
 
 use super::acme::AcmeCertificates;
 use super::gateway::{Gateway, WorkerStack};
@@ -17,7 +18,6 @@ use super::stack::{self, Stack};
 use super::{RunError, telemetry};
 use crate::config::StoreSettings;
 use crate::middleware::{Peer, RequestContext};
-use crate::server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
 use crate::store::Connect;
 use crate::telemetry::{Metrics, PageFormat};
 

@@ -13,12 +13,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sd_notify::NotifyState;
 use tokio::time::sleep;
+use weir_server::{
+    BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
+};
 
 use crate::config::{self, Listener};
 use crate::middleware::HttpsRedirect;
-use crate::server::{
-    BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
-};
 use crate::telemetry::Metrics;
 
 /// The option that makes a process take the place of another.
@@ -134,7 +134,6 @@ fn try_start_successor() -> io::Result<()> {
     Ok(())
 }
 
-/// The arguments of a successor.
 fn successor_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<_> = arguments.collect();
     if !arguments.iter().any(|argument| argument == TAKEOVER) {

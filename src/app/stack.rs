@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
+use weir_http::problem::Problem;
 
 use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
@@ -16,8 +17,6 @@ use crate::middleware::{
     RateLimitLayer, RejectInvalid, RejectInvalidLayer, ResponseFormat, Route, RouteLayer,
     RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
-use crate::problem::Problem;
-use crate::proxy;
 use crate::rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use crate::store::{Leases, OnFailure, Store};
 use crate::telemetry::{Disposition, Metrics, Tracer};
@@ -68,7 +67,7 @@ fn service_of_route(settings: &Settings, place: usize) -> Option<UpstreamId> {
 /// What is answered without an upstream, to every client.
 pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     let Some(fault) = path_fault(head.uri.path()) else {
-        return proxy::refusal(head);
+        return weir_proxy::refusal(head);
     };
     let detail = match fault {
         PathFault::LeadsUpward => {

@@ -12,7 +12,8 @@ use crate::config::{HumanDuration, ProcessSettings, Route, Settings, pluralized}
 use crate::limit::{Algorithm, Alignment, Quota};
 use crate::middleware::{Answer, OnDenied};
 use crate::rules::{AccessList, Ban, KeySource, Limit};
-use crate::telemetry::{Metrics, Reloaded, Started};
+use crate::telemetry::Metrics;
+use crate::telemetry::events::{self, Loaded};
 
 /// The settings that only a restart changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(super) struct RestartOnlySettings {
 }
 
 impl RestartOnlySettings {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
         Self {
             process: settings.process.clone(),
@@ -34,7 +35,6 @@ impl RestartOnlySettings {
     }
 }
 
-/// Says that the gateway has started.
 pub(super) fn started(
     settings: &Settings,
     listening: &[SocketAddr],
@@ -42,24 +42,23 @@ pub(super) fn started(
     metrics: &Metrics,
 ) {
     warn(settings);
-    let started = Started {
-        listening,
-        admin,
-        workers: settings.process.workers.get(),
-        routes: settings.routes.len(),
-        limits: settings.limits().len(),
-    };
-    started.emit(metrics);
+    let workers = settings.process.workers.get();
+    events::started(metrics, listening, admin, workers, loaded(settings));
     // Standard output belongs to the log. The gateway serves even if standard error is closed.
     let _ = io::stderr().write_all(summary(settings, listening).as_bytes());
 }
 
-/// Says that another configuration was applied.
 pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics: &Metrics) {
     warn(settings);
-    warn_of_what_waits(kept, &RestartOnlySettings::of(settings));
-    let (routes, limits) = (settings.routes.len(), settings.limits().len());
-    Reloaded { routes, limits }.emit(metrics);
+    warn_of_what_waits(kept, &RestartOnlySettings::new(settings));
+    events::reloaded(metrics, loaded(settings));
+}
+
+fn loaded(settings: &Settings) -> Loaded {
+    Loaded {
+        routes: settings.routes.len(),
+        limits: settings.limits().len(),
+    }
 }
 
 /// Says that other overrides by the admin API are in force.

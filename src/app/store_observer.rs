@@ -10,11 +10,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
-use crate::telemetry::{
-    Chain, LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
-    StoreClockUnknown, StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable,
-    StoreUnreachable,
-};
+use crate::telemetry::events::{self, Chain, LastWarning};
+use crate::telemetry::{Metrics, StoreCallMetrics};
 
 /// The most causes that are logged of one outage. Those that most outages pass through, the errors of a
 /// socket and of looking up a name, are fewer than half as many, and so hide none that tells more.
@@ -23,7 +20,6 @@ const MAX_CAUSES: usize = 32;
 /// The minimum interval of logged outages.
 const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
 
-/// Turns the store's events into logs and metrics.
 pub(super) struct StoreMetricsObserver {
     on_failure: &'static str,
     decision_clock: DecisionClock,
@@ -105,15 +101,12 @@ impl StoreMetricsObserver {
 
     fn log(&self, node: Option<&str>, message: Option<OutageMessage>, cause: Option<&StoreError>) {
         match message {
-            Some(OutageMessage::Unreachable(times)) => StoreUnreachable {
-                node,
-                cause: cause.map(|cause| cause as &dyn Error),
-                on_failure: self.on_failure,
-                times,
+            Some(OutageMessage::Unreachable(times)) => {
+                let cause = cause.map(|cause| cause as &dyn Error);
+                events::store_unreachable(node, cause, self.on_failure, times);
             }
-            .emit(),
-            Some(OutageMessage::Reachable) => StoreReachable { node }.emit(),
-            Some(OutageMessage::Flapped(times)) => StoreFlapped { node, times }.emit(),
+            Some(OutageMessage::Reachable) => events::store_reachable(node),
+            Some(OutageMessage::Flapped(times)) => events::store_flapped(node, times),
             None => {}
         }
     }
@@ -211,7 +204,7 @@ impl Observer for StoreMetricsObserver {
             NodeChange::Left => {
                 let mut outages = self.node_outages.lock();
                 if outages.get_mut(node).is_some_and(Outages::left) {
-                    StoreNodeLeft { node }.emit();
+                    events::store_node_left(node);
                 }
                 return self.metrics.node_left(node);
             }
@@ -240,8 +233,7 @@ impl Observer for StoreMetricsObserver {
             }
         };
         if is_news {
-            let cause = &cause;
-            StoreStillUnreachable { node, cause }.emit();
+            events::store_still_unreachable(node, &cause);
         }
     }
 
@@ -254,22 +246,23 @@ impl Observer for StoreMetricsObserver {
             return;
         }
         match offset {
-            Ok(offset) => StoreClockMeasured {
-                seconds: offset.seconds(),
-                is_suspicious: self.clock.lock().becomes_suspicious(offset),
-                follows_store: self.decision_clock.follows_store(),
-                slew: self.decision_clock.slew(),
+            Ok(offset) => {
+                let seconds = offset.seconds();
+                self.metrics.store_clock_offset(seconds);
+                self.metrics.store_clock_slew(self.decision_clock.slew());
+                if self.clock.lock().becomes_suspicious(offset) {
+                    events::store_clock_differs(seconds, self.decision_clock.follows_store());
+                }
             }
-            .emit(&self.metrics),
             Err(cause) if self.clock.lock().becomes(ClockState::Unknown) => {
-                StoreClockUnknown { cause }.emit();
+                events::store_clock_unknown(cause);
             }
             Err(_) => {}
         }
     }
 
     fn clock_stepped(&self, seconds: f64) {
-        StoreClockStepped { seconds }.emit();
+        events::store_clock_stepped(seconds);
     }
 
     fn primary_named(&self, primary: &str) {
@@ -302,19 +295,16 @@ struct Outages {
     causes: Vec<String>,
 }
 
-/// What is to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutageMessage {
     /// The store cannot be reached, for the nth time since the last message.
     Unreachable(u64),
-    /// It can be reached again.
     Reachable,
     /// It could not be reached n times since the last message, and now can.
     Flapped(u64),
 }
 
 impl Outages {
-    /// Records that the store became unreachable or reachable.
     fn changed(
         &mut self,
         reachable: bool,

@@ -12,6 +12,10 @@ use http::{Extensions, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tower::Service as _;
+use weir_proxy::{
+    ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
+};
+use weir_server::{Connection, Draining, Http, RequestBody, Transport};
 
 use super::client_certificate::client_certificate;
 use super::gateway::WorkerStack;
@@ -22,17 +26,11 @@ use crate::config::Route;
 use crate::middleware::{
     ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
 };
-use crate::proxy::{
-    ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
-};
 use crate::rules::ClientCertificate;
-use crate::server::{Connection, Draining, Http, RequestBody, Transport};
 use crate::telemetry::RequestId;
 
-/// What every worker gets.
 #[derive(Clone)]
 pub(super) struct WorkerContext {
-    /// The HTTP server.
     pub(super) http: Http,
     /// What comes before HTTP on each listener, in their order.
     pub(super) transports: Vec<Transport>,
@@ -40,15 +38,11 @@ pub(super) struct WorkerContext {
     pub(super) https_redirects: Vec<Option<HttpsRedirect>>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// What remembers buckets.
     pub(super) stores: Stores,
-    /// How many connections to upstreams there may be.
     pub(super) upstreams: ConnectionBudget,
     /// Counts the workers that serve.
     pub(super) serving: Arc<Semaphore>,
-    /// Says when to drain.
     pub(super) draining: Draining,
-    /// Counts the aborted connections.
     pub(super) aborted: Arc<AtomicUsize>,
 }
 

@@ -295,7 +295,7 @@ fn a_route_without_limits_says_so() {
 /// Runs the command line with these arguments; `run` fails with 1.
 fn exit_code(args: &[&str]) -> ExitCode {
     let args = ["weir"].iter().chain(args).map(OsString::from);
-    run_command(args, |_, _| Err(RunError::Impatient))
+    run_command(args, |_, _| Err(RunError::ForcedShutdown))
 }
 
 #[test]

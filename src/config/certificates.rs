@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use weir_proxy::{Authorities, TlsError};
+
+use weir_server::{CertificateError, Chain, Identity, PrivateKey};
+
 use super::diagnostics::Lowered;
 use super::lowering::Lowering;
 use super::values::Until;
 use super::yaml::Spanned;
-use crate::proxy::{Authorities, TlsError};
-use crate::server::{CertificateError, Chain, Identity, PrivateKey};
 use crate::time::Timestamp;
 
 /// A certificate that expires within this time should have been renewed by now.
@@ -31,7 +33,6 @@ pub(super) fn identity(
     usable(cx, key, Identity::new(chain?, private?))
 }
 
-/// The authorities of a PEM file.
 pub(super) fn authorities(cx: &mut Lowering<'_>, file: &Spanned<String>) -> Lowered<Authorities> {
     let pem = cx.read_bytes(file, file.span)?;
     let authorities = Authorities::from_pem(&pem);

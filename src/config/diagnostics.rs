@@ -129,7 +129,6 @@ impl Diagnostics {
         &mut self.0[at]
     }
 
-    /// Adds an error.
     pub(super) fn error(
         &mut self,
         location: Location,

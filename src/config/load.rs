@@ -374,7 +374,6 @@ impl Loader {
     }
 }
 
-/// A file as a whole.
 fn whole(path: &Path) -> Location {
     Location {
         file: display_name(path),

@@ -37,7 +37,6 @@ pub(super) struct Lowering<'s> {
 }
 
 impl Lowering<'_> {
-    /// Reports an error.
     pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> ErrorBuilder<'_> {
         let location = self.sources.location(span);
         if self.retained == Some(span.file()) {
@@ -47,7 +46,6 @@ impl Lowering<'_> {
         self.diagnostics.error(location, message).first_help(first)
     }
 
-    /// Reports a warning.
     pub(super) fn warn(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
         let location = self.sources.location(span);
         self.diagnostics

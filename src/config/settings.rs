@@ -12,17 +12,17 @@ use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
+use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
+use weir_server::{Certificates, HttpSettings};
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::{Algorithm, Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
-use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, Override, RemoteKeys, RouteMatcher, RouteTable,
     SecretHash, SubjectHash,
 };
-use crate::server::{Certificates, HttpSettings};
 use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 use crate::time::Timestamp;
@@ -270,7 +270,6 @@ pub struct OtlpSettings {
 pub enum StoreSettings {
     /// The process itself.
     Memory(MemorySettings),
-    /// A Redis.
     Redis(Box<RedisStore>),
 }
 

@@ -41,7 +41,6 @@ pub enum HumanDurationError {
         "the duration `{0}` has no unit\nwrite `{0}s` for seconds; units are ns, us, ms, s, m, h and d"
     )]
     NoUnit(String),
-    /// The unit is unknown.
     #[error("the duration `{0}` has the unknown unit `{1}`\nunits are ns, us, ms, s, m, h and d")]
     UnknownUnit(String, String),
     /// It is longer than 584 years.
@@ -217,7 +216,6 @@ impl<'de> Deserialize<'de> for Until {
     }
 }
 
-/// The units, in bytes.
 const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("B", 1),
@@ -238,7 +236,6 @@ pub struct ByteSize(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ByteSizeError {
-    /// The unit is unknown.
     #[error("the size `{0}` has the unknown unit `{1}`; units are B, kB, KiB, MB, MiB, GB and GiB")]
     UnknownUnit(String, String),
     /// It is 2^64 bytes or more.

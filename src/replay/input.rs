@@ -58,11 +58,9 @@ pub struct Chunk {
     pub first_line: u64,
 }
 
-/// One open file.
 struct LogFile {
     path: Arc<Path>,
     reader: Box<dyn Read + Send>,
-    /// What it is packed by.
     packed: Option<&'static str>,
     /// The chunk that comes next, and the time of its first request.
     next: Option<(Chunk, Option<Timestamp>)>,
@@ -456,7 +454,6 @@ impl Reading<'_> {
         }
     }
 
-    /// The partition of a request.
     fn partition(&self, line: &Line) -> usize {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let hash = match self.partitioning {

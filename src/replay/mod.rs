@@ -156,7 +156,6 @@ struct Job<'j> {
 }
 
 impl Job<'_> {
-    /// Replays the log of an input.
     fn run(&self, input: Input, progress: &ProgressBar) -> Result<Report, ReplayError> {
         let Self {
             options,
@@ -315,13 +314,9 @@ pub struct Sweep {
 /// One value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepValue {
-    /// The burst.
     Burst(u64),
-    /// The count.
     Count(u64),
-    /// The period.
     Period(Duration),
-    /// Requests in flight.
     InFlight(u64),
 }
 

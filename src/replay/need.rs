@@ -63,16 +63,13 @@ pub enum Gauge {
     /// Buckets of several rates, each with the time in which one unit comes back, the slowest first;
     /// and which of them is the limit's own.
     Rates(Vec<(Rate, NonZeroU64)>, usize),
-    /// Windows.
     Windows(Transaction),
-    /// Requests in flight.
     InFlight,
 }
 
 /// What a subject has needed so far.
 #[derive(Debug)]
 pub enum Need {
-    /// Bursts, by rates.
     Rates(RateNeeds),
     /// Its window, and the most units in it.
     Windows(Box<Window>, u64),
@@ -85,7 +82,6 @@ pub enum Need {
 pub struct RateNeeds {
     /// When its last request came.
     last: Timestamp,
-    /// What that cost.
     last_cost: u64,
     /// How many rates, the slowest ones, lacked units when it came.
     lacking: usize,
@@ -142,7 +138,6 @@ impl Gauge {
         }
     }
 
-    /// Of rates around this one.
     fn around(own: Rate) -> Self {
         let mut counts: Vec<u64> = RATES
             .iter()
@@ -300,7 +295,6 @@ impl LevelsByRate {
         }
     }
 
-    /// Those of one rate.
     fn at(&self, rate: usize) -> Levels {
         let mut all = self.lacking.get(rate).cloned().unwrap_or_default();
         for full in self.full.iter().take(rate + 1) {
@@ -354,7 +348,6 @@ fn index(level: u64) -> usize {
     usize::try_from(EXACT + (octaves << STEPS) + step).unwrap_or(usize::MAX)
 }
 
-/// The greatest level of a place.
 fn greatest(index: usize) -> u64 {
     let index = index as u64;
     let Some(above) = index.checked_sub(EXACT) else {
@@ -566,10 +559,15 @@ impl Measured<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Definition {
     /// A burst at a rate.
-    Rate { burst: u64, rate: Rate },
+    Rate {
+        burst: u64,
+        rate: Rate,
+    },
     /// A count in windows like those of the quota.
-    Windows { count: u64, like: Quota },
-    /// Requests in flight.
+    Windows {
+        count: u64,
+        like: Quota,
+    },
     InFlight(u64),
 }
 

@@ -505,7 +505,6 @@ impl<'r> Window<'r> {
     }
 }
 
-/// The second that a time is in.
 const fn second(time: Timestamp) -> Timestamp {
     Timestamp::from_nanos(time.as_nanos() / SECOND * SECOND)
 }

@@ -58,10 +58,12 @@ pub struct Gap {
 /// How requests are divided among threads so that all requests of a bucket are on one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioning {
-    /// All are on one.
     One,
     /// By a network of the client's address.
-    Address { v4_prefix: u8, v6_prefix: u8 },
+    Address {
+        v4_prefix: u8,
+        v6_prefix: u8,
+    },
     /// By the account; requests without one are counted by nothing.
     Account,
 }
@@ -392,7 +394,6 @@ fn why_not(usage: &LimitUse, log: Log) -> Option<String> {
     sources.find_map(|source| log.lacks(source))
 }
 
-/// What a log has of requests.
 #[derive(Clone, Copy)]
 struct Log {
     format: Format,

@@ -238,7 +238,6 @@ fn limit_name(route: &str) -> String {
     name + "PerAddress"
 }
 
-/// A route made of paths.
 #[derive(Debug, PartialEq, Eq)]
 struct MadeRoute {
     path: String,

@@ -1,11 +1,12 @@
-//! The two walks of docs/ARCHITECTURE.md name files that exist, and few enough of them.
+//! The two walks of docs/ARCHITECTURE.md name files that exist, and few enough of them: all that run
+//! for a request, by a measurement, and those that a limit passes through.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 /// The headings, and how many files there may be.
-const WALKS: [(&str, usize); 2] = [("## A request", 40), ("## A limit", 30)];
+const WALKS: [(&str, usize); 2] = [("## A request", 94), ("## A limit", 30)];
 
 const SOURCES: [&str; 2] = ["src/", "crates/"];
 
@@ -42,5 +43,25 @@ fn every_file_that_the_page_names_exists() {
     let paths = quoted.filter(|word| folders().any(|folder| word.starts_with(folder)));
     for path in paths {
         assert!(root.join(path).exists(), "{path}");
+    }
+}
+
+/// CONTRIBUTING.md has a table from the keys of the configuration to the tests that hold them.
+#[test]
+fn the_tests_that_hold_a_key_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let (_, table) = page.split_once("\n| key |").unwrap();
+    for row in table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+    {
+        let cells = row.split('|').skip(2);
+        for (cell, folder) in cells.zip(["src/config/tests", "tests/it"]) {
+            for name in cell.split('`').filter(|word| word.ends_with(".rs")) {
+                assert!(root.join(folder).join(name).is_file(), "{name}: {row}");
+            }
+        }
     }
 }

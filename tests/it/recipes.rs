@@ -116,6 +116,25 @@ fn weir_check_has_nothing_to_say_about_any_recipe() {
 }
 
 #[test]
+fn the_first_limit_denies_the_fourth_request_and_says_when_to_come_back() {
+    let upstream = app();
+    let to_app =
+        recipe("The first limit").with("{builtin: echo}", "{servers: [\"http://127.0.0.1:3000\"]}");
+    let gateway = to_app.start(&upstream);
+    let mut client = client(&gateway, 0, 1);
+    for remaining in [2, 1, 0] {
+        let response = client.send(&get("/"));
+        assert_eq!(response.status, 200);
+        assert_eq!(left(&response, "RequestsPerAddress"), remaining);
+    }
+    let denied = client.send(&get("/"));
+    assert_eq!(violated(&denied), json!(["RequestsPerAddress"]));
+    // Ten seconds as printed: the recipe's periods are 10,000 times as long here.
+    let retry_after: u64 = denied.field("retry-after").unwrap().parse().unwrap();
+    assert!((99_000..=100_000).contains(&retry_after), "{retry_after}");
+}
+
+#[test]
 fn a_limit_on_trial_tells_what_it_would_deny_beside_one_that_denies() {
     let upstream = app();
     let gateway = recipe("Trying a limit first").start(&upstream);

@@ -1,11 +1,11 @@
-//! A gateway whose user has the rights that docs/OPERATIONS.md lists, and no others, is refused nothing.
+//! A gateway whose user has the rights that docs/REDIS.md lists, and no others, is refused nothing.
 
 use serde_json::json;
 
 use crate::redis_cluster;
 use crate::support::*;
 
-const PAGE: &str = include_str!("../../docs/OPERATIONS.md");
+const PAGE: &str = include_str!("../../docs/REDIS.md");
 
 /// What makes the documented user, with the rights of the limits below as well.
 fn documented(right: &str) -> Vec<&'static str> {

@@ -1,7 +1,9 @@
-//! What several of Weir's crates need of HTTP: problem documents, media types, sets of statuses.
+//! What several of Weir's crates need of HTTP: problem documents, media types, lists in headers,
+//! sets of statuses.
 
 #![forbid(unsafe_code)]
 
+pub mod list;
 pub mod media_type;
 pub mod problem;
 pub mod status_set;

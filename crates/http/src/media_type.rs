@@ -1,11 +1,13 @@
 //! Which of two media types a client prefers, by its `Accept` header (RFC 9110, section 12.5.1), and
 //! the weights of such headers.
 
-use http::HeaderMap;
 use http::header::ACCEPT;
+use http::{HeaderMap, HeaderName};
+
+use crate::list;
 
 /// Preferences are compared in thousandths, as they have three decimals at most.
-pub const WHOLE: u16 = 1000;
+const WHOLE: u16 = 1000;
 
 /// Whether the client names `wanted`, and does not prefer `other`. A wildcard names nothing: a
 /// client that accepts anything gets the default form.
@@ -22,18 +24,26 @@ pub fn prefers(headers: &HeaderMap, wanted: &str, other: &str) -> bool {
 
 /// The weight of a media type, if the client names it.
 fn quality(headers: &HeaderMap, media_type: &str) -> Option<u16> {
-    let values = headers.get_all(ACCEPT).iter();
-    let texts = values.filter_map(|value| value.to_str().ok());
-    let mut ranges = texts.flat_map(|text| text.split(','));
-    ranges.find_map(|range| {
-        let mut parts = range.split(';').map(str::trim);
-        let named = parts.next()?.eq_ignore_ascii_case(media_type);
-        named.then(|| parts.find_map(weight).unwrap_or(WHOLE))
+    weight_of(headers, &ACCEPT, |range| {
+        range.eq_ignore_ascii_case(media_type)
+    })
+}
+
+/// The weight of the first member of a header's list that is wanted, if there is one.
+pub fn weight_of(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Option<u16> {
+    list::texts(headers, name).find_map(|member| {
+        let mut parts = member.split(';').map(str::trim);
+        let found = is_wanted(parts.next()?);
+        found.then(|| parts.find_map(weight).unwrap_or(WHOLE))
     })
 }
 
 /// The weight of a parameter `q`, in thousandths; zero if it is malformed.
-pub fn weight(parameter: &str) -> Option<u16> {
+fn weight(parameter: &str) -> Option<u16> {
     let (name, value) = parameter.split_once('=')?;
     if !name.trim().eq_ignore_ascii_case("q") {
         return None;

@@ -45,7 +45,6 @@ enum Hash {
     Argon2(String),
 }
 
-/// What was verified.
 #[derive(Default)]
 struct Known {
     /// The credentials of each user that were right.

@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
+use weir_http::list;
 
 use super::json_units::JsonPointer;
 
@@ -92,14 +93,9 @@ impl MeasuredCost {
 /// The units that a header says, the most where it says several. A value that is not a number says
 /// nothing.
 pub fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    let lines = headers.get_all(name).iter();
     // One line with commas is the same as several (RFC 9110, section 5.3). A client's own is there
     // as well where a proxy adds its line to it.
-    let texts = lines.filter_map(|line| line.to_str().ok());
-    texts
-        .flat_map(|text| text.split(','))
-        .filter_map(units)
-        .max()
+    list::texts(headers, name).filter_map(units).max()
 }
 
 /// A number that is too great to be read is greater than any bucket.

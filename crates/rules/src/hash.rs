@@ -88,7 +88,6 @@ pub(super) fn hash_at_start(text: &str) -> Option<usize> {
     SecretHash::parse(hash).map(|_| end)
 }
 
-/// The hex digit of a nibble.
 fn hex_digit(nibble: u8) -> u8 {
     HEX_DIGITS
         .get(usize::from(nibble))

@@ -28,7 +28,6 @@ pub struct JsonPointer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Token {
     key: String,
-    /// The index that the token is in an array.
     index: Option<u64>,
 }
 
@@ -111,7 +110,6 @@ enum Container {
 enum State {
     /// Where a value begins, or what separates values.
     Between,
-    /// Where a key begins.
     BeforeKey,
     Key {
         escaped: bool,
@@ -355,7 +353,6 @@ pub struct EventUnits {
     after_cr: bool,
 }
 
-/// Where in a line the reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     /// This many bytes are read, and they begin `data:`.

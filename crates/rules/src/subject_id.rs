@@ -176,7 +176,6 @@ impl KeySchema {
         }
     }
 
-    /// What the id of an override covers.
     pub(super) fn scope(&self, id: &str) -> OverrideScope {
         let Ok(Pattern::Parts(parts)) = self.pattern(id) else {
             return OverrideScope::default();
@@ -471,7 +470,6 @@ fn method(text: &str) -> Result<&str, IdError> {
     }
 }
 
-/// A segment as captures have it.
 fn segment(text: &str) -> Result<&str, IdError> {
     let whole = text.replace('/', "%2F");
     let path = format!("/{whole}");

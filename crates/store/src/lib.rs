@@ -359,6 +359,19 @@ impl StoreError {
         self.is_forbidden() || self.is_wrong_type() || matches!(self, Self::Node { .. })
     }
 
+    /// The failure of a node in a call of which other nodes allowed their part.
+    #[cfg(feature = "redis")]
+    fn with_allowed(self, outcome: Outcome) -> Self {
+        match self {
+            Self::Node { node, source, .. } => Self::Node {
+                node,
+                allowed: Some(Box::new(outcome)),
+                source,
+            },
+            error => error,
+        }
+    }
+
     /// The same without what other nodes allowed, and that.
     fn split_allowed(self) -> (Self, Option<Outcome>) {
         match self {

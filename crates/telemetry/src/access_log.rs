@@ -15,7 +15,7 @@ pub const ACCESS_TARGET: &str = "weir::access";
 
 /// The most that is logged of each text that a client chose, in bytes before what is not text or is
 /// deceptive is escaped: filling a log shall take many requests.
-const MOST_TEXT: usize = 512;
+const MAX_TEXT_BYTES: usize = 512;
 
 /// Whether the access log is on; what only it shows need not be found out otherwise.
 pub fn is_logged() -> bool {
@@ -172,14 +172,14 @@ impl RequestFinished<'_> {
 
 /// As much of a client's text as is logged.
 pub(super) fn clipped(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(MOST_TEXT))
+    text.get(..text.floor_char_boundary(MAX_TEXT_BYTES))
         .unwrap_or_default()
 }
 
 /// As much of a client's bytes as is logged.
 pub(super) fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     let bytes = bytes?;
-    let end = bytes.len().min(MOST_TEXT);
+    let end = bytes.len().min(MAX_TEXT_BYTES);
     bytes.get(..end).map(String::from_utf8_lossy)
 }
 
@@ -189,7 +189,7 @@ struct Clipped<'a>(&'a (dyn fmt::Display + 'a));
 
 impl fmt::Display for Clipped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut clip = Clip(f, MOST_TEXT);
+        let mut clip = Clip(f, MAX_TEXT_BYTES);
         write!(clip, "{}", self.0)
     }
 }

@@ -1,4 +1,5 @@
-//! What operators change through the admin API: a line of the log for each change, with who did.
+//! What operators change through the admin API: a line of the log for each change, with who made it
+//! (`by`). What may be a secret is hashed in subjects and keys.
 
 use std::time::Duration;
 
@@ -8,153 +9,38 @@ use tracing::info;
 pub(super) const AUDIT_TARGET: &str = "weir::audit";
 
 /// An operator made a bucket full.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketReset<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// The bucket's key, in which what may be a secret is hashed.
-    pub key: &'a str,
-    /// Who did.
-    pub by: &'a str,
+pub fn bucket_reset(by: &str, limit: &str, key: &str) {
+    info!(target: AUDIT_TARGET, by, limit, key, "bucket reset");
 }
 
-/// An operator gave units back to a bucket.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketRefunded<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// The bucket's key, in which what may be a secret is hashed.
-    pub key: &'a str,
-    /// How many units, of which only those were given back that were owed.
-    pub cost: u64,
-    /// Who did.
-    pub by: &'a str,
+/// An operator gave back units to a bucket; `cost` may be more than were owed.
+pub fn bucket_refunded(by: &str, limit: &str, key: &str, cost: u64) {
+    info!(target: AUDIT_TARGET, by, limit, key, cost, "bucket refunded");
 }
 
-/// An operator banned a subject.
-#[derive(Clone, Copy, Debug)]
-pub struct BanSet<'a> {
-    /// The ban's name.
-    pub ban: &'a str,
-    /// The subject, in which what may be a secret is hashed.
-    pub subject: &'a str,
-    /// For how long; none is for good.
-    pub length: Option<Duration>,
-    /// Who did.
-    pub by: &'a str,
+/// An operator banned a subject, for good if there is no `length`.
+pub fn ban_set(by: &str, ban: &str, subject: &str, length: Option<Duration>) {
+    let duration_s = length.map(|length| length.as_secs_f64());
+    info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
 }
 
 /// An operator lifted a ban.
-#[derive(Clone, Copy, Debug)]
-pub struct BanLifted<'a> {
-    /// The ban's name.
-    pub ban: &'a str,
-    /// The subject, in which what may be a secret is hashed.
-    pub subject: &'a str,
-    /// Who did.
-    pub by: &'a str,
+pub fn ban_lifted(by: &str, ban: &str, subject: &str) {
+    info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
 }
 
-/// An operator set the level of the log, or restored that of the configuration.
-#[derive(Clone, Copy, Debug)]
-pub struct LogLevelSet<'a> {
-    /// The level.
-    pub level: &'a str,
-    /// When the configured one holds again.
-    pub until: Option<&'a str>,
-    /// Who did.
-    pub by: &'a str,
+/// An operator set the level of the log, or restored that of the configuration. After `until` the
+/// configured one holds again.
+pub fn log_level_set(by: &str, level: &str, until: Option<&str>) {
+    info!(target: AUDIT_TARGET, by, level, until, "log level set");
 }
 
-/// An operator set an override.
-#[derive(Clone, Copy, Debug)]
-pub struct OverrideSet<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// Whom it is for, as the operator wrote it.
-    pub id: &'a str,
-    /// Its parameters as JSON.
-    pub parameters: &'a str,
-    /// Who did.
-    pub by: &'a str,
+/// An operator set an override, with these parameters as JSON, for an id as they wrote it.
+pub fn override_set(by: &str, limit: &str, id: &str, parameters: &str) {
+    info!(target: AUDIT_TARGET, by, limit, id, parameters, "override set");
 }
 
 /// An operator deleted an override.
-#[derive(Clone, Copy, Debug)]
-pub struct OverrideDeleted<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// Whom it was for, as the operator wrote it.
-    pub id: &'a str,
-    /// Who did.
-    pub by: &'a str,
-}
-
-impl BucketReset<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { limit, key, by } = *self;
-        info!(target: AUDIT_TARGET, by, limit, key, "bucket reset");
-    }
-}
-
-impl BucketRefunded<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self {
-            limit,
-            key,
-            cost,
-            by,
-        } = *self;
-        info!(target: AUDIT_TARGET, by, limit, key, cost, "bucket refunded");
-    }
-}
-
-impl BanSet<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self {
-            ban, subject, by, ..
-        } = *self;
-        let duration_s = self.length.map(|length| length.as_secs_f64());
-        info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
-    }
-}
-
-impl BanLifted<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { ban, subject, by } = *self;
-        info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
-    }
-}
-
-impl LogLevelSet<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { level, until, by } = *self;
-        info!(target: AUDIT_TARGET, by, level, until, "log level set");
-    }
-}
-
-impl OverrideSet<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self {
-            limit,
-            id,
-            parameters,
-            by,
-        } = *self;
-        info!(target: AUDIT_TARGET, by, limit, id, parameters, "override set");
-    }
-}
-
-impl OverrideDeleted<'_> {
-    /// Logs it.
-    pub fn emit(&self) {
-        let Self { limit, id, by } = *self;
-        info!(target: AUDIT_TARGET, by, limit, id, "override deleted");
-    }
+pub fn override_deleted(by: &str, limit: &str, id: &str) {
+    info!(target: AUDIT_TARGET, by, limit, id, "override deleted");
 }

@@ -1,6 +1,6 @@
 //! What operators see: metrics, events and logs.
 //!
-//! An event is a struct that logs and counts at once, so that neither is forgotten where something
+//! An event is a function that logs and counts at once, so that neither is forgotten where something
 //! happens. Metric names live in `names`; no subject (an address, an account) is ever a label. The
 //! crate `weir` has what is promised of it to users, as `weir::telemetry`; what else is public here
 //! serves Weir's other crates.
@@ -10,8 +10,8 @@
 #![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 mod access_log;
-mod audit;
-mod events;
+pub mod audit;
+pub mod events;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
@@ -30,16 +30,6 @@ mod top_subjects;
 
 pub use access_log::{
     LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
-};
-pub use audit::{
-    BanLifted, BanSet, BucketRefunded, BucketReset, LogLevelSet, OverrideDeleted, OverrideSet,
-};
-pub use events::{
-    AcceptFailed, BanBegun, CertificateObtained, CertificateUnavailable, Chain, Drained, Draining,
-    HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
-    ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
-    StoreFlapped, StoreNodeLeft, StoreReachable, StoreStillUnreachable, StoreUnreachable,
-    Unchanged, UntrustedForwarder,
 };
 #[cfg(feature = "internals")]
 pub use logging::log_level;

@@ -32,7 +32,8 @@ use opentelemetry_sdk::trace::{
     SpanLinks, SpanProcessor,
 };
 
-use super::{LastWarning, RequestFinished};
+use super::RequestFinished;
+use super::events::LastWarning;
 
 /// The target of these lines, as filters of the log name it.
 const TARGET: &str = "weir::telemetry::otlp";

@@ -11,6 +11,36 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+/// Defines an enum whose variants have a word each in logs and metrics.
+macro_rules! words {
+    (
+        $(#[$attribute:meta])*
+        pub enum $name:ident {
+            $($(#[$of_variant:meta])* $variant:ident = $word:literal,)+
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$of_variant])* $variant,)+
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// The word for it in logs and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use words;
+
 /// The id of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId {
@@ -27,53 +57,38 @@ impl RequestId {
     }
 }
 
-/// What was decided about a request, all of its limits taken together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Disposition {
-    /// Every limit that applied let it pass.
-    Allowed,
-    /// Every limit let it pass, after it had waited for its turn.
-    Delayed,
-    /// A limit denied it, or its client is banned or blocked.
-    Denied,
-    /// The same, and a decoy answered.
-    Shadowed,
-    /// Its client is banned or blocked, and another upstream answered.
-    Diverted,
-    /// Its client is banned or blocked, and it was held before it was answered.
-    Tarpitted,
-    /// Its client is banned or blocked, and it was not answered at all.
-    Dropped,
-    /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
-    WouldDeny,
-    /// No limit applied.
-    Unlimited,
-    /// The store was out of reach, and the request was let through undecided.
-    FailedOpen,
-    /// The store was out of reach, and the request was refused for it.
-    Unavailable,
-    /// It matched no route.
-    Unrouted,
+words! {
+    /// What was decided about a request, all of its limits taken together.
+    #[non_exhaustive]
+    pub enum Disposition {
+        /// Every limit that applied let it pass.
+        Allowed = "allowed",
+        /// Every limit let it pass, after it had waited for its turn.
+        Delayed = "delayed",
+        /// A limit denied it, or its client is banned or blocked.
+        Denied = "denied",
+        /// The same, and a decoy answered.
+        Shadowed = "shadowed",
+        /// Its client is banned or blocked, and another upstream answered.
+        Diverted = "diverted",
+        /// Its client is banned or blocked, and it was held before it was answered.
+        Tarpitted = "tarpitted",
+        /// Its client is banned or blocked, and it was not answered at all.
+        Dropped = "dropped",
+        /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
+        WouldDeny = "would_deny",
+        /// No limit applied.
+        Unlimited = "unlimited",
+        /// The store was out of reach, and the request was let through undecided.
+        FailedOpen = "failed_open",
+        /// The store was out of reach, and the request was refused for it.
+        Unavailable = "unavailable",
+        /// It matched no route.
+        Unrouted = "unrouted",
+    }
 }
 
 impl Disposition {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Allowed,
-        Self::Delayed,
-        Self::Denied,
-        Self::Shadowed,
-        Self::Diverted,
-        Self::Tarpitted,
-        Self::Dropped,
-        Self::WouldDeny,
-        Self::Unlimited,
-        Self::FailedOpen,
-        Self::Unavailable,
-        Self::Unrouted,
-    ];
-
     /// Whether the request was kept from its upstream.
     pub const fn is_refused(self) -> bool {
         matches!(
@@ -85,24 +100,6 @@ impl Disposition {
                 | Self::Dropped
                 | Self::Unavailable
         )
-    }
-
-    /// The word for it in logs and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Delayed => "delayed",
-            Self::Denied => "denied",
-            Self::Shadowed => "shadowed",
-            Self::Diverted => "diverted",
-            Self::Tarpitted => "tarpitted",
-            Self::Dropped => "dropped",
-            Self::WouldDeny => "would_deny",
-            Self::Unlimited => "unlimited",
-            Self::FailedOpen => "failed_open",
-            Self::Unavailable => "unavailable",
-            Self::Unrouted => "unrouted",
-        }
     }
 
     /// What this word is for.

@@ -36,7 +36,7 @@ const NEAR_PERCENT: u8 = 80;
 const HALF_LIFE: u32 = 256;
 
 /// How many bytes of an account's name are kept.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 const MINUTE: u32 = 60;
 const HOUR: u32 = 3600;
@@ -315,10 +315,10 @@ impl Entry {
 /// As much of a name as is kept, with an ellipsis if that is not all.
 fn shortened(name: &str) -> Box<str> {
     const ELLIPSIS: char = '\u{2026}';
-    if name.len() <= LONGEST_NAME {
+    if name.len() <= MAX_NAME_BYTES {
         return name.into();
     }
-    let end = name.floor_char_boundary(LONGEST_NAME - ELLIPSIS.len_utf8());
+    let end = name.floor_char_boundary(MAX_NAME_BYTES - ELLIPSIS.len_utf8());
     let mut kept = name.get(..end).unwrap_or_default().to_owned();
     kept.push(ELLIPSIS);
     kept.into()
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn a_subject_is_asked_for_its_name_when_it_gets_a_place_and_then_no_more() {
         let top = TopSubjects::new();
-        let long = "\u{e9}".repeat(LONGEST_NAME);
+        let long = "\u{e9}".repeat(MAX_NAME_BYTES);
         top.asked(b"L:a", NOW, || Some("acme")).unwrap();
         top.asked(b"L:b", NOW, || Some(&long)).unwrap();
         for _ in 0..5 {
@@ -437,7 +437,8 @@ mod tests {
         assert_eq!(all[0].name.as_deref(), Some("acme"));
         let kept = all[1].name.as_deref().unwrap();
         assert!(
-            kept.len() <= LONGEST_NAME && long.starts_with(kept.strip_suffix('\u{2026}').unwrap()),
+            kept.len() <= MAX_NAME_BYTES
+                && long.starts_with(kept.strip_suffix('\u{2026}').unwrap()),
             "{kept}"
         );
         // Who takes its place does not inherit the name.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use instant_acme::AccountCredentials;
 use serde::{Deserialize, Serialize};
+use weir_server::{CertificateError, Chain, Identity, PrivateKey};
 
 use crate::config::AcmeSettings;
-use crate::server::{CertificateError, Chain, Identity, PrivateKey};
 
 const ACCOUNT: &str = "account.json";
 
@@ -57,7 +57,6 @@ impl Cache {
         identity(&pem).map(Some).map_err(io::Error::other)
     }
 
-    /// Keeps a certificate with its key.
     pub(super) fn keep_certificate(&self, domain: &str, pem: &str) -> io::Result<()> {
         self.write(&self.certificate_path(domain), pem.as_bytes())
     }
@@ -140,10 +139,10 @@ fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
+    use crate::certificates::Pair;
     use tempfile::TempDir;
 
     use super::*;
-    use crate::server::testing::Pair;
 
     fn cache(folder: &TempDir) -> Cache {
         Cache(folder.path().join("acme").join("server"))

@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use weir_server::{Challenges, Identity};
 
 use self::cache::{Cache, identity};
 use self::order::{OrderError, Ordering, blocking};
 use super::sockets::Sockets;
 use crate::config::{AcmeCertificate, Listener, Until};
-use crate::server::{Challenges, Identity};
-use crate::telemetry::{AcmeMetrics, CertificateObtained, CertificateUnavailable, Metrics};
+use crate::telemetry::{AcmeMetrics, Metrics, events};
 use crate::time::Timestamp;
 
 /// When in its life a certificate is renewed: gateways that were started together do not order
@@ -179,7 +179,6 @@ impl AcmeCertificates {
 }
 
 impl State {
-    /// The listeners with the certificates that are there.
     fn certified(&self) -> Vec<Listener> {
         let listeners = self.listeners.iter();
         listeners
@@ -228,7 +227,6 @@ impl Managed {
     }
 }
 
-/// Keeps one certificate valid.
 struct Renewer {
     certificate: AcmeCertificate,
     cache: Cache,
@@ -259,13 +257,8 @@ impl Renewer {
                     let pause = jittered(back_off(failures, error.is_refusal()));
                     failures += 1;
                     due = Some(SystemTime::now() + pause);
-                    let event = CertificateUnavailable {
-                        domain,
-                        cause: &error,
-                        retry_in: pause,
-                        has_certificate,
-                    };
-                    event.emit(&self.metrics);
+                    let (metrics, has_one) = (&self.metrics, has_certificate);
+                    events::certificate_unavailable(metrics, domain, &error, pause, has_one);
                 }
             }
         }
@@ -304,12 +297,8 @@ impl Renewer {
         blocking(move || cache.keep_certificate(&name_of_file, &pem)).await?;
         let expires = obtained.expires().unwrap_or_default();
         let expires = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
-        let event = CertificateObtained {
-            domain,
-            challenge: &challenge,
-            expires: &Until(Timestamp::from_nanos(expires)),
-        };
-        event.emit(&self.metrics);
+        let expires = Until(Timestamp::from_nanos(expires));
+        events::certificate_obtained(&self.metrics, domain, &challenge, &expires);
         Ok(obtained)
     }
 
@@ -367,8 +356,9 @@ async fn sleep_until(due: Option<SystemTime>) {
 
 #[cfg(test)]
 mod tests {
+    use crate::certificates::Pair;
+
     use super::*;
-    use crate::server::testing::Pair;
 
     #[test]
     fn a_certificate_is_renewed_after_two_thirds_of_its_life_at_the_latest() {

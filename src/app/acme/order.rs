@@ -19,11 +19,11 @@ use thiserror::Error;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::Service;
+use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings, UpstreamTls};
+use weir_server::{AnswersChallenge, CertificateError, Challenge, ChallengeError, Challenges};
 
 use super::cache::{Cache, StoredAccount};
 use crate::config::{AcmeChallenge, AcmeSettings};
-use crate::proxy::{Proxy, Server, Upstream, UpstreamSettings, UpstreamTls};
-use crate::server::{AnswersChallenge, CertificateError, Challenge, ChallengeError, Challenges};
 use crate::telemetry::UpstreamFailed;
 
 /// How long an order may take as a whole.
@@ -75,7 +75,6 @@ impl OrderError {
     }
 }
 
-/// What one order is about.
 pub(super) struct Ordering<'a> {
     pub(super) domain: &'a str,
     pub(super) settings: &'a AcmeSettings,
@@ -85,7 +84,6 @@ pub(super) struct Ordering<'a> {
 }
 
 impl Ordering<'_> {
-    /// The key and the certificate, as PEM.
     pub(super) async fn obtain(&self) -> Result<String, OrderError> {
         let obtained = timeout(ORDER_TIMEOUT, self.try_obtain()).await;
         obtained.unwrap_or(Err(OrderError::TooSlow))

@@ -68,7 +68,6 @@ pub(super) fn shows_token(head: &request::Parts) -> bool {
     bearer(&head.headers).is_some()
 }
 
-/// The token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let field = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, token) = field.split_at_checked("Bearer ".len())?;

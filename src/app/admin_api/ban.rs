@@ -6,24 +6,23 @@ use std::time::Duration;
 use http::Method;
 use ipnet::IpNet;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use smallvec::smallvec;
 use tokio::time::Instant;
+use weir_server::RequestBody;
 
+use super::answers::{self, BanPage, DateTime, ListedBan};
 use super::authorization::Operator;
-use super::bucket::with_warning;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
-use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan};
+use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, Why};
 use crate::app::shared_list::{millis, moment};
 use crate::app::stores::AdminStores;
 use crate::config::{HumanDuration, Settings, Until, suggest};
 use crate::limit::{Batch, BucketKey, Decision, Mode, Transaction};
 use crate::middleware::{BanCause, BegunBan};
 use crate::rules::{Ban, Banned};
-use crate::server::RequestBody;
 use crate::store::{Outcome, SharedEntry, StoreError};
-use crate::telemetry::{BanLifted, BanSet};
+use crate::telemetry::audit;
 use crate::time::{Nanos, Timestamp};
 
 /// An example of the body that sets a ban.
@@ -32,17 +31,17 @@ const FORM: &str = "{\"for\": \"1h\"}, {\"for\": \"forever\"} or {\"until\": \"2
 /// The length of a ban that does not end.
 const FOREVER: &str = "forever";
 
-/// More characters of a comment are refused.
-const LONGEST_COMMENT: usize = 200;
+/// In characters.
+const MAX_COMMENT: usize = 200;
 
 /// How far the end of a ban may be from what a list says of it.
 const SAME_END_MILLIS: u64 = 1000;
 
 /// How long a page of bans is looked for.
-const LONGEST_SEARCH: Duration = Duration::from_secs(1);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many bans are looked at at once.
-const AT_ONCE: usize = 32;
+/// How many bans are read from the store in one call.
+const BATCH_SIZE: usize = 32;
 
 /// Where a page of the list goes on: among standing bans first, then among those that have begun.
 const BEGUN: &str = "begun";
@@ -54,12 +53,9 @@ pub(super) struct BanTarget<'s> {
     banned: Banned,
 }
 
-/// What is to be done.
-pub(super) enum Act {
+pub(super) enum BanAction {
     Show,
-    /// Deletes the subject's ban, strikes and offences.
     Lift,
-    /// Bans it from now on.
     Set(Term),
 }
 
@@ -71,11 +67,15 @@ pub(super) struct Term {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct Setting {
+pub(super) struct Setting {
+    /// A duration such as `2h`, or `forever`.
     #[serde(rename = "for")]
     length: Option<String>,
+    /// A day, to its end in UTC, or a moment; in place of `for`.
     until: Option<String>,
+    #[cfg_attr(test, schemars(length(max = MAX_COMMENT)))]
     comment: Option<String>,
 }
 
@@ -109,11 +109,13 @@ impl<'s> BanTarget<'s> {
         method: &Method,
         body: RequestBody,
         now: Timestamp,
-    ) -> Result<Act, ApiError> {
+    ) -> Result<BanAction, ApiError> {
         match *method {
-            Method::DELETE => Ok(Act::Lift),
-            Method::PUT => self.term(&read_body(body, FORM).await?, now).map(Act::Set),
-            _ => Ok(Act::Show),
+            Method::DELETE => Ok(BanAction::Lift),
+            Method::PUT => self
+                .term(&read_body(body, FORM).await?, now)
+                .map(BanAction::Set),
+            _ => Ok(BanAction::Show),
         }
     }
 
@@ -149,8 +151,8 @@ impl<'s> BanTarget<'s> {
             return Err(refused("the ban would be over already".to_owned()));
         }
         let comment = setting.comment.as_ref();
-        if comment.is_some_and(|comment| comment.chars().count() > LONGEST_COMMENT) {
-            let cause = format!("the comment has more than {LONGEST_COMMENT} characters");
+        if comment.is_some_and(|comment| comment.chars().count() > MAX_COMMENT) {
+            let cause = format!("the comment has more than {MAX_COMMENT} characters");
             return Err(refused(cause));
         }
         let comment = setting.comment;
@@ -160,13 +162,13 @@ impl<'s> BanTarget<'s> {
     pub(super) async fn change(
         &self,
         by: BanStores<'_>,
-        act: &Act,
+        act: &BanAction,
         operator: &Operator,
     ) -> Result<(), ApiError> {
         match act {
-            Act::Show => Ok(()),
-            Act::Lift => self.lift(by, operator).await,
-            Act::Set(term) => self.set(by, term, operator).await,
+            BanAction::Show => Ok(()),
+            BanAction::Lift => self.lift(by, operator).await,
+            BanAction::Set(term) => self.set(by, term, operator).await,
         }
     }
 
@@ -179,12 +181,7 @@ impl<'s> BanTarget<'s> {
                 false => ApiError::Store(cause),
             })?;
         }
-        BanLifted {
-            ban: self.ban.name(),
-            subject: &self.as_listed(),
-            by: operator.name(),
-        }
-        .emit();
+        audit::ban_lifted(operator.name(), self.ban.name(), &self.as_listed());
         Ok(())
     }
 
@@ -217,17 +214,11 @@ impl<'s> BanTarget<'s> {
                 self.set_standing(by, Some(standing)).await?;
             }
         }
-        BanSet {
-            ban: self.ban.name(),
-            subject: &self.as_listed(),
-            length: term.length,
-            by: operator.name(),
-        }
-        .emit();
+        let subject = self.as_listed();
+        audit::ban_set(operator.name(), self.ban.name(), &subject, term.length);
         lifted.map(drop).map_err(ApiError::after_a_part)
     }
 
-    /// Bans a subject by its bucket.
     async fn begin(
         &self,
         by: BanStores<'_>,
@@ -280,29 +271,31 @@ impl<'s> BanTarget<'s> {
         }
     }
 
-    /// The state of the subject as JSON; times are in seconds.
-    pub(super) async fn to_json(&self, by: BanStores<'_>) -> Result<Value, ApiError> {
+    pub(super) async fn answer(&self, by: BanStores<'_>) -> Result<answers::Ban, ApiError> {
         by.shared.refresh().await?;
         let standing = by.shared.standing();
         let standing = standing.iter().find(|ban| self.is_banned_by(ban));
         let standing_left = standing.map(|ban| left_of(ban, by.now));
-        let standing = standing.map(|ban| {
-            json!({
-                "subject": self.shown(&ban.of, ban.is_network),
-                "since": shown(ban.since),
-                "until": ban.until.map(shown),
-                "by": ban.by,
-                "comment": ban.comment,
-            })
+        let standing = standing.map(|ban| answers::StandingBan {
+            subject: self.shown(&ban.of, ban.is_network),
+            since: date_time(ban.since),
+            until: ban.until.map(date_time),
+            by: ban.by.clone(),
+            comment: ban.comment.clone(),
         });
+        let answer = answers::Ban {
+            ban: self.ban.name().to_string(),
+            subject: self.id.clone(),
+            key: None,
+            banned: standing.is_some(),
+            ends_in: standing_left.map_or(Some(0.0), finite_seconds),
+            strikes: None,
+            offences: None,
+            standing,
+            warning: None,
+        };
         let Some(subject) = self.subject() else {
-            return Ok(json!({
-                "ban": &**self.ban.name(),
-                "subject": self.id,
-                "banned": standing.is_some(),
-                "ends_in": standing_left.map_or(Some(0.0), finite_seconds),
-                "standing": standing,
-            }));
+            return Ok(answer);
         };
         let peek: Batch = self.ban.peek(&subject);
         let Outcome { decisions, .. } = by.stores.read.decide(peek, by.now).await?;
@@ -313,17 +306,17 @@ impl<'s> BanTarget<'s> {
         let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
         let offences = next();
         let left = standing_left.unwrap_or(Nanos::ZERO).max(held.reset_in);
-        let state = json!({
-            "ban": &**self.ban.name(),
-            "subject": self.id,
-            "key": self.ban.ban_key(&subject).as_str(),
-            "banned": !left.is_zero(),
-            "ends_in": finite_seconds(left),
-            "strikes": taken(self.ban.strikes().burst().get(), &strikes),
-            "offences": offences.map(|decision| taken(self.ban.schedule().lengths().len() as u64, &decision)),
-            "standing": standing,
-        });
-        Ok(with_warning(state, self.ban.id_warning(&self.id)))
+        let lengths = self.ban.schedule().lengths().len() as u64;
+        let warning = self.ban.id_warning(&self.id);
+        Ok(answers::Ban {
+            key: Some(self.ban.ban_key(&subject).as_str().to_owned()),
+            banned: !left.is_zero(),
+            ends_in: finite_seconds(left),
+            strikes: Some(taken(self.ban.strikes().burst().get(), &strikes)),
+            offences: Some(offences.map(|decision| taken(lengths, &decision))),
+            warning: warning.map(|warning| warning.to_string()),
+            ..answer
+        })
     }
 
     /// Whether a standing ban holds for it: for itself, or for a network that it is in.
@@ -393,7 +386,7 @@ pub(super) async fn time_left(
     let subjects =
         subjects.filter_map(|(place, target)| Some((place, target.ban, target.subject()?)));
     let subjects: Vec<_> = subjects.collect();
-    for some in subjects.chunks(AT_ONCE) {
+    for some in subjects.chunks(BATCH_SIZE) {
         let looks = some.iter().map(|(_, ban, subject)| Transaction {
             mode: Mode::Peek,
             ..ban.check(subject)
@@ -418,12 +411,11 @@ fn ban_named<'s>(settings: &'s Settings, name: &str) -> Option<&'s Ban> {
     bans.find(|ban| **ban.name() == *name)
 }
 
-/// A page of all bans that hold.
 pub(super) async fn list(
     settings: &Settings,
     page: &Page,
     by: BanStores<'_>,
-) -> Result<Value, ApiError> {
+) -> Result<BanPage, ApiError> {
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
@@ -441,7 +433,7 @@ pub(super) async fn list(
                 after: place(last),
                 ..Cursor::default()
             });
-            return Ok(listed(&bans, next));
+            return Ok(ban_page(bans, next));
         }
     }
     let from = match cursor.node.as_str() {
@@ -452,13 +444,13 @@ pub(super) async fn list(
         },
     };
     let next = list_begun(settings, &mut bans, from, page.count, by).await?;
-    Ok(listed(&bans, next))
+    Ok(ban_page(bans, next))
 }
 
 /// Adds bans that have begun, until there are `count`, and returns where the next page begins.
 async fn list_begun(
     settings: &Settings,
-    bans: &mut Vec<Value>,
+    bans: &mut Vec<ListedBan>,
     mut from: Cursor,
     count: usize,
     by: BanStores<'_>,
@@ -467,7 +459,7 @@ async fn list_begun(
     loop {
         // One more than has room says whether there is a next page.
         let room = count - bans.len();
-        let most = (room + 1).min(AT_ONCE);
+        let most = (room + 1).min(BATCH_SIZE);
         let behind = (from.position, from.after.as_str());
         let (found, is_last) = by.shared.begun(behind, most).await?;
         let last = found.last().cloned();
@@ -488,7 +480,7 @@ async fn list_begun(
             from.position = last.until;
             from.after = last.text;
         }
-        if began.elapsed() > LONGEST_SEARCH {
+        if began.elapsed() > SEARCH_TIMEOUT {
             return Ok(Some(from));
         }
     }
@@ -497,7 +489,7 @@ async fn list_begun(
 /// An entry, described if its ban holds and is of this configuration.
 struct Checked {
     entry: SharedEntry,
-    described: Option<Value>,
+    described: Option<ListedBan>,
 }
 
 /// Which entries are of bans that hold, in their order, and the texts of those that are not.
@@ -545,7 +537,7 @@ async fn check(
             stale.push(entry.text);
             continue;
         }
-        let described = describe_begun(settings, &begun, end, decision.reset_in);
+        let described = describe_begun(settings, begun, end, decision.reset_in);
         checked.push(Checked {
             entry,
             described: Some(described),
@@ -554,8 +546,9 @@ async fn check(
     Ok((checked, stale))
 }
 
-fn listed(bans: &[Value], next: Option<Cursor>) -> Value {
-    json!({ "bans": bans, "next": next.map(|next| next.to_string()) })
+fn ban_page(bans: Vec<ListedBan>, next: Option<Cursor>) -> BanPage {
+    let next = next.map(|next| next.to_string());
+    BanPage { bans, next }
 }
 
 /// Where a standing ban stands among the others.
@@ -563,35 +556,39 @@ fn place(ban: &StandingBan) -> String {
     format!("{}\0{}", ban.ban, ban.of)
 }
 
-fn describe_standing(settings: &Settings, standing: &StandingBan, now: Timestamp) -> Value {
+fn describe_standing(settings: &Settings, standing: &StandingBan, now: Timestamp) -> ListedBan {
     let ban = ban_named(settings, &standing.ban).filter(|_| !standing.is_network);
-    json!({
-        "ban": standing.ban,
-        "subject": ban.map_or_else(|| standing.of.clone(), |ban| ban.id_of(&standing.of)),
-        "since": shown(standing.since),
-        "until": standing.until.map(shown),
-        "ends_in": standing.until.map(|until| seconds(moment(until).since(now))),
-        "why": {"by": "operator", "name": standing.by, "comment": standing.comment},
-    })
+    ListedBan {
+        ban: standing.ban.clone(),
+        subject: ban.map_or_else(|| standing.of.clone(), |ban| ban.id_of(&standing.of)),
+        since: date_time(standing.since),
+        until: standing.until.map(date_time),
+        ends_in: standing
+            .until
+            .map(|until| seconds(moment(until).since(now))),
+        why: Why::Operator {
+            name: standing.by.clone(),
+            comment: standing.comment.clone(),
+        },
+    }
 }
 
-fn describe_begun(settings: &Settings, begun: &BegunEntry, until: u64, left: Nanos) -> Value {
+fn describe_begun(settings: &Settings, begun: BegunEntry, until: u64, left: Nanos) -> ListedBan {
     let id = ban_named(settings, &begun.ban).map(|ban| ban.id_of(&begun.subject));
-    json!({
-        "ban": begun.ban,
-        "subject": id.unwrap_or_else(|| begun.subject.clone()),
-        "since": shown(begun.since),
-        "until": shown(until),
-        "ends_in": seconds(left),
-        "why": begun.why,
-    })
+    ListedBan {
+        ban: begun.ban,
+        subject: id.unwrap_or(begun.subject),
+        since: date_time(begun.since),
+        until: Some(date_time(until)),
+        ends_in: Some(seconds(left)),
+        why: begun.why,
+    }
 }
 
-fn shown(millis: u64) -> String {
-    Until(moment(millis)).to_string()
+fn date_time(millis: u64) -> DateTime {
+    DateTime(moment(millis))
 }
 
-/// How many units are taken from a bucket.
 fn taken(burst: u64, decision: &Decision) -> u64 {
     burst.saturating_sub(decision.remaining)
 }
@@ -600,7 +597,7 @@ fn seconds(span: Nanos) -> f64 {
     Duration::from(span).as_secs_f64()
 }
 
-/// The same; none of what does not end.
+/// `None` for what does not end.
 fn finite_seconds(span: Nanos) -> Option<f64> {
     (span != Nanos::NEVER).then(|| seconds(span))
 }

@@ -4,20 +4,18 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
+use super::answers::{self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket};
 use super::authorization::Operator;
 use super::error::ApiError;
 use crate::app::stores::AdminStores;
-use crate::config::{Settings, Until, suggest};
+use crate::config::{Settings, suggest};
 use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
-use crate::rules::{IdWarning, Limit, Override, OverrideOrigin};
+use crate::rules::{Limit, Override};
 use crate::store::StoreError;
-use crate::telemetry::{BucketRefunded, BucketReset};
+use crate::telemetry::audit;
 use crate::time::{Nanos, Timestamp};
 
-/// A bucket of a limit in force.
-pub(super) struct Bucket {
+pub(super) struct BucketTarget {
     limit: Arc<Limit>,
     subject: String,
     pub(super) key: BucketKey,
@@ -25,7 +23,6 @@ pub(super) struct Bucket {
     quota: Quota,
 }
 
-/// What an operator does to a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// Makes it full, or deletes the leases of the requests in flight.
@@ -48,7 +45,7 @@ pub(super) fn limit_named<'s>(
     })
 }
 
-impl Bucket {
+impl BucketTarget {
     pub(super) fn find(
         settings: &Settings,
         name: &str,
@@ -88,7 +85,7 @@ impl Bucket {
         })
     }
 
-    /// What asks how the bucket stands, and changes nothing.
+    /// A transaction that reads the bucket and spends nothing.
     pub(super) fn peek(&self) -> Transaction {
         self.transaction(Mode::Peek, NonZeroU64::MIN)
     }
@@ -130,7 +127,7 @@ impl Bucket {
                     true => stores.leases.delete(keys).await?,
                     false => stores.change.reset(keys).await?,
                 }
-                BucketReset { limit, key, by }.emit();
+                audit::bucket_reset(by, limit, key);
             }
             Change::Refund(_) if self.quota.is_in_flight() => {
                 return Err(ApiError::InFlight(limit.to_owned()));
@@ -147,66 +144,61 @@ impl Bucket {
                     .change
                     .refund([back].into_iter().collect(), now)
                     .await?;
-                BucketRefunded {
-                    limit,
-                    key,
-                    cost: cost.get(),
-                    by,
-                }
-                .emit();
+                audit::bucket_refunded(by, limit, key, cost.get());
             }
         }
         Ok(())
     }
 
-    /// The bucket as JSON; times are in seconds.
-    pub(super) fn to_json(&self, settings: &Settings, decision: &Decision) -> Value {
-        let doubt = self.limit.id_warning(&self.subject);
-        with_warning(self.state(settings, decision), doubt)
+    /// What is doubtful about its id, which may belong to another subject.
+    pub(super) fn warning(&self) -> Option<String> {
+        let warning = self.limit.id_warning(&self.subject);
+        warning.map(|warning| warning.to_string())
     }
 
-    /// The same without warnings.
-    pub(super) fn state(&self, settings: &Settings, decision: &Decision) -> Value {
+    pub(super) fn answer(
+        &self,
+        settings: &Settings,
+        decision: &Decision,
+        notes: BucketNotes,
+    ) -> answers::Bucket {
         let quota = self.quota;
-        let written = settings.parameters_of(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();
-        let overridden = overridden.map(|entry| {
-            json!({
-                "id": entry.id,
-                "comment": entry.comment,
-                "until": entry.until.map(|until| Until(until).to_string()),
-                "origin": match entry.origin {
-                    OverrideOrigin::Configuration => "file",
-                    OverrideOrigin::AdminApi => "api",
-                },
-            })
-        });
+        let identity = BucketIdentity {
+            limit: self.limit.name().to_owned(),
+            subject: self.subject.clone(),
+            key: self.key.as_str().to_owned(),
+            overridden: overridden.map(|entry| answers::Override {
+                id: entry.id.clone(),
+                comment: entry.comment.clone(),
+                until: entry.until.map(DateTime),
+                origin: entry.origin.into(),
+            }),
+        };
+        let (algorithm, remaining) = (quota.algorithm().name(), decision.remaining);
+        let burst = quota.burst().get();
         if quota.is_in_flight() {
-            let most = quota.burst().get();
-            return json!({
-                "limit": self.limit.name(),
-                "subject": self.subject,
-                "key": self.key.as_str(),
-                "override": overridden,
-                "algorithm": quota.algorithm().name(),
-                "most": most,
-                "in_flight": most.saturating_sub(decision.remaining),
-                "remaining": decision.remaining,
+            return answers::Bucket::InFlight(InFlightBucket {
+                identity,
+                algorithm,
+                most: burst,
+                in_flight: burst.saturating_sub(remaining),
+                remaining,
+                notes,
             });
         }
-        json!({
-            "limit": self.limit.name(),
-            "subject": self.subject,
-            "key": self.key.as_str(),
-            "override": overridden,
-            "algorithm": quota.algorithm().name(),
-            "burst": quota.burst(),
-            "count": written.and_then(|written| written.count),
-            // A calendar's windows have no period.
-            "period": written.and_then(|written| written.period).map(|period| period.to_string()),
-            "remaining": decision.remaining,
-            "retry_in": seconds(decision.retry_in),
-            "reset_in": seconds(decision.reset_in),
+        let written = settings.parameters_of(self.limit.name(), &quota);
+        let period = written.and_then(|written| written.period);
+        answers::Bucket::Units(UnitBucket {
+            identity,
+            algorithm,
+            burst,
+            count: written.and_then(|written| written.count),
+            period: period.map(|period| period.to_string()),
+            remaining,
+            retry_in: seconds(decision.retry_in),
+            reset_in: seconds(decision.reset_in),
+            notes,
         })
     }
 
@@ -218,14 +210,6 @@ impl Bucket {
             ..Transaction::new(self.key.clone(), quota, cost)
         }
     }
-}
-
-/// Adds a warning about an id that may belong to another subject.
-pub(super) fn with_warning(mut described: Value, doubt: Option<IdWarning>) -> Value {
-    if let (Some(members), Some(doubt)) = (described.as_object_mut(), doubt) {
-        members.insert("warning".to_owned(), doubt.to_string().into());
-    }
-    described
 }
 
 fn seconds(span: Nanos) -> f64 {

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bucket::{Bucket, limit_named};
+use super::answers::{BucketNotes, BucketPage, BucketSource};
+use super::bucket::{BucketTarget, limit_named};
 use super::error::ApiError;
 use super::request::{Cursor, Page};
 use crate::app::stores::AdminStores;
@@ -23,12 +23,11 @@ use crate::telemetry::{Metrics, Period};
 use crate::time::Timestamp;
 
 /// How long the store is gone through for one page. What is found by then is the page.
-const LONGEST_SCAN: Duration = Duration::from_secs(1);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many buckets are read at once. A read of the memory store locks out others.
-const AT_ONCE: usize = 32;
+const BATCH_SIZE: usize = 32;
 
-/// Which buckets are asked for.
 pub(super) struct BucketList<'s> {
     limit: &'s Arc<Limit>,
     page: Page,
@@ -52,34 +51,33 @@ impl<'s> BucketList<'s> {
         stores: &AdminStores,
         metrics: &Metrics,
         now: Timestamp,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<BucketPage, ApiError> {
         let (keys, source) = match &stores.scan {
-            Some(scan) => (self.scan(&**scan).await?, "store"),
-            None => (self.heaviest(metrics, now), "top"),
+            Some(scan) => (self.scan(&**scan).await?, BucketSource::Store),
+            None => (self.heaviest(metrics, now), BucketSource::Top),
         };
         let buckets = keys.keys.iter();
-        let buckets = buckets.filter_map(|key| Bucket::with_key(self.limit, key, now));
-        let buckets: Vec<Bucket> = buckets.collect();
+        let buckets = buckets.filter_map(|key| BucketTarget::with_key(self.limit, key, now));
+        let buckets: Vec<BucketTarget> = buckets.collect();
         let names = self.names(settings, metrics, now);
         let mut described = Vec::with_capacity(buckets.len());
-        for some in buckets.chunks(AT_ONCE) {
+        for some in buckets.chunks(BATCH_SIZE) {
             let decisions = read(some, stores, now).await?;
             let both = some.iter().zip(decisions);
             described.extend(both.map(|(bucket, decision)| {
-                let mut state = bucket.state(settings, &decision);
-                if let Value::Object(fields) = &mut state {
-                    let name = names.get(bucket.key.as_str());
-                    fields.insert("name".to_owned(), json!(name));
-                }
-                state
+                let notes = BucketNotes {
+                    name: Some(names.get(bucket.key.as_str()).cloned()),
+                    warning: None,
+                };
+                bucket.answer(settings, &decision, notes)
             }));
         }
-        Ok(json!({
-            "limit": self.limit.name(),
-            "source": source,
-            "buckets": described,
-            "next": keys.next.map(|next| next.to_string()),
-        }))
+        Ok(BucketPage {
+            limit: self.limit.name().to_owned(),
+            source,
+            buckets: described,
+            next: keys.next.map(|next| next.to_string()),
+        })
     }
 
     /// The names of accounts that this gateway has seen, by their keys, where names are shown.
@@ -127,7 +125,7 @@ impl<'s> BucketList<'s> {
             let found = cut(step.keys, &cursor, room, next);
             keys.extend(found.keys);
             match found.next {
-                Some(next) if keys.len() < self.page.count && began.elapsed() < LONGEST_SCAN => {
+                Some(next) if keys.len() < self.page.count && began.elapsed() < SCAN_TIMEOUT => {
                     cursor = next;
                 }
                 next => return Ok(Keys { keys, next }),
@@ -151,13 +149,13 @@ fn cut(mut keys: Vec<String>, cursor: &Cursor, room: usize, next: Option<Cursor>
     Keys { keys, next }
 }
 
-/// How buckets of one limit stand.
+/// Reads buckets of one limit.
 async fn read(
-    buckets: &[Bucket],
+    buckets: &[BucketTarget],
     stores: &AdminStores,
     now: Timestamp,
 ) -> Result<Vec<Decision>, ApiError> {
-    let looks: Batch = buckets.iter().map(Bucket::peek).collect();
+    let looks: Batch = buckets.iter().map(BucketTarget::peek).collect();
     let claims: Claims = looks.iter().filter_map(Transaction::claim).collect();
     let outcome = match claims.is_empty() {
         true => stores.read.decide(looks, now).await?,

@@ -8,7 +8,6 @@ use crate::config::{HumanDuration, Route, Settings, StoreSettings};
 use crate::middleware::{BanPolicy, OnDenied};
 use crate::rules::{KeySource, Limit, LimitUse};
 
-/// What these settings come to.
 pub(super) fn describe(settings: &Settings) -> Value {
     let limits = settings.limits().into_iter();
     let bans = settings.access.bans.iter();

@@ -82,10 +82,9 @@ pub(super) const PATHS: [PathEntry; 15] = [
     path("/v1/openapi.json", "GET, HEAD", Endpoint::OpenApi),
 ];
 
-/// What describes all of them.
 const OPENAPI: &str = include_str!("../../../docs/openapi.json");
 
-/// The same as JSON. A test reads it.
+/// docs/openapi.json, which tests derive from the types of answers.
 pub(super) fn document() -> Value {
     serde_json::from_str(OPENAPI).unwrap_or_default()
 }
@@ -98,17 +97,13 @@ pub(super) struct Target {
     parameters: Vec<String>,
 }
 
-/// Why a path names nothing.
 #[derive(Debug)]
 pub(super) enum PathError {
-    /// There is nothing at it.
     Unknown,
-    /// A parameter of it is not UTF-8.
     NotUtf8,
 }
 
 impl Target {
-    /// What a path names.
     pub(super) fn find(path: &str) -> Result<Self, PathError> {
         let found = PATHS.iter().find_map(|entry| {
             let parameters = parameters(entry.template, path)?;

@@ -6,77 +6,94 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use http_body_util::Full;
+use thiserror::Error;
+use weir_http::problem::Problem;
 
 use super::endpoint::{PATHS, PathError};
 use crate::app::overrides::OverrideError;
 use crate::app::shared_bans::StandingBanError;
-use crate::problem::Problem;
 use crate::rules::{BannedError, IdError};
 use crate::store::StoreError;
 
-/// Why the admin API refuses a request.
-#[derive(Debug)]
+/// Why the admin API refuses a request, in the words of the response's `detail`.
+#[derive(Debug, Error)]
 pub(super) enum ApiError {
-    /// It does not show the token.
+    #[error("Show the token: Authorization: Bearer TOKEN.")]
     Unauthorised,
-    /// Wrong tokens from its address kept it waiting for too long.
+    #[error("Wrong tokens come from this address; try again when they do no more.")]
     TooManyGuesses,
-    /// It may not do that, for this reason.
+    #[error("{0}")]
     Forbidden(String),
-    /// There is nothing at its path.
+    #[error("There are {} here; a `/` in a parameter is written %2F.", all_paths())]
     NoSuchPath,
-    /// Its path is not UTF-8.
+    #[error("The path is not UTF-8; write names and ids in UTF-8, and a byte beyond ASCII as %XX.")]
     NotUtf8,
-    /// Its method is not allowed; these are.
+    /// The methods that are allowed.
+    #[error("Only {0} can be used here.")]
     Method(&'static str),
-    /// No route uses such a limit; a similar name may be meant.
+    /// `help` names a similar limit that may be meant.
+    #[error("No route uses a limit \"{name}\"; {}", help.as_deref().unwrap_or(NO_OTHERS))]
     NoSuchLimit { name: String, help: Option<String> },
-    /// There is no such ban; a similar name may be meant.
+    #[error("There is no ban \"{name}\"; {}", help.as_deref().unwrap_or(NO_OTHERS))]
     NoSuchBan { name: String, help: Option<String> },
     /// The limit or ban has no such subject.
-    Subject(IdError),
+    #[error(transparent)]
+    Subject(#[from] IdError),
     /// The ban has neither such a subject nor such a network.
-    Banned(BannedError),
-    /// This limit only counts subjects with an override, which this one has not.
+    #[error(transparent)]
+    Banned(#[from] BannedError),
+    #[error("\"{0}\" applies only to subjects with an override; this one has none.")]
     NotCounted(String),
-    /// The limit is on requests in flight, which have nothing to refund.
+    #[error("A place of \"{0}\" comes back when its request ends; DELETE frees all places.")]
     InFlight(String),
-    /// The body does not have the form of this example.
+    /// `form` is an example of the body.
+    #[error("The body must be such as {form}: {cause}")]
     Body { form: &'static str, cause: String },
-    /// There is a query, in place of a body such as this example.
+    #[error("Query parameters are not supported here; send a JSON body such as {form}.")]
     Query { form: &'static str },
-    /// This query parameter is unknown, or has an unknown value; these are known.
+    /// The parameter is unknown, or has an unknown value; `known` has those that are known.
+    #[error("{pair:?} is not a parameter here; {known}.")]
     Parameter { pair: String, known: &'static str },
-    /// As many clients watch as may.
+    #[error("{0} clients watch already; close one of them, or try again later.")]
     TooManyWatchers(usize),
-    /// An override is not changed.
-    Override(OverrideError),
+    #[error("{error}{}", override_advice(.0), error = .0)]
+    Override(#[from] OverrideError),
     /// There are too many standing bans.
+    #[error(transparent)]
     StandingBan(StandingBanError),
-    /// The store gave no answer.
-    Store(StoreError),
+    #[error("{error}; {}", advice(.0), error = .0)]
+    Store(#[from] StoreError),
     /// The store gave no answer when a part was done.
+    #[error("{0}; a part of this was done before, so ask for it again")]
     Partly(StoreError),
     /// The store cannot be connected to.
+    #[error("the system refuses what it takes: {0}")]
     System(io::Error),
 }
 
-impl From<IdError> for ApiError {
-    fn from(cause: IdError) -> Self {
-        Self::Subject(cause)
+const NO_OTHERS: &str = "there are none";
+
+fn all_paths() -> String {
+    PATHS.map(|path| path.template).join(", ")
+}
+
+fn advice(error: &StoreError) -> &'static str {
+    match error.is_out_of_reach() {
+        true => "nothing was changed there",
+        false => "look at the bucket to see what became of it",
     }
 }
 
-impl From<OverrideError> for ApiError {
-    fn from(cause: OverrideError) -> Self {
-        Self::Override(cause)
+fn override_advice(error: &OverrideError) -> &'static str {
+    match has_no_reply(error) {
+        true => "; look whether the override is there",
+        false => "",
     }
 }
 
-impl From<BannedError> for ApiError {
-    fn from(cause: BannedError) -> Self {
-        Self::Banned(cause)
-    }
+/// Whether the store did not say what became of the override.
+fn has_no_reply(error: &OverrideError) -> bool {
+    matches!(error, OverrideError::Storage(error) if !error.is_of_file())
 }
 
 impl From<PathError> for ApiError {
@@ -97,12 +114,6 @@ impl From<StandingBanError> for ApiError {
     }
 }
 
-impl From<StoreError> for ApiError {
-    fn from(cause: StoreError) -> Self {
-        Self::Store(cause)
-    }
-}
-
 impl ApiError {
     /// An unknown query parameter, or one of an unknown value.
     pub(super) fn parameter(pair: &str, known: &'static str) -> Self {
@@ -119,7 +130,7 @@ impl ApiError {
     }
 
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Problem::new(self.status(), self.detail()).into_response();
+        let mut response = Problem::new(self.status(), self.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some((name, value)) = self.field() {
@@ -161,63 +172,6 @@ impl ApiError {
         }
     }
 
-    fn detail(&self) -> String {
-        match self {
-            Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
-            Self::TooManyGuesses => {
-                "Wrong tokens come from this address; try again when they do no more.".to_owned()
-            }
-            Self::Forbidden(why) => why.clone(),
-            Self::NoSuchPath => {
-                let paths = PATHS.map(|path| path.template).join(", ");
-                format!("There are {paths} here; a `/` in a parameter is written %2F.")
-            }
-            Self::NotUtf8 => "The path is not UTF-8; write names and ids in UTF-8, and a byte \
-                              beyond ASCII as %XX."
-                .to_owned(),
-            Self::Method(allowed) => format!("Only {allowed} can be used here."),
-            Self::NoSuchLimit { name, help } => {
-                let help = help.as_deref().unwrap_or("there are none");
-                format!("No route uses a limit \"{name}\"; {help}")
-            }
-            Self::NoSuchBan { name, help } => {
-                let help = help.as_deref().unwrap_or("there are none");
-                format!("There is no ban \"{name}\"; {help}")
-            }
-            Self::Subject(cause) => cause.to_string(),
-            Self::Banned(cause) => cause.to_string(),
-            Self::NotCounted(name) => {
-                format!("\"{name}\" applies only to subjects with an override; this one has none.")
-            }
-            Self::InFlight(name) => format!(
-                "A place of \"{name}\" comes back when its request ends; DELETE frees all places."
-            ),
-            Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
-            Self::Query { form } => {
-                format!("Query parameters are not supported here; send a JSON body such as {form}.")
-            }
-            Self::Parameter { pair, known } => {
-                format!("{pair:?} is not a parameter here; {known}.")
-            }
-            Self::TooManyWatchers(most) => {
-                format!("{most} clients watch already; close one of them, or try again later.")
-            }
-            Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {
-                format!("{error}; look whether the override is there")
-            }
-            Self::Override(cause) => cause.to_string(),
-            Self::StandingBan(cause) => cause.to_string(),
-            Self::Partly(cause) => {
-                format!("{cause}; a part of this was done before, so ask for it again")
-            }
-            Self::Store(cause) if cause.is_out_of_reach() => {
-                format!("{cause}; nothing was changed there")
-            }
-            Self::Store(cause) => format!("{cause}; look at the bucket to see what became of it"),
-            Self::System(cause) => format!("the system refuses what it takes: {cause}"),
-        }
-    }
-
     fn field(&self) -> Option<(HeaderName, &'static str)> {
         match self {
             Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
@@ -227,9 +181,7 @@ impl ApiError {
             | Self::TooManyGuesses
             | Self::TooManyWatchers(_)
             | Self::Override(OverrideError::Late) => Some((RETRY_AFTER, "1")),
-            Self::Override(OverrideError::Storage(error)) if !error.is_of_file() => {
-                Some((RETRY_AFTER, "1"))
-            }
+            Self::Override(error) if has_no_reply(error) => Some((RETRY_AFTER, "1")),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@
 //! GET /v1/events?tail=true&decision=denied,shadowed&by=L&route=api&text=203.0.113
 //! ```
 //!
-//! There are at most [`MOST`] streams at a time. They end when the gateway drains.
+//! There are at most [`MAX_STREAMS`] streams at a time. They end when the gateway drains.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,12 +20,12 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use weir_server::AdminBody;
 
 use super::configuration;
 use super::error::ApiError;
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
-use crate::server::AdminBody;
 use crate::telemetry::{
     BanMetrics, DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period,
     RouteSample, StoreCallMetrics, TailFilter, UpstreamSample, Watch,
@@ -36,15 +36,13 @@ use crate::time::Clock;
 const PARAMETERS: &str = "there are tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \
                           text=TEXT";
 
-/// How many clients may watch at a time.
-const MOST: usize = 8;
+const MAX_STREAMS: usize = 8;
 
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// After how many seconds subjects are counted again, which looks at all of them.
-const SUBJECTS_EVERY: u64 = 5;
+const SUBJECTS_INTERVAL: u64 = 5;
 
-/// Where the events come from.
 pub(super) struct Events {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stores: Stores,
@@ -56,16 +54,14 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Places for as many clients as there may be.
     pub(super) fn places() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(MOST))
+        Arc::new(Semaphore::new(MAX_STREAMS))
     }
 
-    /// A stream of events for one client.
     pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
         let filter = filter(head.uri.query().unwrap_or_default())?;
         let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| ApiError::TooManyWatchers(MOST))?;
+        let place = place.map_err(|_| ApiError::TooManyWatchers(MAX_STREAMS))?;
         let stream = EventStream::new(Arc::clone(self), filter, place);
         let frames = stream::unfold(stream, |mut stream| async {
             let event = stream.next().await?;
@@ -101,7 +97,6 @@ fn filter(query: &str) -> Result<Option<TailFilter>, ApiError> {
     Ok((has_tail || has_filter).then_some(filter))
 }
 
-/// The events of one client.
 struct EventStream {
     events: Arc<Events>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -126,7 +121,6 @@ struct Counted {
     store: LatencyCounts,
 }
 
-/// The counters of a configuration.
 struct Handles {
     limits: Vec<(String, LimitMetrics)>,
     bans: Vec<(Arc<str>, BanMetrics)>,
@@ -134,7 +128,6 @@ struct Handles {
     store: Option<StoreCallMetrics>,
 }
 
-/// What the next event is.
 enum Due {
     End,
     Configuration,
@@ -166,7 +159,7 @@ impl EventStream {
     fn new(events: Arc<Events>, filter: Option<TailFilter>, place: OwnedSemaphorePermit) -> Self {
         let mut snapshots = events.snapshots.clone();
         let handles = Handles::new(&snapshots.borrow_and_update(), &events.metrics);
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is at once, and there is nothing to tell then.
         ticks.reset();
@@ -194,7 +187,6 @@ impl EventStream {
         stream
     }
 
-    /// The next event, when it is due; none after the last.
     async fn next(&mut self) -> Option<Bytes> {
         if self.has_ended {
             return None;
@@ -227,7 +219,6 @@ impl EventStream {
         event("configuration", &configuration::describe(settings))
     }
 
-    /// What happened since the last event.
     fn second(&mut self) -> Value {
         let metrics = Arc::clone(&self.events.metrics);
         let (decisions, failed, latency, routes) = self.counted.routes(&metrics);
@@ -240,7 +231,7 @@ impl EventStream {
         let upstreams: Vec<Value> = upstreams.iter().map(upstream).collect();
         let (lines, left_out) = self.watch.lines();
         let now = self.events.clock.now().as_secs();
-        let subjects = self.seconds.is_multiple_of(SUBJECTS_EVERY);
+        let subjects = self.seconds.is_multiple_of(SUBJECTS_INTERVAL);
         self.seconds += 1;
         json!({
             "at": now,
@@ -352,7 +343,7 @@ fn counts(now: DecisionSample, before: DecisionSample) -> Value {
     json!({"second": shown(now.since(before)), "total": shown(now)})
 }
 
-/// Those decisions that there were.
+/// Without decisions that did not occur.
 fn by_word(counts: &[u64]) -> Value {
     let words = Disposition::ALL.into_iter().zip(counts);
     let words = words.filter(|(_, count)| **count > 0);

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use weir_server::RequestBody;
 
+use super::answers::Explanation;
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use crate::app::explain::{self, explain_in_force};
 use crate::config::Settings;
-use crate::server::RequestBody;
 
 /// An example of a request's body.
 const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";
@@ -24,12 +24,16 @@ const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"
 const MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct Explained {
+pub(super) struct Explained {
     #[serde(default = "get")]
     method: String,
     path: String,
+    /// The address that it would come from.
+    #[cfg_attr(test, schemars(with = "String"))]
     ip: IpAddr,
+    /// Each as NAME:VALUE.
     #[serde(default)]
     headers: Vec<String>,
 }
@@ -57,13 +61,16 @@ impl Explained {
     }
 }
 
-/// The explanation of the request that the body describes.
-pub(super) async fn answer(settings: &Settings, body: RequestBody) -> Result<Value, ApiError> {
+pub(super) async fn answer(
+    settings: &Settings,
+    body: RequestBody,
+) -> Result<Explanation, ApiError> {
     let body = read_body_up_to(MAX_BYTES, body, FORM).await?;
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();
     let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
-    Ok(json!({"explanation": explain_in_force(settings, &request)}))
+    let explanation = explain_in_force(settings, &request);
+    Ok(Explanation { explanation })
 }
 
 #[cfg(test)]

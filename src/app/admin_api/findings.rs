@@ -15,39 +15,37 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
-use serde::Serialize;
-use serde_json::{Value, json};
-
+use super::answers::{
+    self, FindingKind as Kind, Findings, FoundBan, GatewayFinding, RaisedLimit, Remedy,
+    RemedyAction,
+};
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
-use super::gateway_findings::GatewayFinding;
 use crate::config::{HumanDuration, Settings, pluralized};
 use crate::limit::{BucketKey, Quota};
 use crate::rules::{Ban, Enforcement, KeySource, Limit};
 use crate::telemetry::{Metrics, Period, SubjectActivity};
 use crate::time::{Nanos, Timestamp};
+use ipnet::IpNet;
 
-/// How many findings are shown.
-const MOST: usize = 12;
+const MAX_FINDINGS: usize = 12;
 
-/// Of how many that are denied, and of how many others, it is found out whether they are banned; and
-/// of how many clients of these the store is asked at most.
-const MOST_LOOKED_UP: usize = 64;
+/// Upper bound on ban look-ups: per group of subjects, and in total.
+const MAX_BAN_LOOKUPS: usize = 64;
 
-/// How many of them are only near their limits.
-const MOST_NEAR: usize = 4;
+/// Findings of subjects that are only near a limit.
+const MAX_NEAR_LIMIT: usize = 4;
 
 const PERIOD: Period = Period::Minute;
 
-/// A person who tries again and again is denied less often than that in a minute, and a client that
-/// sends less is not told of before it is denied.
-const FEW: u64 = 5;
+/// A person who tries again and again is denied less often than that in a minute. Below this rate a
+/// client is listed only after it was denied.
+const MIN_REQUESTS: u64 = 5;
 
-/// An interval from which on a limit is slow: a unit comes back more seldom than each second.
-const SLOW: Duration = Duration::from_secs(1);
+/// A limit is slow if a unit comes back once in this interval, or less often.
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// From how many abusers on their network is named in their place, and from how many clients on
+/// Report the network instead of its clients from this many abusers on, or from this many clients on
 /// that are denied seldom each, but mostly in all.
 const ABUSERS_OF_NETWORK: usize = 3;
 const CLIENTS_OF_NETWORK: usize = 8;
@@ -56,26 +54,8 @@ const CLIENTS_OF_NETWORK: usize = 8;
 const V4_NETWORK: u8 = 24;
 const V6_NETWORK: u8 = 48;
 
-/// How long the remedies hold that are suggested.
-const FOR: &str = "1h";
-
-/// What a finding is about, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    /// It goes on although it is denied.
-    Abuse,
-    /// It wants more than the limit allows, and some of that is denied.
-    OverLimit,
-    /// A limit that is not enforced yet would deny it.
-    DryRun,
-    /// It has used most of its bucket.
-    NearLimit,
-    /// It is banned already.
-    Banned,
-    /// It sends, which is worth a word only if it is banned.
-    Sends,
-}
+/// How long suggested overrides last.
+const OVERRIDE_DURATION: &str = "1h";
 
 /// One subject of a limit, or several in one network.
 struct Finding<'s> {
@@ -94,38 +74,11 @@ struct Finding<'s> {
     used_percent: u8,
     /// Other limits per the same that deny it as well.
     also: Vec<&'s str>,
-    /// The ban that holds, and how long.
     banned: Option<(String, Nanos)>,
     /// It names other clients, as a proxy does that nobody trusts.
     forwards: bool,
 }
 
-/// What can be done about a finding.
-struct Remedy {
-    action: Option<&'static str>,
-    ban: Option<String>,
-    text: String,
-    command: Option<String>,
-    /// The override that the command sets.
-    parameters: Option<Raised>,
-}
-
-/// Higher parameters of a limit; the members are those of an override.
-#[derive(Serialize)]
-struct Raised {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    period: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    in_flight: Option<u64>,
-    #[serde(rename = "for")]
-    length: &'static str,
-}
-
-/// All that needs attention, of the gateway as well.
 pub(super) async fn answer(
     settings: &Settings,
     metrics: &Metrics,
@@ -133,7 +86,7 @@ pub(super) async fn answer(
     forwarders: &[IpAddr],
     by: Option<BanStores<'_>>,
     now: Timestamp,
-) -> Value {
+) -> Findings {
     let mut found = Vec::new();
     for limit in settings.limits() {
         let subjects = metrics.subjects(limit.name(), PERIOD, now.as_secs());
@@ -142,8 +95,9 @@ pub(super) async fn answer(
             .partition(|subject| is_enforced(settings, limit, &subject.key));
         let seconds = metrics.counted_seconds(limit.name(), PERIOD);
         let alone = enforced.into_iter();
-        let alone = alone.map(|subject| Finding::of(settings, limit, subject, seconds, now));
-        let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= FEW);
+        let alone =
+            alone.map(|subject| Finding::for_subject(settings, limit, subject, seconds, now));
+        let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= MIN_REQUESTS);
         found.extend(by_network(limit, noted.collect()));
         found.extend(Finding::dry_run(settings, limit, &dry, seconds));
     }
@@ -154,7 +108,7 @@ pub(super) async fn answer(
     // No limit is asked about those that are banned, so these may be any that send much.
     others.sort_by_key(|finding| Reverse(finding.requests));
     for some in [&mut found, &mut others] {
-        some.truncate(MOST_LOOKED_UP);
+        some.truncate(MAX_BAN_LOOKUPS);
         // Without the store, nothing is known of bans; what is denied is known all the same.
         if let Some(by) = by {
             let _ = look_up_bans(settings, some, by).await;
@@ -166,18 +120,18 @@ pub(super) async fn answer(
     let mut near = 0;
     found.retain(|finding| {
         near += usize::from(finding.kind == Kind::NearLimit);
-        finding.kind != Kind::NearLimit || near <= MOST_NEAR
+        finding.kind != Kind::NearLimit || near <= MAX_NEAR_LIMIT
     });
-    found.truncate(MOST);
+    found.truncate(MAX_FINDINGS);
     for finding in &mut found {
         finding.forwards = forwarders.iter().any(|peer| finding.is_of(*peer));
     }
-    let found = found.iter().map(|finding| finding.to_json(settings, now));
-    json!({
-        "period": PERIOD.seconds(),
-        "gateway": of_gateway,
-        "findings": found.collect::<Vec<_>>(),
-    })
+    let found = found.iter().map(|finding| finding.answer(settings, now));
+    Findings {
+        period: PERIOD.seconds(),
+        gateway: of_gateway,
+        findings: found.collect(),
+    }
 }
 
 /// Whether denials of this bucket are acted upon on some route.
@@ -204,7 +158,7 @@ fn sort(found: &mut [Finding<'_>]) {
 
 /// Whether a subject does not wait when it is denied.
 fn is_abuse(per: &[KeySource], quota: Option<Quota>, requests: u64, denied: u64) -> bool {
-    if denied < FEW {
+    if denied < MIN_REQUESTS {
         return false;
     }
     if per.contains(&KeySource::Account) {
@@ -214,7 +168,7 @@ fn is_abuse(per: &[KeySource], quota: Option<Quota>, requests: u64, denied: u64)
         .filter(|quota| !quota.is_in_flight())
         .map(|quota| Duration::from(quota.emission_interval()));
     let outpaces = interval
-        .filter(|interval| *interval >= SLOW)
+        .filter(|interval| *interval >= SLOW_INTERVAL)
         .is_some_and(|interval| {
             let units = f64::from(PERIOD.seconds()) / interval.as_secs_f64();
             // Twice as often leaves room for two who share an address.
@@ -250,7 +204,6 @@ fn by_network<'s>(limit: &'s Arc<Limit>, alone: Vec<Finding<'s>>) -> Vec<Finding
     others
 }
 
-/// The network that an address, or a smaller network, is in.
 fn network_of(id: &str) -> Option<IpNet> {
     let address = || id.parse().map(|address: IpAddr| address.into());
     let net: IpNet = id.parse().ok().or_else(|| address().ok())?;
@@ -308,7 +261,7 @@ async fn look_up_bans(
             continue;
         }
         let of_finding: Vec<_> = finding.members.iter().filter_map(target).collect();
-        if members.len() + of_finding.len() <= MOST_LOOKED_UP {
+        if members.len() + of_finding.len() <= MAX_BAN_LOOKUPS {
             places.extend(of_finding.iter().map(|_| place));
             members.extend(of_finding);
         }
@@ -326,7 +279,7 @@ async fn look_up_bans(
 }
 
 impl<'s> Finding<'s> {
-    fn of(
+    fn for_subject(
         settings: &Settings,
         limit: &'s Arc<Limit>,
         subject: SubjectActivity,
@@ -419,34 +372,29 @@ impl<'s> Finding<'s> {
         self.members.len() > 1
     }
 
-    fn to_json(&self, settings: &Settings, now: Timestamp) -> Value {
-        let remedy = self.remedy(settings, now);
+    fn answer(&self, settings: &Settings, now: Timestamp) -> answers::Finding {
         let banned = self.banned.as_ref().map(|(ban, left)| {
             let is_finite = *left != Nanos::NEVER;
-            let left = is_finite.then(|| Duration::from(*left).as_secs_f64());
-            json!({ "ban": ban, "ends_in": left })
+            FoundBan {
+                ban: ban.clone(),
+                ends_in: is_finite.then(|| Duration::from(*left).as_secs_f64()),
+            }
         });
-        json!({
-            "kind": self.kind,
-            "limit": self.limit.name(),
-            "subject": self.id,
-            "name": self.name,
-            "subjects": self.members.len(),
-            "requests": self.requests,
-            "denied": self.denied,
-            "rate": self.rate(),
-            "used": f64::from(self.used_percent) / 100.0,
-            "also": self.also,
-            "banned": banned,
-            "text": self.text(),
-            "remedy": {
-                "action": remedy.action,
-                "ban": remedy.ban,
-                "text": remedy.text,
-                "command": remedy.command,
-                "parameters": remedy.parameters,
-            },
-        })
+        answers::Finding {
+            kind: self.kind,
+            limit: self.limit.name().to_owned(),
+            subject: self.id.clone(),
+            name: self.name.clone(),
+            subjects: self.members.len(),
+            requests: self.requests,
+            denied: self.denied,
+            rate: self.rate(),
+            used: f64::from(self.used_percent) / 100.0,
+            also: self.also.iter().map(ToString::to_string).collect(),
+            banned,
+            text: self.text(),
+            remedy: self.remedy(settings, now),
+        }
     }
 
     /// Whether it is an address, or the network of one.
@@ -522,7 +470,7 @@ impl<'s> Finding<'s> {
         let is_per_address = matches!(self.limit.per(), [KeySource::Address { .. }]);
         match (self.kind, &self.banned, ban_for(settings, self.limit)) {
             (Kind::Banned, Some((ban, _)), _) => Remedy {
-                action: Some("lift"),
+                action: Some(RemedyAction::Lift),
                 ban: Some(ban.clone()),
                 command: command(&["ban", "lift", ban], self.shown_id(), &[]),
                 ..advice("It is dealt with. If it is an honest client, lift the ban")
@@ -538,7 +486,7 @@ impl<'s> Finding<'s> {
                     false => "Ban it for a while",
                 };
                 Remedy {
-                    action: Some("ban"),
+                    action: Some(RemedyAction::Ban),
                     ban: Some(ban.name().to_string()),
                     command: command(
                         &["ban", "add", ban.name()],
@@ -562,7 +510,7 @@ impl<'s> Finding<'s> {
             _ => {
                 let raised = self.raised(settings, now);
                 Remedy {
-                    action: Some("override"),
+                    action: Some(RemedyAction::Override),
                     command: raised
                         .as_ref()
                         .and_then(|raised| self.override_command(raised)),
@@ -574,32 +522,32 @@ impl<'s> Finding<'s> {
     }
 
     /// What gives the subject about as much as it asks for, or twice as much as it has.
-    fn raised(&self, settings: &Settings, now: Timestamp) -> Option<Raised> {
+    fn raised(&self, settings: &Settings, now: Timestamp) -> Option<RaisedLimit> {
         let quota = quota_of(self.limit, &self.id, now)?;
         let allowed = self.requests.saturating_sub(self.denied).max(1);
         let factor = self.requests.div_ceil(allowed).saturating_add(1);
         let factor = factor.clamp(2, 10);
         let units = Some(quota.burst().get().saturating_mul(factor));
         if quota.is_in_flight() {
-            return Some(Raised {
+            return Some(RaisedLimit {
                 burst: None,
                 count: None,
                 period: None,
                 in_flight: units,
-                length: FOR,
+                length: OVERRIDE_DURATION,
             });
         }
         let written = settings.parameters_of(self.limit.name(), &quota)?;
-        Some(Raised {
+        Some(RaisedLimit {
             burst: units,
             count: Some(written.count?.saturating_mul(factor)),
             period: written.period.map(|period| period.to_string()),
             in_flight: None,
-            length: FOR,
+            length: OVERRIDE_DURATION,
         })
     }
 
-    fn override_command(&self, raised: &Raised) -> Option<String> {
+    fn override_command(&self, raised: &RaisedLimit) -> Option<String> {
         let number = |units: Option<u64>| units.map(|units| units.to_string());
         let options = [
             ("--burst", number(raised.burst)),
@@ -675,6 +623,7 @@ fn quoted(word: &str) -> Option<String> {
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
+    use serde_json::{Value, json};
     use tokio::runtime::Builder;
     use tokio::time::advance;
 
@@ -736,6 +685,7 @@ routes:
             advance(Duration::from_secs(seconds)).await;
             let now = Timestamp::from_nanos(NOW * 1_000_000_000);
             let answer = answer(settings, &metrics, Vec::new(), &PROXIES, None, now).await;
+            let answer = serde_json::to_value(answer).unwrap();
             answer["findings"].as_array().unwrap().clone()
         })
     }

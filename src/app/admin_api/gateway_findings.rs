@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-
+use super::answers::{GatewayFinding, GatewayFindingKind as Kind};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 use crate::config::{HumanDuration, Settings, pluralized};
@@ -20,31 +19,7 @@ const MIN_FAILED_PERCENT: u64 = 1;
 /// How many routes are named, those with the greatest share of failures.
 const MAX_ROUTES: usize = 4;
 
-/// How many servers of an upstream are named.
 const MAX_SERVERS: usize = 3;
-
-/// What a finding is about, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Kind {
-    Configuration,
-    Store,
-    Upstream,
-    Errors,
-    Proxy,
-    Certificate,
-}
-
-/// Something about the gateway, and what can be done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct GatewayFinding {
-    kind: Kind,
-    /// A whole sentence without its full stop.
-    text: String,
-    /// More of it, in lines.
-    detail: Option<String>,
-    remedy: &'static str,
-}
 
 /// All of them, the worst first.
 pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Vec<GatewayFinding> {

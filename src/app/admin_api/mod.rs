@@ -1,31 +1,10 @@
-//! The admin API: shows and changes buckets and bans.
-//!
-//! ```text
-//! GET    /v1/buckets/{limit}?count=100&cursor=NEXT
-//! GET    /v1/buckets/{limit}/{subject}
-//! DELETE /v1/buckets/{limit}/{subject}
-//! POST   /v1/buckets/{limit}/{subject}/refund    {"cost": 2}
-//! GET    /v1/bans?count=100&cursor=NEXT
-//! GET    /v1/bans/{ban}/{subject}
-//! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
-//! DELETE /v1/bans/{ban}/{subject}
-//! GET    /v1/overrides, /v1/overrides/{limit}, /v1/overrides/{limit}/{id}
-//! PUT    /v1/overrides/{limit}/{id}              {"burst": 50, "count": 50, "period": "1m"}
-//! DELETE /v1/overrides/{limit}/{id}
-//! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
-//! GET    /v1/findings
-//! POST   /v1/explain                             {"path": "/a", "ip": "203.0.113.9"}
-//! GET    /v1/events?tail=true
-//! GET    /v1/config
-//! GET    /v1/log-level
-//! PUT    /v1/log-level                           {"level": "debug", "for": "10m"}
-//! DELETE /v1/log-level
-//! GET    /v1/openapi.json
-//! ```
+//! The admin API: shows and changes buckets, bans, overrides and the level of the log. `endpoint` has
+//! its paths and `answers` what they answer; docs/openapi.json describes both.
 //!
 //! What changes something answers with the state afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.
 
+mod answers;
 mod authorization;
 mod ban;
 mod bucket;
@@ -41,6 +20,8 @@ mod gateway_findings;
 mod overrides;
 mod process;
 mod request;
+#[cfg(test)]
+mod tests;
 mod top;
 mod wrong_tokens;
 
@@ -50,14 +31,16 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use serde_json::Value;
+use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
+use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
 
+use self::answers::BucketNotes;
 use self::authorization::Operator;
 use self::ban::{BanStores, BanTarget};
-use self::bucket::{Bucket, Change};
+use self::bucket::{BucketTarget, Change};
 use self::bucket_list::BucketList;
 use self::endpoint::{Endpoint, Target};
 use self::error::ApiError;
@@ -70,11 +53,9 @@ use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
 use super::stores::{AdminStores, Stores};
-use crate::server::{AdminApi, AdminBody, Connection, RequestBody};
 use crate::telemetry::{LogLevel, Metrics};
 use crate::time::{Clock, Timestamp};
 
-/// What all requests share.
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
@@ -171,13 +152,13 @@ impl Api {
         target: &Target,
         head: http::request::Parts,
         body: RequestBody,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<String, ApiError> {
         let settings = &snapshot.settings;
         let (query, now) = (head.uri.query(), self.clock.now());
         match target.endpoint {
             Endpoint::Top => {
                 let query = TopQuery::parse(query, settings)?;
-                Ok(query.answer(settings, &self.metrics, now))
+                json(&query.answer(settings, &self.metrics, now))
             }
             Endpoint::Findings => {
                 request::no_parameters(query)?;
@@ -186,17 +167,17 @@ impl Api {
                 let forwarders = snapshot.layers.untrusted_forwarders();
                 let answer =
                     findings::answer(settings, &self.metrics, of_gateway, &forwarders, by, now);
-                Ok(answer.await)
+                json(&answer.await)
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;
                 let list = BucketList::new(settings, target.parameter(0), page)?;
                 let stores = self.admin_stores().await?;
-                list.answer(settings, stores, &self.metrics, now).await
+                json(&list.answer(settings, stores, &self.metrics, now).await?)
             }
             Endpoint::Bucket | Endpoint::Refund => {
                 let (limit, subject) = (target.parameter(0), target.parameter(1));
-                let bucket = Bucket::find(settings, limit, subject, now)?;
+                let bucket = BucketTarget::find(settings, limit, subject, now)?;
                 let change = match (target.endpoint, &head.method) {
                     (Endpoint::Refund, _) => {
                         let units = request::refunded_units(query, body).await?;
@@ -210,11 +191,15 @@ impl Api {
                     bucket.change(stores, change, operator, now).await?;
                 }
                 let decision = bucket.read(stores, now).await?;
-                Ok(bucket.to_json(settings, &decision))
+                let notes = BucketNotes {
+                    name: None,
+                    warning: bucket.warning(),
+                };
+                json(&bucket.answer(settings, &decision, notes))
             }
             Endpoint::Bans => {
                 let page = Page::parse(query)?;
-                ban::list(settings, &page, self.ban_stores(now).await?).await
+                json(&ban::list(settings, &page, self.ban_stores(now).await?).await?)
             }
             Endpoint::Ban => {
                 let (ban, subject) = (target.parameter(0), target.parameter(1));
@@ -222,7 +207,7 @@ impl Api {
                 let act = target.act(&head.method, body, now).await?;
                 let by = self.ban_stores(now).await?;
                 target.change(by, &act, operator).await?;
-                target.to_json(by).await
+                json(&target.answer(by).await?)
             }
             Endpoint::Overrides => {
                 let asked = OverridesRequest::parse(&head, target)?;
@@ -230,22 +215,27 @@ impl Api {
                 let warnings = changed.await?;
                 // What was changed is in force by now.
                 let snapshot = Arc::clone(&self.snapshots.borrow());
-                asked.to_json(&snapshot, warnings, self.clock.now())
+                let now = self.clock.now();
+                match asked.is_set() {
+                    true => json(&asked.set(&snapshot, warnings, now)?),
+                    false => json(&asked.page(&snapshot, now)?),
+                }
             }
-            Endpoint::Explain => explain::answer(settings, body).await,
+            Endpoint::Explain => json(&explain::answer(settings, body).await?),
             // A stream is not an answer in JSON.
             Endpoint::Events => Err(ApiError::NoSuchPath),
             Endpoint::OpenApi => {
                 request::no_parameters(query)?;
-                Ok(endpoint::document())
+                json(&endpoint::document())
             }
             Endpoint::Config => {
                 request::no_parameters(query)?;
-                Ok(process::config(snapshot))
+                json(&process::config(snapshot))
             }
             Endpoint::LogLevel => {
                 request::no_parameters(query)?;
-                process::log_level(&self.log_level, &head.method, body, operator).await
+                let answer = process::log_level(&self.log_level, &head.method, body, operator);
+                json(&answer.await?)
             }
         }
     }
@@ -263,6 +253,10 @@ impl Api {
         let stores = self.admin_stores.get_or_try_init(connect).await;
         stores.map_err(ApiError::System)
     }
+}
+
+fn json(answer: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(answer).map_err(|cause| ApiError::System(cause.into()))
 }
 
 fn with_type(media_type: &'static str, body: AdminBody) -> Response<AdminBody> {

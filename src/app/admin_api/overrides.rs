@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, request};
-use percent_encoding::percent_decode_str;
-use serde_json::{Map, Value, json};
+use http::{Method, request::Parts};
+use serde_json::{Map, Value};
+use weir_server::RequestBody;
 
+use super::answers::{ListedOverride, Origin, OverridePage};
 use super::authorization::Operator;
 use super::bucket::limit_named;
 use super::endpoint::Target;
 use super::error::ApiError;
-use super::request::{parse_body, read_body};
+use super::request::{self, parse_body, read_body};
 use crate::app::overrides::{CheckedOverride, KeptOverride, OverrideChanges, OverrideError};
 use crate::app::reloads::Snapshot;
 use crate::config::{ApiOverride, HumanDuration, Settings, Until};
 use crate::rules::{Limit, Override, OverrideOrigin};
-use crate::server::RequestBody;
-use crate::telemetry::{OverrideDeleted, OverrideSet};
+use crate::telemetry::audit;
 use crate::time::Timestamp;
 
 /// An example of the body that sets an override.
@@ -35,10 +35,12 @@ const KEYS: [&str; 7] = [
     "for",
 ];
 
+/// What a list may be asked for by.
+const PARAMETERS: &str = "there are origin=api or file, offset=NUMBER, and count=NUMBER";
+
 /// Overrides that an answer lists where the request does not say.
 const COUNT: usize = 1_000;
 
-/// What is asked for.
 pub(super) struct OverridesRequest {
     method: Method,
     /// None for all limits.
@@ -46,13 +48,13 @@ pub(super) struct OverridesRequest {
     /// None for all ids.
     id: Option<String>,
     /// None for those of files and of the admin API.
-    origin: Option<OverrideOrigin>,
+    origin: Option<Origin>,
     offset: usize,
     count: usize,
 }
 
 impl OverridesRequest {
-    pub(super) fn parse(head: &request::Parts, target: &Target) -> Result<Self, ApiError> {
+    pub(super) fn parse(head: &Parts, target: &Target) -> Result<Self, ApiError> {
         let mut named = target.parameters().iter().cloned();
         let asked = Self {
             method: head.method.clone(),
@@ -62,24 +64,18 @@ impl OverridesRequest {
             offset: 0,
             count: COUNT,
         };
-        asked.with_query(head.uri.query().unwrap_or_default())
+        asked.with_query(head.uri.query())
     }
 
-    fn with_query(mut self, query: &str) -> Result<Self, ApiError> {
-        let pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
-        if self.is_change() && !pairs.is_empty() {
-            return Err(ApiError::Query { form: FORM });
-        }
-        for pair in pairs {
-            let refused = || ApiError::Parameter {
-                pair: pair.to_owned(),
-                known: "there are origin=api or file, offset=NUMBER, and count=NUMBER",
-            };
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decode_str(value).decode_utf8_lossy();
+    fn with_query(mut self, query: Option<&str>) -> Result<Self, ApiError> {
+        for (pair, (name, value)) in request::parameters(query) {
+            if self.is_change() {
+                return Err(ApiError::Query { form: FORM });
+            }
+            let refused = || ApiError::parameter(pair, PARAMETERS);
             match (name, &*value) {
-                ("origin", "api") => self.origin = Some(OverrideOrigin::AdminApi),
-                ("origin", "file") => self.origin = Some(OverrideOrigin::Configuration),
+                ("origin", "api") => self.origin = Some(Origin::Api),
+                ("origin", "file") => self.origin = Some(Origin::File),
                 ("offset", number) => self.offset = number.parse().map_err(|_| refused())?,
                 ("count", number) => self.count = number.parse().map_err(|_| refused())?,
                 _ => return Err(refused()),
@@ -121,59 +117,57 @@ impl OverridesRequest {
                 let parameters = Value::Object(wanted.written.parameters.clone());
                 let parameters = parameters.to_string();
                 let warnings = changes.set(wanted).await?;
-                OverrideSet {
-                    limit,
-                    id: logged,
-                    parameters: &parameters,
-                    by,
-                }
-                .emit();
+                audit::override_set(by, limit, logged, &parameters);
                 Ok(warnings)
             }
             Method::DELETE => {
                 changes.delete(limit.clone(), id.clone()).await?;
-                let id = logged;
-                OverrideDeleted { limit, id, by }.emit();
+                audit::override_deleted(by, limit, logged);
                 Ok(Vec::new())
             }
             _ => Ok(Vec::new()),
         }
     }
 
-    /// The override that was set, or else those that are asked for.
-    pub(super) fn to_json(
+    pub(super) fn is_set(&self) -> bool {
+        self.method == Method::PUT
+    }
+
+    /// The override that was set; none if it was deleted meanwhile.
+    pub(super) fn set(
         &self,
         snapshot: &Snapshot,
         warnings: Vec<String>,
         now: Timestamp,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Option<ListedOverride>, ApiError> {
+        let mut listed = self.listed(snapshot, now)?.into_iter();
+        let set = listed.find(|listed| listed.origin == Origin::Api);
+        Ok(set.map(|set| ListedOverride { warnings, ..set }))
+    }
+
+    pub(super) fn page(
+        &self,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Result<OverridePage, ApiError> {
         let mut listed = self.listed(snapshot, now)?;
-        if self.method == Method::PUT {
-            let set = listed
-                .into_iter()
-                .find(|listed| listed.origin == OverrideOrigin::AdminApi);
-            let mut shown = set.map(Listed::into_json).unwrap_or_default();
-            if let (Some(members), false) = (shown.as_object_mut(), warnings.is_empty()) {
-                members.insert("warnings".to_owned(), json!(warnings));
-            }
-            return Ok(shown);
-        }
         let is_asked = self.method != Method::DELETE && listed.is_empty();
         if let (true, Some(limit), Some(id)) = (is_asked, &self.limit, &self.id) {
             return Err(OverrideError::Unknown(limit.clone(), id.clone()).into());
         }
-        listed.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        listed.sort_by(|one, other| {
+            let rank = |of: &ListedOverride| (of.limit.clone(), of.id.clone(), of.origin);
+            rank(one).cmp(&rank(other))
+        });
         let total = listed.len();
         let page = listed.into_iter().skip(self.offset).take(self.count);
-        let page: Vec<Value> = page.map(Listed::into_json).collect();
-        Ok(json!({ "total": total, "overrides": page }))
+        Ok(OverridePage {
+            total,
+            overrides: page.collect(),
+        })
     }
 
-    fn listed<'s>(
-        &self,
-        snapshot: &'s Snapshot,
-        now: Timestamp,
-    ) -> Result<Vec<Listed<'s>>, ApiError> {
+    fn listed(&self, snapshot: &Snapshot, now: Timestamp) -> Result<Vec<ListedOverride>, ApiError> {
         let settings = &snapshot.settings;
         let by_api = || snapshot.overrides.iter();
         // An override of a limit that is gone can be deleted.
@@ -193,16 +187,16 @@ impl OverridesRequest {
             let written = &checked.kept.written;
             is_of(&written.limit, &written.id)
         });
-        let by_api = by_api.map(|checked| Listed::by_api(checked, now));
+        let by_api = by_api.map(|checked| by_api_listed(checked, now));
         let limits = settings.limits().into_iter();
         let by_files = limits.flat_map(|limit| {
             let all = limit.overrides_at(now);
             let of_files = all.filter(|(known, _)| {
                 known.origin == OverrideOrigin::Configuration && is_of(limit.name(), &known.id)
             });
-            of_files.map(|(known, in_force)| Listed::by_file(settings, limit, known, in_force, now))
+            of_files.map(|(known, in_force)| by_file_listed(settings, limit, known, in_force, now))
         });
-        let wanted = |listed: &Listed<'_>| self.origin.is_none_or(|own| own == listed.origin);
+        let wanted = |listed: &ListedOverride| self.origin.is_none_or(|own| own == listed.origin);
         Ok(by_api.chain(by_files).filter(wanted).collect())
     }
 }
@@ -235,103 +229,70 @@ fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiErro
     Ok(members)
 }
 
-/// An override of a file or of the admin API.
-struct Listed<'s> {
-    limit: &'s str,
-    id: &'s str,
-    origin: OverrideOrigin,
-    members: Map<String, Value>,
-    /// Why it is not in force, if it is not.
-    reason: Option<String>,
+fn by_api_listed(checked: &CheckedOverride, now: Timestamp) -> ListedOverride {
+    let CheckedOverride { kept, check } = checked;
+    let has_ended = || kept.until().is_some_and(|until| until <= now);
+    let mut parameters = kept.written.parameters.clone();
+    if let Some(until) = kept.until() {
+        let until = format!("{:.3}", Until(until));
+        parameters.insert("until".to_owned(), until.into());
+    }
+    let reason = match check {
+        Err(reasons) => Some(reasons.join("; ")),
+        Ok(_) => has_ended().then(|| ENDED.to_owned()),
+    };
+    ListedOverride {
+        limit: kept.written.limit.clone(),
+        id: kept.written.id.clone(),
+        origin: Origin::Api,
+        parameters,
+        set_by: Some(kept.set_by.clone()),
+        set_at: Some(kept.set_at.clone()),
+        in_force: reason.is_none(),
+        reason,
+        warnings: Vec::new(),
+    }
 }
 
-impl<'s> Listed<'s> {
-    fn by_api(checked: &'s CheckedOverride, now: Timestamp) -> Self {
-        let CheckedOverride { kept, check } = checked;
-        let has_ended = || kept.until().is_some_and(|until| until <= now);
-        let mut members = kept.written.parameters.clone();
-        if let Some(until) = kept.until() {
-            let until = format!("{:.3}", Until(until));
-            members.insert("until".to_owned(), until.into());
-        }
-        members.insert("set_by".to_owned(), kept.set_by.clone().into());
-        members.insert("set_at".to_owned(), kept.set_at.clone().into());
-        Self {
-            limit: &kept.written.limit,
-            id: &kept.written.id,
-            origin: OverrideOrigin::AdminApi,
-            members,
-            reason: match check {
-                Err(reasons) => Some(reasons.join("; ")),
-                Ok(_) => has_ended().then(|| ENDED.to_owned()),
-            },
-        }
+fn by_file_listed(
+    settings: &Settings,
+    limit: &Limit,
+    known: &Override,
+    in_force: bool,
+    now: Timestamp,
+) -> ListedOverride {
+    let quota = known.quota;
+    let mut parameters = Map::new();
+    let mut add = |name: &str, value: Option<Value>| {
+        parameters.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    if quota.is_in_flight() {
+        add("in_flight", Some(quota.burst().get().into()));
+    } else {
+        let written = settings.parameters_of(limit.name(), &quota);
+        let count = written.and_then(|written| written.count);
+        let period = written.and_then(|written| written.period);
+        add("burst", Some(quota.burst().get().into()));
+        add("count", count.map(Value::from));
+        add("period", period.map(|period| period.to_string().into()));
     }
-
-    fn by_file(
-        settings: &Settings,
-        limit: &'s Limit,
-        known: &'s Override,
-        in_force: bool,
-        now: Timestamp,
-    ) -> Self {
-        let quota = known.quota;
-        let mut members = Map::new();
-        let mut add = |name: &str, value: Option<Value>| {
-            members.extend(value.map(|value| (name.to_owned(), value)));
-        };
-        if quota.is_in_flight() {
-            add("in_flight", Some(quota.burst().get().into()));
-        } else {
-            let written = settings.parameters_of(limit.name(), &quota);
-            let period = written.and_then(|written| written.period);
-            add("burst", Some(quota.burst().get().into()));
-            add(
-                "count",
-                written.and_then(|written| written.count).map(Value::from),
-            );
-            add("period", period.map(|period| period.to_string().into()));
-        }
-        add("comment", known.comment.clone().map(Value::from));
-        add(
-            "until",
-            known.until.map(|until| Until(until).to_string().into()),
-        );
-        let reason = match known.holds(now) {
-            true => "one by the admin API takes its place",
-            false => ENDED,
-        };
-        Self {
-            limit: limit.name(),
-            id: &known.id,
-            origin: OverrideOrigin::Configuration,
-            members,
-            reason: (!in_force).then(|| reason.to_owned()),
-        }
-    }
-
-    /// By limit and id, and one by the admin API before the one whose place it takes.
-    fn rank(&self) -> (&str, &str, bool) {
-        let is_of_file = self.origin == OverrideOrigin::Configuration;
-        (self.limit, self.id, is_of_file)
-    }
-
-    fn into_json(self) -> Value {
-        let origin = match self.origin {
-            OverrideOrigin::Configuration => "file",
-            OverrideOrigin::AdminApi => "api",
-        };
-        let mut shown = Map::new();
-        shown.insert("limit".to_owned(), self.limit.into());
-        shown.insert("id".to_owned(), self.id.into());
-        shown.insert("origin".to_owned(), origin.into());
-        shown.extend(self.members);
-        shown.insert("in_force".to_owned(), self.reason.is_none().into());
-        shown.extend(
-            self.reason
-                .map(|reason| ("reason".to_owned(), reason.into())),
-        );
-        Value::Object(shown)
+    add("comment", known.comment.clone().map(Value::from));
+    let until = known.until.map(|until| Until(until).to_string());
+    add("until", until.map(Value::from));
+    let reason = match known.holds(now) {
+        true => "one by the admin API takes its place",
+        false => ENDED,
+    };
+    ListedOverride {
+        limit: limit.name().to_owned(),
+        id: known.id.clone(),
+        origin: Origin::File,
+        parameters,
+        set_by: None,
+        set_at: None,
+        in_force,
+        reason: (!in_force).then(|| reason.to_owned()),
+        warnings: Vec::new(),
     }
 }
 
@@ -397,7 +358,7 @@ mod tests {
         let asked = parsed(Method::GET, "/v1/overrides?origin=api&offset=5&count=7");
         let asked = asked.unwrap();
         assert_eq!((asked.offset, asked.count), (5, 7));
-        assert_eq!(asked.origin, Some(OverrideOrigin::AdminApi));
+        assert_eq!(asked.origin, Some(Origin::Api));
     }
 
     fn said(body: &str) -> Result<String, u16> {

@@ -4,39 +4,43 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use weir_server::RequestBody;
 
+use super::answers::{self, Config, DateTime, RefusedConfig};
 use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{parse_body, read_body};
 use crate::app::reloads::Snapshot;
-use crate::config::{HumanDuration, Until};
-use crate::server::RequestBody;
-use crate::telemetry::{LevelInForce, LogLevel, LogLevelSet};
+use crate::config::HumanDuration;
+use crate::telemetry::{LevelInForce, LogLevel, audit};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// An example of the body that sets the level of the log.
 const LEVEL_FORM: &str = "{\"level\": \"debug\", \"for\": \"10m\"}";
 
 /// The configuration in force, without its secrets.
-pub(super) fn config(snapshot: &Snapshot) -> Value {
+pub(super) fn config(snapshot: &Snapshot) -> Config {
     let refused = snapshot.refused.lock().clone();
-    json!({
-        "loaded_at": Until(snapshot.settings.loaded_at).to_string(),
-        "files": snapshot.settings.to_json(),
-        "warnings": snapshot.settings.warnings.lines().collect::<Vec<_>>(),
-        "refused": refused.map(|refused| json!({
-            "at": Until(refused.at).to_string(),
-            "errors": refused.errors,
-        })),
-    })
+    Config {
+        loaded_at: DateTime(snapshot.settings.loaded_at),
+        files: snapshot.settings.to_json(),
+        warnings: snapshot.settings.warnings.lines().collect(),
+        refused: refused.map(|refused| RefusedConfig {
+            at: DateTime(refused.at),
+            errors: refused.errors,
+        }),
+    }
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct Setting {
+pub(super) struct Setting {
+    /// A level, or such as `info,weir::proxy=debug`.
     level: String,
+    /// A duration such as `10m`.
     #[serde(rename = "for")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     length: Option<HumanDuration>,
 }
 
@@ -46,28 +50,24 @@ pub(super) async fn log_level(
     method: &Method,
     body: RequestBody,
     operator: &Operator,
-) -> Result<Value, ApiError> {
+) -> Result<answers::LogLevel, ApiError> {
     let by = operator.name();
     match *method {
         Method::PUT => set(levels, &read_body(body, LEVEL_FORM).await?, by)?,
         Method::DELETE => {
             levels.restore(None);
-            LogLevelSet {
-                level: levels.configured(),
-                until: None,
-                by,
-            }
-            .emit();
+            audit::log_level_set(by, levels.configured(), None);
         }
         _ => {}
     }
     let set = levels.in_force();
     let until = set.as_ref().and_then(|set| set.until);
-    Ok(json!({
-        "level": set.as_ref().map_or(levels.configured(), |set| &set.level),
-        "configured": levels.configured(),
-        "until": until.map(moment),
-    }))
+    let level = set.map_or_else(|| levels.configured().to_owned(), |set| set.level);
+    Ok(answers::LogLevel {
+        level,
+        configured: levels.configured().to_owned(),
+        until: until.map(date_time),
+    })
 }
 
 fn set(levels: &LogLevel, body: &[u8], by: &str) -> Result<(), ApiError> {
@@ -82,12 +82,8 @@ fn set(levels: &LogLevel, body: &[u8], by: &str) -> Result<(), ApiError> {
         form: LEVEL_FORM,
         cause: cause.to_string(),
     })?;
-    LogLevelSet {
-        level: &setting.level,
-        until: until.map(moment).as_deref(),
-        by,
-    }
-    .emit();
+    let logged = until.map(|until| date_time(until).to_string());
+    audit::log_level_set(by, &setting.level, logged.as_deref());
     if let Some(length) = length {
         restore_later(levels.clone(), set, length);
     }
@@ -101,7 +97,6 @@ fn restore_later(levels: LogLevel, set: u64, length: Duration) {
     });
 }
 
-fn moment(seconds: u64) -> String {
-    let nanos = seconds.saturating_mul(1_000_000_000);
-    Until(Timestamp::from_nanos(nanos)).to_string()
+fn date_time(seconds: u64) -> DateTime {
+    DateTime(Timestamp::from_nanos(seconds.saturating_mul(1_000_000_000)))
 }

@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, Limited};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use weir_server::RequestBody;
 
 use super::error::ApiError;
-use crate::server::RequestBody;
 
 /// More than enough for an override.
 const MAX_BYTES: usize = 8 * 1024;
@@ -67,20 +67,16 @@ pub(super) fn no_parameters(query: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-/// How many items a page has where the request does not say.
-const USUAL_COUNT: usize = 100;
+const DEFAULT_COUNT: usize = 100;
 
-/// The most items of a page.
-const MOST_ITEMS: usize = 1000;
+const MAX_COUNT: usize = 1000;
 
 /// What a page is asked for by.
 pub(super) const PAGE_PARAMETERS: &str =
     "there are count=NUMBER, of 1 to 1000, and cursor=NEXT, from the page before";
 
-/// Which part of a list is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    /// How many items it has at most.
     pub(super) count: usize,
     /// Where it begins; none for the first.
     pub(super) cursor: Option<Cursor>,
@@ -100,7 +96,7 @@ pub(super) struct Cursor {
 impl Page {
     pub(super) fn parse(query: Option<&str>) -> Result<Self, ApiError> {
         let mut page = Self {
-            count: USUAL_COUNT,
+            count: DEFAULT_COUNT,
             cursor: None,
         };
         for (pair, (name, value)) in parameters(query) {
@@ -108,7 +104,7 @@ impl Page {
             match name {
                 "count" => {
                     let count = value.parse().ok();
-                    let count = count.filter(|count| (1..=MOST_ITEMS).contains(count));
+                    let count = count.filter(|count| (1..=MAX_COUNT).contains(count));
                     page.count = count.ok_or_else(refused)?;
                 }
                 "cursor" => page.cursor = Some(Cursor::parse(&value).ok_or_else(refused)?),
@@ -142,8 +138,10 @@ impl fmt::Display for Cursor {
 const REFUND_FORM: &str = "{\"cost\": 1}";
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct Refund {
+pub(super) struct Refund {
+    /// At most the burst is given back at a time.
     #[serde(default = "one")]
     cost: u64,
 }

@@ -1,7 +1,6 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
-use serde_json::{Value, json};
-
+use super::answers::{Top, TopSubject};
 use super::bucket::limit_named;
 use super::error::ApiError;
 use super::request::parameters;
@@ -17,7 +16,6 @@ const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, 
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
 
-/// What is asked for.
 pub(super) struct TopQuery {
     /// None for all limits.
     limit: Option<String>,
@@ -29,9 +27,7 @@ pub(super) struct TopQuery {
 /// What comes first.
 #[derive(Clone, Copy)]
 enum Sort {
-    /// Most requests.
     Rate,
-    /// Most denials.
     Denied,
     /// Least left of the bucket, and only those that were near the limit or over it.
     Remaining,
@@ -63,7 +59,7 @@ impl TopQuery {
         Ok(asked)
     }
 
-    pub(super) fn answer(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Value {
+    pub(super) fn answer(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Top {
         let limits = settings.limits().into_iter();
         let limits = limits.filter(|limit| {
             self.limit
@@ -85,28 +81,24 @@ impl TopQuery {
         let subjects = subjects.into_iter();
         // What was named before a reload may not be shown any more.
         let shows_names = settings.account.keeps_names;
-        let show = |(limit, subject): (&Limit, _)| {
-            let seconds = metrics.counted_seconds(limit.name(), self.period);
-            show(limit, &subject, seconds, shows_names)
+        let describe = |(limit, subject): (&Limit, SubjectActivity)| TopSubject {
+            limit: limit.name().to_owned(),
+            subject: limit.id_of(&subject.key),
+            name: subject.name.filter(|_| shows_names),
+            requests: subject.requests,
+            denied: subject.denied,
+            rate: rate(
+                subject.requests,
+                metrics.counted_seconds(limit.name(), self.period),
+            ),
+            used: f64::from(subject.used_percent) / 100.0,
+            key: subject.key,
         };
-        json!({
-            "period": self.period.seconds(),
-            "subjects": subjects.map(show).collect::<Vec<_>>(),
-        })
+        Top {
+            period: self.period.seconds(),
+            subjects: subjects.map(describe).collect(),
+        }
     }
-}
-
-fn show(limit: &Limit, subject: &SubjectActivity, seconds: u32, shows_names: bool) -> Value {
-    json!({
-        "limit": limit.name(),
-        "subject": limit.id_of(&subject.key),
-        "name": subject.name.as_deref().filter(|_| shows_names),
-        "requests": subject.requests,
-        "denied": subject.denied,
-        "rate": rounded(subject.requests, seconds),
-        "used": f64::from(subject.used_percent) / 100.0,
-        "key": subject.key,
-    })
 }
 
 impl Sort {
@@ -128,7 +120,7 @@ impl Sort {
 }
 
 /// Requests a second, to a hundredth.
-fn rounded(requests: u64, seconds: u32) -> f64 {
+fn rate(requests: u64, seconds: u32) -> f64 {
     let hundredths = requests.saturating_mul(100) / u64::from(seconds);
     f64::from(u32::try_from(hundredths).unwrap_or(u32::MAX)) / 100.0
 }

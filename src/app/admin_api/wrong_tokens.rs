@@ -9,13 +9,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
 use super::error::ApiError;
-use crate::telemetry::{LastWarning, Metrics};
+use crate::telemetry::Metrics;
+use crate::telemetry::events::LastWarning;
 
 /// How long an address waits for each wrong token, and at most, for its operators may share it.
 const DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// How many addresses are remembered.
 const MAX_ADDRESSES: usize = 1024;
 
 /// How many requests wait at a time: half of the connections that the listener has for all.

@@ -50,7 +50,6 @@ fn entry(listed: ListEntry) -> String {
     }
 }
 
-/// Writes every ban.
 pub(super) fn write_bans(
     out: &mut String,
     settings: &Settings,

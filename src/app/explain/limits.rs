@@ -15,7 +15,6 @@ use crate::rules::{
 };
 use crate::time::{Nanos, Timestamp};
 
-/// Writes every limit of the route.
 pub(super) fn write_limits(
     out: &mut String,
     settings: &Settings,

@@ -309,7 +309,6 @@ fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
     writeln!(out, "ratelimit_headers: {forms_sent}")
 }
 
-/// Writes the client's address and its source.
 fn write_client(
     out: &mut String,
     settings: &Settings,
@@ -346,7 +345,6 @@ fn header_name(rules: &ClientRules) -> &str {
     }
 }
 
-/// Writes the account and its source.
 fn write_account(
     out: &mut String,
     settings: &Settings,

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
+use weir_runtime::blocking;
 
 use super::KeptOverride;
 use crate::app::shared_list::millis;
-use crate::blocking;
 use crate::store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 use crate::time::Timestamp;
 

@@ -2,7 +2,7 @@
 //! added to the configuration in force.
 //!
 //! One task of the process does all of that, so that workers have nothing to do with it: what
-//! changes is published as a reload is. See `docs/decisions/0059-overrides-by-the-admin-api.md`.
+//! changes is published as a reload is. See `docs/decisions/0059-overrides.md`.
 
 mod file;
 

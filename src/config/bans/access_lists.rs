@@ -11,7 +11,6 @@ use crate::rules::{AccessList, AccessLists, HashKey, IdWarning, looks_hashed};
 /// How many errors of one file are reported; the wrong file would have thousands.
 const MOST_ERRORS: usize = 10;
 
-/// A list as it is written.
 type ListSchema = Option<Vec<Spanned<WordOr<ListFile>>>>;
 
 /// Both lists. Accounts are hashed with `key`, as requests' accounts are.
@@ -82,7 +81,6 @@ fn entries<T>(
     all
 }
 
-/// The entries of a file, one on each line.
 fn entries_of_file<T>(
     cx: &mut Lowering<'_>,
     file: &Spanned<String>,

@@ -62,7 +62,6 @@ pub(crate) struct Allow {
     pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
 }
 
-/// Clients that are blocked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Block {

@@ -10,6 +10,7 @@ use http::Uri;
 use http::uri::Scheme;
 use rustix::fs::{Access, access};
 use rustls::pki_types::DnsName;
+use weir_proxy::{Server, TlsSettings, UpstreamTls};
 
 use super::schema::{self, Acme};
 use super::secrets::secret;
@@ -20,9 +21,7 @@ use crate::config::settings::{
     AcmeCertificate, AcmeChallenge, AcmeSettings, ExternalAccount, Listener,
 };
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
-use crate::proxy::{Server, TlsSettings, UpstreamTls};
 
-/// The directory of Let's Encrypt.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// The folder in which certificates are kept unless it is told, beside `gateway.yaml`.

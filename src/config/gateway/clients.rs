@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
 use http::{HeaderName, Uri};
+use weir_proxy::{Server, TlsSettings, UpstreamTls};
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
@@ -14,7 +15,6 @@ use crate::config::lowering::Lowering;
 use crate::config::settings::{Jwks, JwksSettings};
 use crate::config::values::network;
 use crate::config::yaml::{Span, Spanned, WordOr};
-use crate::proxy::{Server, TlsSettings, UpstreamTls};
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, CertificateField,
     ClientRules, HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,

@@ -7,6 +7,9 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use weir_server::{
+    Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
+};
 
 use super::acme::{acme, each_domain_alike};
 use super::https::redirect_to_https;
@@ -20,9 +23,6 @@ use crate::config::settings::{AcmeCertificate, Listener};
 use crate::config::values::{ByteSize, network};
 use crate::config::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
 use crate::rules::unmapped;
-use crate::server::{
-    Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
-};
 
 /// Where the gateway listens unless it is told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

@@ -42,7 +42,6 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// The upstreams, with their names.
     pub(crate) fn upstreams(&self) -> &[(Spanned<String>, Spanned<Upstream>)] {
         let written = self.upstreams.as_ref();
         written.map_or(&[], |upstreams| upstreams.0.as_slice())
@@ -139,7 +138,6 @@ pub(crate) struct ExternalAccount {
     pub(crate) hmac_key: Spanned<Secret>,
 }
 
-/// The admin listener.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Admin {
@@ -183,7 +181,6 @@ pub(crate) struct RequestId {
     pub(crate) header: Spanned<String>,
 }
 
-/// Where a request names its account.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AccountSource {
@@ -280,14 +277,12 @@ pub(crate) enum ClockSource {
     Local,
 }
 
-/// The memory store.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Memory {
     pub(crate) max_buckets: Option<Spanned<u64>>,
 }
 
-/// The Redis store.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redis {
@@ -304,7 +299,6 @@ pub(crate) struct Redis {
     pub(crate) tls_name: Option<Spanned<String>>,
 }
 
-/// A Redis Cluster.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cluster {
@@ -331,7 +325,6 @@ pub(crate) enum OnFailure {
     Local,
 }
 
-/// What is logged.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
@@ -344,7 +337,6 @@ pub(crate) struct Log {
     pub(crate) denied_per_second: Option<NonZeroU32>,
 }
 
-/// Where telemetry is sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Telemetry {
@@ -363,7 +355,6 @@ pub(crate) struct Otlp {
     pub(crate) interval: Option<Spanned<HumanDuration>>,
 }
 
-/// How accounts are shown.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogAccount {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::header::HeaderValue;
+use weir_proxy::{Server, TlsSettings, UpstreamTls};
 
 use super::schema::{self, Gateway};
 use super::secrets::secret;
@@ -12,9 +13,7 @@ use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::settings::OtlpSettings;
 use crate::config::yaml::{Spanned, WordOr};
-use crate::proxy::{Server, TlsSettings, UpstreamTls};
 
-/// All traces.
 const MILLION: u32 = 1_000_000;
 
 const DEFAULT_SERVICE_NAME: &str = "weir";

@@ -239,13 +239,11 @@ pub(super) mod schema {
     /// `defaults.yaml`, or `limits` in `gateway.yaml`.
     pub(crate) type Defaults = Spanned<DefaultLimits>;
 
-    /// Limits by their names.
     pub(crate) type DefaultLimits = Entries<Spanned<DefaultLimit>>;
 
     /// `overrides.yaml`, or `overrides` in `gateway.yaml`: a list, each of whose items names one limit.
     pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
 
-    /// A limit.
     #[derive(Clone, Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct DefaultLimit {
@@ -322,7 +320,6 @@ pub(super) mod schema {
         pub(crate) ids: Spanned<Vec<Spanned<WordOr<Id>>>>,
     }
 
-    /// An id with a note on it.
     #[derive(Clone, Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Id {
@@ -332,7 +329,6 @@ pub(super) mod schema {
         pub(crate) comment: Note,
     }
 
-    /// A limit as one route uses it.
     #[derive(Clone, Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct LimitUse {
@@ -368,7 +364,6 @@ pub(super) mod schema {
         pub(crate) default: Option<Spanned<u64>>,
     }
 
-    /// Responses of some kind.
     #[derive(Clone, Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Responses {

@@ -12,7 +12,6 @@ use crate::rules::Enforcement;
 pub(super) struct QuotaParameters {
     /// The name of the limit that they are written under.
     pub(super) name: Span,
-    /// The parameters themselves.
     pub(super) span: Span,
     pub(super) burst: Option<Spanned<u64>>,
     pub(super) count: Option<Spanned<u64>>,
@@ -95,7 +94,6 @@ fn alignment(cx: &mut Lowering<'_>, limit: &DefaultLimit) -> Lowered<Alignment> 
     Ok(Alignment::Calendar(calendar))
 }
 
-/// The quota that parameters come to.
 pub(super) fn quota(
     cx: &mut Lowering<'_>,
     algorithm: Algorithm,

@@ -23,7 +23,6 @@ const GREATEST_BURST: u64 = 1_000_000;
 /// Percent by which rounding may change a rate before it is worth a word.
 const ROUNDING_PERCENT: u128 = 1;
 
-/// All limits.
 pub(crate) struct LimitTable {
     pub(crate) limits: Vec<LimitDef>,
     /// Where in `limits` the limit of a name is.
@@ -37,7 +36,6 @@ pub(crate) struct LimitTable {
     pub(crate) ipv6_prefix: u8,
 }
 
-/// One limit.
 pub(crate) struct LimitDef {
     pub(crate) name: Spanned<String>,
     /// None when it is only overridden: then subjects with an override alone are counted.

@@ -184,7 +184,6 @@ fn path_rewrite(
     })
 }
 
-/// A path as requests have it.
 fn encoded(path: &str) -> Box<str> {
     use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
     const PATH: &AsciiSet = &CONTROLS

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use weir_proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
 
 use super::schema::{self, Upstream};
 use crate::config::diagnostics::{Lowered, all};
@@ -12,7 +13,6 @@ use crate::config::limits::{key_sources, status_set};
 use crate::config::lowering::Lowering;
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{SpanOf, Spanned, WordOr};
-use crate::proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
 use crate::rules::{StatusSet, Statuses, SubjectHash};
 
 /// The greatest weight: with more, a server beside it gets too few requests to be of use.
@@ -218,7 +218,6 @@ pub(super) fn keys_or_off<'w, T>(
     }
 }
 
-/// The weight of a server.
 pub(super) fn weight(cx: &mut Lowering<'_>, weight: Spanned<u32>) -> Lowered<u32> {
     if !(1..=MAX_WEIGHT).contains(&weight.value) {
         let message = format!("a weight is a number from 1 to {MAX_WEIGHT}");

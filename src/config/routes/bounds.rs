@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use weir_proxy::{RequestBuffering, Timeouts};
+
 use super::balancing::keys_or_off;
 use super::schema;
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::values::{ByteSize, HumanDuration};
 use crate::config::yaml::{Spanned, WordOr};
-use crate::proxy::{RequestBuffering, Timeouts};
 
 /// How much is kept of all bodies together, unless told otherwise.
 const TOTAL_BUFFERED: u64 = 64 * 1024 * 1024;

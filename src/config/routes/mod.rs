@@ -25,7 +25,6 @@ use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::middleware::{
     Compression, Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy,
 };
-use crate::proxy::{RequestBuffering, Timeouts};
 use crate::rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use actions::action;
 use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
@@ -33,6 +32,7 @@ use compression::compression;
 use cors::{allows_none, cors};
 use matching::matcher;
 use responses::{header_forms, on_denied, require_delayable};
+use weir_proxy::{RequestBuffering, Timeouts};
 
 use schema::{Match, RouteDefaults, ValueMatch};
 
@@ -40,7 +40,6 @@ pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
 
-/// A route as far as it could be lowered.
 pub(crate) struct LoweredRoute {
     pub(crate) span: Span,
     pub(crate) name: Arc<str>,
@@ -259,7 +258,6 @@ impl LoweredRoute {
         matcher.is_ok_and(|matcher| captures(matcher, segment)) || matcher.is_err()
     }
 
-    /// The limits that could be lowered.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.iter().flatten().map(|usage| &usage.limit)
     }
@@ -287,7 +285,6 @@ impl LoweredRoute {
     }
 }
 
-/// All limits as routes use them, to learn from.
 pub(crate) fn limits_of_routes(gateway: &Gateway) -> Vec<&WordOr<limits::schema::LimitUse>> {
     let defaults = gateway.defaults.as_ref();
     let routes = gateway.routes.iter();

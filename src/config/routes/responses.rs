@@ -267,7 +267,6 @@ fn decoy(
     Ok(decoy)
 }
 
-/// A decoy by its name.
 pub(crate) fn find_decoy(
     cx: &mut Lowering<'_>,
     name: &Spanned<String>,

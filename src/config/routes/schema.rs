@@ -50,7 +50,6 @@ pub(crate) struct Route {
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
 }
 
-/// Which responses are compressed, and how.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Compression {
@@ -59,7 +58,6 @@ pub(crate) struct Compression {
     pub(crate) min_bytes: Option<Spanned<String>>,
 }
 
-/// What responses are compressed by.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ContentCoding {
@@ -203,7 +201,6 @@ pub(crate) enum ProxyProtocol {
     V2,
 }
 
-/// TLS to the servers of an upstream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpstreamTls {
@@ -260,7 +257,6 @@ pub(super) const CLOSED: &str = "closed";
 /// Retry after the server did not respond in time.
 pub(super) const TIMEOUT: &str = "timeout";
 
-/// A server with a weight.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
+use weir_proxy::{Protocol, ProxyProtocol, Server, TlsSettings, UpstreamTls};
 
 use super::schema;
 use crate::config::certificates::{authorities, identity};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::Spanned;
-use crate::proxy::{Protocol, ProxyProtocol, Server, TlsSettings, UpstreamTls};
 
 /// The servers, with TLS where their URI asks for it.
 pub(super) fn tls(

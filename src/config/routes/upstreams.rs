@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use weir_proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
+
 use super::balancing::{balancing, require_accounts, weight};
 use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use super::schema;
@@ -12,7 +14,6 @@ use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
 use crate::config::yaml::{Span, Spanned, WordOr};
-use crate::proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {

@@ -3,9 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
+use crate::certificates::Pair;
+
 use super::*;
 use crate::config::{AcmeChallenge, AcmeSettings};
-use crate::server::testing::Pair;
 
 /// A configuration with a plain listener, and one with this `tls`.
 fn folder(tls: &str) -> Folder {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use weir_proxy::Balance;
 
 use super::*;
-use crate::proxy::Balance;
 
 fn gateway(upstream: &str) -> Folder {
     let gateway = format!(

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::certificates::{Authority, Pair};
+
 use super::*;
-use crate::server::testing::{Authority, Pair};
 
 /// The files that define what may be written.
 const SCHEMA: [&str; 4] = [
@@ -77,9 +78,16 @@ fn the_checked_in_configuration_loads_without_a_warning() {
     assert!(settings.upstreams.iter().any(|upstream| upstream.is_demo));
 }
 
+/// The index of the reference, and the sections below it.
+fn index_and_sections(text: &str) -> (&str, &str) {
+    let (_, text) = text.split_once("\n## Index\n").unwrap();
+    text.split_once("\n## ").unwrap()
+}
+
 #[test]
 fn the_reference_has_every_key_of_the_schema() {
-    let text = reference();
+    let reference = reference();
+    let (_, text) = index_and_sections(&reference);
     let keys = keys();
     assert!(
         keys.contains("match") && keys.contains("max_buckets"),
@@ -121,6 +129,29 @@ fn the_reference_has_no_key_that_the_schema_lacks() {
         unknown.is_empty(),
         "docs/CONFIG.md explains {unknown:?}, which is unknown"
     );
+}
+
+/// A reader who looks for a key finds it at the top of the page, with a link to its section.
+#[test]
+fn the_index_lists_every_section_with_the_keys_that_it_explains() {
+    let text = reference();
+    let (index, sections) = index_and_sections(&text);
+    let listed: Vec<(&str, BTreeSet<&str>)> = index
+        .split("- [")
+        .skip(1)
+        .map(|entry| {
+            let (heading, rest) = entry.split_once("](").unwrap();
+            (heading, rest.split('`').skip(1).step_by(2).collect())
+        })
+        .collect();
+    let there: Vec<(&str, BTreeSet<&str>)> = sections
+        .split("\n##")
+        .map(|section| {
+            let heading = section.lines().next().unwrap().trim_matches(['#', ' ']);
+            (heading, explained(section).into_iter().collect())
+        })
+        .collect();
+    assert_eq!(listed, there);
 }
 
 /// The first column of every table of keys.

@@ -716,7 +716,7 @@ fn a_format_of_the_access_log_that_cannot_be_used_is_refused_at_its_place() {
     for (log, told) in [
         (
             "{access_format: '{client} {stats}'}",
-            "there is no field \"stats\"\n  docs/OPERATIONS.md has the table of fields\n",
+            "there is no field \"stats\"\n  docs/LOGS.md has the table of fields\n",
         ),
         (
             "{access_format: combined, access: false}",

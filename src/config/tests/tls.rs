@@ -1,7 +1,8 @@
 //! Certificates of listeners.
 
+use crate::certificates::{Authority, Pair, openssl};
+
 use super::*;
-use crate::server::testing::{Authority, Pair, openssl};
 
 const TWO: &str = "\
 listen:

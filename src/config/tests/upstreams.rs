@@ -1,7 +1,8 @@
 //! Which upstreams there are, and TLS to them.
 
+use crate::certificates::Pair;
+
 use super::*;
-use crate::server::testing::Pair;
 
 /// The findings of an upstream with these keys beside some files.
 fn findings(upstream: &str) -> String {

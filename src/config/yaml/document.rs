@@ -26,7 +26,6 @@ pub(crate) struct Span {
     pub(super) on_key: bool,
 }
 
-/// One file.
 pub(crate) struct Document {
     pub(super) id: FileId,
     pub(super) file: String,
@@ -89,7 +88,6 @@ impl Node {
 }
 
 impl Span {
-    /// The file that it is in.
     pub(crate) fn file(self) -> FileId {
         self.file
     }
@@ -320,7 +318,6 @@ impl Document {
 pub(crate) struct Sources(Vec<Document>);
 
 impl Sources {
-    /// The id that the next document must have.
     pub(crate) fn next_id(&self) -> FileId {
         FileId::try_from(self.0.len()).unwrap_or(FileId::MAX)
     }
@@ -330,7 +327,6 @@ impl Sources {
         self.0.push(document);
     }
 
-    /// Where a span is.
     pub(crate) fn location(&self, span: Span) -> Location {
         self.document(span)
             .map(|document| document.location(span))

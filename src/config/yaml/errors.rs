@@ -8,7 +8,6 @@ use super::document::{Content, Document, NodeId, Span};
 use crate::config::diagnostics::Reported;
 use crate::config::suggestions::suggest;
 
-/// The keys that a rate has.
 pub(super) const RATE: [&str; 3] = ["burst", "count", "period"];
 
 /// How a rate is written here that stands under a key as other gateways have it.
@@ -66,11 +65,9 @@ pub(super) struct Error {
     pub(super) span: Option<Span>,
     pub(super) message: String,
     pub(super) help: Option<String>,
-    /// The key that is missing, when that is the error.
     pub(super) missing: Option<&'static str>,
     /// The keys that are known, when the error is that this one is not.
     pub(super) unknown_among: &'static [&'static str],
-    /// The error that was reported already and from which this one only follows.
     pub(super) follows: Option<Reported>,
 }
 
@@ -86,7 +83,6 @@ impl Error {
         }
     }
 
-    /// An error that follows from one that was reported already.
     pub(super) fn following(reported: Reported) -> Self {
         Self {
             follows: Some(reported),

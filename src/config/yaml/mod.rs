@@ -44,7 +44,6 @@ const SECRET: &str = "$weir::Secret";
 pub(crate) struct Spanned<T> {
     /// Where it was written.
     pub(crate) span: Span,
-    /// What was written.
     pub(crate) value: T,
 }
 

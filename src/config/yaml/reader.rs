@@ -356,7 +356,6 @@ impl<'d> MapAccess<'d> for Children<'d> {
     }
 }
 
-/// The key of a mapping.
 struct KeyReader<'d> {
     word: &'d str,
     span: Span,
@@ -430,12 +429,10 @@ struct VariantReader<'d> {
 }
 
 impl<'d> VariantReader<'d> {
-    /// A word by itself.
     fn bare(word: &'d str) -> Self {
         Self { word, value: None }
     }
 
-    /// A word as the key of a value.
     fn with(word: &'d str, span: Span, value: Reader<'d>) -> Self {
         Self {
             word,

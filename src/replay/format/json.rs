@@ -40,7 +40,6 @@ const OPERATOR_CHANGES: [&str; 6] = [
 #[serde(transparent)]
 struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
-/// The fields of a line of Weir.
 #[derive(Debug, Default, PartialEq)]
 struct WeirLine<'l> {
     timestamp: Option<&'l str>,
@@ -103,7 +102,6 @@ fn setter(name: &str) -> Setter {
 #[derive(Debug, Default)]
 pub(super) struct Layout(Vec<(Box<str>, Setter)>);
 
-/// The most names that are remembered.
 const MOST_NAMES: usize = 64;
 
 /// How many fields may be missing that the line before had.
@@ -228,7 +226,6 @@ impl<'l> WeirLine<'l> {
     }
 }
 
-/// A value in a line of Weir.
 enum Plain<'l> {
     Text(&'l str),
     Number(&'l str),
@@ -339,7 +336,6 @@ fn plain_bytes(text: &[u8]) -> usize {
     plain + rest.iter().position(is_special).unwrap_or(rest.len())
 }
 
-/// A line of Weir.
 pub(super) fn weir(
     line: &str,
     names: &Names,
@@ -381,7 +377,6 @@ const AGENTS: [&str; 2] = ["http_user_agent", "user_agent"];
 const REFERERS: [&str; 3] = ["http_referer", "http_referrer", "referer"];
 const USERS: [&str; 2] = ["remote_user", "user"];
 
-/// A line of nginx.
 pub(super) fn nginx(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
     let first = |names: &[&str]| names.iter().find_map(|name| fields.get(name));
@@ -447,7 +442,6 @@ struct CaddyRequest<'l> {
     headers: Fields<'l>,
 }
 
-/// A line of Caddy.
 pub(super) fn caddy(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: CaddyLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
     let Some(asked) = &fields.request else {
@@ -507,7 +501,6 @@ struct TraefikLine<'l> {
     referer: Scalar<'l>,
 }
 
-/// A line of Traefik.
 pub(super) fn traefik(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: TraefikLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
     if fields.request_method.text().is_none() && fields.start.text().is_none() {

@@ -35,7 +35,6 @@ pub enum Format {
     Combined,
     /// nginx's, in a JSON of the operator's.
     NginxJson,
-    /// Caddy's.
     Caddy,
     /// Traefik's, in JSON.
     Traefik,
@@ -44,7 +43,6 @@ pub enum Format {
 /// What a line is.
 #[derive(Debug)]
 pub enum Parsed {
-    /// A request.
     Request(Line),
     /// A change through the admin API, which is not replayed, and when it was made.
     OperatorChange(&'static str, Timestamp),

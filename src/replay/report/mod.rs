@@ -361,7 +361,6 @@ fn limit_report(
     }
 }
 
-/// The changes by operators that the log has, if any.
 fn operator_changes(log: &LogCounts) -> Option<Gap> {
     let changes = log.operator_changes.iter();
     let changes: Vec<_> = changes

@@ -73,7 +73,6 @@ impl UnitLog {
         }
     }
 
-    /// Units that count now.
     pub(super) fn used(&self, quota: &Quota, now: Timestamp) -> u64 {
         let horizon = horizon(quota, now);
         let dead = self.0.partition_point(|&taken| taken < horizon);

@@ -27,6 +27,9 @@ use crate::{HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttri
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
 const LONGEST_TURN: Duration = Duration::from_secs(5);
 
+/// By how much gateways' clocks may differ.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
+
 /// A named rule: which subjects it bans, after how many strikes, and for how long.
 #[derive(Clone, Debug)]
 pub struct Ban {
@@ -162,11 +165,20 @@ impl Ban {
     /// the subject is not banned yet.
     pub fn is_due(&self, decisions: &[Option<Decision>]) -> bool {
         match decisions {
-            [Some(ban), Some(strikes)] => ban.allowed && strikes.remaining == 0,
+            [Some(ban), Some(strikes)] => ban.allowed && self.is_last(strikes),
             // A denial that is remembered answers for the whole batch.
             [None, Some(strikes)] => !strikes.allowed,
             _ => false,
         }
+    }
+
+    /// Whether a strike was the last of those that ban. Gateways' clocks differ, and a strike that a
+    /// clock behind counted leaves a debt a little above the strikes so far: that is not one more.
+    fn is_last(&self, strike: &Decision) -> bool {
+        let interval = self.strikes.emission_interval();
+        let others = self.strikes.tolerance().saturating_sub(interval);
+        let difference = MAX_CLOCK_DIFFERENCE.min(Duration::from(interval) / 8);
+        !strike.allowed || strike.reset_in > others + difference.into()
     }
 
     /// Takes the turn to begin a ban, unless another gateway has it or the subject is banned
@@ -286,11 +298,9 @@ fn key(prefix: &str, subject: &BucketKey) -> BucketKey {
     key
 }
 
-/// The unit in which bans are measured.
 const UNIT: Duration = Duration::from_millis(1);
 
-/// The shortest ban: two gateways' clocks may differ by as much.
-const SHORTEST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = MAX_CLOCK_DIFFERENCE;
 
 /// As long as a store can count.
 const LONGEST: Duration = Duration::from_nanos(1 << 62);
@@ -426,7 +436,6 @@ impl BanSchedule {
         of_offence.copied().unwrap_or_else(|| self.longest())
     }
 
-    /// The quota of offences.
     fn offences(&self) -> Option<Quota> {
         self.offences
     }

@@ -46,7 +46,6 @@ pub struct StandingBans(HashMap<String, OfOneBan>);
 
 #[derive(Clone, Debug, Default)]
 struct OfOneBan {
-    /// When each ends.
     subjects: HashMap<String, Timestamp>,
     networks: HashMap<IpNet, Timestamp>,
     /// The lengths of the prefixes that some network has, the shortest first.

@@ -84,6 +84,18 @@ fn the_last_of_the_strikes_is_the_one_that_bans() {
     assert!(ban.is_due(&[None, Some(decide(&strike, 60))]), "remembered");
 }
 
+/// Two denials at one moment, on gateways whose clocks differed by a millisecond, began a ban of
+/// three strikes.
+#[test]
+fn strikes_that_clocks_count_apart_ban_nobody_a_strike_early() {
+    let ban = banning("address", 4);
+    let [check, strike] =
+        <[Transaction; 2]>::try_from(ban.strike(&subject(&ban)).to_vec()).unwrap();
+    let free = Some(decide(&check, 0));
+    assert!(!ban.is_due(&[free, Some(decide(&strike, 21))]));
+    assert!(ban.is_due(&[free, Some(decide(&strike, 22))]));
+}
+
 #[test]
 fn a_banned_subject_earns_no_further_ban() {
     let ban = banning("address", 4);

@@ -324,7 +324,6 @@ impl JwtKeys {
         self.0.iter().map(|key| key.algorithm)
     }
 
-    /// Whether there is a key of this id.
     fn knows(&self, id: &str) -> bool {
         self.0.iter().any(|key| key.id.as_deref() == Some(id))
     }

@@ -174,7 +174,6 @@ impl Limit {
         self.schema.scope(&overridden.id)
     }
 
-    /// The wildcards that overrides have for accounts.
     pub(super) fn account_wildcards(&self) -> Vec<&Wildcard> {
         self.wildcards_of(&KeySource::Account)
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-/// Values by networks.
 #[derive(Clone, Debug)]
 pub(super) struct NetworkMap<V> {
     /// The longest prefix first.
@@ -80,7 +79,6 @@ impl<V> NetworkMap<V> {
         })
     }
 
-    /// All values.
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.lengths
             .iter()

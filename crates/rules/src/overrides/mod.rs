@@ -78,7 +78,6 @@ impl Slot {
         Ok(())
     }
 
-    /// The one that has not ended.
     fn at(&self, now: Timestamp) -> Option<&Override> {
         if self.own.holds(now) {
             return Some(&self.own);
@@ -105,7 +104,6 @@ impl From<Arc<Override>> for Slot {
     }
 }
 
-/// The overrides of a limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
     /// Those of one subject, by the subject as bucket keys have it.
@@ -167,7 +165,6 @@ impl Overrides {
         own.or_else(|| self.tree.as_deref()?.find(&parts(), 0, now))
     }
 
-    /// The wildcards of one part.
     pub(super) fn wildcards_of(&self, part: usize) -> Vec<&Wildcard> {
         let tree = self.tree.as_deref();
         tree.map(|tree| tree.wildcards_at(part)).unwrap_or_default()
@@ -190,11 +187,9 @@ pub(super) enum PartPattern {
     Network(IpNet),
     /// All texts that match.
     Wildcard(Wildcard),
-    /// Everything.
     Any,
 }
 
-/// A subject, part by part.
 pub(super) trait SubjectParts {
     /// A part as bucket keys have it; none when there are no more.
     fn written(&self, part: usize) -> Option<&str>;
@@ -208,7 +203,6 @@ pub(super) trait SubjectParts {
 
 /// What wildcards are held against.
 pub(super) enum Text<'t> {
-    /// The text.
     Plain(Cow<'t, [u8]>),
     /// The wildcards that a secret was found to match when it was read, the best first.
     Matches(&'t [Wildcard]),
@@ -296,7 +290,6 @@ impl Tree {
         }
     }
 
-    /// The wildcards of the part at this depth.
     fn wildcards_at(&self, depth: usize) -> Vec<&Wildcard> {
         match depth.checked_sub(1) {
             None => self
@@ -324,7 +317,6 @@ impl Tree {
     }
 }
 
-/// The subject of a request.
 pub(super) struct RequestSubject<'a> {
     pub(super) per: &'a [KeySource],
     pub(super) attributes: &'a RequestAttributes<'a>,
@@ -332,7 +324,6 @@ pub(super) struct RequestSubject<'a> {
     pub(super) subject: &'a str,
 }
 
-/// The subject of an id.
 pub(super) struct IdSubject<'a> {
     pub(super) per: &'a [KeySource],
     /// The parts as they are written, decoded.

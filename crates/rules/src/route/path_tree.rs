@@ -54,7 +54,6 @@ impl<T> PathTree<T> {
         }
     }
 
-    /// The tree below a literal segment.
     fn below(&mut self, segment: &str) -> &mut Self {
         let index = self.position(segment).unwrap_or_else(|index| {
             self.literal

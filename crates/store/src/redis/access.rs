@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs, io};
 
-use redis::{ProtocolVersion, RedisConnectionInfo};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::endpoint::RedisUrlError;
+use super::login::Login;
 
 /// Who to log in as.
 ///
@@ -105,18 +105,17 @@ impl Eq for Authorities {}
 
 impl Access {
     /// How to log in now. It may read files.
-    pub(super) fn read_login(&self) -> io::Result<RedisConnectionInfo> {
-        // Replies are read in this form, whatever a URL says.
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP2)
-            .set_db(self.database);
-        if let Some(username) = &self.login.username {
-            login = login.set_username(username.read("user name")?);
-        }
-        if let Some(password) = &self.login.password {
-            login = login.set_password(password.read("password")?);
-        }
-        Ok(login)
+    pub(super) fn read_login(&self) -> io::Result<Login> {
+        let RedisLogin { username, password } = &self.login;
+        let read = |part: &Option<LoginPart>, what| {
+            let part = part.as_ref().map(|part| part.read(what));
+            part.transpose()
+        };
+        Ok(Login {
+            username: read(username, "user name")?,
+            password: read(password, "password")?,
+            database: self.database,
+        })
     }
 
     /// The authorities to trust now. It may read a file.

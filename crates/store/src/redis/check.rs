@@ -13,7 +13,7 @@ use weir_limit::time::{Clock, Timestamp};
 
 use super::connection::Connection;
 use super::gcra;
-use super::resp::{Replies, Request};
+use super::resp::Request;
 use super::settings::RedisSettings;
 use crate::{ClockOffset, DecisionClock, Observer, StoreError};
 
@@ -67,6 +67,16 @@ pub(super) async fn check_again(
     introduce(connection, clock, observer).await.map(drop)
 }
 
+/// Whether the server says that it is a primary.
+pub(super) async fn is_primary(connection: &Connection) -> Result<bool, Arc<RedisError>> {
+    let mut request = Request::default();
+    gcra::hello(&mut request);
+    let hello = connection.call(request).await?.iter().next();
+    let hello = hello.transpose()?;
+    let role = hello.and_then(|hello| field(&hello, "role"));
+    Ok(role.as_deref() == Some("master"))
+}
+
 /// How far the clock of decisions is off, unless the server does not say what time it has.
 pub(super) async fn measure(
     connection: &Connection,
@@ -75,7 +85,7 @@ pub(super) async fn measure(
     let mut request = Request::default();
     gcra::time(&mut request);
     let sent = clock.now();
-    let replies = ask(connection, request).await?;
+    let replies = connection.call(request).await?;
     let answered = clock.now();
     let time = replies.iter().value();
     let store = time.as_ref().and_then(moment);
@@ -92,7 +102,7 @@ async fn introduce(
     gcra::hello(&mut request);
     gcra::time(&mut request);
     let (sent, began) = (clock.local_now(), Instant::now());
-    let replies = ask(connection, request).await?;
+    let replies = connection.call(request).await?;
     let (answered, took) = (clock.local_now(), began.elapsed());
     let mut replies = replies.iter();
     // An error says that the server does not know the command.
@@ -160,7 +170,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
         let key = format!("{prefix}:probe:{number}");
         gcra::read(&mut request, key.as_bytes());
     }
-    let replies = ask(connection, request).await?;
+    let replies = connection.call(request).await?;
     match replies.values().map_err(|error| redirection(&error)) {
         Err(Some(why)) => Err(why),
         Ok(_) | Err(None) => Ok(()),
@@ -220,12 +230,6 @@ pub(super) fn refused_command(error: &RedisError) -> Option<String> {
     Some(name.to_ascii_lowercase())
 }
 
-async fn ask(connection: &Connection, request: Request) -> Result<Replies, Arc<RedisError>> {
-    let answer = connection.send(request).await;
-    // Without an answer the task that drives the connection is gone: the runtime is ending.
-    answer.unwrap_or_else(|_| Err(useless("the runtime is ending")))
-}
-
 pub(super) fn useless(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Arc<RedisError> {
     Arc::new(io::Error::new(io::ErrorKind::Unsupported, why).into())
 }
@@ -265,6 +269,7 @@ fn moment(time: &Value) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resp::Replies;
     use super::*;
 
     fn error(text: &str) -> RedisError {

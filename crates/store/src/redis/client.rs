@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use weir_limit::{BucketKey, Transaction};
 
+use super::awaited_nodes::{AwaitedNodes, Tracked};
 use super::check;
 use super::cluster::Cluster;
 use super::manager::Session;
 use super::node::{Node, in_time};
-use super::parts::{Following, Parts, Tracked, Waits};
+use super::node_requests::NodeRequests;
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
 use super::window::WindowKind;
@@ -55,17 +56,25 @@ impl Client {
         &self.nodes
     }
 
-    /// The parts of a call, before anything is asked.
+    /// The requests of a call, before there is a command.
     ///
     /// # Errors
-    /// Why nothing can be asked.
-    pub(super) fn parts(&self) -> Result<Parts, StoreError> {
+    /// Why no node can be asked.
+    pub(super) fn node_requests(&self) -> Result<NodeRequests, StoreError> {
         match &self.nodes {
-            Nodes::One(node) => node.session().map(Parts::alone),
+            Nodes::One(node) => node.session().map(NodeRequests::single),
             Nodes::Cluster(cluster) => {
                 cluster.trouble()?;
-                Ok(Parts::of(cluster.topology()))
+                Ok(NodeRequests::new(cluster.topology()))
             }
+        }
+    }
+
+    /// What tells which nodes a call waits for.
+    pub(super) fn awaited_nodes(&self) -> AwaitedNodes {
+        match &self.nodes {
+            Nodes::One(_) => AwaitedNodes::default(),
+            Nodes::Cluster(_) => AwaitedNodes::of_cluster(),
         }
     }
 
@@ -80,45 +89,34 @@ impl Client {
     /// Makes a call with the connections that are there, or fails at once.
     pub(super) fn tracked<T, F>(
         self: &Arc<Self>,
-        call: impl FnOnce(Arc<Self>, Waits) -> Result<F, StoreError>,
+        call: impl FnOnce(Arc<Self>, AwaitedNodes) -> Result<F, StoreError>,
     ) -> StoreFuture<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let waits = match &self.nodes {
-            Nodes::One(_) => Waits::default(),
-            Nodes::Cluster(_) => Waits::for_several(),
-        };
-        match call(Arc::clone(self), waits.clone()) {
-            Ok(call) => StoreFuture::answering(Tracked::new(call, waits)),
+        let awaited = self.awaited_nodes();
+        match call(Arc::clone(self), awaited.clone()) {
+            Ok(call) => StoreFuture::answering(Tracked::new(call, awaited)),
             Err(error) => StoreFuture::failed(error),
         }
     }
 
-    /// What repeats the redirected commands, if there are any.
-    pub(super) fn follow(&self, parts: &mut Parts) -> Option<Following> {
-        match &self.nodes {
-            Nodes::One(_) => None,
-            Nodes::Cluster(cluster) => parts.follow(cluster),
-        }
-    }
-
-    /// Does something with each part at the same time, and counts how it went with each node. The
+    /// Does something with each request at the same time, and counts how it went with each node. The
     /// last failure is the answer.
-    pub(super) async fn each_part<T, F>(
+    pub(super) async fn each_node<T, F>(
         &self,
-        parts: Parts,
-        waits: &Waits,
+        requests: NodeRequests,
+        awaited: &AwaitedNodes,
         mut work: impl FnMut(usize, Arc<Session>, Request) -> F,
     ) -> Result<Vec<T>, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let all = parts.into_requests().enumerate();
-        let all = all.map(|(at, (session, request))| {
-            let work = work(at, Arc::clone(&session), request);
+        let all = requests.into_requests().enumerate();
+        let all = all.map(|(index, (session, request))| {
+            let work = work(index, Arc::clone(&session), request);
             async move {
-                let done = waits.on(&session, work).await;
+                let done = awaited.wait_on(&session, work).await;
                 session.record(done.as_ref().err());
                 done.map_err(|error| session.failure(error))
             }
@@ -126,11 +124,15 @@ impl Client {
         join_all(all).await.into_iter().collect()
     }
 
-    /// Sends the parts and reads their replies; an error among them is the answer.
-    pub(super) async fn call(&self, parts: Parts, waits: &Waits) -> Result<(), StoreError> {
+    /// Sends the requests and reads their replies; an error among them is the answer.
+    pub(super) async fn call(
+        &self,
+        requests: NodeRequests,
+        awaited: &AwaitedNodes,
+    ) -> Result<(), StoreError> {
         let send =
             |_, session, request| async move { self.send(&session, request).await.map(drop) };
-        self.each_part(parts, waits, send).await.map(drop)
+        self.each_node(requests, awaited, send).await.map(drop)
     }
 
     /// The clock by which requests are decided.
@@ -175,13 +177,12 @@ impl Client {
         let Nodes::Cluster(cluster) = &self.nodes else {
             return session.ask(request).await;
         };
-        let mut replies = session.ask(request.kept()).await?;
-        match cluster.follow(session, &mut replies) {
-            None => Ok(replies),
-            Some(repeating) => match repeating.answered.await {
-                (replies, None) => Ok(replies),
-                (_, Some(failure)) => Err(failure),
-            },
+        let replies = session.ask(request.clone()).await?;
+        // The node that redirects is waited for by the caller.
+        let awaited = AwaitedNodes::default();
+        match cluster.follow(session, &request, replies, &awaited).await {
+            (replies, None) => Ok(replies),
+            (_, Some(failure)) => Err(failure),
         }
     }
 

@@ -81,7 +81,7 @@ struct Queue {
 /// A caller that waits for replies.
 struct Waiting {
     scan: Scan,
-    /// The memory of the request, which takes the replies; behind the request, if that is kept.
+    /// The memory of the request, which takes the replies.
     memory: Vec<u8>,
     caller: oneshot::Sender<RequestResult>,
 }
@@ -142,7 +142,6 @@ impl Connection {
     pub(super) fn send(&self, request: Request) -> oneshot::Receiver<RequestResult> {
         let (caller, answer) = oneshot::channel();
         let scan = Scan::new(request.len());
-        let is_kept = request.is_kept();
         let mut memory = request.into_bytes();
         let mut queue = self.shared.queue.lock();
         if let Some(error) = queue.refusal(self.shared.memory.bytes()) {
@@ -151,9 +150,7 @@ impl Connection {
         }
         let is_first = queue.unsent.is_empty();
         queue.unsent.extend_from_slice(&memory);
-        if !is_kept {
-            memory.clear();
-        }
+        memory.clear();
         queue.waiting_bytes += memory.capacity();
         queue.waiting.push_back(Waiting {
             scan,
@@ -165,6 +162,16 @@ impl Connection {
             self.shared.driver.wake();
         }
         answer
+    }
+
+    /// Sends a request, and waits for its replies.
+    pub(super) async fn call(&self, request: Request) -> RequestResult {
+        let answer = self.send(request).await;
+        // Without an answer the task that drives the connection is gone: the runtime is ending.
+        answer.unwrap_or_else(|_| {
+            let what = "the runtime is ending";
+            Err(Arc::new(io::Error::other(what).into()))
+        })
     }
 }
 
@@ -287,9 +294,10 @@ impl Driver {
 }
 
 impl Waiting {
-    fn answer(self, replies: &[u8]) {
+    fn answer(mut self, replies: &[u8]) {
+        self.memory.extend_from_slice(replies);
         // The caller may not wait any more.
-        let _ = self.caller.send(Ok(Replies::behind(self.memory, replies)));
+        let _ = self.caller.send(Ok(Replies::new(self.memory)));
     }
 }
 

@@ -1,28 +1,21 @@
 //! The way to Redis: a socket, TLS on it where the URL says so, and the login.
 //!
-//! The `redis` crate logs in; what comes after goes past its multiplexer, which takes longer over a
-//! request's commands and replies than all the rest of Weir's own work on that request.
-//!
 //! A name is resolved for each connection, and all of its addresses are tried: each gets a short
 //! head start before the next, so one that swallows what is sent to it does not use up the time-out
 //! of all.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
+use redis::RedisError;
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time;
 use tokio_rustls::TlsConnector;
@@ -30,6 +23,7 @@ use weir_runtime::{blocking, keepalive};
 
 use super::access::Access;
 use super::endpoint::{Address, HostPort};
+use super::login::log_in;
 
 /// What bytes are read from and written to.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -99,36 +93,14 @@ impl Dialer {
 
     /// Connects and logs in, by what the files of the settings hold now.
     pub(super) async fn open(&mut self, address: &Address) -> Result<Socket, RedisError> {
-        let socket = self.dial(address).await?;
-        let heard = Vec::new();
-        let lent = Arc::new(Mutex::new(Some(LentSocket { socket, heard })));
-        let login = self.login().await?;
-        let config = AsyncConnectionConfig::new();
-        let shared = SharedSocket(Arc::clone(&lent));
-        let logged_in = MultiplexedConnection::new_with_config(&login, shared, config).await;
-        // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
-        let failure = logged_in.map(drop).err();
-        let lent = lent.lock().take();
-        let Some(mut lent) = lent else {
-            return Err(not_connected().into());
-        };
-        if failure.as_ref().is_some_and(RedisError::is_io_error) && lent.heard.is_empty() {
-            // It is closed: what came before that is there already.
-            let _ = lent.socket.read_buf(&mut lent.heard).await;
-        }
-        match lent.refusal().or(failure) {
-            Some(error) => Err(error),
-            None => Ok(lent.socket),
-        }
-    }
-
-    /// How to log in now.
-    pub(super) async fn login(&self) -> io::Result<RedisConnectionInfo> {
-        read(&self.access, Access::read_login).await
+        let mut socket = self.dial(address).await?;
+        let login = read(&self.access, Access::read_login).await?;
+        log_in(&mut socket, &login).await?;
+        Ok(socket)
     }
 
     /// Connects, with TLS if there is any.
-    pub(super) async fn dial(&mut self, address: &Address) -> Result<Socket, RedisError> {
+    async fn dial(&mut self, address: &Address) -> Result<Socket, RedisError> {
         match address {
             Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Address::Tcp(there) if self.access.tls.is_none() => Ok(self.connect(there).await?),
@@ -241,79 +213,6 @@ fn no_tls() -> io::Error {
     let why = "the server does not answer in TLS: give the port on which it does, or a URL without TLS \
                (`redis://`)";
     io::Error::new(io::ErrorKind::InvalidData, why)
-}
-
-fn not_connected() -> io::Error {
-    io::ErrorKind::NotConnected.into()
-}
-
-/// What a server says that lets nobody in: it closes the connection without waiting for a command.
-const REFUSALS: [&[u8]; 2] = [b"-DENIED ", b"-ERR max number of clients"];
-
-/// A socket, and what was read from it first.
-struct LentSocket {
-    socket: Socket,
-    heard: Vec<u8>,
-}
-
-impl LentSocket {
-    /// Why the server lets nobody in, if it has said so. The crate takes it for the answer to a
-    /// command that it can go without.
-    fn refusal(&self) -> Option<RedisError> {
-        let is_refusal = REFUSALS.iter().any(|text| self.heard.starts_with(text));
-        let text = self.heard.split(|&byte| byte == b'\r').next()?;
-        let text = String::from_utf8_lossy(text.get(1..)?).into_owned();
-        is_refusal.then(|| io::Error::new(io::ErrorKind::ConnectionRefused, text).into())
-    }
-}
-
-/// A socket that is lent to the crate's connection, and taken back from it.
-struct SharedSocket(Arc<Mutex<Option<LentSocket>>>);
-
-impl SharedSocket {
-    fn poll<T>(
-        &self,
-        act: impl FnOnce(Pin<&mut Socket>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        match self.0.lock().as_mut() {
-            Some(lent) => act(Pin::new(&mut lent.socket)),
-            None => Poll::Ready(Err(not_connected())),
-        }
-    }
-}
-
-impl AsyncRead for SharedSocket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = self.poll(|socket| socket.poll_read(cx, buffer));
-        if let Some(lent) = self.0.lock().as_mut().filter(|lent| lent.heard.is_empty()) {
-            let heard = buffer.filled().get(before..).unwrap_or_default();
-            lent.heard.extend_from_slice(heard);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for SharedSocket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll(|socket| socket.poll_write(cx, bytes))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll(|socket| socket.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll(|socket| socket.poll_shutdown(cx))
-    }
 }
 
 #[cfg(test)]

@@ -139,13 +139,10 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// Reads the URL of a server.
     pub(super) fn parse(text: &str) -> Result<Self, RedisUrlError> {
-        let endpoint = parse_url(text)?;
-        let (address, is_tls) = match endpoint.addr().clone() {
-            ConnectionAddr::Tcp(host, port) => (Address::Tcp(HostPort { host, port }), false),
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                (Address::Tcp(HostPort { host, port }), true)
-            }
-            ConnectionAddr::Unix(path) => (Address::Unix(path), false),
+        let (endpoint, is_tls) = parse_url(text)?;
+        let address = match endpoint.addr().clone() {
+            ConnectionAddr::Tcp(host, port) => Address::Tcp(HostPort { host, port }),
+            ConnectionAddr::Unix(path) => Address::Unix(path),
             _ => return Err(RedisUrlError::Scheme),
         };
         Ok(Self {
@@ -212,8 +209,9 @@ impl RedisNodes {
     }
 }
 
-fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
-    let url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;
+/// What a URL says, and whether it asks for TLS.
+fn parse_url(text: &str) -> Result<(ConnectionInfo, bool), RedisUrlError> {
+    let mut url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;
     let is_socket = url.scheme().ends_with("unix");
     if url.fragment().is_some() {
         return Err(RedisUrlError::Fragment);
@@ -227,11 +225,18 @@ fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
     if url.port() == Some(0) || has_empty_port(text) {
         return Err(RedisUrlError::Port);
     }
+    let plain = match url.scheme() {
+        "rediss" => Some("redis"),
+        "valkeys" => Some("valkey"),
+        _ => None,
+    };
+    // The crate has no TLS here: `dialer` has.
+    let is_tls = plain.is_some_and(|plain| url.set_scheme(plain).is_ok());
     let endpoint = url.into_connection_info().map_err(refused)?;
     if !(0..=MAX_DATABASE).contains(&endpoint.redis_settings().db()) {
         return Err(RedisUrlError::Database);
     }
-    Ok(endpoint)
+    Ok((endpoint, is_tls))
 }
 
 /// Whether a colon ends what a URL says of its server, where its port would be.

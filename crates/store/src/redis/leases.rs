@@ -21,11 +21,11 @@ use weir_limit::time::{Clock, Timestamp};
 use weir_limit::{BucketKeys, Claim, Claims};
 
 use super::Redis;
+use super::awaited_nodes::AwaitedNodes;
 use super::client::{Client, Key};
 use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
 use super::manager::Session;
 use super::node::Node;
-use super::parts::Waits;
 use super::resp::{Replies, Request};
 use crate::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
@@ -44,7 +44,7 @@ impl Leases for Redis {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let held = self.renewer.leases();
         self.client
-            .tracked(|client, waits| acquire(client, held, claims, now, waits))
+            .tracked(|client, awaited| acquire(client, held, claims, now, awaited))
     }
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -66,41 +66,43 @@ fn acquire(
     held: Arc<HeldLeases>,
     claims: Claims,
     now: Timestamp,
-    waits: Waits,
+    awaited: AwaitedNodes,
 ) -> Result<impl Future<Output = Result<Leased, StoreError>> + Send, StoreError> {
     let term = held.term(now);
-    let mut parts = client.parts()?;
-    let mut places = SmallVec::<[usize; 1]>::new();
+    let mut requests = client.node_requests()?;
+    let mut nodes = SmallVec::<[usize; 1]>::new();
     let mut leases = Vec::with_capacity(claims.len());
     for claim in &claims {
         let lease = Lease {
             id: rand::random(),
             key: client.marked_key(&claim.key, lease_commands::MARK),
         };
-        let at = parts.find(&lease.key)?;
-        if let Some(part) = parts.get_mut(at) {
-            LeaseCommand::of(claim).add(&mut part.request, &lease.key, lease.id, claim, term);
+        let index = requests.index_for(&lease.key)?;
+        if let Some(node) = requests.get_mut(index) {
+            LeaseCommand::of(claim).add(&mut node.request, &lease.key, lease.id, claim, term);
         }
-        places.push(at);
+        nodes.push(index);
         leases.push(lease);
     }
     Ok(async move {
         // Redis is told that they are over even if their replies never come.
         let leases = RequestLeases { held, leases };
-        let ask = |at, session: Arc<Session>, request: Request| {
-            let (client, claims, places) = (&client, &claims, &places);
+        let ask = |index, session: Arc<Session>, request: Request| {
+            let (client, claims, nodes) = (&client, &claims, &nodes);
             async move {
                 let replies = match request.is_empty() {
                     true => Replies::default(),
                     false => client.ask(&session, request).await?,
                 };
-                let own = claims.iter().zip(places).filter(|(_, place)| **place == at);
+                let own = claims.iter().zip(nodes).filter(|(_, node)| **node == index);
                 parse(own.map(|(claim, _)| claim), &replies).ok_or_else(|| session.unfit(&replies))
             }
         };
-        let parsed = client.each_part(parts, &waits, ask).await?;
+        let parsed = client.each_node(requests, &awaited, ask).await?;
         let mut parsed: Vec<_> = parsed.into_iter().map(IntoIterator::into_iter).collect();
-        let of_each = places.iter().filter_map(|at| parsed.get_mut(*at)?.next());
+        let of_each = nodes
+            .iter()
+            .filter_map(|node| parsed.get_mut(*node)?.next());
         let of_each: SmallVec<[LeaseReply; 1]> = of_each.collect();
         Ok(leased(&claims, &of_each, leases))
     })

@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{LevelChoice, Transaction};
 
+use super::awaited_nodes::AwaitedNodes;
 use super::client::{Client, Key};
 use super::gcra::{self, GcraCommand, GcraReply};
 use super::manager::Session;
-use super::parts::Waits;
 use super::resp::Request;
 use crate::StoreError;
 
@@ -35,11 +35,11 @@ impl Client {
     /// Decides by the levels that count, and takes from them unless the batch is `denied` by
     /// others.
     pub(super) async fn decide_stale(
-        self: Arc<Self>,
-        stale: Vec<StaleBucket>,
+        &self,
+        stale: SmallVec<[StaleBucket; 1]>,
         denied: bool,
         now: Timestamp,
-        waits: Waits,
+        awaited: &AwaitedNodes,
     ) -> Result<Settled, StoreError> {
         let reads = stale.iter().map(|bucket| {
             let StaleBucket { session, key, .. } = bucket;
@@ -48,22 +48,18 @@ impl Client {
                 key,
                 &bucket.transaction,
                 bucket.reply.first,
-                (now, &waits),
+                (now, awaited),
             )
         });
         let levels = try_join_all(reads).await?;
         let both = || stale.iter().zip(&levels);
         let denied =
             denied || both().any(|(bucket, level)| !bucket.transaction.decide(level.debt).allowed);
-        let settled = both().map(|(bucket, level)| {
-            let waits = &waits;
-            let client = &self;
-            async move {
-                let reply = client
-                    .settle_stale(bucket, level, denied, (now, waits))
-                    .await?;
-                Ok::<_, StoreError>((bucket.index, reply))
-            }
+        let settled = both().map(|(bucket, level)| async move {
+            let reply = self
+                .settle_stale(bucket, level, denied, (now, awaited))
+                .await?;
+            Ok::<_, StoreError>((bucket.index, reply))
         });
         Ok(try_join_all(settled).await?.into())
     }
@@ -76,9 +72,9 @@ impl Client {
         (transaction, first): (&Transaction, Nanos),
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let waits = Waits::default();
+        let awaited = AwaitedNodes::default();
         let level = self
-            .choose_level(session, key, transaction, first, (now, &waits))
+            .choose_level(session, key, transaction, first, (now, &awaited))
             .await?;
         let mut request = Request::default();
         if let Some(increment) = transaction.quota.increment(transaction.cost)
@@ -97,11 +93,11 @@ impl Client {
         key: &[u8],
         transaction: &Transaction,
         first: Nanos,
-        (now, waits): (Timestamp, &Waits),
+        (now, awaited): (Timestamp, &AwaitedNodes),
     ) -> Result<LevelChoice, StoreError> {
         let mut request = Request::default();
         gcra::read_levels(&mut request, key);
-        let reply = self.one_reply(session, request, waits).await?;
+        let reply = self.one_reply(session, request, awaited).await?;
         let levels = gcra::parse_levels(&reply).ok_or_else(|| session.unfit_value())?;
         Ok(transaction.quota.choose_level(first, &levels, now))
     }
@@ -111,7 +107,7 @@ impl Client {
         bucket: &StaleBucket,
         level: &LevelChoice,
         denied: bool,
-        (now, waits): (Timestamp, &Waits),
+        (now, awaited): (Timestamp, &AwaitedNodes),
     ) -> Result<GcraReply, StoreError> {
         let StaleBucket {
             session,
@@ -130,7 +126,7 @@ impl Client {
             (GcraCommand::Take(..), Some(increment)) if level.index > 0 && !denied => {
                 let costs = (increment, transaction.quota.tolerance());
                 gcra::take_level(&mut request, key, costs, level, now);
-                let reply = self.one_reply(session, request, waits).await?;
+                let reply = self.one_reply(session, request, awaited).await?;
                 let (debt, taken) =
                     gcra::parse_take_level(&reply).ok_or_else(|| session.unfit_value())?;
                 if !taken {
@@ -150,7 +146,7 @@ impl Client {
                 // A bucket that was reset meanwhile is there again by that.
                 let lasting = bucket.reply.first + transaction.quota.tolerance();
                 gcra::renew(&mut request, key, lasting, now);
-                self.one_reply(session, request, waits).await?;
+                self.one_reply(session, request, awaited).await?;
                 Ok(settled)
             }
             _ => Ok(settled),
@@ -161,9 +157,9 @@ impl Client {
         &self,
         session: &Arc<Session>,
         request: Request,
-        waits: &Waits,
+        awaited: &AwaitedNodes,
     ) -> Result<Value, StoreError> {
-        let sent = waits.on(session, self.send(session, request)).await;
+        let sent = awaited.wait_on(session, self.send(session, request)).await;
         session.record(sent.as_ref().err());
         let replies = sent.map_err(|error| session.failure(error))?;
         let reply = replies.into_iter().next();

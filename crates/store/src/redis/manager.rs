@@ -351,7 +351,7 @@ impl Connector {
     }
 
     async fn establish(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
-        let socket = self.dialer.open(address).await.map_err(Arc::new)?;
+        let socket = self.dialer.open(address).await?;
         let (memory, role) = match &self.member {
             None => (MemoryShare::default(), Role::Alone),
             Some(member) => (member.shared.requests.clone(), Role::Node),

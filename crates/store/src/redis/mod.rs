@@ -7,7 +7,9 @@
 //! too strict, never too lax. It is too strict as well when the connection breaks between the two.
 
 mod access;
+mod awaited_nodes;
 mod batch;
+mod batch_plan;
 mod check;
 mod checked_call;
 mod client;
@@ -22,9 +24,12 @@ mod gcra;
 mod lease_commands;
 mod leases;
 mod levels;
+mod login;
 mod manager;
 mod node;
-mod parts;
+mod node_requests;
+mod refund;
+mod resolve;
 mod resp;
 mod scan;
 mod sentinel;
@@ -135,21 +140,21 @@ impl Redis {
 
     /// Deletes keys. One command each, as the keys of a command to a Cluster must be in one slot.
     fn delete(&self, keys: impl Iterator<Item = Key>) -> StoreFuture<()> {
-        let parts = || {
-            let mut parts = self.client.parts()?;
+        let requests = || {
+            let mut requests = self.client.node_requests()?;
             for key in keys {
-                let at = parts.find(&key)?;
-                if let Some(part) = parts.get_mut(at) {
-                    gcra::delete(&mut part.request, &key);
+                let index = requests.index_for(&key)?;
+                if let Some(node) = requests.get_mut(index) {
+                    gcra::delete(&mut node.request, &key);
                 }
             }
-            Ok(parts)
+            Ok(requests)
         };
-        match parts() {
-            Ok(parts) if parts.is_empty() => StoreFuture::ready(()),
-            Ok(parts) => self
-                .client
-                .tracked(move |client, waits| Ok(async move { client.call(parts, &waits).await })),
+        match requests() {
+            Ok(requests) if requests.is_empty() => StoreFuture::ready(()),
+            Ok(requests) => self.client.tracked(move |client, awaited| {
+                Ok(async move { client.call(requests, &awaited).await })
+            }),
             Err(error) => StoreFuture::failed(error),
         }
     }
@@ -180,8 +185,8 @@ impl Store for Redis {
         if !batch.iter().any(|transaction| transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
-        match self.client.parts() {
-            Ok(parts) => self.client.refund_batch(parts, batch, now),
+        match self.client.node_requests() {
+            Ok(requests) => self.client.refund_batch(requests, batch, now),
             Err(error) => StoreFuture::failed(error),
         }
     }
@@ -198,9 +203,9 @@ impl Store for Redis {
         };
         let key = self.client.key(&transaction.key);
         let tolerance = transaction.quota.tolerance();
-        self.client.tracked(move |client, waits| {
-            let mut parts = client.parts()?;
-            parts.find(&key)?;
+        self.client.tracked(move |client, awaited| {
+            let mut requests = client.node_requests()?;
+            requests.index_for(&key)?;
             Ok(async move {
                 let give_back = |_, session, mut request| {
                     let (client, key) = (&client, &key);
@@ -215,7 +220,10 @@ impl Store for Redis {
                         Ok(())
                     }
                 };
-                client.each_part(parts, &waits, give_back).await.map(drop)
+                client
+                    .each_node(requests, &awaited, give_back)
+                    .await
+                    .map(drop)
             })
         })
     }

@@ -13,7 +13,6 @@ const BYTES: usize = 1024;
 pub(super) struct Request {
     bytes: Vec<u8>,
     replies: usize,
-    is_kept: bool,
 }
 
 impl Request {
@@ -25,19 +24,6 @@ impl Request {
         }
     }
 
-    /// The same, to be found in [`Replies::request`] beside the replies, for commands that may have
-    /// to be repeated.
-    pub(super) fn kept(self) -> Self {
-        Self {
-            is_kept: true,
-            ..self
-        }
-    }
-
-    pub(super) fn is_kept(&self) -> bool {
-        self.is_kept
-    }
-
     /// How many commands there are, and as many replies.
     pub(super) fn len(&self) -> usize {
         self.replies
@@ -45,6 +31,10 @@ impl Request {
 
     pub(super) fn is_empty(&self) -> bool {
         self.replies == 0
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     pub(super) fn into_bytes(self) -> Vec<u8> {
@@ -199,35 +189,16 @@ const MOST_DIGITS: usize = 19;
 
 /// The replies to a request, all of them and nothing else.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
-    bytes: Vec<u8>,
-    /// Where they begin, behind a request that is kept.
-    begin: usize,
-}
+pub(super) struct Replies(Vec<u8>);
 
 impl Replies {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, begin: 0 }
-    }
-
-    /// Those that stand behind the request in its memory, or alone if it is not kept.
-    pub(super) fn behind(mut memory: Vec<u8>, replies: &[u8]) -> Self {
-        let begin = memory.len();
-        memory.extend_from_slice(replies);
-        Self {
-            bytes: memory,
-            begin,
-        }
-    }
-
-    /// The request, if it is kept.
-    pub(super) fn request(&self) -> &[u8] {
-        self.bytes.get(..self.begin).unwrap_or_default()
+        Self(bytes)
     }
 
     /// As they came.
     pub(super) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(self.begin..).unwrap_or_default()
+        &self.0
     }
 
     /// Reads them one by one.

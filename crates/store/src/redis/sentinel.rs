@@ -13,15 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
-use redis::{AsyncConnectionConfig, RedisError, Value, from_redis_value_ref, pipe};
+use redis::aio::{PubSub, PubSubStream};
+use redis::{RedisConnectionInfo, RedisError, Value, from_redis_value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 
 use super::access::{Access, RedisLogin};
+use super::check;
+use super::connection::{Connection, MemoryShare};
 use super::dialer::{Dialer, Network};
 use super::endpoint::{Address, HostPort};
+use super::resp::Request;
 use crate::Observer;
 use crate::breaker::Backoff;
 
@@ -256,53 +259,49 @@ impl Sentinel {
     }
 
     /// Asks at each message, and else every few seconds, until something fails.
-    async fn listen(&mut self) -> Result<Infallible, RedisError> {
+    async fn listen(&mut self) -> Result<Infallible, Arc<RedisError>> {
         // What happens between the first answer and the next is published.
         let mut messages = in_time(self.subscribe()).await?;
-        let mut connection = in_time(connect(&mut self.dialer, &self.address)).await?;
+        let connection = in_time(connect(&mut self.dialer, &self.address)).await?;
         self.dialer.succeeded();
         let mut chosen = None;
         loop {
-            let answer = in_time(self.ask(&mut connection)).await?;
+            let answer = in_time(self.ask(&connection)).await?;
             self.heard(answer);
             let next = time::sleep(ASK_EVERY);
             let published = published(&mut messages, &self.primary);
             let promoted = is_promoted(&mut self.servers, chosen.take());
             tokio::select! {
-                published = published => chosen = published?,
+                published = published => chosen = published.map_err(|error| Arc::new(error.into()))?,
                 server = promoted => self.moved(|state| state.promoted(server, Instant::now())),
                 () = next => {}
             }
         }
     }
 
-    async fn subscribe(&mut self) -> Result<PubSubStream, RedisError> {
-        let socket = self.dialer.dial(&self.address).await?;
-        let login = self.dialer.login().await?;
-        let mut channels = PubSub::new(&login, socket).await?;
+    async fn subscribe(&mut self) -> Result<PubSubStream, Arc<RedisError>> {
+        let socket = self.dialer.open(&self.address).await?;
+        let is_logged_in = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut channels = PubSub::new(&is_logged_in, socket).await?;
         channels.subscribe(&CHANNELS).await?;
         Ok(channels.into_on_message())
     }
 
-    async fn ask(&self, connection: &mut MultiplexedConnection) -> Result<Answer, RedisError> {
+    async fn ask(&self, connection: &Connection) -> Result<Answer, Arc<RedisError>> {
         // In this order: if a failover came between the two, the epoch would be that of before,
         // and the new address would not be followed before it is named with its own.
-        let mut questions = pipe();
-        questions.cmd("SENTINEL").arg("MASTER").arg(&self.primary);
-        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME");
-        questions.arg(&self.primary);
-        type Replies = (HashMap<String, String>, Option<(String, u16)>);
-        let (fields, address): Replies = questions.query_async(connection).await?;
-        let epoch = fields
-            .get("config-epoch")
-            .and_then(|epoch| epoch.parse().ok());
-        match (address, epoch) {
-            (Some((host, port)), Some(epoch)) => Ok(Answer {
-                primary: HostPort { host, port },
-                epoch,
-            }),
-            _ => Err(io::Error::other("the Sentinel does not say where the primary is").into()),
+        let mut request = Request::default();
+        for question in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
+            let command = request.command(3, "SENTINEL");
+            command
+                .word(question.as_bytes())
+                .word(self.primary.as_bytes());
         }
+        let replies = connection.call(request).await?.values()?;
+        parse(replies).ok_or_else(|| {
+            let why = "the Sentinel does not say where the primary is";
+            Arc::new(io::Error::other(why).into())
+        })
     }
 
     fn heard(&mut self, answer: Answer) {
@@ -327,10 +326,10 @@ impl Sentinel {
         }
     }
 
-    fn failed(&mut self, error: RedisError) {
+    fn failed(&mut self, error: Arc<RedisError>) {
         if self.reports.failed(Instant::now()) {
             self.observer
-                .sentinel_changed(&self.address.to_string(), Some(&error));
+                .sentinel_changed(&self.address.to_string(), Some(&*error));
         }
         self.state.send_if_modified(|state| {
             let is_unknown = state.known.is_none();
@@ -379,13 +378,13 @@ async fn is_promoted(servers: &mut Dialer, chosen: Option<HostPort>) -> HostPort
     pending().await
 }
 
-async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), RedisError> {
+async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), Arc<RedisError>> {
     let address = Address::Tcp(server.clone());
     let mut backoff = Backoff::new(LOOK_EVERY, LOOK_EVERY);
     // Sentinels cut the connections to a server that becomes the primary.
     loop {
-        if let Ok(mut connection) = connect(servers, &address).await
-            && is_primary(&mut connection).await?
+        if let Ok(connection) = connect(servers, &address).await
+            && check::is_primary(&connection).await?
         {
             return Ok(());
         }
@@ -393,30 +392,27 @@ async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), RedisE
     }
 }
 
-async fn is_primary(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
-    let hello = redis::cmd("HELLO");
-    let told: HashMap<String, Value> = hello.query_async(connection).await?;
-    let role = told.get("role").map(from_redis_value_ref::<String>);
-    Ok(role.transpose()?.as_deref() == Some("master"))
+async fn connect(dialer: &mut Dialer, address: &Address) -> Result<Connection, Arc<RedisError>> {
+    let socket = dialer.open(address).await?;
+    Ok(Connection::over(socket, MemoryShare::default()))
 }
 
-async fn connect(
-    dialer: &mut Dialer,
-    address: &Address,
-) -> Result<MultiplexedConnection, RedisError> {
-    let socket = dialer.dial(address).await?;
-    let login = dialer.login().await?;
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(&login, socket, config).await?;
-    // It ends with the connection.
-    tokio::spawn(driver);
-    Ok(connection)
-}
-
-async fn in_time<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+async fn in_time<T>(
+    work: impl Future<Output = Result<T, Arc<RedisError>>>,
+) -> Result<T, Arc<RedisError>> {
     let done = time::timeout(ANSWER_TIMEOUT, work).await;
-    done.unwrap_or_else(|elapsed| Err(io::Error::from(elapsed).into()))
+    done.unwrap_or_else(|elapsed| Err(Arc::new(io::Error::from(elapsed).into())))
+}
+
+/// Reads the replies to `SENTINEL MASTER` and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+fn parse(replies: Vec<Value>) -> Option<Answer> {
+    let [fields, address] = <[Value; 2]>::try_from(replies).ok()?;
+    let fields: HashMap<String, String> = from_redis_value(fields).ok()?;
+    let (host, port) = from_redis_value::<Option<(String, u16)>>(address).ok()??;
+    Some(Answer {
+        primary: HostPort { host, port },
+        epoch: fields.get("config-epoch")?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]

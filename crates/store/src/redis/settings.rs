@@ -284,6 +284,7 @@ impl fmt::Debug for RedisSettings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::login::Login;
     use super::*;
 
     fn parse(url: &str) -> Result<RedisSettings, RedisUrlError> {
@@ -309,12 +310,16 @@ mod tests {
         let url = "redis://ann:old@localhost/4?protocol=resp3";
         let settings = RedisSettings::parse(url, own("bob"), own("new")).unwrap();
         let told = settings.access.read_login().unwrap();
-        let found = (told.username(), told.password(), told.db());
-        assert_eq!(found, (Some("bob"), Some("new"), 4));
+        let expected = Login {
+            username: own("bob"),
+            password: own("new"),
+            database: 4,
+        };
+        assert_eq!(told, expected);
         let settings = settings.with_login(login(None, Some("newer")));
         let told = settings.access.read_login().unwrap();
-        assert_eq!(told.username(), Some("bob"));
-        assert_eq!(told.password(), Some("newer"));
+        assert_eq!(told.username, own("bob"));
+        assert_eq!(told.password, own("newer"));
     }
 
     #[test]

@@ -92,24 +92,24 @@ impl Redis {
         fill: impl FnOnce(&mut Request),
         parse: impl FnOnce(&mut dyn Iterator<Item = Value>) -> Option<T> + Send + 'static,
     ) -> StoreFuture<T> {
-        let parts = self.client.parts().and_then(|mut parts| {
-            let at = parts.find(key)?;
-            if let Some(part) = parts.get_mut(at) {
-                fill(&mut part.request);
+        let requests = self.client.node_requests().and_then(|mut requests| {
+            let index = requests.index_for(key)?;
+            if let Some(node) = requests.get_mut(index) {
+                fill(&mut node.request);
             }
-            Ok(parts)
+            Ok(requests)
         });
-        let parts = match parts {
-            Ok(parts) => parts,
+        let requests = match requests {
+            Ok(requests) => requests,
             Err(error) => return StoreFuture::failed(error),
         };
-        self.client.tracked(move |client, waits| {
+        self.client.tracked(move |client, awaited| {
             Ok(async move {
                 let send = |_, session, request| {
                     let client = Arc::clone(&client);
                     async move { client.send(&session, request).await }
                 };
-                let replies = client.each_part(parts, &waits, send).await?;
+                let replies = client.each_node(requests, &awaited, send).await?;
                 let parsed = parse(&mut replies.into_iter().flatten());
                 parsed.ok_or_else(|| StoreError::Failed("a list that is none".into()))
             })

@@ -58,7 +58,7 @@ pub(crate) const FIELDS: [&str; 32] = [
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TemplateError {
     /// It names what no line has.
-    #[error("there is no field {0:?}; docs/OPERATIONS.md has the table of fields")]
+    #[error("there is no field {0:?}; docs/LOGS.md has the table of fields")]
     UnknownField(String),
     /// A brace has no partner.
     #[error("a brace without a partner; write it twice to mean itself")]

@@ -139,12 +139,7 @@ fn what_operators_change_is_logged_at_every_level() {
         ..LogSettings::default()
     };
     let change = || {
-        crate::BucketReset {
-            limit: "L",
-            key: "L:a",
-            by: "alice",
-        }
-        .emit();
+        crate::audit::bucket_reset("alice", "L", "L:a");
     };
     let line = logged(false, &settings, change);
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();

@@ -14,7 +14,8 @@ use prometheus_client::registry::Registry;
 use super::latency::Latency;
 #[cfg(feature = "gateway")]
 use super::latency::LatencyCounts;
-use super::openmetrics;
+use super::openmetrics::registered;
+use crate::outcome::words;
 use crate::top_subjects::TopSubjects;
 use crate::{Disposition, names};
 
@@ -34,10 +35,8 @@ pub struct ServerMetrics {
     pub accept_errors: Counter,
     /// Requests that have no complete response yet.
     pub in_flight: Gauge,
-    /// TLS handshakes, by what became of them.
-    pub handshakes: Handshakes,
-    /// PROXY headers, by what became of them.
-    pub proxy_headers: ProxyHeaders,
+    handshakes: Family<Labels, Counter>,
+    proxy_headers: Family<Labels, Counter>,
 }
 
 /// What is counted of one route's requests.
@@ -115,26 +114,47 @@ struct LazyLimitCounters {
     settled: [OnceLock<Counter>; Settled::ALL.len()],
 }
 
-/// How something ended that was left to be done when a response was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
-    /// The cost was taken, or as much of it as the bucket held.
-    Spent,
-    /// The cost was given back.
-    Refunded,
-    /// The store failed, or the process ended.
-    Failed,
+words! {
+    /// How something ended that was left to be done when a response was there.
+    pub enum Settled {
+        /// The cost was taken, or as much of it as the bucket held.
+        Spent = "spent",
+        /// The cost was given back.
+        Refunded = "refunded",
+        /// The store failed, or the process ended.
+        Failed = "failed",
+    }
 }
 
-impl Settled {
-    const ALL: [Self; 3] = [Self::Spent, Self::Refunded, Self::Failed];
+words! {
+    /// How a handshake ended.
+    pub enum Handshake {
+        /// With keys that were agreed upon anew.
+        Full = "full",
+        /// With a session that the client had before, which costs far less.
+        Resumed = "resumed",
+        /// Client and gateway could not agree, or the client went away.
+        Failed = "failed",
+        /// It took too long.
+        TooSlow = "too_slow",
+        /// The client did not begin one.
+        Plain = "plain_text",
+    }
+}
 
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Spent => "spent",
-            Self::Refunded => "refunded",
-            Self::Failed => "failed",
-        }
+words! {
+    /// What became of a connection whose peer has to send a PROXY header.
+    pub enum ProxyHeader {
+        /// The header names the client.
+        Proxied = "proxied",
+        /// The peer speaks for itself, as for a health check, or the client has no address.
+        Local = "local",
+        /// There is no header, or it is malformed.
+        Malformed = "malformed",
+        /// It took too long.
+        TooSlow = "too_slow",
+        /// The connection was closed before.
+        Closed = "closed",
     }
 }
 
@@ -144,7 +164,6 @@ pub struct StoreCallMetrics {
     call: &'static str,
     seconds: Latency,
     errors: Family<Labels, Counter>,
-    /// Failures of all kinds of calls.
     failed_calls: Counter,
 }
 
@@ -152,16 +171,46 @@ pub struct StoreCallMetrics {
 #[derive(Debug)]
 pub struct GaugeGuard(Gauge);
 
+impl ServerMetrics {
+    pub(super) fn registered(page: &mut Registry) -> Self {
+        let server = Self {
+            open: registered(page, names::CONNECTIONS),
+            accepted: registered(page, names::ACCEPTED),
+            evicted: registered(page, names::EVICTED),
+            proxy_headers: registered(page, names::PROXY_HEADERS),
+            handshakes: registered(page, names::HANDSHAKES),
+            accept_errors: registered(page, names::ACCEPT_ERRORS),
+            in_flight: registered(page, names::IN_FLIGHT),
+        };
+        for outcome in ProxyHeader::ALL {
+            server.proxy_headers(outcome);
+        }
+        for outcome in Handshake::ALL {
+            server.handshakes(outcome);
+        }
+        server
+    }
+
+    /// TLS handshakes that ended so.
+    pub fn handshakes(&self, outcome: Handshake) -> Counter {
+        member(&self.handshakes, [("outcome", outcome.as_str())])
+    }
+
+    /// PROXY headers of which this became.
+    pub fn proxy_headers(&self, outcome: ProxyHeader) -> Counter {
+        member(&self.proxy_headers, [("outcome", outcome.as_str())])
+    }
+}
+
 impl RouteMetrics {
     pub(super) fn new(
         name: Arc<str>,
         requests: &Family<Labels, Counter>,
         seconds: &Family<Labels, Latency>,
     ) -> Self {
-        let labels = vec![(names::ROUTE, Arc::clone(&name))];
         Self(Arc::new(Route {
+            seconds: member(seconds, [("route", &*name)]),
             name,
-            seconds: owned(seconds, &labels),
             requests: requests.clone(),
             counters: Default::default(),
         }))
@@ -217,12 +266,12 @@ impl RouteMetrics {
 
     fn counter(&self, class: usize, decision: Disposition) -> Counter {
         let class = CLASSES.get(class).copied().unwrap_or_default();
-        let labels = vec![
-            (names::ROUTE, Arc::clone(&self.0.name)),
-            (names::STATUS, Arc::from(class)),
-            (names::DECISION, Arc::from(decision.as_str())),
+        let labels = [
+            ("route", &*self.0.name),
+            ("status", class),
+            ("decision", decision.as_str()),
         ];
-        owned(&self.0.requests, &labels)
+        member(&self.0.requests, labels)
     }
 }
 
@@ -233,7 +282,10 @@ impl LimitMetrics {
         settlements: &Family<Labels, Counter>,
         leases: &Family<Labels, Gauge>,
     ) -> Self {
-        let counter = |decision| owned(decisions, &decision_labels(name, decision));
+        let counter = |decision: Disposition| {
+            let labels = [("limit", &**name), ("decision", decision.as_str())];
+            member(decisions, labels)
+        };
         Self {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
@@ -320,27 +372,15 @@ impl LimitMetrics {
 
 impl LazyLimitCounters {
     fn leased(&self) -> &Gauge {
-        let labels = || vec![(names::LIMIT, Arc::clone(&self.name))];
-        self.leased.get_or_init(|| owned(&self.leases, &labels()))
+        let gauge = || member(&self.leases, [("limit", &*self.name)]);
+        self.leased.get_or_init(gauge)
     }
 
     fn settlement(&self, how: Settled) -> Option<&Counter> {
-        let labels = || {
-            vec![
-                (names::LIMIT, Arc::clone(&self.name)),
-                (names::OUTCOME, Arc::from(how.as_str())),
-            ]
-        };
+        let labels = [("limit", &*self.name), ("outcome", how.as_str())];
         let cell = self.settled.get(how as usize)?;
-        Some(cell.get_or_init(|| owned(&self.settlements, &labels())))
+        Some(cell.get_or_init(|| member(&self.settlements, labels)))
     }
-}
-
-fn decision_labels(limit: &Arc<str>, decision: Disposition) -> Labels {
-    vec![
-        (names::LIMIT, Arc::clone(limit)),
-        (names::DECISION, Arc::from(decision.as_str())),
-    ]
 }
 
 impl StoreCallMetrics {
@@ -351,10 +391,9 @@ impl StoreCallMetrics {
         failed_calls: Counter,
         kinds: &[&'static str],
     ) -> Self {
-        let labels = vec![(names::CALL, Arc::from(call))];
         let metrics = Self {
             call,
-            seconds: owned(seconds, &labels),
+            seconds: member(seconds, [("call", call)]),
             errors,
             failed_calls,
         };
@@ -380,11 +419,7 @@ impl StoreCallMetrics {
     }
 
     fn failed(&self, kind: &'static str) -> Counter {
-        let labels = vec![
-            (names::CALL, Arc::from(self.call)),
-            (names::KIND, Arc::from(kind)),
-        ];
-        owned(&self.errors, &labels)
+        member(&self.errors, [("call", self.call), ("kind", kind)])
     }
 }
 
@@ -403,66 +438,12 @@ impl Drop for GaugeGuard {
 }
 
 /// The metric of a family that has these labels.
-pub(super) fn owned<M: Clone + Default>(family: &Family<Labels, M>, labels: &Labels) -> M {
-    family.get_or_create_owned(labels)
-}
-
-/// How a handshake ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handshake {
-    /// With keys that were agreed upon anew.
-    Full,
-    /// With a session that the client had before, which costs far less.
-    Resumed,
-    /// Client and gateway could not agree, or the client went away.
-    Failed,
-    /// It took too long.
-    TooSlow,
-    /// The client did not begin one.
-    Plain,
-}
-
-impl Handshake {
-    const ALL: [Self; 5] = [
-        Self::Full,
-        Self::Resumed,
-        Self::Failed,
-        Self::TooSlow,
-        Self::Plain,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Resumed => "resumed",
-            Self::Failed => "failed",
-            Self::TooSlow => "too_slow",
-            Self::Plain => "plain_text",
-        }
-    }
-}
-
-/// Handshakes by how they ended.
-#[derive(Clone, Debug, Default)]
-pub struct Handshakes(Family<Labels, Counter>);
-
-impl Handshakes {
-    /// Counts one.
-    pub fn ended(&self, how: Handshake) {
-        self.counter(how).inc();
-    }
-
-    fn counter(&self, how: Handshake) -> Counter {
-        let labels = vec![(names::OUTCOME, Arc::from(how.as_str()))];
-        owned(&self.0, &labels)
-    }
-
-    pub(super) fn register(&self, registry: &mut Registry) {
-        for how in Handshake::ALL {
-            self.counter(how);
-        }
-        openmetrics::register(registry, names::HANDSHAKES, &self.0);
-    }
+pub(super) fn member<M: Clone + Default, const N: usize>(
+    family: &Family<Labels, M>,
+    labels: [(&'static str, &str); N],
+) -> M {
+    let labels = labels.map(|(label, value)| (label, Arc::from(value)));
+    family.get_or_create_owned(&labels.into())
 }
 
 /// What is counted of the certificate of one domain.
@@ -474,10 +455,7 @@ pub struct AcmeMetrics {
 
 impl AcmeMetrics {
     pub(super) fn new(orders: &Family<Labels, Counter>, domain: &str) -> Self {
-        let counter = |outcome| {
-            let domain = (names::DOMAIN, Arc::from(domain));
-            owned(orders, &vec![domain, (names::OUTCOME, Arc::from(outcome))])
-        };
+        let counter = |outcome| member(orders, [("domain", domain), ("outcome", outcome)]);
         Self {
             succeeded: counter("success"),
             failed: counter("failure"),
@@ -509,23 +487,19 @@ pub struct JwksMetrics {
 }
 
 impl JwksFamilies {
-    pub(super) fn register(&self, registry: &mut Registry) {
-        openmetrics::register(registry, names::JWKS_FETCHES, &self.fetches);
-        openmetrics::register(registry, names::JWKS_FETCHED_AT, &self.fetched_at);
+    pub(super) fn registered(page: &mut Registry) -> Self {
+        Self {
+            fetches: registered(page, names::JWKS_FETCHES),
+            fetched_at: registered(page, names::JWKS_FETCHED_AT),
+        }
     }
 
-    pub(super) fn at(&self, url: &str) -> JwksMetrics {
-        let url = || (names::URL, Arc::from(url));
-        let fetches = |outcome| {
-            owned(
-                &self.fetches,
-                &vec![url(), (names::OUTCOME, Arc::from(outcome))],
-            )
-        };
+    pub(super) fn for_url(&self, url: &str) -> JwksMetrics {
+        let fetches = |outcome| member(&self.fetches, [("url", url), ("outcome", outcome)]);
         JwksMetrics {
             succeeded: fetches("success"),
             failed: fetches("failure"),
-            fetched_at: owned(&self.fetched_at, &vec![url()]),
+            fetched_at: member(&self.fetched_at, [("url", url)]),
         }
     }
 }
@@ -540,64 +514,6 @@ impl JwksMetrics {
     /// Counts a fetch that failed.
     pub fn failed(&self) {
         self.failed.inc();
-    }
-}
-
-/// What became of a connection whose peer has to send a PROXY header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyHeader {
-    /// The header names the client.
-    Proxied,
-    /// The peer speaks for itself, as for a health check, or the client has no address.
-    Local,
-    /// There is no header, or it is malformed.
-    Malformed,
-    /// It took too long.
-    TooSlow,
-    /// The connection was closed before.
-    Closed,
-}
-
-impl ProxyHeader {
-    const ALL: [Self; 5] = [
-        Self::Proxied,
-        Self::Local,
-        Self::Malformed,
-        Self::TooSlow,
-        Self::Closed,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Proxied => "proxied",
-            Self::Local => "local",
-            Self::Malformed => "malformed",
-            Self::TooSlow => "too_slow",
-            Self::Closed => "closed",
-        }
-    }
-}
-
-/// PROXY headers by what became of them.
-#[derive(Clone, Debug, Default)]
-pub struct ProxyHeaders(Family<Labels, Counter>);
-
-impl ProxyHeaders {
-    /// Counts one.
-    pub fn read(&self, how: ProxyHeader) {
-        self.counter(how).inc();
-    }
-
-    fn counter(&self, how: ProxyHeader) -> Counter {
-        let labels = vec![(names::OUTCOME, Arc::from(how.as_str()))];
-        owned(&self.0, &labels)
-    }
-
-    pub(super) fn register(&self, registry: &mut Registry) {
-        for how in ProxyHeader::ALL {
-            self.counter(how);
-        }
-        openmetrics::register(registry, names::PROXY_HEADERS, &self.0);
     }
 }
 
@@ -619,22 +535,22 @@ pub struct BanMetrics {
 }
 
 impl Bans {
-    pub(super) fn register(&self, registry: &mut Registry) {
-        openmetrics::register(registry, names::BANS, &self.bans);
-        openmetrics::register(registry, names::BANNED, &self.banned);
-        openmetrics::register(registry, names::BLOCKED, &self.blocked);
-        openmetrics::register(registry, names::TARPIT, &self.tarpit);
+    pub(super) fn registered(page: &mut Registry) -> Self {
+        Self {
+            bans: registered(page, names::BANS),
+            banned: registered(page, names::BANNED),
+            blocked: registered(page, names::BLOCKED),
+            tarpit: registered(page, names::TARPIT),
+        }
     }
 
     /// The handle for a ban; the same counters for the same name.
     pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
-        let ban = || (names::BAN, Arc::clone(name));
-        let requests = |decision: Disposition| {
-            let decision = (names::DECISION, Arc::from(decision.as_str()));
-            owned(&self.banned, &vec![ban(), decision])
-        };
+        let ban = ("ban", &**name);
+        let requests =
+            |decision: Disposition| member(&self.banned, [ban, ("decision", decision.as_str())]);
         BanMetrics {
-            begun: owned(&self.bans, &vec![ban()]),
+            begun: member(&self.bans, [ban]),
             denied: requests(Disposition::Denied),
             would_deny: requests(Disposition::WouldDeny),
         }
@@ -652,7 +568,6 @@ impl Bans {
 }
 
 impl BanMetrics {
-    /// Counts a ban that begins.
     pub(crate) fn begun(&self) {
         self.begun.inc();
     }

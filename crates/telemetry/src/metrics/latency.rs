@@ -31,7 +31,6 @@ struct Counts {
 }
 
 impl Latency {
-    /// Counts a duration.
     pub(crate) fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < micros);
@@ -41,7 +40,6 @@ impl Latency {
         self.0.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What has been counted until now.
     pub(crate) fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts::default();
         for (count, bucket) in counts.0.iter_mut().zip(&self.0.buckets) {

@@ -29,12 +29,12 @@ pub use self::handles::{
 };
 #[cfg(feature = "gateway")]
 pub use self::handles::{DecisionSample, RouteSample};
-use self::handles::{JwksFamilies, Labels, owned};
+use self::handles::{JwksFamilies, Labels, member};
 pub(crate) use self::latency::Latency;
 #[cfg(feature = "gateway")]
 pub use self::latency::LatencyCounts;
-use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
+use self::openmetrics::{Kind, registered};
 #[cfg(feature = "gateway")]
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]
@@ -64,10 +64,10 @@ pub struct Metrics {
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     failed_store_calls: Counter,
-    /// Of the store as a whole, and of nodes if it has several.
+    /// By node; the store as a whole has no label.
     store_reachable: Family<Labels, Gauge>,
     store_clock_offset: Family<Labels, Gauge<f64, AtomicU64>>,
-    pub(super) store_clock_slew: Gauge<f64, AtomicU64>,
+    store_clock_slew: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
@@ -87,37 +87,46 @@ pub struct Metrics {
 impl Metrics {
     /// All counters at zero.
     pub fn new() -> Arc<Self> {
+        let page = &mut Registry::default();
+        openmetrics::build_info(page);
+        // In the order of the page.
         let metrics = Self {
-            registry: Mutex::default(),
+            requests: registered(page, names::REQUESTS),
+            request_seconds: registered(page, names::REQUEST_SECONDS),
+            decisions: registered(page, names::DECISIONS),
+            bans: Bans::registered(page),
+            settlements: registered(page, names::SETTLEMENTS),
+            leases: registered(page, names::LEASES),
+            store_seconds: registered(page, names::STORE_SECONDS),
+            store_errors: registered(page, names::STORE_ERRORS),
+            store_reachable: registered(page, names::STORE_REACHABLE),
+            store_clock_offset: registered(page, names::STORE_CLOCK_OFFSET),
+            store_clock_slew: registered(page, names::STORE_CLOCK_SLEW),
+            server: ServerMetrics::registered(page),
+            log_left_out: registered(page, names::LOG_LEFT_OUT),
+            acme_orders: registered(page, names::ACME_ORDERS),
+            wrong_admin_tokens: registered(page, names::ADMIN_WRONG_TOKENS),
+            jwks: JwksFamilies::registered(page),
+            loads: registered(page, names::RELOADS),
+            loaded_at: registered(page, names::LOADED_AT),
+            last_load_successful: registered(page, names::LAST_LOAD_SUCCESSFUL),
+            registry: Mutex::new(std::mem::take(page)),
             routes: Mutex::default(),
-            requests: Family::default(),
-            request_seconds: Family::default(),
-            decisions: Family::default(),
             subjects: Mutex::default(),
-            bans: Bans::default(),
-            settlements: Family::default(),
-            leases: Family::default(),
-            store_seconds: Family::default(),
-            store_errors: Family::default(),
             failed_store_calls: Counter::default(),
-            store_reachable: Family::default(),
-            store_clock_offset: Family::default(),
-            store_clock_slew: Gauge::default(),
-            loads: Family::default(),
-            loaded_at: Gauge::default(),
-            last_load_successful: Gauge::default(),
             load_error: Mutex::default(),
-            acme_orders: Family::default(),
-            wrong_admin_tokens: Counter::default(),
-            jwks: JwksFamilies::default(),
-            server: ServerMetrics::default(),
-            log_left_out: Counter::default(),
             #[cfg(feature = "gateway")]
             tail: Arc::default(),
             #[cfg(feature = "gateway")]
             remembered: Remembered::default(),
         };
-        metrics.register();
+        for succeeded in [true, false] {
+            metrics.loads(succeeded);
+        }
+        // Nothing is counted before a first configuration is read.
+        metrics.last_load_successful.set(1);
+        metrics.store_reachable(true);
+        metrics.store_clock_offset(0.0);
         Arc::new(metrics)
     }
 
@@ -125,52 +134,6 @@ impl Metrics {
     #[cfg(feature = "gateway")]
     pub fn wrong_admin_token(&self) {
         self.wrong_admin_tokens.inc();
-    }
-
-    fn register(&self) {
-        let registry = &mut *self.registry.lock();
-        openmetrics::build_info(registry);
-        openmetrics::register(registry, names::REQUESTS, &self.requests);
-        openmetrics::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
-        openmetrics::register(registry, names::DECISIONS, &self.decisions);
-        self.bans.register(registry);
-        openmetrics::register(registry, names::SETTLEMENTS, &self.settlements);
-        openmetrics::register(registry, names::LEASES, &self.leases);
-        openmetrics::register(registry, names::STORE_SECONDS, &self.store_seconds);
-        openmetrics::register(registry, names::STORE_ERRORS, &self.store_errors);
-        openmetrics::register(registry, names::STORE_REACHABLE, &self.store_reachable);
-        openmetrics::register(
-            registry,
-            names::STORE_CLOCK_OFFSET,
-            &self.store_clock_offset,
-        );
-        openmetrics::register(registry, names::STORE_CLOCK_SLEW, &self.store_clock_slew);
-        openmetrics::register(registry, names::CONNECTIONS, &self.server.open);
-        openmetrics::register(registry, names::ACCEPTED, &self.server.accepted);
-        openmetrics::register(registry, names::EVICTED, &self.server.evicted);
-        self.server.proxy_headers.register(registry);
-        self.server.handshakes.register(registry);
-        openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
-        openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
-        openmetrics::register(registry, names::LOG_LEFT_OUT, &self.log_left_out);
-        openmetrics::register(registry, names::ACME_ORDERS, &self.acme_orders);
-        let wrong_tokens = &self.wrong_admin_tokens;
-        openmetrics::register(registry, names::ADMIN_WRONG_TOKENS, wrong_tokens);
-        self.jwks.register(registry);
-        openmetrics::register(registry, names::RELOADS, &self.loads);
-        openmetrics::register(registry, names::LOADED_AT, &self.loaded_at);
-        openmetrics::register(
-            registry,
-            names::LAST_LOAD_SUCCESSFUL,
-            &self.last_load_successful,
-        );
-        for succeeded in [true, false] {
-            self.loads(succeeded);
-        }
-        // Nothing is counted before a first configuration is read.
-        self.last_load_successful.set(1);
-        self.store_reachable(true);
-        self.store_clock_offset(0.0);
     }
 
     /// The page in this format.
@@ -266,17 +229,17 @@ impl Metrics {
 
     /// Shows how far this machine's clock is ahead of the store's.
     pub fn store_clock_offset(&self, seconds: f64) {
-        self.clock_offset(Labels::new(), seconds);
+        member(&self.store_clock_offset, []).set(seconds);
+    }
+
+    /// Shows how far the time of decisions is ahead of the store's.
+    pub fn store_clock_slew(&self, seconds: f64) {
+        self.store_clock_slew.set(seconds);
     }
 
     /// Shows how far it is ahead of that of one of the store's nodes.
     pub fn node_clock_offset(&self, node: &str, seconds: f64) {
-        self.clock_offset(vec![("node", node.into())], seconds);
-    }
-
-    fn clock_offset(&self, labels: Labels, seconds: f64) {
-        let gauge = self.store_clock_offset.get_or_create_owned(&labels);
-        gauge.set(seconds);
+        member(&self.store_clock_offset, [("node", node)]).set(seconds);
     }
 
     /// The handle for the certificate of this domain; the same counters for the same domain.
@@ -286,27 +249,22 @@ impl Metrics {
 
     /// The handle for the key set at this URL; the same counters for the same URL.
     pub fn jwks(&self, url: &str) -> JwksMetrics {
-        self.jwks.at(url)
+        self.jwks.for_url(url)
     }
 
     /// Shows whether the store is within reach.
     pub fn store_reachable(&self, reachable: bool) {
-        self.reachable(Labels::new(), reachable);
+        member(&self.store_reachable, []).set(i64::from(reachable));
     }
 
     /// Shows whether one of the store's nodes is within reach.
     pub fn node_reachable(&self, node: &str, reachable: bool) {
-        self.reachable(vec![("node", node.into())], reachable);
+        member(&self.store_reachable, [("node", node)]).set(i64::from(reachable));
     }
 
     /// Shows nothing more of a node.
     pub fn node_left(&self, node: &str) {
         self.store_reachable.remove(&vec![("node", node.into())]);
-    }
-
-    fn reachable(&self, labels: Labels, reachable: bool) {
-        let gauge = self.store_reachable.get_or_create_owned(&labels);
-        gauge.set(i64::from(reachable));
     }
 
     /// What the server counts.
@@ -360,7 +318,7 @@ impl Metrics {
 
     fn loads(&self, succeeded: bool) -> Counter {
         let outcome = if succeeded { "success" } else { "failure" };
-        owned(&self.loads, &vec![(names::OUTCOME, Arc::from(outcome))])
+        member(&self.loads, [("outcome", outcome)])
     }
 
     /// Shows, at every scrape, how full the memory store is and how many buckets it evicted.
@@ -370,28 +328,28 @@ impl Metrics {
         evicted: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let registry = &mut *self.registry.lock();
-        openmetrics::at_scrape(registry, names::MEMORY_BUCKETS, Kind::Gauge, buckets);
-        openmetrics::at_scrape(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
+        openmetrics::on_collect(registry, names::MEMORY_BUCKETS, Kind::Gauge, buckets);
+        openmetrics::on_collect(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
     }
 
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
     pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
+        openmetrics::on_collect(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
     }
 
     /// Shows, at every scrape, how many log lines were dropped.
     pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
+        openmetrics::on_collect(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
 
     /// Shows, at every scrape, how many spans were dropped.
     #[cfg(any(feature = "otlp", test))]
     pub fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::at_scrape(registry, names::OTLP_DROPPED, Kind::Counter, dropped);
+        openmetrics::on_collect(registry, names::OTLP_DROPPED, Kind::Counter, dropped);
     }
 }
 

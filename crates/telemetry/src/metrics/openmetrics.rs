@@ -81,12 +81,15 @@ fn family_type(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("# TYPE ")?.split_once(' ')
 }
 
-pub(super) fn register(registry: &mut Registry, name: Name, metric: &(impl Metric + Clone)) {
-    registry.register(name.name, name.help, metric.clone());
+/// A new metric of this name on the page.
+pub(super) fn registered<M: Metric + Clone + Default>(page: &mut Registry, name: Name) -> M {
+    let metric = M::default();
+    page.register(name.name, name.help, metric.clone());
+    metric
 }
 
 pub(super) fn build_info(registry: &mut Registry) {
-    let info = Info::new(vec![(names::VERSION, env!("CARGO_PKG_VERSION"))]);
+    let info = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register(names::BUILD.name, names::BUILD.help, info);
 }
 
@@ -100,39 +103,43 @@ pub(super) enum Kind {
 }
 
 /// Shows a number that is kept elsewhere, as it is when the page is asked for.
-pub(super) fn at_scrape(
-    registry: &mut Registry,
+pub(super) fn on_collect(
+    page: &mut Registry,
     name: Name,
     kind: Kind,
     read: impl Fn() -> u64 + Send + Sync + 'static,
 ) {
-    registry.register_collector(Box::new(AtScrape { name, kind, read }));
+    family_on_collect(page, name, kind, move || vec![(Vec::new(), read())]);
 }
 
-/// What is kept elsewhere of one member of a family: its labels, and the number.
+/// The labels of one member of a family, and its number.
 pub(super) type Sample = (Vec<(&'static str, Arc<str>)>, u64);
 
 /// Shows a family whose numbers are kept elsewhere, as they are when the page is asked for.
-pub(super) fn family_at_scrape(
-    registry: &mut Registry,
+pub(super) fn family_on_collect(
+    page: &mut Registry,
     name: Name,
     kind: Kind,
     read: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
 ) {
-    registry.register_collector(Box::new(FamilyAtScrape(AtScrape { name, kind, read })));
+    page.register_collector(Box::new(OnCollect { name, kind, read }));
 }
 
-struct FamilyAtScrape<F>(AtScrape<F>);
+struct OnCollect<F> {
+    name: Name,
+    kind: Kind,
+    read: F,
+}
 
-impl<F> fmt::Debug for FamilyAtScrape<F> {
+impl<F> fmt::Debug for OnCollect<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        f.debug_tuple("OnCollect").field(&self.name.name).finish()
     }
 }
 
-impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for FamilyAtScrape<F> {
+impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for OnCollect<F> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let AtScrape { name, kind, read } = &self.0;
+        let Self { name, kind, read } = self;
         let help = format!("{}.", name.help);
         let metric_type = match kind {
             Kind::Counter => MetricType::Counter,
@@ -150,35 +157,5 @@ impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for FamilyAtScrap
             }
         }
         Ok(())
-    }
-}
-
-struct AtScrape<F> {
-    name: Name,
-    kind: Kind,
-    read: F,
-}
-
-impl<F: Fn() -> u64 + Send + Sync + 'static> Collector for AtScrape<F> {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let value = (self.read)();
-        match self.kind {
-            Kind::Counter => self.write(encoder, &ConstCounter::new(value)),
-            Kind::Gauge => self.write(encoder, &ConstGauge::new(value)),
-        }
-    }
-}
-
-impl<F> AtScrape<F> {
-    fn write(&self, mut encoder: DescriptorEncoder<'_>, value: &impl EncodeMetric) -> fmt::Result {
-        let Name { name, help } = self.name;
-        let help = format!("{help}.");
-        value.encode(encoder.encode_descriptor(name, &help, None, value.metric_type())?)
-    }
-}
-
-impl<F> fmt::Debug for AtScrape<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AtScrape").field(&self.name.name).finish()
     }
 }

@@ -12,7 +12,7 @@ use super::{Metrics, RouteSample};
 use crate::Disposition;
 
 /// How often counters are remembered.
-const EVERY: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// How many times: the first of them is that of a minute ago.
 const REMEMBERED: usize = 13;
@@ -54,7 +54,7 @@ impl Metrics {
         let now = Instant::now();
         let mut remembered = self.remembered.0.lock();
         let last = remembered.back().map(|(at, _)| *at);
-        if last.is_some_and(|last| now - last < EVERY) {
+        if last.is_some_and(|last| now - last < INTERVAL) {
             return;
         }
         // All that was counted before the first time is of the last minute as well.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Metrics;
-use super::openmetrics::{Kind, family_at_scrape};
+use super::openmetrics::{Kind, family_on_collect};
 use crate::names;
 
 /// What is known of an upstream at a scrape.
@@ -41,13 +41,13 @@ impl Metrics {
         let registry = &mut *self.registry.lock();
         let mut servers = |name, kind, number: fn(&UpstreamServerSample) -> u64| {
             let upstreams = upstreams.clone();
-            family_at_scrape(registry, name, kind, move || {
+            family_on_collect(registry, name, kind, move || {
                 let upstreams = upstreams().into_iter();
                 let samples = upstreams.flat_map(|UpstreamSample { name, servers, .. }| {
                     servers.into_iter().map(move |server| {
                         let labels = vec![
-                            (names::UPSTREAM, Arc::clone(&name)),
-                            (names::SERVER, Arc::clone(&server.name)),
+                            ("upstream", Arc::clone(&name)),
+                            ("server", Arc::clone(&server.name)),
                         ];
                         (labels, number(&server))
                     })
@@ -64,14 +64,14 @@ impl Metrics {
         servers(names::UPSTREAM_EJECTIONS, Kind::Counter, |server| {
             server.ejections
         });
-        family_at_scrape(
+        family_on_collect(
             registry,
             names::UPSTREAM_RETRIES,
             Kind::Counter,
             move || {
                 let samples = upstreams().into_iter();
                 samples
-                    .map(|upstream| (vec![(names::UPSTREAM, upstream.name)], upstream.retries))
+                    .map(|upstream| (vec![("upstream", upstream.name)], upstream.retries))
                     .collect()
             },
         );

@@ -1,6 +1,6 @@
-//! docs/OPERATIONS.md holds to the code: it names every metric with its type and labels, every
-//! field of the access log and every decision, and nothing else. So do the alerts and the dashboard
-//! in deploy/, which ask for these metrics.
+//! docs/METRICS.md names every metric with its type and labels, docs/LOGS.md every field of the
+//! access log and every decision, and nothing else. So do the alerts and the dashboard in deploy/,
+//! which ask for these metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::{
 #[path = "../../../../tests/it/support/promtool.rs"]
 mod promtool;
 
-const OPERATIONS: &str = include_str!("../../../../docs/OPERATIONS.md");
+const METRICS: &str = include_str!("../../../../docs/METRICS.md");
+const LOGS: &str = include_str!("../../../../docs/LOGS.md");
 const DASHBOARD: &str = include_str!("../../../../deploy/grafana/weir.json");
 const NAMES: &str = include_str!("../names.rs");
 const ACCESS: &str = include_str!("../access_log.rs");
@@ -25,7 +26,11 @@ const ACCESS: &str = include_str!("../access_log.rs");
 /// The rows of the table whose first column is called so, each a list of cells.
 fn table(first_column: &str) -> Vec<Vec<String>> {
     let head = format!("\n| {first_column} |");
-    let (_, rest) = OPERATIONS.split_once(&head).unwrap();
+    let pages = [METRICS, LOGS];
+    let (_, rest) = pages
+        .iter()
+        .find_map(|page| page.split_once(&head))
+        .unwrap();
     let rows = rest
         .lines()
         .skip(2)
@@ -83,8 +88,8 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
     metrics.otlp_spans_dropped(|| 0);
-    metrics.server().handshakes.ended(Handshake::Full);
-    metrics.server().proxy_headers.read(ProxyHeader::Proxied);
+    metrics.server().handshakes(Handshake::Full).inc();
+    metrics.server().proxy_headers(ProxyHeader::Proxied).inc();
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
     metrics.node_reachable("a:1", true);
@@ -166,7 +171,7 @@ fn the_decisions_in_the_docs_are_all_there_are() {
 /// The table of `proxy::error`: a status, and the word for it.
 #[test]
 fn the_upstream_errors_in_the_docs_are_those_of_the_proxy() {
-    let proxy = include_str!("../../../../src/proxy/error.rs");
+    let proxy = include_str!("../../../proxy/src/error.rs");
     let rows = proxy.split("StatusCode::").skip(1);
     let written: BTreeMap<String, String> = rows
         .filter_map(|row| {

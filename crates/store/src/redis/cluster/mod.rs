@@ -5,7 +5,7 @@
 //! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none, it
 //! asks again and again, until the Cluster has put another in its place.
 
-mod member;
+pub(super) mod member;
 mod redirections;
 mod slots;
 
@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use rand::seq::SliceRandom;
 use redis::RedisError;
 use tokio::sync::{Notify, watch};
 use tokio::time::{self, Instant};
 
+use super::awaited_nodes::AwaitedNodes;
 use super::check::useless;
 use super::connection::{Connection, MemoryShare};
 use super::dialer::Dialer;
@@ -31,7 +32,6 @@ use super::settings::RedisSettings;
 use crate::breaker::Backoff;
 use crate::{GuardSettings, Observer, Reachability, StoreError};
 pub(super) use member::{Member, SharedMemory};
-use redirections::Redirected;
 pub(super) use slots::slot_of;
 use slots::{SlotMap, SlotRange, parse_slots};
 
@@ -237,7 +237,7 @@ impl Cluster {
         let (access, network) = (&self.settings.access, &self.settings.network);
         let address = Address::Tcp(seed.clone());
         let mut dialer = Dialer::new(access.clone(), network.clone());
-        let socket = dialer.open(&address).await.map_err(Arc::new)?;
+        let socket = dialer.open(&address).await?;
         let connection = Connection::over(socket, MemoryShare::default());
         ask_slots(&connection, seed).await
     }
@@ -343,58 +343,44 @@ impl Cluster {
         }
     }
 
-    /// Repeats what a node has redirected, once, where it says; none if that is nothing.
-    pub(super) fn follow(
-        self: &Arc<Self>,
+    /// Repeats the commands of a request that its node has redirected, once, at the nodes that it
+    /// named. Returns all replies in the order of the commands, and why one of those nodes failed:
+    /// what that one did not do stays redirected.
+    pub(super) async fn follow(
+        &self,
         session: &Session,
-        replies: &mut Replies,
-    ) -> Option<Repeating> {
-        let asked = &session.member.as_ref()?.address;
-        let found = Redirected::find(replies, asked)?;
-        for redirection in found.redirections().filter(|found| !found.asking) {
-            self.moved(redirection.slot, &redirection.to);
+        request: &Request,
+        replies: Replies,
+        awaited: &AwaitedNodes,
+    ) -> (Replies, Option<StoreError>) {
+        let asked = session.member.as_ref().map(|member| &member.address);
+        let units = asked.and_then(|asked| redirections::units(request, &replies, asked));
+        let mut units = units.unwrap_or_default();
+        let targets = redirections::targets(&units);
+        if targets.is_empty() {
+            return (replies, None);
         }
-        let repetitions = found.repetitions().into_iter().map(|repetition| {
-            let node = self.named(&repetition.to);
-            (node, repetition.into_parts())
+        let redirections = units.iter().filter_map(|unit| unit.redirection.as_ref());
+        for moved in redirections.filter(|redirection| !redirection.asking) {
+            self.moved(moved.slot, &moved.to);
+        }
+        let repeated = targets.iter().map(|to| {
+            let (node, request) = (self.named(to), redirections::repetition(&units, to));
+            async move { awaited.wait_for(&node.member, node.repeat(request)).await }
         });
-        let repetitions: Vec<_> = repetitions.collect();
-        let nodes = repetitions.iter().map(|(node, _)| Arc::clone(&node.member));
-        let nodes = nodes.collect();
-        let (replies, asked) = (std::mem::take(replies), asked.clone());
-        let answered = async move {
-            let repeated = repetitions
-                .into_iter()
-                .map(async |(node, (request, units))| (node.repeat(request).await, units));
-            let answers = join_all(repeated).await;
-            let mut failure = None;
-            let Some(mut found) = Redirected::find(&replies, &asked) else {
-                return (replies, failure);
-            };
-            for (answer, units) in &answers {
-                match answer {
-                    Ok((session, answer)) => {
-                        let error = found.replace(units, answer);
-                        failure = session.repeated(error).or(failure);
-                    }
-                    Err(node) => failure = Some(node.failure(StoreError::OutOfReach)),
+        let repeated = join_all(repeated).await;
+        let mut failure = None;
+        for (to, repeated) in targets.iter().zip(&repeated) {
+            match repeated {
+                Ok((session, replies)) => {
+                    let error = redirections::replace(&mut units, to, replies);
+                    failure = session.repeated(error).or(failure);
                 }
+                Err(member) => failure = Some(member.failure(StoreError::OutOfReach)),
             }
-            (found.into_replies(), failure)
-        };
-        Some(Repeating {
-            answered: Box::pin(answered),
-            nodes,
-        })
+        }
+        (redirections::whole(&units), failure)
     }
-}
-
-/// Redirected commands on their way to other nodes.
-pub(super) struct Repeating {
-    /// All replies in the order of the commands, and why one of these nodes failed: what it did not
-    /// do stays redirected.
-    pub(super) answered: BoxFuture<'static, (Replies, Option<StoreError>)>,
-    pub(super) nodes: Vec<Arc<Member>>,
 }
 
 impl Session {
@@ -495,8 +481,7 @@ async fn ask_slots(
 ) -> Result<Vec<SlotRange>, Arc<RedisError>> {
     let mut request = Request::default();
     request.command(2, "CLUSTER").word(b"SLOTS");
-    let answer = connection.send(request).await;
-    let replies = answer.unwrap_or_else(|_| Err(useless("the runtime is ending")))?;
+    let replies = connection.call(request).await?;
     let values = replies.values().map_err(Arc::new)?;
     let ranges = values.first().and_then(|reply| parse_slots(reply, asked));
     let ranges = ranges.ok_or_else(|| useless("CLUSTER SLOTS is answered by no map of slots"))?;

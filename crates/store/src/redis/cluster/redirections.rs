@@ -23,117 +23,81 @@ pub(super) struct Redirection {
     pub(super) asking: bool,
 }
 
-/// A request and its replies, of which some are redirections.
-#[derive(Debug)]
-pub(super) struct Redirected<'r> {
-    units: Vec<Unit<'r>>,
-}
-
 /// Commands that are executed together or not at all, and their replies.
 #[derive(Debug)]
-struct Unit<'r> {
+pub(super) struct Unit<'r> {
     request: &'r [u8],
     commands: usize,
     replies: &'r [u8],
-    redirection: Option<Redirection>,
+    pub(super) redirection: Option<Redirection>,
 }
 
-/// Commands for one node.
-#[derive(Debug)]
-pub(super) struct Repetition {
-    pub(super) to: HostPort,
-    pub(super) request: Request,
-    /// The units, by their places.
-    units: Vec<usize>,
+/// The units of a request to the node at `asked`, and its replies to them.
+pub(super) fn units<'r>(
+    request: &'r Request,
+    replies: &'r Replies,
+    asked: &HostPort,
+) -> Option<Vec<Unit<'r>>> {
+    let (mut request, mut replies) = (request.as_bytes(), replies.as_bytes());
+    let mut units = Vec::new();
+    while !request.is_empty() {
+        units.push(Unit::split(&mut request, &mut replies, asked)?);
+    }
+    Some(units)
 }
 
-impl<'r> Redirected<'r> {
-    /// What the node at `asked` redirects in its replies to a request that is kept with them; none
-    /// when that is nothing.
-    pub(super) fn find(replies: &'r Replies, asked: &HostPort) -> Option<Self> {
-        let (mut request, mut rest) = (replies.request(), replies.as_bytes());
-        let mut units = Vec::new();
-        while !request.is_empty() {
-            let unit = Unit::split(&mut request, &mut rest, asked)?;
-            units.push(unit);
+/// The addresses that redirections name, each once.
+pub(super) fn targets(units: &[Unit<'_>]) -> Vec<HostPort> {
+    let mut targets = Vec::new();
+    for redirection in units.iter().filter_map(|unit| unit.redirection.as_ref()) {
+        if !targets.contains(&redirection.to) {
+            targets.push(redirection.to.clone());
         }
-        let redirects = units.iter().any(|unit| unit.redirection.is_some());
-        redirects.then_some(Self { units })
     }
-
-    pub(super) fn redirections(&self) -> impl Iterator<Item = &Redirection> {
-        self.units
-            .iter()
-            .filter_map(|unit| unit.redirection.as_ref())
-    }
-
-    /// What is to be asked again, by node.
-    pub(super) fn repetitions(&self) -> Vec<Repetition> {
-        let mut repetitions = Vec::<Repetition>::new();
-        for (place, unit) in self.units.iter().enumerate() {
-            let Some(redirection) = &unit.redirection else {
-                continue;
-            };
-            let known = |repetition: &Repetition| repetition.to == redirection.to;
-            let at = repetitions.iter().position(known).unwrap_or_else(|| {
-                repetitions.push(Repetition {
-                    to: redirection.to.clone(),
-                    request: Request::default(),
-                    units: Vec::new(),
-                });
-                repetitions.len() - 1
-            });
-            if let Some(repetition) = repetitions.get_mut(at) {
-                repetition.add(place, unit, redirection.asking);
-            }
-        }
-        repetitions
-    }
-
-    /// Puts what a repetition brought in the place of redirections. What the other node failed to
-    /// do stays redirected, and its error is returned. A refused command is an answer.
-    pub(super) fn replace(&mut self, units: &[usize], answer: &'r Replies) -> Option<RedisError> {
-        let mut rest = answer.as_bytes();
-        let mut failure = None;
-        for unit in units {
-            let Some(unit) = self.units.get_mut(*unit) else {
-                continue;
-            };
-            if unit.is_asking() {
-                // The reply to `ASKING`.
-                rest = split_first(rest).map_or(rest, |(_, rest)| rest);
-            }
-            let Some(own) = take(&mut rest, unit.commands) else {
-                break;
-            };
-            match first_error(own).filter(|error| !is_refused_command(error)) {
-                None => unit.replies = own,
-                error => failure = failure.or(error),
-            }
-        }
-        failure
-    }
-
-    /// All replies in the order of the commands.
-    pub(super) fn into_replies(self) -> Replies {
-        let replies: Vec<&[u8]> = self.units.iter().map(|unit| unit.replies).collect();
-        Replies::new(replies.concat())
-    }
+    targets
 }
 
-impl Repetition {
-    fn add(&mut self, place: usize, unit: &Unit<'_>, asking: bool) {
-        if asking {
-            self.request.command(1, "ASKING");
+/// What is to be asked again at this address.
+pub(super) fn repetition(units: &[Unit<'_>], to: &HostPort) -> Request {
+    let mut request = Request::default();
+    for unit in units.iter().filter(|unit| unit.is_redirected_to(to)) {
+        if unit.is_asking() {
+            request.command(1, "ASKING");
         }
-        self.request.commands(unit.commands, unit.request);
-        self.units.push(place);
+        request.commands(unit.commands, unit.request);
     }
+    request
+}
 
-    /// The request, and which units it repeats.
-    pub(super) fn into_parts(self) -> (Request, Vec<usize>) {
-        (self.request, self.units)
+/// Puts the replies to a repetition in the place of redirections. What the other node failed to do
+/// stays redirected, and its error is returned. A refused command is an answer.
+pub(super) fn replace<'r>(
+    units: &mut [Unit<'r>],
+    to: &HostPort,
+    replies: &'r Replies,
+) -> Option<RedisError> {
+    let mut rest = replies.as_bytes();
+    let mut failure = None;
+    for unit in units.iter_mut().filter(|unit| unit.is_redirected_to(to)) {
+        if unit.is_asking() {
+            take(&mut rest, 1);
+        }
+        let Some(own) = take(&mut rest, unit.commands) else {
+            break;
+        };
+        let error = errors(own).next();
+        match error.filter(|error| !is_refused_command(error)) {
+            None => unit.replies = own,
+            error => failure = failure.or(error),
+        }
     }
+    failure
+}
+
+/// All replies in the order of the commands.
+pub(super) fn whole(units: &[Unit<'_>]) -> Replies {
+    let replies: Vec<&[u8]> = units.iter().map(|unit| unit.replies).collect();
+    Replies::new(replies.concat())
 }
 
 impl<'r> Unit<'r> {
@@ -155,8 +119,13 @@ impl<'r> Unit<'r> {
             request: whole.get(..whole.len() - request.len())?,
             commands,
             replies,
-            redirection: redirection(replies, asked),
+            redirection: errors(replies).find_map(|error| parse(&error, asked)),
         })
+    }
+
+    fn is_redirected_to(&self, address: &HostPort) -> bool {
+        let redirection = self.redirection.as_ref();
+        redirection.is_some_and(|redirection| redirection.to == *address)
     }
 
     fn is_asking(&self) -> bool {
@@ -172,15 +141,6 @@ fn take<'r>(bytes: &mut &'r [u8], count: usize) -> Option<&'r [u8]> {
         *bytes = split_first(bytes)?.1;
     }
     whole.get(..whole.len() - bytes.len())
-}
-
-/// The first redirection among replies.
-fn redirection(replies: &[u8], asked: &HostPort) -> Option<Redirection> {
-    errors(replies).find_map(|error| parse(&error, asked))
-}
-
-fn first_error(replies: &[u8]) -> Option<RedisError> {
-    errors(replies).next()
 }
 
 fn errors(mut replies: &[u8]) -> impl Iterator<Item = RedisError> {
@@ -216,12 +176,12 @@ mod tests {
         }
     }
 
-    /// A request and its replies as they are kept together.
-    fn kept(fill: impl FnOnce(&mut Request), replies: &str) -> Replies {
+    /// A request and its replies.
+    fn exchange(fill: impl FnOnce(&mut Request), replies: &str) -> (Request, Replies) {
         let mut request = Request::default();
         fill(&mut request);
         let replies = replies.replace('\n', "\r\n");
-        Replies::behind(request.into_bytes(), replies.as_bytes())
+        (request, Replies::new(replies.into_bytes()))
     }
 
     fn text(request: Request) -> String {
@@ -239,14 +199,15 @@ mod tests {
 
     #[test]
     fn what_is_not_redirected_is_not_repeated() {
-        let replies = kept(
+        let (request, replies) = exchange(
             |request| {
                 gcra::delete(request, b"a");
                 gcra::delete(request, b"b");
             },
             ":1\n-CLUSTERDOWN no\n",
         );
-        assert!(Redirected::find(&replies, &here()).is_none());
+        let units = units(&request, &replies, &here()).unwrap();
+        assert!(targets(&units).is_empty());
     }
 
     #[test]
@@ -256,42 +217,38 @@ mod tests {
                 gcra::delete(request, key);
             }
         };
-        let replies = kept(
+        let (request, replies) = exchange(
             fill,
             "-MOVED 1 10.0.0.2:7000\n:7\n-ASK 2 10.0.0.3:7000\n-MOVED 3 :7002\n",
         );
-        let mut found = Redirected::find(&replies, &here()).unwrap();
-        let repetitions = found.repetitions();
-        let said: Vec<_> = repetitions
-            .into_iter()
-            .map(|repetition| {
-                let to = repetition.to.to_string();
-                let (request, units) = repetition.into_parts();
-                (to, text(request), units)
-            })
-            .collect();
+        let mut found = units(&request, &replies, &here()).unwrap();
+        let to = targets(&found);
+        let said = |to: &HostPort| (to.to_string(), text(repetition(&found, to)));
         assert_eq!(
-            said,
+            to.iter().map(said).collect::<Vec<_>>(),
             [
-                ("10.0.0.2:7000".to_owned(), "DEL a".to_owned(), vec![0]),
-                (
-                    "10.0.0.3:7000".to_owned(),
-                    "ASKING; DEL c".to_owned(),
-                    vec![2]
-                ),
-                ("10.0.0.1:7002".to_owned(), "DEL d".to_owned(), vec![3]),
+                ("10.0.0.2:7000", "DEL a"),
+                ("10.0.0.3:7000", "ASKING; DEL c"),
+                ("10.0.0.1:7002", "DEL d"),
             ]
+            .map(|(to, commands)| (to.to_owned(), commands.to_owned()))
         );
-        let (moved, asked, failing) = (
-            Replies::new(b":4\r\n".to_vec()),
-            Replies::new(b"+OK\r\n:5\r\n".to_vec()),
-            Replies::new(b"-LOADING not yet\r\n".to_vec()),
+        let answers = [":4\r\n", "+OK\r\n:5\r\n", "-LOADING not yet\r\n"];
+        let answers = answers.map(|text| Replies::new(text.as_bytes().to_vec()));
+        let failures: Vec<_> = to
+            .iter()
+            .zip(&answers)
+            .map(|(to, answer)| replace(&mut found, to, answer))
+            .collect();
+        assert!(failures[..2].iter().all(Option::is_none));
+        assert!(
+            failures[2]
+                .as_ref()
+                .unwrap()
+                .to_string()
+                .contains("not yet")
         );
-        assert!(found.replace(&[0], &moved).is_none());
-        assert!(found.replace(&[2], &asked).is_none());
-        let failure = found.replace(&[3], &failing).unwrap();
-        assert!(failure.to_string().contains("not yet"));
-        let whole = found.into_replies();
+        let whole = whole(&found);
         let numbers: Vec<_> = whole.iter().map(Result::ok).collect();
         let int = |number| Some(redis::Value::Int(number));
         assert_eq!(numbers, [int(4), int(7), int(5), None]);
@@ -310,19 +267,19 @@ mod tests {
             ":1\n+OK\n-ASK 2 10.0.0.3:7000\n-ASK 2 10.0.0.3:7000\n-EXECABORT no\n",
             ":1\n+OK\n+QUEUED\n+QUEUED\n-MOVED 2 10.0.0.3:7000\n",
         ] {
-            let replies = kept(fill, replies);
-            let mut found = Redirected::find(&replies, &here()).unwrap();
-            let mut repetitions = found.repetitions();
-            assert_eq!(repetitions.len(), 1);
-            let (request, units) = repetitions.remove(0).into_parts();
-            let asking = found.redirections().any(|redirection| redirection.asking);
+            let (request, replies) = exchange(fill, replies);
+            let mut found = units(&request, &replies, &here()).unwrap();
+            let to = targets(&found);
+            assert_eq!(to.len(), 1);
+            let asking = found.iter().any(Unit::is_asking);
             let prefix = if asking { "ASKING; " } else { "" };
-            assert_eq!(text(request), format!("{prefix}MULTI; DEL b; DEL b; EXEC"));
+            let repeated = text(repetition(&found, &to[0]));
+            assert_eq!(repeated, format!("{prefix}MULTI; DEL b; DEL b; EXEC"));
             let ok = if asking { "+OK\r\n" } else { "" };
             let answer = format!("{ok}+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n:1\r\n");
             let answer = Replies::new(answer.into_bytes());
-            assert!(found.replace(&units, &answer).is_none());
-            assert_eq!(found.into_replies().values().unwrap().len(), 5);
+            assert!(replace(&mut found, &to[0], &answer).is_none());
+            assert_eq!(whole(&found).values().unwrap().len(), 5);
         }
     }
 }

@@ -529,7 +529,7 @@ async fn a_gateway_that_starts_while_the_stores_clock_goes_back_hands_out_nothin
     }
 }
 
-/// As docs/OPERATIONS.md says: once before, once when Redis has let the key expire, and once by the
+/// As docs/REDIS.md says: once before, once when Redis has let the key expire, and once by the
 /// new time.
 #[tokio::test]
 async fn when_the_stores_clock_goes_forward_at_most_three_bursts_pass() {

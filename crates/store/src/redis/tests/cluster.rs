@@ -442,7 +442,7 @@ async fn a_node_out_of_reach_leaves_a_batch_to_memory_as_a_whole() {
     assert_eq!(outcome.decisions[0].unwrap().remaining, 999);
 }
 
-/// Prints what was lost and how long it took; `docs/OPERATIONS.md` has figures of an idle machine.
+/// Prints what was lost and how long it took; `docs/REDIS.md` has figures of an idle machine.
 #[tokio::test]
 async fn a_killed_primary_is_replaced_and_the_other_nodes_stay_exact_meanwhile() {
     let cluster = Arc::new(RedisCluster::start(1));

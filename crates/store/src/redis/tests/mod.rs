@@ -58,14 +58,8 @@ async fn connect(settings: RedisSettings) -> Redis {
 impl Redis {
     /// The only connection.
     fn session(&self) -> Arc<manager::Session> {
-        self.client
-            .parts()
-            .unwrap()
-            .iter()
-            .next()
-            .unwrap()
-            .session
-            .clone()
+        let requests = self.client.node_requests().unwrap();
+        Arc::clone(&requests.as_slice()[0].session)
     }
 
     fn manager(&self) -> &manager::ConnectionManager {

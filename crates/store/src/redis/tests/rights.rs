@@ -5,9 +5,9 @@ use weir_limit::{Claim, Claims};
 use super::*;
 use crate::{GuardSettings, Guarded, Leases, Memory, MemorySettings, OnFailure, Reachability};
 
-const PAGE: &str = include_str!("../../../../../docs/OPERATIONS.md");
+const PAGE: &str = include_str!("../../../../../docs/REDIS.md");
 
-/// The line of docs/OPERATIONS.md that makes a user with this right among others.
+/// The line of docs/REDIS.md that makes a user with this right among others.
 pub(super) fn documented(right: &str) -> &'static str {
     let mut lines = PAGE.lines();
     let line = lines.find(|line| line.starts_with("ACL SETUSER weir") && line.contains(right));

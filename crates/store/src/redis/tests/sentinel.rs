@@ -322,7 +322,7 @@ async fn what_keeps_the_primary_from_being_known_is_the_reason_that_is_told() {
     }
 }
 
-/// The rights that docs/OPERATIONS.md lists.
+/// The rights that docs/REDIS.md lists.
 #[tokio::test]
 async fn users_with_the_documented_rights_can_follow_a_failover() {
     let deployment = Sentinels::start();

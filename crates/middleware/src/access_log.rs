@@ -1,0 +1,509 @@
+//! Writes a line and counts for each request, when the last byte of its response is sent or its
+//! client is gone.
+
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use pin_project_lite::pin_project;
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+use weir_limit::time::Timestamp;
+use weir_runtime::turn;
+use weir_telemetry::{
+    ActiveTrace, Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
+    Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
+};
+
+use crate::identify::UnverifiedAccount;
+use crate::{ClientIdentity, HasVerdict, RequestContext, Verdict};
+
+/// The status, after nginx, for a client that left before the response.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Where a proxy in front, or the app, numbers requests that have no id of the gateway.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Logs and counts requests.
+#[derive(Clone, Debug)]
+pub struct AccessLogLayer(Arc<Settings>);
+
+#[derive(Debug)]
+struct Settings {
+    /// For requests without a route.
+    unrouted: RouteMetrics,
+    /// Whether queries are logged, which may hold secrets.
+    queries: bool,
+    /// Those who watch requests.
+    tail: Arc<Tail>,
+    /// Whether requests have traces.
+    traces: bool,
+    denied: Option<Arc<DeniedLines>>,
+}
+
+/// Bounds the lines of requests that were not let through, of which a flood can bring any number.
+#[derive(Debug)]
+struct DeniedLines {
+    per_second: u32,
+    /// Since when, and how many.
+    written: Mutex<(Instant, u32)>,
+    left_out: Counter,
+}
+
+impl DeniedLines {
+    /// Whether there may be another line now. If not, it is counted.
+    fn allow(&self, now: Instant) -> bool {
+        let mut written = self.written.lock();
+        if now.saturating_duration_since(written.0) >= Duration::from_secs(1) {
+            *written = (now, 0);
+        }
+        let allows = written.1 < self.per_second;
+        written.1 += u32::from(allows);
+        if !allows {
+            self.left_out.inc();
+        }
+        allows
+    }
+}
+
+impl AccessLogLayer {
+    /// Logs requests, and their queries where `queries` says so, with a bound on those that were not
+    /// let through; and ends their traces, if they have some.
+    pub fn new(
+        queries: bool,
+        denied_per_second: Option<NonZeroU32>,
+        traces: bool,
+        metrics: &Metrics,
+    ) -> Self {
+        let denied = denied_per_second.map(|per_second| {
+            Arc::new(DeniedLines {
+                per_second: per_second.get(),
+                written: Mutex::new((Instant::now(), 0)),
+                left_out: metrics.log_left_out(),
+            })
+        });
+        Self(Arc::new(Settings {
+            unrouted: metrics.unrouted(),
+            queries,
+            tail: Arc::clone(metrics.tail()),
+            traces,
+            denied,
+        }))
+    }
+}
+
+impl<S> Layer<S> for AccessLogLayer {
+    type Service = AccessLog<S>;
+
+    fn layer(&self, inner: S) -> AccessLog<S> {
+        AccessLog {
+            inner,
+            settings: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// A service whose requests are logged and counted; see [`AccessLogLayer`].
+#[derive(Clone, Debug)]
+pub struct AccessLog<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+/// What is known of a request so far. It is logged when it is dropped, whatever happened. It is
+/// boxed because it travels with the future, then with the body, which are moved many times.
+#[derive(Debug)]
+struct Record {
+    since: Instant,
+    route: RouteMetrics,
+    is_head: bool,
+    status: StatusCode,
+    decision: Disposition,
+    bytes: u64,
+    complete: bool,
+    /// None where the log is not read, nothing is traced, and nobody watches.
+    line: Option<Box<Line>>,
+}
+
+/// What is kept of a request for its line in the log and its trace alone.
+#[derive(Debug)]
+struct Line {
+    method: Method,
+    uri: Uri,
+    version: Version,
+    identity: Option<ClientIdentity>,
+    /// The account that is learned while the request is under way.
+    unverified: Option<Arc<UnverifiedAccount>>,
+    host: Option<HeaderValue>,
+    scheme: &'static str,
+    user_agent: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+    request_id: Option<HeaderValue>,
+    shows_query: bool,
+    verdict: Option<Verdict>,
+    upstream: Option<UpstreamOutcome>,
+    upstream_error: Option<&'static str>,
+    /// The traffic of the tunnel that the request has become.
+    traffic: Option<Arc<Traffic>>,
+    /// Those who watch, if somebody did when the request came.
+    watched: Option<Arc<Tail>>,
+    /// When they are to know: how long the head of the response took.
+    head: Option<Duration>,
+    trace: Option<Arc<ActiveTrace>>,
+    denied: Option<Arc<DeniedLines>>,
+}
+
+impl Line {
+    fn of<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
+        let headers = request.headers();
+        let identity = ClientIdentity::of(request.extensions());
+        Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            identity: identity.cloned(),
+            unverified: RequestContext::unverified(request.extensions()).cloned(),
+            host: headers.get(header::HOST).cloned(),
+            scheme: identity.map_or("http", |identity| identity.scheme(headers)),
+            user_agent: headers.get(header::USER_AGENT).cloned(),
+            referer: headers.get(header::REFERER).cloned(),
+            request_id: match RequestContext::request_id(request.extensions()) {
+                Some(id) => Some(id.value.clone()),
+                None => headers.get(REQUEST_ID).cloned(),
+            },
+            shows_query: settings.queries,
+            verdict: None,
+            upstream: None,
+            upstream_error: None,
+            traffic: None,
+            watched,
+            head: None,
+            trace: RequestContext::trace(request.extensions()).cloned(),
+            denied: settings.denied.clone(),
+        }
+    }
+
+    fn answered<B>(&mut self, response: &mut Response<B>, since: Instant) {
+        self.head = self.watched.as_ref().map(|_| since.elapsed());
+        let id = || response.headers().get(REQUEST_ID).cloned();
+        self.request_id = self.request_id.take().or_else(id);
+        let extensions = response.extensions_mut();
+        self.verdict = extensions.remove();
+        self.upstream = extensions.remove();
+        let failed = extensions.remove::<UpstreamFailed>();
+        self.upstream_error = failed.map(|failed| failed.reason);
+    }
+
+    fn logged_headers(&self) -> LoggedHeaders<'_> {
+        let authority = self
+            .uri
+            .authority()
+            .map(|authority| authority.as_str().as_bytes());
+        let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
+        LoggedHeaders {
+            host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
+            scheme: Some(self.scheme),
+            user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
+            referer: match self.shows_query {
+                true => referer,
+                false => referer.and_then(without_query),
+            },
+            request_id: self.request_id.as_ref().map(HeaderValue::as_bytes),
+        }
+    }
+
+    /// Writes the line. A tunnel has its own bytes and its own end.
+    fn log(&self, record: &Record, took: Duration) {
+        let identity = self.identity.as_ref();
+        let account = identity.and_then(|identity| identity.account.as_ref());
+        let learned = || self.unverified.as_ref()?.learned();
+        let account = account.or_else(learned);
+        let verdict = self.verdict.as_ref();
+        let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
+        let finished = RequestFinished {
+            route: &record.route,
+            method: &self.method,
+            path: self.uri.path(),
+            query: self.uri.query().filter(|_| self.shows_query),
+            headers: self.logged_headers(),
+            version: self.version,
+            client: identity.map(|identity| identity.client.address),
+            account: account.map(|account| account as _),
+            decision: record.decision,
+            denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
+            banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
+            listed: verdict.and_then(|verdict| verdict.listed),
+            decided_by: verdict.and_then(|verdict| verdict.decided_by),
+            store: verdict.and_then(|verdict| verdict.store),
+            delay: verdict.and_then(|verdict| verdict.delay),
+            strictest: verdict.and_then(|verdict| verdict.strictest),
+            in_flight: verdict.and_then(|verdict| verdict.in_flight),
+            decided_at: verdict
+                .and_then(|verdict| verdict.decided_at)
+                .map(Timestamp::as_nanos),
+            upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
+                server: &upstream.server,
+                status: Some(upstream.status),
+                head: Some(upstream.head),
+                begun: Some(upstream.arrived.saturating_duration_since(record.since)),
+            }),
+            upstream_error: self.upstream_error,
+            response: SentResponse {
+                status: record.status,
+                bytes: tunnelled.map_or(record.bytes, |(sent, _)| sent),
+                complete: match &self.traffic {
+                    Some(traffic) => traffic.is_complete(),
+                    None => record.complete,
+                },
+                took,
+            },
+            received: tunnelled.map(|(_, received)| received),
+        };
+        let denied = self
+            .denied
+            .as_ref()
+            .filter(|_| record.decision.is_refused());
+        if denied.is_none_or(|denied| denied.allow(record.since + took)) {
+            finished.emit();
+        }
+        if let Some(trace) = &self.trace {
+            trace.finish(&finished);
+        }
+        if let Some(tail) = &self.watched {
+            tail.finished(&finished, self.own_time(record.decision));
+        }
+    }
+
+    /// What Weir itself took: until the head of the response was there, without the upstream's part
+    /// of it. None if the request was made to wait.
+    fn own_time(&self, decision: Disposition) -> Option<Duration> {
+        let waits = matches!(
+            decision,
+            Disposition::Delayed | Disposition::Shadowed | Disposition::Tarpitted
+        );
+        let upstream = self.upstream.as_ref().map(|upstream| upstream.head);
+        let head = self
+            .head
+            .filter(|_| !waits && self.upstream_error.is_none());
+        Some(head?.saturating_sub(upstream.unwrap_or_default()))
+    }
+}
+
+/// A URL without its query, which may hold secrets of the page that it is of.
+fn without_query(url: &[u8]) -> Option<&[u8]> {
+    url.split(|byte| matches!(byte, b'?' | b'#')).next()
+}
+
+impl Record {
+    fn of<B>(request: &Request<B>, settings: &Settings) -> Self {
+        let routed = RequestContext::routed(request.extensions());
+        let route = routed.map(|routed| &routed.route.metrics);
+        let is_watched = settings.tail.is_watched();
+        let watched = || is_watched.then(|| Arc::clone(&settings.tail));
+        Self {
+            since: turn::now(),
+            route: route.unwrap_or(&settings.unrouted).clone(),
+            is_head: request.method() == Method::HEAD,
+            status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
+            decision: Disposition::Unlimited,
+            bytes: 0,
+            complete: false,
+            line: (is_watched || is_logged() || settings.traces)
+                .then(|| Box::new(Line::of(request, settings, watched()))),
+        }
+    }
+
+    fn decided(&mut self, verdict: &Verdict) {
+        self.decision = verdict.disposition;
+        if let Some(line) = &mut self.line {
+            line.verdict = Some(verdict.clone());
+        }
+    }
+
+    fn answered<B: Body>(&mut self, response: &mut Response<B>) {
+        self.status = response.status();
+        // The response to HEAD has no body, whatever `is_end_stream` returns.
+        self.complete = self.is_head || response.body().is_end_stream();
+        let verdict = response.extensions().get::<Verdict>();
+        self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);
+        if let Some(line) = &mut self.line {
+            line.answered(response, self.since);
+        }
+    }
+
+    fn count(&self, took: Duration) {
+        self.route.finished(self.status, self.decision, took);
+    }
+
+    /// The request is counted by what has been until now, and logged when its tunnel ends.
+    fn move_to(mut self: Box<Self>, tunnel: &Tunnel) {
+        if let Some(line) = &mut self.line {
+            line.traffic = Some(Arc::clone(tunnel.traffic()));
+            self.count(self.since.elapsed());
+            tunnel.hold(self);
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let took = self.since.elapsed();
+        let is_tunnel = |line: &Line| line.traffic.is_some();
+        if !self.line.as_deref().is_some_and(is_tunnel) {
+            self.count(took);
+        }
+        if let Some(line) = &self.line {
+            line.log(self, took);
+        }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for AccessLog<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: HasVerdict,
+    R: Body,
+{
+    type Response = Response<LoggedBody<R>>;
+    type Error = S::Error;
+    type Future = LoggedFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let record = Some(Box::new(Record::of(&request, &self.settings)));
+        LoggedFuture {
+            future: self.inner.call(request),
+            record,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`AccessLog`].
+    #[derive(Debug)]
+    pub struct LoggedFuture<F>
+    where
+        F: HasVerdict,
+    {
+        #[pin]
+        future: F,
+        record: Option<Box<Record>>,
+    }
+
+    impl<F> PinnedDrop for LoggedFuture<F>
+    where
+        F: HasVerdict,
+    {
+        /// A client that leaves before its answer was decided about all the same, perhaps held in a
+        /// tarpit.
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let (Some(record), Some(verdict)) = (this.record, this.future.verdict()) {
+                record.decided(verdict);
+            }
+        }
+    }
+}
+
+impl<F, R, E> Future for LoggedFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>> + HasVerdict,
+    R: Body,
+{
+    type Output = Result<Response<LoggedBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut response = ready!(this.future.poll(cx))?;
+        let mut record = this.record.take();
+        if let Some(record) = &mut record {
+            record.answered(&mut response);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
+            && let Some(record) = record.take()
+        {
+            record.move_to(&tunnel);
+        }
+        Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
+    }
+}
+
+pin_project! {
+    /// A response's body that logs its request when it is dropped.
+    #[derive(Debug)]
+    pub struct LoggedBody<R> {
+        #[pin]
+        body: R,
+        record: Option<Box<Record>>,
+    }
+}
+
+impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
+    type Data = Bytes;
+    type Error = R::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(record) = this.record {
+            match &frame {
+                Some(Ok(frame)) => {
+                    let data = frame.data_ref().map_or(0, Buf::remaining);
+                    record.bytes = record.bytes.saturating_add(data as u64);
+                    // Where the length is known, the end is not asked for.
+                    record.complete = this.body.is_end_stream();
+                }
+                Some(Err(_)) => {}
+                None => record.complete = true,
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flood wrote a line for each request: 37,000 in two seconds.
+    #[test]
+    fn no_more_lines_of_the_denied_are_written_in_a_second_than_the_bound_and_the_others_are_counted()
+     {
+        let start = Instant::now();
+        let denied = DeniedLines {
+            per_second: 3,
+            written: Mutex::new((start, 0)),
+            left_out: Counter::default(),
+        };
+        for second in 0..2 {
+            let now = start + Duration::from_secs(second);
+            let allowed = (0..100).filter(|_| denied.allow(now)).count();
+            assert_eq!(allowed, 3);
+        }
+        assert_eq!(denied.left_out.get(), 2 * 97);
+    }
+}

@@ -1,0 +1,302 @@
+//! What bans have to do with one request: whether one holds, and whether it is a strike. The
+//! response to a request that is a strike waits for it, so that the ban holds from the next on.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use smallvec::{SmallVec, smallvec};
+use tokio::task::JoinHandle;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, BucketKey, Decision, Transaction};
+use weir_rules::RequestAttributes;
+use weir_store::Outcome;
+use weir_telemetry::events;
+
+use super::{
+    AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
+};
+use crate::backend::{Backend, PendingTasks};
+
+/// How many characters of a path are kept as the cause of a strike.
+const LONGEST_PATH: usize = 200;
+
+/// A request, as far as bans care about it.
+pub struct BanCheck {
+    backend: Backend,
+    subjects: Subjects,
+    /// The ban that would keep the request out, if it were acted upon.
+    would_hold: Option<Arc<str>>,
+    /// Strikes that are being counted, of bans that are acted upon.
+    striking: PendingTasks,
+}
+
+type Subjects = SmallVec<[BanSubject; 2]>;
+
+struct BanSubject {
+    ban: Arc<PreparedBan>,
+    subject: BucketKey,
+    /// Whether the ban is acted upon.
+    acts: bool,
+    /// Whether a strike is out of the question: there was one, or the subject is banned already.
+    is_done: bool,
+}
+
+/// The ban that keeps a request out.
+pub struct ActiveBan {
+    pub name: Arc<str>,
+    pub treatment: Arc<PreparedTreatment>,
+    /// What is left of it.
+    pub retry_in: Nanos,
+}
+
+impl AccessControl {
+    /// The standing ban that keeps a request out. If several do, the first of the configuration
+    /// decides. One that would, if it were acted upon, is not counted if it is asked for again.
+    pub(crate) fn standing(
+        &self,
+        request: &RequestAttributes<'_>,
+        now: Timestamp,
+        looks: bool,
+    ) -> Option<ActiveBan> {
+        self.0.bans.iter().find_map(|ban| {
+            if !ban.known.any_standing() {
+                return None;
+            }
+            let retry_in = ban.known.standing(&ban.policy.ban, request, now)?;
+            let subject = ban.policy.ban.subject(request)?;
+            let key = ban.policy.ban.ban_key(&subject);
+            let acts = ban.policy.enforcement.acts_on(&key);
+            if !looks || acts && !ban.treatment.looks_real() {
+                ban.metrics.held(acts);
+            }
+            acts.then(|| ActiveBan {
+                name: Arc::clone(ban.policy.ban.name()),
+                treatment: Arc::clone(&ban.treatment),
+                retry_in,
+            })
+        })
+    }
+
+    /// What bans have to do with a request, and what is to be asked about them; none where no ban
+    /// has a subject in it.
+    pub(crate) fn check(
+        &self,
+        request: &RequestAttributes<'_>,
+        backend: &Backend,
+    ) -> Option<(Box<BanCheck>, Batch)> {
+        let found = self.0.bans.iter().filter_map(|ban| {
+            let policy = &ban.policy;
+            let subject = policy.ban.subject(request)?;
+            let check = policy.ban.check(&subject);
+            let acts = policy.enforcement.acts_on(&check.key);
+            let mode = if acts {
+                check.mode
+            } else {
+                check.mode.non_denying()
+            };
+            let subject = BanSubject {
+                ban: Arc::clone(ban),
+                subject,
+                acts,
+                is_done: false,
+            };
+            Some((subject, Transaction { mode, ..check }))
+        });
+        let (subjects, checks): (Subjects, Batch) = found.unzip();
+        (!checks.is_empty()).then(|| {
+            let check = BanCheck {
+                backend: backend.clone(),
+                subjects,
+                would_hold: None,
+                striking: PendingTasks::new(),
+            };
+            (Box::new(check), checks)
+        })
+    }
+}
+
+impl BanCheck {
+    /// The ban that would keep the request out, if it were acted upon.
+    pub fn would_hold(&mut self) -> Option<Arc<str>> {
+        self.would_hold.take()
+    }
+
+    /// The strikes that the response has to wait for, so that a ban which begins with one of them
+    /// holds from the next request on.
+    pub fn striking(self) -> PendingTasks {
+        self.striking
+    }
+
+    /// How many decisions of a batch are about bans; they come before all others.
+    pub fn len(&self) -> usize {
+        self.subjects.len()
+    }
+
+    /// Whether no ban would be acted upon.
+    pub fn is_idle(&self) -> bool {
+        self.subjects.iter().all(|subject| !subject.acts)
+    }
+
+    /// The ban that keeps the request out, by the first decisions of an outcome, which are taken off.
+    /// If several hold, the first decides.
+    pub fn judge(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
+        let count = self.subjects.len().min(outcome.decisions.len());
+        let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
+        let mut active = None;
+        for (subject, decision) in self.subjects.iter_mut().zip(decisions) {
+            let Some(decision) = decision.filter(|decision| !decision.fits()) else {
+                continue;
+            };
+            subject.is_done = true;
+            let ban = &subject.ban;
+            let name = Arc::clone(ban.policy.ban.name());
+            if !subject.acts {
+                self.would_hold.get_or_insert(name);
+            } else if active.is_none() {
+                active = Some(ActiveBan {
+                    name,
+                    treatment: Arc::clone(&ban.treatment),
+                    retry_in: decision.retry_in,
+                });
+            }
+        }
+        active
+    }
+
+    /// Counts the bans that hold, and the path as a strike where none keeps the request out.
+    pub fn judged(&mut self, is_banned: bool, path: &str) {
+        let holding = self.subjects.iter().filter(|subject| subject.is_done);
+        holding.for_each(|subject| subject.ban.metrics.held(subject.acts));
+        if is_banned {
+            return;
+        }
+        self.strike(|_, policy| {
+            let is_strike = policy.paths.matches(path);
+            is_strike.then(|| StrikeCause::Path(path.chars().take(LONGEST_PATH).collect()))
+        });
+    }
+
+    /// These limits have denied the request.
+    pub fn denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
+        self.strike(|_, policy| policy.strikes_by(limits.clone()));
+    }
+
+    /// These limits would have denied the request, were they acted upon. Bans that are not acted
+    /// upon either take that for a strike, or a dry run of both would show no ban.
+    pub fn would_be_denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
+        self.strike(|subject, policy| match subject.acts {
+            true => None,
+            false => policy.strikes_by(limits.clone()),
+        });
+    }
+
+    /// The response has this status.
+    pub fn answered(&mut self, status: StatusCode) {
+        self.strike(|_, policy| {
+            let is_strike = policy.statuses.contains(status);
+            is_strike.then(|| StrikeCause::Status(status.as_u16()))
+        });
+    }
+
+    /// A request is one strike of a ban at the most.
+    fn strike(&mut self, cause: impl Fn(&BanSubject, &BanPolicy) -> Option<StrikeCause>) {
+        let open = self.subjects.iter_mut().filter(|subject| !subject.is_done);
+        for subject in open {
+            if let Some(cause) = cause(subject, &subject.ban.policy) {
+                subject.is_done = true;
+                let key = subject.subject.clone();
+                let striking = count_strike(&subject.ban, key, cause, &self.backend);
+                self.striking.extend(striking.filter(|_| subject.acts));
+            }
+        }
+    }
+}
+
+/// Counts a strike of a subject, and begins a ban with the last of them. The handle, if any, waits
+/// for that.
+///
+/// However many strikes come at once, on however many gateways, one ban begins: the one that takes
+/// the turn sets the ban and counts the offence, in one call. Should a gateway die or lose the
+/// store before, there is neither, and the next strike begins the ban once its turn has come back.
+/// A turn may be had twice, where a store stood in for another; then the first ban stands.
+pub(super) fn count_strike(
+    ban: &Arc<PreparedBan>,
+    subject: BucketKey,
+    cause: StrikeCause,
+    backend: &Backend,
+) -> Option<JoinHandle<()>> {
+    let strike = Strike {
+        ban: Arc::clone(ban),
+        subject,
+        cause,
+        backend: backend.clone(),
+    };
+    backend.tasks.run(async move {
+        // The store reports its failures itself; the next strike counts again.
+        let _ = strike.count().await;
+    })
+}
+
+struct Strike {
+    ban: Arc<PreparedBan>,
+    subject: BucketKey,
+    cause: StrikeCause,
+    backend: Backend,
+}
+
+impl Strike {
+    /// None when a store that is out of reach has ended it.
+    async fn count(self) -> Option<()> {
+        let ban = &self.ban.policy.ban;
+        let counted = self.ask(ban.strike(&self.subject)).await?;
+        if !ban.is_due(&counted.decisions) {
+            return Some(());
+        }
+        let turn = self.ask(ban.take_turn(&self.subject)).await?;
+        match ban.offence(&turn.decisions) {
+            Some(offence) => self.begin(offence).await,
+            None => Some(()),
+        }
+    }
+
+    async fn begin(&self, offence: usize) -> Option<()> {
+        let ban = &self.ban.policy.ban;
+        let now = self.backend.now();
+        let begun = self
+            .ask_at(now, ban.begin_for(&self.subject, offence))
+            .await?;
+        if !ban.has_begun(&begun.decisions) {
+            return None;
+        }
+        let length = ban.schedule().length(offence);
+        let (name, subject) = (ban.name(), self.subject.as_str());
+        events::ban_begun(&self.ban.metrics, name, subject, offence, length);
+        self.ban.known.begun(BegunBan {
+            ban: Arc::clone(ban.name()),
+            subject: self.subject.as_str().to_owned(),
+            since: now,
+            until: now + length.into(),
+            cause: BanCause::Strikes {
+                last: self.cause.clone(),
+                count: ban.strikes().burst().get(),
+                offence,
+            },
+        });
+        // This process knows of the ban from now on, whatever other denials it still remembers.
+        self.ask(smallvec![ban.check(&self.subject)]).await?;
+        let strikes = smallvec![ban.strikes_key(&self.subject)];
+        let forgotten = self.backend.store.reset(strikes);
+        // The ban holds already, so its subject need not wait for this.
+        let tasks = &self.backend.tasks;
+        tasks.run(async move { drop(forgotten.await) });
+        Some(())
+    }
+
+    async fn ask(&self, batch: Batch) -> Option<Outcome> {
+        self.ask_at(self.backend.now(), batch).await
+    }
+
+    async fn ask_at(&self, now: Timestamp, batch: Batch) -> Option<Outcome> {
+        self.backend.store.decide(batch, now).await.ok()
+    }
+}

@@ -1,0 +1,159 @@
+//! Keeps out clients that are banned or blocked, and lets those through that are allowed.
+
+mod begun;
+mod check;
+mod treatment;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Extensions;
+use weir_rules::{
+    Access, AccessLists, Ban, Enforcement, KeySource, PathSet, SecretHash, StatusSet,
+};
+use weir_telemetry::{BanMetrics, Bans, Metrics};
+
+pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
+pub(super) use self::check::{ActiveBan, BanCheck};
+pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
+pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
+use super::ClientIdentity;
+
+/// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
+/// requests without one.
+#[derive(Clone, Debug)]
+pub struct BanPolicy {
+    /// Which subjects it bans, after how many strikes, and for how long.
+    pub ban: Arc<Ban>,
+    /// The limits whose denials are strikes.
+    pub limits: Vec<Arc<str>>,
+    /// The statuses of responses that are strikes.
+    pub statuses: StatusSet,
+    /// The paths whose requests are strikes.
+    pub paths: PathSet,
+    /// What the banned get.
+    pub treatment: Treatment,
+    /// For which of the banned it is acted upon.
+    pub enforcement: Enforcement,
+}
+
+impl BanPolicy {
+    /// The one of these limits whose denial of a request is a strike.
+    fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<StrikeCause> {
+        let strikes = |denier: &str| self.limits.iter().find(|limit| ***limit == *denier);
+        let limit = limits.find_map(strikes)?;
+        Some(StrikeCause::Limit(Arc::clone(limit)))
+    }
+}
+
+/// The lists and bans that keep clients out.
+#[derive(Clone, Debug)]
+pub struct AccessSettings {
+    /// The clients that are let through in any case, and those that are in no case.
+    pub lists: AccessLists,
+    /// What the blocked get.
+    pub blocked: Treatment,
+    /// Bans. If several hold, the first decides what the client gets.
+    pub bans: Vec<BanPolicy>,
+}
+
+/// The lists and bans that keep clients out, on every route. Clones share it.
+#[derive(Clone)]
+pub struct AccessControl(Arc<Inner>);
+
+struct Inner {
+    lists: AccessLists,
+    blocked: Arc<PreparedTreatment>,
+    bans: Vec<Arc<PreparedBan>>,
+    metrics: Bans,
+}
+
+/// A ban with all that can be prepared at load time.
+struct PreparedBan {
+    policy: BanPolicy,
+    treatment: Arc<PreparedTreatment>,
+    metrics: BanMetrics,
+    known: KnownBans,
+}
+
+impl AccessControl {
+    /// Lists and bans whose tarpits hold requests in these slots. Those that begin are added to the
+    /// `known` ones, of which the standing ones hold as well.
+    pub fn new(
+        settings: AccessSettings,
+        tarpits: &TarpitSlots,
+        metrics: &Metrics,
+        known: &KnownBans,
+    ) -> Self {
+        let banned = |policy: BanPolicy| {
+            let name = policy.ban.name();
+            let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
+            Arc::new(PreparedBan {
+                treatment: Arc::new(treatment),
+                metrics: metrics.bans().ban(name),
+                known: known.clone(),
+                policy,
+            })
+        };
+        Self(Arc::new(Inner {
+            lists: settings.lists,
+            blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
+            bans: settings.bans.into_iter().map(banned).collect(),
+            metrics: metrics.bans().clone(),
+        }))
+    }
+
+    /// Whether all clients are let through: there are neither lists nor bans.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lists.is_empty() && self.0.bans.is_empty()
+    }
+
+    /// What clients get that are kept out: the banned, ban by ban, and the blocked.
+    pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
+        let of_bans = self.0.bans.iter().map(|ban| &ban.treatment);
+        of_bans.chain([&self.0.blocked])
+    }
+
+    /// Whether a list names accounts, or a ban is of them.
+    pub(super) fn concerns_accounts(&self) -> bool {
+        let mut bans = self.0.bans.iter();
+        let lists = &self.0.lists;
+        lists.allow.has_accounts()
+            || lists.block.has_accounts()
+            || bans.any(|ban| ban.policy.ban.per().contains(&KeySource::Account))
+    }
+
+    /// Whether an account may be let through whatever holds for its address.
+    pub(super) fn allows_accounts(&self) -> bool {
+        self.0.lists.allow.has_accounts()
+    }
+
+    /// Whether the client of a request is on a list.
+    pub(super) fn access(&self, extensions: &Extensions) -> Access {
+        match ClientIdentity::of(extensions) {
+            Some(identity) => {
+                let address = identity.client.address;
+                let account = identity.account.as_ref().map(|account| account.id);
+                self.access_of(address, account)
+            }
+            None => Access::Unlisted,
+        }
+    }
+
+    /// Whether a client of this address and account is on a list.
+    pub(super) fn access_of(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
+        self.0.lists.access(address, account)
+    }
+
+    pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
+        &self.0.blocked
+    }
+
+    /// Counts a request of a blocked client.
+    pub(super) fn count_blocked(&self) {
+        self.0.metrics.blocked();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! What the banned and the blocked get.
+
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use weir_http::problem::NoResponse;
+use weir_limit::time::Nanos;
+use weir_telemetry::{Bans, Disposition, GaugeGuard};
+
+use crate::decoy::Decoy;
+use crate::rejection::{self, Rejection};
+use crate::{ResponseBody, UpstreamId};
+
+/// The status in the log for a request without a response, after nginx.
+const NO_RESPONSE: u16 = 444;
+
+/// What a request gets whose client is banned or blocked. In no case does its route's upstream see
+/// it.
+#[derive(Clone, Debug)]
+pub enum Treatment {
+    /// An honest answer.
+    Reject(Rejection),
+    /// An invented one.
+    Shadow(Arc<Decoy>),
+    /// The answer of another upstream.
+    Divert(UpstreamId),
+    /// Nothing for a while, and an honest answer then.
+    Tarpit(Tarpit),
+    /// No response: the connection is closed. Over HTTP/2, where other clients of the same proxy
+    /// may share the connection, only the stream is reset.
+    Drop,
+}
+
+/// How requests are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tarpit {
+    /// For how long.
+    pub hold: Duration,
+    /// How many are held at the most, those of all tarpits together. One beyond that gets the
+    /// answer at once.
+    pub most: NonZeroU32,
+    /// The answer that ends it.
+    pub rejection: Rejection,
+}
+
+/// A treatment with all that can be prepared at load time.
+pub struct PreparedTreatment {
+    /// The ban that it is of; none for the block list.
+    pub ban: Option<Arc<str>>,
+    treatment: Treatment,
+    /// The problem document of an honest answer.
+    document: Bytes,
+    tarpits: TarpitSlots,
+}
+
+/// Where the answer to a request comes from that is kept out.
+pub enum TreatmentAnswer<R> {
+    Response(Response<ResponseBody<R>>),
+    /// It is there after a while.
+    Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
+    /// The route's decoy invents it.
+    Decoy,
+    /// Another upstream has it.
+    Upstream(UpstreamId),
+}
+
+impl PreparedTreatment {
+    /// The treatment of a ban's subjects.
+    pub(super) fn of_ban(ban: &Arc<str>, treatment: Treatment, tarpits: &TarpitSlots) -> Self {
+        let detail = "The client is banned for a while; see Retry-After.";
+        Self::new(Some(Arc::clone(ban)), treatment, tarpits, detail)
+    }
+
+    /// The treatment of those on the block list.
+    pub(super) fn of_blocked(treatment: Treatment, tarpits: &TarpitSlots) -> Self {
+        let detail = "Requests of this client are not accepted.";
+        Self::new(None, treatment, tarpits, detail)
+    }
+
+    fn new(
+        ban: Option<Arc<str>>,
+        treatment: Treatment,
+        tarpits: &TarpitSlots,
+        detail: &str,
+    ) -> Self {
+        let status = match &treatment {
+            Treatment::Reject(rejection) => rejection.status,
+            Treatment::Tarpit(tarpit) => tarpit.rejection.status,
+            _ => Rejection::default().status,
+        };
+        Self {
+            ban,
+            treatment,
+            document: rejection::refusal_document(status, detail),
+            tarpits: tarpits.clone(),
+        }
+    }
+
+    /// The decoy that answers, if one does.
+    pub fn decoy(&self) -> Option<&Arc<Decoy>> {
+        match &self.treatment {
+            Treatment::Shadow(decoy) => Some(decoy),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer has to look real. Then limits count it, and it tells of them.
+    pub fn looks_real(&self) -> bool {
+        matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
+    }
+
+    /// What a request gets whose client would be let in again after this time.
+    pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
+        let honest = |rejection| {
+            let empty = Response::new(());
+            rejection::reject(empty, rejection, self.document.clone(), retry_in)
+        };
+        match &self.treatment {
+            Treatment::Reject(rejection) => {
+                let response = honest(rejection);
+                (Disposition::Denied, TreatmentAnswer::Response(response))
+            }
+            Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy),
+            Treatment::Divert(upstream) => {
+                (Disposition::Diverted, TreatmentAnswer::Upstream(*upstream))
+            }
+            Treatment::Tarpit(tarpit) => {
+                let response = honest(&tarpit.rejection);
+                let Some(slot) = self.tarpits.enter(tarpit.most) else {
+                    return (Disposition::Denied, TreatmentAnswer::Response(response));
+                };
+                let hold = tarpit.hold;
+                let held = async move {
+                    slot.wait(hold).await;
+                    response
+                };
+                (
+                    Disposition::Tarpitted,
+                    TreatmentAnswer::Later(Box::pin(held)),
+                )
+            }
+            Treatment::Drop => (Disposition::Dropped, TreatmentAnswer::Response(no_answer())),
+        }
+    }
+}
+
+fn no_answer<R>() -> Response<ResponseBody<R>> {
+    let mut response = Response::new(ResponseBody::full(""));
+    *response.status_mut() = StatusCode::from_u16(NO_RESPONSE).unwrap_or_default();
+    response.extensions_mut().insert(NoResponse);
+    response
+}
+
+/// Where requests are held; there is one in a process, whatever is configured, so that a reload
+/// makes no room for more.
+#[derive(Clone, Debug)]
+pub struct TarpitSlots(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// How many are held.
+    taken: AtomicU32,
+    metrics: Bans,
+    released: watch::Sender<bool>,
+}
+
+/// A request's place in the pit.
+#[derive(Debug)]
+pub(super) struct TarpitSlot {
+    slots: TarpitSlots,
+    _shown: GaugeGuard,
+    released: watch::Receiver<bool>,
+}
+
+impl TarpitSlots {
+    /// An empty pit, which shows in these metrics how many it holds.
+    pub fn new(metrics: &Bans) -> Self {
+        Self(Arc::new(Inner {
+            taken: AtomicU32::new(0),
+            metrics: metrics.clone(),
+            released: watch::Sender::new(false),
+        }))
+    }
+
+    /// Lets all go, and holds none from now on: a drain waits for every request.
+    pub fn release(&self) {
+        self.0.released.send_replace(true);
+    }
+
+    /// A place, unless `most` are taken or all were let go.
+    pub(super) fn enter(&self, most: NonZeroU32) -> Option<TarpitSlot> {
+        let released = self.0.released.subscribe();
+        if *released.borrow() {
+            return None;
+        }
+        let one_more = |taken: u32| (taken < most.get()).then_some(taken + 1);
+        let (relaxed, taken) = (Ordering::Relaxed, &self.0.taken);
+        taken.fetch_update(relaxed, relaxed, one_more).ok()?;
+        Some(TarpitSlot {
+            slots: self.clone(),
+            _shown: self.0.metrics.tarpit_held(),
+            released,
+        })
+    }
+}
+
+impl Drop for TarpitSlot {
+    fn drop(&mut self) {
+        self.slots.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl TarpitSlot {
+    /// Waits for `hold`, or until all are let go.
+    pub(super) async fn wait(mut self, hold: Duration) {
+        // The wait ends as well when the channel is dropped.
+        let _ = timeout(hold, self.released.wait_for(|released| *released)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn two() -> NonZeroU32 {
+        NonZeroU32::new(2).unwrap()
+    }
+
+    const HOLD: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_held_for_as_long_as_it_is_configured() {
+        let pit = TarpitSlots::new(&Bans::default());
+        let start = Instant::now();
+        pit.enter(two()).unwrap().wait(HOLD).await;
+        assert_eq!(start.elapsed(), HOLD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_are_held_than_there_are_places_and_who_leaves_makes_room() {
+        let pit = TarpitSlots::new(&Bans::default());
+        let (first, second) = (pit.enter(two()), pit.enter(two()));
+        assert!(first.is_some() && second.is_some());
+        assert!(pit.enter(two()).is_none());
+        drop(first);
+        assert!(pit.enter(two()).is_some());
+        let three = NonZeroU32::new(3).unwrap();
+        assert!(pit.enter(three).is_some(), "another tarpit may have more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_lets_all_go_at_once_and_holds_no_more() {
+        let pit = TarpitSlots::new(&Bans::default());
+        let held = pit.enter(two()).unwrap();
+        let start = Instant::now();
+        let waiting = tokio::spawn(held.wait(HOLD));
+        tokio::task::yield_now().await;
+        pit.release();
+        waiting.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(pit.enter(two()).is_none());
+    }
+}

@@ -1,0 +1,112 @@
+//! How long a request's body may be.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use weir_http::problem::BodyTooLarge;
+
+pin_project! {
+    /// A request's body, which fails when it turns out to be longer than it may be.
+    pub struct LimitedBody<B> {
+        #[pin]
+        body: B,
+        limit: Option<Box<Limit>>,
+    }
+}
+
+struct Limit {
+    max: u64,
+    left: u64,
+}
+
+impl<B: Body> LimitedBody<B> {
+    /// A body of at most `max` bytes, if there is a bound.
+    ///
+    /// # Errors
+    /// When its length is known, and too great.
+    pub(super) fn new(body: B, max: Option<u64>) -> Result<Self, BodyTooLarge> {
+        let Some(max) = max else {
+            return Ok(Self { body, limit: None });
+        };
+        if body.size_hint().lower() > max {
+            return Err(BodyTooLarge { max });
+        }
+        let limit = Some(Box::new(Limit { max, left: max }));
+        Ok(Self { body, limit })
+    }
+}
+
+impl<B> Body for LimitedBody<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(cx));
+        if let (Some(limit), Some(Ok(frame))) = (this.limit, &frame) {
+            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            let Some(left) = limit.left.checked_sub(length) else {
+                let max = limit.max;
+                return Poll::Ready(Some(Err(Box::new(BodyTooLarge { max }))));
+            };
+            limit.left = left;
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    /// The body's own: one that is longer than it may be is not shown as a shorter one.
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures_util::stream;
+    use http_body_util::{BodyExt, Full, StreamBody};
+
+    use super::*;
+
+    fn chunked(texts: &'static [&str]) -> impl Body<Data = Bytes, Error = io::Error> + Unpin {
+        let frames = texts.iter().map(|text| Ok(Frame::data(Bytes::from(*text))));
+        StreamBody::new(stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn a_body_may_be_as_long_as_the_bound_and_not_a_byte_longer() {
+        let body = LimitedBody::new(chunked(&["four", "four"]), Some(8))
+            .ok()
+            .unwrap();
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "fourfour");
+        let body = LimitedBody::new(chunked(&["four", "five5"]), Some(8))
+            .ok()
+            .unwrap();
+        let error = body.collect().await.unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&BodyTooLarge { max: 8 }));
+    }
+
+    #[test]
+    fn a_length_that_is_too_great_is_told_at_once() {
+        let body = |text: &'static str| LimitedBody::new(Full::<Bytes>::from(text), Some(4));
+        assert_eq!(body("five5").err(), Some(BodyTooLarge { max: 4 }));
+        assert!(body("four").is_ok());
+        assert!(LimitedBody::new(Full::<Bytes>::from("five5"), None).is_ok());
+    }
+}

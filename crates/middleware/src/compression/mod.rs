@@ -1,0 +1,236 @@
+//! Compresses responses for clients that accept it.
+//!
+//! What is decided by the head of a response is here; `accept` reads what a client accepts, `codec`
+//! codes the body.
+
+mod accept;
+mod codec;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
+};
+use http::{Method, Response, StatusCode, request};
+use http_body::Body;
+use weir_http::list;
+
+use super::ResponseBody;
+use codec::{Codec, PLACES, Places};
+
+/// Digests of what is sent, which compression changes.
+const DIGESTS: [HeaderName; 4] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
+/// Which responses of a route are compressed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compression {
+    /// The codings, the preferred one first.
+    pub algorithms: Vec<ContentCoding>,
+    /// The media types that are compressed, in lower case, such as `text/html` or `text/*`.
+    pub types: Vec<String>,
+    /// Responses that are shorter are not worth it.
+    pub min_bytes: u64,
+}
+
+impl Default for Compression {
+    /// Text and its like, of 1 KiB or more.
+    fn default() -> Self {
+        let types = [
+            "text/*",
+            "application/atom+xml",
+            "application/javascript",
+            "application/json",
+            "application/ld+json",
+            "application/manifest+json",
+            "application/problem+json",
+            "application/rss+xml",
+            "application/wasm",
+            "application/xhtml+xml",
+            "application/xml",
+            "image/svg+xml",
+        ];
+        Self {
+            algorithms: ContentCoding::ALL.to_vec(),
+            types: types.map(str::to_owned).to_vec(),
+            min_bytes: 1024,
+        }
+    }
+}
+
+/// A coding that responses are compressed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentCoding {
+    /// Zstandard (RFC 8878).
+    Zstd,
+    /// Brotli (RFC 7932).
+    Brotli,
+    /// RFC 1952.
+    Gzip,
+}
+
+impl ContentCoding {
+    /// All of them, the preferred one first.
+    pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// The compression of the response to one request.
+#[derive(Debug)]
+pub(super) struct Compressor {
+    settings: Arc<Compression>,
+    /// What the client likes best of what is offered; none if it accepts nothing of it.
+    coding: Option<ContentCoding>,
+    is_head: bool,
+    places: &'static Places,
+}
+
+impl Compressor {
+    pub(super) fn new(settings: &Arc<Compression>, request: &request::Parts) -> Self {
+        Self {
+            settings: Arc::clone(settings),
+            coding: match forbids_change(&request.headers) {
+                true => None,
+                false => accept::best(&settings.algorithms, &request.headers),
+            },
+            is_head: request.method == Method::HEAD,
+            places: &PLACES,
+        }
+    }
+
+    /// The response as the client gets it.
+    pub(super) fn compress<R>(
+        &self,
+        mut response: Response<ResponseBody<R>>,
+    ) -> Response<ResponseBody<R>>
+    where
+        R: Body<Data = Bytes>,
+    {
+        if response.status() == StatusCode::NOT_MODIFIED {
+            // It is about a response that was, or would have been, compressed; of what type that is, it
+            // need not say, and it has what the response has for caches (RFC 9110 section 15.4.5).
+            let headers = response.headers();
+            let is_of_type = !headers.contains_key(CONTENT_TYPE) || self.is_of_type(headers);
+            if is_of_type && !headers.contains_key(CONTENT_ENCODING) && !forbids_change(headers) {
+                list::vary_by(response.headers_mut(), &ACCEPT_ENCODING);
+            }
+            if self.coding.is_some() && !forbids_change(response.headers()) {
+                weaken(response.headers_mut());
+            }
+            return response;
+        }
+        if !self.is_eligible(&response) {
+            return response;
+        }
+        list::vary_by(response.headers_mut(), &ACCEPT_ENCODING);
+        let Some(coding) = self.coding else {
+            return response;
+        };
+        let has_body = !self.is_head || made_length(response.body()).is_some();
+        let codec = has_body.then(|| Codec::new(coding, self.places));
+        if let Some(None) = codec {
+            // As a client gets it that accepts no coding.
+            return response;
+        }
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        for name in [CONTENT_LENGTH, ACCEPT_RANGES].iter().chain(&DIGESTS) {
+            headers.remove(name);
+        }
+        weaken(headers);
+        match codec.flatten() {
+            Some(codec) => response.map(|body| body.coded_by(Box::new(codec))),
+            None => response,
+        }
+    }
+
+    /// Whether a response is compressed for clients that accept it.
+    fn is_eligible<R>(&self, response: &Response<ResponseBody<R>>) -> bool
+    where
+        R: Body<Data = Bytes>,
+    {
+        let (status, headers) = (response.status(), response.headers());
+        let has_body = !status.is_informational()
+            && !matches!(
+                status,
+                StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT
+            );
+        has_body
+            && !headers.contains_key(CONTENT_ENCODING)
+            && !headers.contains_key(CONTENT_RANGE)
+            && !forbids_change(headers)
+            && self.is_of_type(headers)
+            && self
+                .length(response)
+                .is_none_or(|length| length >= self.settings.min_bytes)
+    }
+
+    /// How long the body is, or would be in the response to GET; none if that is not known.
+    fn length<R>(&self, response: &Response<ResponseBody<R>>) -> Option<u64>
+    where
+        R: Body<Data = Bytes>,
+    {
+        if !self.is_head {
+            return response.body().size_hint().exact();
+        }
+        made_length(response.body()).or_else(|| {
+            let told = response.headers().get(CONTENT_LENGTH)?;
+            told.to_str().ok()?.parse().ok()
+        })
+    }
+
+    fn is_of_type(&self, headers: &HeaderMap) -> bool {
+        let value = headers.get(CONTENT_TYPE).map(HeaderValue::to_str);
+        let Some(Ok(value)) = value else { return false };
+        let essence = value.split(';').next().unwrap_or_default().trim();
+        self.settings.types.iter().any(|wanted| {
+            let begin = wanted.strip_suffix('*').unwrap_or(wanted);
+            match begin.len() == wanted.len() {
+                true => essence.eq_ignore_ascii_case(wanted),
+                false => essence
+                    .get(..begin.len())
+                    .is_some_and(|of_essence| of_essence.eq_ignore_ascii_case(begin)),
+            }
+        })
+    }
+}
+
+/// The length of a response to HEAD that Weir made, whose body the server leaves out. Those of
+/// upstreams have none.
+fn made_length<R: Body<Data = Bytes>>(body: &ResponseBody<R>) -> Option<u64> {
+    body.size_hint().exact().filter(|&length| length > 0)
+}
+
+/// Whether nobody on the way may change the body, as the app says, or the client (RFC 9111, sections
+/// 5.2.2.6 and 5.2.1.6).
+fn forbids_change(headers: &HeaderMap) -> bool {
+    list::texts(headers, &CACHE_CONTROL).any(|token| token.eq_ignore_ascii_case("no-transform"))
+}
+
+/// What is compressed is not the same, byte by byte, as what the tag was made for (RFC 9110, section
+/// 8.8.1).
+fn weaken(headers: &mut HeaderMap) {
+    let Some(tag) = headers.get(ETAG) else { return };
+    if tag.as_bytes().starts_with(b"\"") {
+        let weak = [b"W/", tag.as_bytes()].concat();
+        if let Ok(weak) = HeaderValue::from_maybe_shared(Bytes::from(weak)) {
+            headers.insert(ETAG, weak);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,507 @@
+//! Requests of web pages across origins (the Fetch standard, section 3.3): which pages may read
+//! responses, and which requests are preflights.
+//!
+//! On a route that says which methods pages may use, all of it is Weir's affair. On another, the app
+//! answers preflights and says what pages may read of its responses, and Weir does so for its own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body;
+use weir_http::list;
+use weir_http::problem::Problem;
+use weir_rules::preflighted;
+
+use super::ResponseBody;
+use crate::HeaderForms;
+
+/// What pages of other origins may do on a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// The origins whose pages may read responses.
+    pub origins: Origins,
+    /// Whether they may read the responses to requests with credentials.
+    pub credentials: bool,
+    /// Whether preflights are held to the route's limits like all requests.
+    pub counts_preflights: bool,
+    /// The names of the headers that pages may read.
+    pub exposed: HeaderValue,
+    /// What preflights are answered with. Without it the app answers them, and says itself which
+    /// pages may read its responses.
+    pub preflights: Option<PreflightResponse>,
+}
+
+/// What the answer to a preflight says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreflightResponse {
+    /// The methods that pages may use.
+    pub methods: HeaderValue,
+    /// The headers that pages may send.
+    pub headers: Option<HeaderValue>,
+    /// For how many seconds the answer holds.
+    pub max_age: Option<HeaderValue>,
+}
+
+/// Origins of pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origins {
+    /// All of them.
+    Any,
+    /// These.
+    Listed(Vec<OriginPattern>),
+}
+
+/// An origin, or several of the same scheme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OriginPattern {
+    /// This origin, as browsers write it.
+    Exact(HeaderValue),
+    /// Origins of hosts below a domain, of any port, or both.
+    Wildcard {
+        /// The scheme, and what separates it from the host.
+        scheme: Box<str>,
+        /// The host; what hosts below a domain end with, if it begins with a dot.
+        host: Box<str>,
+        /// The port with its colon, or nothing. None for any.
+        port: Option<Box<str>>,
+    },
+}
+
+impl OriginPattern {
+    fn matches(&self, origin: &HeaderValue) -> bool {
+        match self {
+            Self::Exact(exact) => exact == origin,
+            Self::Wildcard { scheme, host, port } => {
+                let text = origin.to_str().ok();
+                let text = text.and_then(|text| text.strip_prefix(&**scheme));
+                text.is_some_and(|text| matches_wildcard(text, host, port.as_deref()))
+            }
+        }
+    }
+}
+
+/// Whether host and port of an origin are these. What a host cannot have is in none: the origin is
+/// what the client writes, and goes into a header.
+fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
+    let colon = text.rfind(':').unwrap_or(text.len());
+    let (asked, asked_port) = text.split_at(colon);
+    let digits = asked_port.strip_prefix(':').unwrap_or("0");
+    let is_port = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_host = match host.starts_with('.') {
+        true => {
+            let below = asked.strip_suffix(host);
+            below.is_some_and(|below| !below.is_empty() && below.bytes().all(is_of_host))
+        }
+        false => asked == host,
+    };
+    is_host && is_port && port.is_none_or(|port| port == asked_port)
+}
+
+impl Cors {
+    /// The headers that a page must be allowed to read, where limits are shown in these forms.
+    pub fn exposed(forms: HeaderForms) -> String {
+        let all = [
+            (true, "Retry-After"),
+            (forms.draft, "RateLimit-Policy, RateLimit"),
+            (
+                forms.draft_03,
+                "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset",
+            ),
+            (
+                forms.x_ratelimit,
+                "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset",
+            ),
+        ];
+        let names = all.iter().filter(|(on, _)| *on).map(|(_, names)| *names);
+        let names: Vec<&str> = names.collect();
+        names.join(", ")
+    }
+
+    fn allows(&self, origin: &HeaderValue) -> bool {
+        match &self.origins {
+            Origins::Any => true,
+            Origins::Listed(listed) => listed.iter().any(|pattern| pattern.matches(origin)),
+        }
+    }
+
+    /// Whether limits leave a request alone: it is a preflight of an allowed page, and preflights
+    /// are not counted. A request with a body is not a preflight.
+    pub(super) fn exempts<B: Body>(&self, request: &Request<B>) -> bool {
+        !self.counts_preflights && self.is_preflight(request)
+    }
+
+    /// The same of a request without a body.
+    pub fn exempts_head(&self, method: &Method, headers: &HeaderMap) -> bool {
+        !self.counts_preflights && self.is_head_of_preflight(method, headers)
+    }
+
+    /// Whether a request is a preflight of an allowed page.
+    pub(super) fn is_preflight<B: Body>(&self, request: &Request<B>) -> bool {
+        self.is_head_of_preflight(request.method(), request.headers())
+            && request.body().is_end_stream()
+    }
+
+    fn is_head_of_preflight(&self, method: &Method, headers: &HeaderMap) -> bool {
+        preflighted(method, headers).is_some()
+            && origin(headers).is_some_and(|origin| self.allows(origin))
+    }
+
+    /// Whether preflights are answered here, and not by the app.
+    pub fn answers_preflights(&self) -> bool {
+        self.preflights.is_some()
+    }
+
+    /// The answer to a preflight; none for other requests, and where the app answers.
+    pub(super) fn answer<B: Body, R>(
+        &self,
+        request: &Request<B>,
+    ) -> Option<Response<ResponseBody<R>>> {
+        let answer = self.preflights.as_ref()?;
+        let headers = request.headers();
+        if preflighted(request.method(), headers).is_none() {
+            let asks = request.method() == Method::OPTIONS && headers.contains_key(ORIGIN);
+            let refused = asks && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+            let detail = "Access-Control-Request-Method must be a method.";
+            let problem = Problem::new(StatusCode::BAD_REQUEST, detail);
+            return refused.then(|| ResponseBody::problem(problem));
+        }
+        if !request.body().is_end_stream() {
+            return None;
+        }
+        if !self.is_preflight(request) {
+            let detail = "Pages of this origin may not send requests here.";
+            return Some(ResponseBody::problem(Problem::new(
+                StatusCode::FORBIDDEN,
+                detail,
+            )));
+        }
+        let mut response = Response::new(ResponseBody::full(Bytes::new()));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, answer.methods.clone());
+        if let Some(names) = &answer.headers {
+            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+        }
+        if let Some(seconds) = &answer.max_age {
+            headers.insert(ACCESS_CONTROL_MAX_AGE, seconds.clone());
+        }
+        Some(response)
+    }
+
+    /// Lets pages of this origin read a response, if they may.
+    fn allow(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+        if self.origins != Origins::Any {
+            // Caches must not show one page the response that another may read.
+            list::vary_by(headers, &ORIGIN);
+        }
+        let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
+            return;
+        };
+        let allowed = match self.origins {
+            Origins::Any => HeaderValue::from_static("*"),
+            Origins::Listed(_) => origin.clone(),
+        };
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
+        if self.credentials {
+            let value = HeaderValue::from_static("true");
+            headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, value);
+        }
+        self.expose(headers);
+    }
+
+    /// Lets pages that may read a response read the headers that Weir added to it.
+    pub(super) fn expose(&self, headers: &mut HeaderMap) {
+        if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+            headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());
+        }
+    }
+}
+
+/// The origin of a request's page. An app might go by the other of several.
+fn origin(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let mut lines = headers.get_all(ORIGIN).iter();
+    lines.next().filter(|_| lines.next().is_none())
+}
+
+/// A request on a route that has CORS configured.
+#[derive(Debug)]
+pub(super) struct CorsRequest {
+    cors: Arc<Cors>,
+    origin: Option<HeaderValue>,
+}
+
+impl CorsRequest {
+    /// A request with these headers. None if they name no page, and only pages are concerned.
+    pub(super) fn of(cors: &Arc<Cors>, headers: &HeaderMap) -> Option<Self> {
+        let concerns_all = cors.answers_preflights();
+        (concerns_all || headers.contains_key(ORIGIN)).then(|| Self {
+            cors: Arc::clone(cors),
+            origin: origin(headers).cloned(),
+        })
+    }
+
+    /// Lets the page read a response, if it may: one that `is_made` here, or any where the app need
+    /// not say so itself.
+    pub(super) fn share(&self, is_made: bool, headers: &mut HeaderMap) {
+        let is_told = headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN);
+        match (is_made, self.cors.answers_preflights()) {
+            (false, false) => return,
+            // The operator's own words on a rejection come first.
+            (true, _) if is_told => return,
+            (true, _) => {}
+            (false, true) => {
+                headers.remove(ACCESS_CONTROL_ALLOW_ORIGIN);
+                headers.remove(ACCESS_CONTROL_ALLOW_CREDENTIALS);
+                headers.remove(ACCESS_CONTROL_EXPOSE_HEADERS);
+            }
+        }
+        self.cors.allow(self.origin.as_ref(), headers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::VARY;
+    use http_body_util::Full;
+
+    use super::*;
+
+    const PAGE: HeaderValue = HeaderValue::from_static("https://app.example.com");
+    const OTHER: HeaderValue = HeaderValue::from_static("https://evil.example");
+
+    fn cors(origins: Origins) -> Cors {
+        Cors {
+            origins,
+            credentials: false,
+            counts_preflights: false,
+            exposed: Cors::exposed(HeaderForms::default()).parse().unwrap(),
+            preflights: None,
+        }
+    }
+
+    fn listed() -> Cors {
+        cors(Origins::Listed(vec![OriginPattern::Exact(PAGE)]))
+    }
+
+    fn answering(origins: Origins) -> Cors {
+        let preflights = PreflightResponse {
+            methods: HeaderValue::from_static("GET, PUT"),
+            headers: Some(HeaderValue::from_static("x-account")),
+            max_age: Some(HeaderValue::from_static("600")),
+        };
+        Cors {
+            preflights: Some(preflights),
+            ..cors(origins)
+        }
+    }
+
+    fn preflight(body: &'static str) -> Request<Full<Bytes>> {
+        let request = Request::options("/").header(ORIGIN, PAGE);
+        let request = request.header(ACCESS_CONTROL_REQUEST_METHOD, "POST");
+        request.body(Full::from(body)).unwrap()
+    }
+
+    #[test]
+    fn limits_leave_preflights_of_allowed_pages_alone_and_nothing_that_resembles_them() {
+        assert!(listed().exempts(&preflight("")));
+        assert!(!listed().exempts(&preflight("a body")));
+        let counting = Cors {
+            counts_preflights: true,
+            ..listed()
+        };
+        assert!(!counting.exempts(&preflight("")) && counting.is_preflight(&preflight("")));
+        let altered = |alter: fn(&mut Request<Full<Bytes>>)| {
+            let mut request = preflight("");
+            alter(&mut request);
+            listed().exempts(&request)
+        };
+        assert!(!altered(|request| *request.method_mut() = Method::GET));
+        assert!(!altered(|request| drop(
+            request.headers_mut().remove(ORIGIN)
+        )));
+        assert!(!altered(|request| drop(
+            request.headers_mut().insert(ORIGIN, OTHER)
+        )));
+        // An app might go by the other one.
+        assert!(!altered(|request| {
+            request.headers_mut().append(ORIGIN, OTHER);
+        }));
+        assert!(!altered(|request| {
+            request.headers_mut().remove(ACCESS_CONTROL_REQUEST_METHOD);
+        }));
+    }
+
+    fn allowed_headers(cors: &Cors, origin: &HeaderValue) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        cors.allow(Some(origin), &mut headers);
+        let lines = headers.iter();
+        lines
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn pages_of_allowed_origins_may_read_the_headers_of_limits_and_others_nothing() {
+        let exposed = "access-control-expose-headers: Retry-After, RateLimit-Policy, RateLimit";
+        let allowed = "access-control-allow-origin: https://app.example.com";
+        assert_eq!(
+            allowed_headers(&listed(), &PAGE),
+            ["vary: origin", allowed, exposed]
+        );
+        assert_eq!(allowed_headers(&listed(), &OTHER), ["vary: origin"]);
+        let any = cors(Origins::Any);
+        assert_eq!(
+            allowed_headers(&any, &OTHER),
+            ["access-control-allow-origin: *", exposed]
+        );
+        let with_credentials = Cors {
+            credentials: true,
+            ..listed()
+        };
+        let line = "access-control-allow-credentials: true".to_owned();
+        assert!(allowed_headers(&with_credentials, &PAGE).contains(&line));
+    }
+
+    #[test]
+    fn what_an_upstream_does_not_show_a_page_stays_hidden() {
+        let mut headers = HeaderMap::new();
+        listed().expose(&mut headers);
+        assert!(headers.is_empty());
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_hosts_below_a_domain_or_for_any_port() {
+        let pattern = |host: &str, port: Option<&str>| OriginPattern::Wildcard {
+            scheme: "https://".into(),
+            host: host.into(),
+            port: port.map(Into::into),
+        };
+        let matches = |pattern: &OriginPattern, origin: &str| {
+            pattern.matches(&HeaderValue::from_str(origin).unwrap())
+        };
+        let below = pattern(".example.com", Some(""));
+        for origin in ["https://a.example.com", "https://a-1.b.example.com"] {
+            assert!(matches(&below, origin), "{origin}");
+        }
+        for origin in [
+            "https://example.com",
+            "https://.example.com",
+            "http://a.example.com",
+            "https://aexample.com",
+            "https://a.example.com.evil.example",
+            "https://evil.example/.example.com",
+            "https://evil.example#.example.com",
+            "https://evil.example:1@a.example.com",
+            "https://a.example.com:8443",
+            "https://a.example.com:",
+            "null",
+            "",
+        ] {
+            assert!(!matches(&below, origin), "{origin}");
+        }
+        let any_port = pattern("localhost", None);
+        for origin in ["https://localhost", "https://localhost:3000"] {
+            assert!(matches(&any_port, origin), "{origin}");
+        }
+        for origin in [
+            "https://localhost:",
+            "https://localhost:x",
+            "https://localhost:1:2",
+        ] {
+            assert!(!matches(&any_port, origin), "{origin}");
+        }
+        let port = pattern(".example.com", Some(":8443"));
+        assert!(matches(&port, "https://a.example.com:8443"));
+        assert!(!matches(&port, "https://a.example.com"));
+    }
+
+    fn answer(cors: &Cors, request: &Request<Full<Bytes>>) -> Option<(u16, HeaderMap)> {
+        let answer = cors.answer::<_, Full<Bytes>>(request)?;
+        Some((answer.status().as_u16(), answer.headers().clone()))
+    }
+
+    #[test]
+    fn preflights_of_allowed_pages_are_answered_and_those_of_others_refused() {
+        let cors = answering(Origins::Listed(vec![OriginPattern::Exact(PAGE)]));
+        let (status, headers) = answer(&cors, &preflight("")).unwrap();
+        assert_eq!(status, 204);
+        assert_eq!(headers[ACCESS_CONTROL_ALLOW_METHODS], "GET, PUT");
+        assert_eq!(headers[ACCESS_CONTROL_ALLOW_HEADERS], "x-account");
+        assert_eq!(headers[ACCESS_CONTROL_MAX_AGE], "600");
+        let mut foreign = preflight("");
+        foreign.headers_mut().insert(ORIGIN, OTHER);
+        let (status, headers) = answer(&cors, &foreign).unwrap();
+        assert_eq!(status, 403);
+        assert!(!headers.contains_key(ACCESS_CONTROL_ALLOW_METHODS));
+        // `P UT` would reach the app as any other request does.
+        let mut malformed = preflight("");
+        let asked = HeaderValue::from_static("P UT");
+        malformed
+            .headers_mut()
+            .insert(ACCESS_CONTROL_REQUEST_METHOD, asked);
+        assert_eq!(answer(&cors, &malformed).unwrap().0, 400);
+        assert!(answer(&listed(), &malformed).is_none());
+        // The app gets what is not a preflight, and all of them where it answers.
+        let mut other = preflight("");
+        *other.method_mut() = Method::GET;
+        assert!(answer(&cors, &other).is_none() && answer(&cors, &preflight("body")).is_none());
+        assert!(answer(&listed(), &preflight("")).is_none());
+    }
+
+    fn shared(cors: Cors, is_made: bool, origin: Option<HeaderValue>) -> Vec<String> {
+        let page = origin.map(|origin| (ORIGIN, origin));
+        let request = CorsRequest::of(&Arc::new(cors), &HeaderMap::from_iter(page));
+        let mut headers = HeaderMap::from_iter([
+            (VARY, HeaderValue::from_static("accept, Origin")),
+            (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
+            (
+                ACCESS_CONTROL_EXPOSE_HEADERS,
+                HeaderValue::from_static("x-app"),
+            ),
+        ]);
+        if let Some(request) = request {
+            request.share(is_made, &mut headers);
+        }
+        let lines = headers.iter();
+        lines
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect()
+    }
+
+    /// Browsers refuse a response with two answers to who may read it.
+    #[test]
+    fn what_the_app_says_is_replaced_where_weir_answers_and_kept_where_the_app_does() {
+        let vary = "vary: accept, Origin";
+        let kept = [
+            vary,
+            "access-control-allow-origin: *",
+            "access-control-expose-headers: x-app",
+        ];
+        assert_eq!(shared(listed(), false, Some(PAGE)), kept);
+        let answering = || answering(Origins::Listed(vec![OriginPattern::Exact(PAGE)]));
+        // The operator said so for this rejection.
+        assert_eq!(shared(answering(), true, Some(PAGE)), kept);
+        assert_eq!(shared(answering(), false, Some(OTHER)), [vary]);
+        assert_eq!(shared(answering(), false, None), [vary]);
+        let own = shared(answering(), false, Some(PAGE));
+        assert!(own.contains(&"access-control-allow-origin: https://app.example.com".to_owned()));
+        assert!(!own.concat().contains("x-app"), "{own:?}");
+    }
+
+    #[test]
+    fn a_response_varies_by_origin_also_if_no_page_has_asked() {
+        let cors = Arc::new(answering(Origins::Listed(vec![OriginPattern::Exact(PAGE)])));
+        let mut headers = HeaderMap::new();
+        let request = CorsRequest::of(&cors, &HeaderMap::new()).unwrap();
+        request.share(false, &mut headers);
+        assert_eq!(headers[VARY], "origin");
+        assert_eq!(headers.len(), 1);
+    }
+}

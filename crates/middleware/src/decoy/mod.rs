@@ -1,0 +1,672 @@
+//! Decoys: invented responses that look like the upstream's own.
+//!
+//! A shadow-banned client must not be able to tell from any part of a response that it is banned.
+//! So a decoy takes its status and body from the configuration, its other headers and their order
+//! from the route's recent real responses ([`Shadow`]), and its delay from their latencies; it is
+//! compressed, cut to a range, or left out where real responses are ([`Negotiation`]); and the
+//! request body is read to its end first, as an upstream would read it.
+//!
+//! ```
+//! # mod weir {
+//! #     pub mod middleware { pub use weir_middleware::*; }
+//! # }
+//! use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
+//! use weir::middleware::decoy::Decoy;
+//!
+//! let json = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+//! let body = r#"{"id": "{{ uuid() }}", "team": {{ path.team }}}"#;
+//! let decoy = Decoy::new("invite-sent", StatusCode::CREATED, json, body)?;
+//! assert_eq!(decoy.captures_used(), ["team"]);
+//! # Ok::<(), weir::middleware::decoy::TemplateError>(())
+//! ```
+
+mod known_tags;
+mod lateness;
+mod negotiation;
+#[cfg(target_os = "linux")]
+mod precise_timer;
+mod profile;
+mod template;
+mod value_pattern;
+
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+#[cfg(feature = "gateway")]
+use http::Version;
+use http::header::{
+    ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, LAST_MODIFIED,
+};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, request};
+use http_body::Body;
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep_until};
+use weir_http::problem::body_problem;
+#[cfg(feature = "gateway")]
+use weir_http::problem::{INVALID_RESPONSE, Problem};
+use weir_rules::Captures;
+use weir_runtime::turn;
+
+use self::known_tags::KnownTags;
+pub use self::negotiation::Negotiation;
+use self::negotiation::{
+    FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection, compress,
+};
+use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
+pub use self::template::TemplateError;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub use self::template::fuzz as fuzz_template;
+use self::template::{Template, TemplateContext};
+use self::value_pattern::{DecoyContext, TagPattern};
+use crate::{ClientIdentity, RequestContext, ResponseBody};
+
+/// How much of a request's body a template can use. What is beyond is read and thrown away.
+const MAX_KEPT_BODY: usize = 64 * 1024;
+
+/// An invented response, as it is configured.
+#[derive(Debug)]
+pub struct Decoy {
+    name: String,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Template,
+}
+
+impl Decoy {
+    /// A decoy of this status, with these headers and a body from this template.
+    ///
+    /// The headers replace those of the upstream's real responses, or are added to them. Values
+    /// that the template inserts are escaped as `content-type` demands: as JSON, as HTML, or not
+    /// at all.
+    ///
+    /// # Errors
+    /// When the body is not a template.
+    pub fn new(
+        name: &str,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: &str,
+    ) -> Result<Self, TemplateError> {
+        let content_type = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        let body = Template::parse(body, content_type.unwrap_or_default())?;
+        Ok(Self {
+            name: name.to_owned(),
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// The decoy's name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Whether the body has the form that its `content-type` says, for a request that has no value
+    /// to put in. Of all forms only JSON is looked at.
+    pub fn is_well_formed(&self) -> bool {
+        self.body.is_well_formed()
+    }
+
+    /// The captured path segments that the body uses.
+    pub fn captures_used(&self) -> Vec<String> {
+        self.body.captures_used()
+    }
+}
+
+/// A decoy on a route, with what was learnt from the route's real responses.
+#[derive(Debug)]
+pub struct Shadow {
+    decoy: Arc<Decoy>,
+    /// By the form of the response, as a client compares like with like.
+    profiles: ProfilesByForm,
+    preflights: OptionsProfile,
+    other_options: OptionsProfile,
+    tag: OnceLock<TagPattern>,
+    known_tags: KnownTags,
+    ignored: IgnoredHeaders,
+    /// What tags are made with, so that none can be computed from a body.
+    secret: RandomState,
+}
+
+/// How a real response came about.
+#[derive(Clone, Debug)]
+pub struct ResponseSample {
+    /// What the request wanted.
+    pub negotiation: Negotiation,
+    /// A number that tells clients apart.
+    pub client: u64,
+    /// A number that tells what is asked for apart.
+    pub target: u64,
+    /// How long the response took, counted from the end of the request's body; none is known of one
+    /// that came before that.
+    pub latency: Option<Duration>,
+}
+
+impl Shadow {
+    /// Shadow-bans with this decoy.
+    pub fn new(decoy: Arc<Decoy>) -> Self {
+        Self {
+            decoy,
+            profiles: Default::default(),
+            preflights: OptionsProfile::default(),
+            other_options: OptionsProfile::default(),
+            tag: OnceLock::new(),
+            known_tags: KnownTags::default(),
+            ignored: IgnoredHeaders::default(),
+            secret: RandomState::new(),
+        }
+    }
+
+    /// The decoy.
+    pub fn decoy(&self) -> &Decoy {
+        &self.decoy
+    }
+
+    /// Takes over what `earlier`, which it replaces, has learnt from responses of the same status.
+    pub fn inherit(&self, earlier: &Self) {
+        self.preflights.inherit(&earlier.preflights);
+        self.other_options.inherit(&earlier.other_options);
+        if self.decoy.status != earlier.decoy.status {
+            return;
+        }
+        for (profile, earlier) in self.profiles.all().into_iter().zip(earlier.profiles.all()) {
+            profile.inherit(earlier);
+        }
+        if let Some(tag) = earlier.tag.get() {
+            self.tag.get_or_init(|| tag.clone());
+        }
+        self.known_tags.inherit(&earlier.known_tags);
+        self.ignored.inherit(&earlier.ignored);
+    }
+
+    /// Learns from a real response of the route.
+    ///
+    /// Only responses of the decoy's own status teach, and other forms of them: a client compares
+    /// like with like. Responses to OPTIONS teach how OPTIONS is answered, and nothing else.
+    pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &ResponseSample) {
+        let negotiation = &sample.negotiation;
+        let headers = answer.headers();
+        if let Some(kind) = negotiation.options {
+            self.options(kind).learn(answer.status(), headers, sample);
+            return;
+        }
+        let Some(form) = negotiation.form(answer.status(), self.decoy.status) else {
+            return;
+        };
+        self.ignored.learn(negotiation, form, headers);
+        // Some apps say less in response to HEAD than others.
+        if negotiation.is_head {
+            return;
+        }
+        if self.tag.get().is_none()
+            && let Some(tag) = profile::tag_pattern(headers)
+        {
+            self.tag.get_or_init(|| tag);
+        }
+        if let Some(tag) = headers.get(ETAG) {
+            let full = negotiation.full();
+            self.known_tags
+                .learn((sample.target, full), tag, sample.client);
+        }
+        let profile = self.of(form);
+        if profile.headers.is_empty()
+            && let Some(closest) = self.closest(negotiation.full()).next()
+        {
+            // Words and dates that are known from responses of another form are known.
+            profile.headers.inherit(&closest.headers);
+        }
+        profile.learn(headers, sample);
+    }
+
+    fn options(&self, kind: OptionsKind) -> &OptionsProfile {
+        match kind {
+            OptionsKind::Preflight => &self.preflights,
+            OptionsKind::Other => &self.other_options,
+        }
+    }
+
+    fn of(&self, form: ResponseForm) -> &ResponseProfile {
+        let full = match form {
+            ResponseForm::Full(full) => full,
+            ResponseForm::NotModified => return &self.profiles.not_modified,
+            ResponseForm::Partial => return &self.profiles.partial,
+            ResponseForm::PreconditionFailed => return &self.profiles.failed,
+        };
+        let profile = if full.is_read {
+            &self.profiles.read
+        } else {
+            &self.profiles.written
+        };
+        if full.is_compressed {
+            &profile.compressed
+        } else {
+            &profile.plain
+        }
+    }
+
+    /// What is known of full responses, beginning with those that are most like this one.
+    fn closest(&self, full: FullResponse) -> impl Iterator<Item = &ResponseProfile> {
+        let other = full.with_compression(!full.is_compressed);
+        let forms = [
+            full,
+            other,
+            full.with_other_methods(),
+            other.with_other_methods(),
+        ];
+        let profiles = forms.map(|full| self.of(ResponseForm::Full(full)));
+        profiles.into_iter().filter(|profile| profile.is_known())
+    }
+
+    /// Whether responses to such requests are compressed: earlier ones were, or said that it
+    /// depends on what the client accepts.
+    fn is_compressed(&self, full: FullResponse) -> bool {
+        let of = |full: FullResponse, is_compressed| {
+            self.of(ResponseForm::Full(full.with_compression(is_compressed)))
+        };
+        let by = |full: FullResponse| {
+            let (plain, compressed) = (of(full, false), of(full, true));
+            match (compressed.is_known(), plain.is_known()) {
+                (true, _) => Some(compressed.headers.has(&CONTENT_ENCODING)),
+                (false, true) => Some(plain.headers.varies_by_coding()),
+                (false, false) => None,
+            }
+        };
+        let known = by(full).or_else(|| by(full.with_other_methods()));
+        full.is_compressed && known.unwrap_or(false)
+    }
+
+    /// The tag of a decoy with this body: the real one as far as it is constant, or else one like it.
+    fn tag(
+        &self,
+        request: &request::Parts,
+        full: FullResponse,
+        body: &Bytes,
+    ) -> Option<HeaderValue> {
+        let identity = ClientIdentity::of(&request.extensions);
+        let client = identity.map_or(0, ClientIdentity::fingerprint);
+        let target = target(&request.uri);
+        let other = full.with_compression(!full.is_compressed);
+        let known = |full| self.known_tags.shown((target, full), client);
+        let invented = || {
+            let seed = self.secret.hash_one(body);
+            self.tag.get()?.generate(seed, body.len())
+        };
+        known(full).or_else(|| known(other)).or_else(invented)
+    }
+
+    /// Answers a request with the decoy: reads its body to the end, builds the response, and waits
+    /// as long as an upstream would have taken.
+    pub async fn respond<B, R>(
+        self: Arc<Self>,
+        head: request::Parts,
+        body: B,
+    ) -> Response<ResponseBody<R>>
+    where
+        B: Body + 'static,
+    {
+        let uses_body = self.decoy.body.uses_body();
+        let keep = if uses_body { MAX_KEPT_BODY } else { 0 };
+        let kept = match read_to_end(body, keep).await {
+            Ok(kept) => kept,
+            // As the proxy responds; a decoy would give the ban away.
+            Err(error) => return ResponseBody::problem(body_problem(&error)),
+        };
+        let start = turn::now();
+        let (response, delay) = self.build(&head, &kept);
+        wait(start, delay).await;
+        response
+    }
+
+    /// The response, and how long it is to take.
+    fn build<R>(
+        &self,
+        head: &request::Parts,
+        body: &[u8],
+    ) -> (Response<ResponseBody<R>>, Duration) {
+        let routed = RequestContext::routed(&head.extensions);
+        let captures = routed.map(|routed| &routed.captures);
+        let body = self.render(captures, &head.headers, body);
+        let negotiation = Negotiation::of(&head.method, &head.headers);
+        let response = DecoyResponse::new(self, head, body, &negotiation);
+        #[cfg(feature = "gateway")]
+        if self.decoy.status.is_success() && asks_for_websocket(head) {
+            // As the proxy responds: a success would say that the WebSocket has begun.
+            let problem = Problem::new(StatusCode::BAD_GATEWAY, INVALID_RESPONSE);
+            return (ResponseBody::problem(problem), response.delay);
+        }
+        if let Some(kind) = negotiation.options {
+            return response.options(self.options(kind).known());
+        }
+        let length = response.content.len();
+        let serves_ranges = self.of(ResponseForm::Partial).is_known();
+        let selection = if self.decoy.status == StatusCode::OK {
+            let headers = &response.headers;
+            self.ignored
+                .select(&negotiation, headers, length, serves_ranges)
+        } else {
+            Selection::Full
+        };
+        match selection {
+            Selection::Full => response.full(),
+            Selection::NotModified => response.not_modified(),
+            Selection::Range(range) => response.range(range),
+            Selection::Unsatisfiable => response.unsatisfiable(),
+            Selection::PreconditionFailed => response.precondition_failed(),
+        }
+    }
+
+    fn render(&self, captures: Option<&Captures>, headers: &HeaderMap, body: &[u8]) -> Bytes {
+        let context = TemplateContext {
+            captures,
+            headers,
+            body,
+        };
+        match self.decoy.body.render(&context) {
+            Ok(text) => text,
+            Err(error) => {
+                let decoy = &self.decoy.name;
+                tracing::warn!(
+                    target: "weir::middleware::decoy",
+                    decoy,
+                    %error,
+                    "a decoy's body cannot be rendered"
+                );
+                Bytes::new()
+            }
+        }
+    }
+}
+
+/// Headers of a full response that one without a body lacks (RFC 9110, section 15.4.5).
+const BODY_HEADERS: [HeaderName; 6] = [
+    CONTENT_TYPE,
+    CONTENT_LENGTH,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_RANGE,
+    ACCEPT_RANGES,
+];
+
+/// Headers that say something of the body of a full response, without being part of it.
+const VALIDITY_HEADERS: [HeaderName; 4] = [AGE, ETAG, EXPIRES, LAST_MODIFIED];
+
+/// A full decoy response, of which less may be sent.
+struct DecoyResponse<'a> {
+    shadow: &'a Shadow,
+    host: &'a str,
+    origin: Option<&'a HeaderValue>,
+    content: Bytes,
+    encoding: Option<HeaderValue>,
+    tag: Option<HeaderValue>,
+    headers: HeaderMap,
+    delay: Duration,
+}
+
+impl<'a> DecoyResponse<'a> {
+    fn new(
+        shadow: &'a Shadow,
+        request: &'a request::Parts,
+        body: Bytes,
+        negotiation: &'a Negotiation,
+    ) -> Self {
+        let tag = shadow.tag(request, negotiation.full(), &body);
+        // An empty body is not compressed, and a configured coding is the template's own.
+        let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
+        let is_compressed = is_open && shadow.is_compressed(negotiation.full());
+        let mut closest = shadow.closest(negotiation.full());
+        let delay = shadow.closest(negotiation.full());
+        let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
+        let mut response = Self {
+            shadow,
+            host: host(request),
+            origin: negotiation.origin.as_ref(),
+            content: if is_compressed { compress(&body) } else { body },
+            encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
+            tag,
+            headers: HeaderMap::new(),
+            delay: delay.unwrap_or_else(profile::default_latency),
+        };
+        let nothing = ResponseProfile::default();
+        response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);
+        if shadow.decoy.status == StatusCode::NO_CONTENT {
+            response.headers.remove(CONTENT_LENGTH);
+        }
+        response
+    }
+
+    fn imitate(&self, profile: &ResponseProfile, range: Option<HeaderValue>) -> HeaderMap {
+        self.imitate_with(profile, &self.shadow.decoy.headers, range)
+    }
+
+    fn imitate_with(
+        &self,
+        profile: &ResponseProfile,
+        configured: &HeaderMap,
+        range: Option<HeaderValue>,
+    ) -> HeaderMap {
+        let body = BodyHeaders {
+            length: HeaderValue::from(self.content.len()),
+            encoding: self.encoding.clone(),
+            range,
+            tag: self.tag.clone(),
+        };
+        let now = Timestamp::now();
+        let context = DecoyContext {
+            host: self.host,
+            delay: self.delay,
+            // A real response is dated when it is sent.
+            now: now + self.delay,
+            origin: self.origin,
+        };
+        profile.headers.imitate(configured, &body, &context)
+    }
+
+    /// The headers of a response of this form, of which a full one is known in any case, and the
+    /// validators of the full one.
+    fn reshape(&mut self, form: ResponseForm, range: Option<HeaderValue>) {
+        let profile = self.shadow.of(form);
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
+        }
+        if profile.headers.is_empty() {
+            if let Some(range) = range {
+                self.headers.insert(CONTENT_RANGE, range);
+                let length = HeaderValue::from(self.content.len());
+                self.headers.insert(CONTENT_LENGTH, length);
+            }
+            return;
+        }
+        let full = std::mem::take(&mut self.headers);
+        self.headers = self.imitate(profile, range);
+        for name in [ETAG, LAST_MODIFIED] {
+            if let (Some(shown), Some(value)) = (self.headers.get_mut(&name), full.get(&name)) {
+                value.clone_into(shown);
+            }
+        }
+    }
+
+    fn full<R>(self) -> (Response<ResponseBody<R>>, Duration) {
+        let status = self.shadow.decoy.status;
+        self.finish(status)
+    }
+
+    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(ResponseForm::NotModified, None);
+        let known = &self.shadow.of(ResponseForm::NotModified).headers;
+        self.headers = without_body(self.headers, |name| known.has(name));
+        self.finish(StatusCode::NOT_MODIFIED)
+    }
+
+    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, Duration) {
+        let (first, last) = (range.start, range.end.saturating_sub(1));
+        let content_range = format!("bytes {first}-{last}/{}", self.content.len());
+        self.content = self.content.slice(range);
+        self.reshape(
+            ResponseForm::Partial,
+            HeaderValue::try_from(content_range).ok(),
+        );
+        self.finish(StatusCode::PARTIAL_CONTENT)
+    }
+
+    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        let range = format!("bytes */{}", self.content.len());
+        self.content = Bytes::new();
+        self.headers = without_body(self.headers, |_| false);
+        if let Ok(range) = HeaderValue::try_from(range) {
+            self.headers.insert(CONTENT_RANGE, range);
+        }
+        self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
+    }
+
+    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(ResponseForm::PreconditionFailed, None);
+        let known = &self.shadow.of(ResponseForm::PreconditionFailed).headers;
+        self.headers = without_body(self.headers, |name| known.has(name));
+        if known.is_empty() {
+            self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        }
+        self.finish(StatusCode::PRECONDITION_FAILED)
+    }
+
+    /// A response to OPTIONS, of the status of real ones and with their headers. Before the first
+    /// real one it says as little as there is to say.
+    fn options<R>(
+        mut self,
+        known: Option<(StatusCode, Arc<ResponseProfile>)>,
+    ) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.encoding = None;
+        let Some((status, profile)) = known else {
+            let is_of_body =
+                |name: &HeaderName| BODY_HEADERS.contains(name) || VALIDITY_HEADERS.contains(name);
+            self.headers = without(self.headers, is_of_body);
+            return self.finish(StatusCode::NO_CONTENT);
+        };
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
+        }
+        // What is configured is for the body that this response lacks, but where real ones have it
+        // too.
+        let mut configured = self.shadow.decoy.headers.clone();
+        for name in self.shadow.decoy.headers.keys() {
+            if !profile.headers.has(name) {
+                configured.remove(name);
+            }
+        }
+        self.headers = self.imitate_with(&profile, &configured, None);
+        if status == StatusCode::NO_CONTENT {
+            self.headers.remove(CONTENT_LENGTH);
+        }
+        self.finish(status)
+    }
+
+    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, Duration) {
+        let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
+            ResponseBody::full(self.content)
+        } else {
+            ResponseBody::chunked(self.content)
+        });
+        *response.status_mut() = status;
+        *response.headers_mut() = self.headers;
+        (response, self.delay)
+    }
+}
+
+/// The headers without those of a body, unless real responses have them.
+fn without_body(headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    without(headers, |name| {
+        BODY_HEADERS.contains(name) && !is_real(name)
+    })
+}
+
+/// The other headers, still in their order, which removing one would change.
+fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    let mut rest = HeaderMap::with_capacity(headers.len());
+    let mut last = None;
+    for (name, value) in headers.drain() {
+        last = name.or(last);
+        if let Some(name) = last.as_ref()
+            && !is_left_out(name)
+        {
+            rest.append(name, value);
+        }
+    }
+    rest
+}
+
+/// Waits until `delay` is over since `start`, to some tens of microseconds, or where there is no
+/// precise timer, to the runtime's millisecond; on average, where a busy thread comes back late.
+async fn wait(start: Instant, delay: Duration) {
+    let due = lateness::aim(start + delay);
+    // Not the turn's reading: the runtime's timer, asked to wait for what has passed since, would
+    // wait for its next millisecond.
+    let now = Instant::now();
+    if now < due {
+        wait_until(start, due, now).await;
+    }
+    lateness::ended(Instant::now().saturating_duration_since(due));
+}
+
+async fn wait_until(start: Instant, due: Instant, now: Instant) {
+    // A clock that has not moved while the decoy was built is a test's, and stands still until a
+    // timer of the runtime is waited for.
+    #[cfg(target_os = "linux")]
+    if now > start && precise_timer::wait_until(due, now).await {
+        return;
+    }
+    sleep_until(due).await;
+}
+
+/// A number that tells targets of requests apart.
+pub(super) fn target(uri: &Uri) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (uri.path(), uri.query()).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether a request by a stream of HTTP/2 is for a WebSocket (RFC 8441).
+#[cfg(feature = "gateway")]
+fn asks_for_websocket(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_2 && head.extensions.get::<hyper::ext::Protocol>().is_some()
+}
+
+/// The host that a request asks for, as far as it is told.
+fn host(head: &request::Parts) -> &str {
+    let header = || head.headers.get(HOST)?.to_str().ok();
+    let authority = head.uri.authority().map(Authority::as_str);
+    authority.or_else(header).unwrap_or_default()
+}
+
+/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its client
+/// may still be there, as one that breaks the rules of chunks is.
+async fn read_to_end<B: Body>(body: B, keep: usize) -> Result<Bytes, B::Error> {
+    let mut body = std::pin::pin!(body);
+    let mut kept = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(mut data) = frame?.into_data() {
+            let wanted = data.remaining().min(keep.saturating_sub(kept.len()));
+            kept.extend_from_slice(&data.copy_to_bytes(wanted));
+        }
+    }
+    Ok(kept.freeze())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! A header field's value while it is being written: on the stack, so that the finished value is
+//! the only allocation.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+/// The greatest integer of a structured field (RFC 9651, section 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Room for most values.
+const INLINE_BYTES: usize = 160;
+
+/// Bytes that will be a header field's value.
+pub(super) struct HeaderText {
+    inline: [u8; INLINE_BYTES],
+    used: usize,
+    /// All of a value that outgrew the room.
+    long: Vec<u8>,
+}
+
+impl Default for HeaderText {
+    fn default() -> Self {
+        Self {
+            inline: [0; INLINE_BYTES],
+            used: 0,
+            long: Vec::new(),
+        }
+    }
+}
+
+impl HeaderText {
+    pub(super) fn push(&mut self, text: &str) {
+        self.push_bytes(text.as_bytes());
+    }
+
+    /// Appends what came from another field.
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+        let end = self.used + bytes.len();
+        match self.inline.get_mut(self.used..end) {
+            Some(room) if self.long.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.used = end;
+            }
+            _ => self.push_beyond(bytes),
+        }
+    }
+
+    #[cold]
+    fn push_beyond(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            let short = self.inline.get(..self.used).unwrap_or_default();
+            self.long.extend_from_slice(short);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    pub(super) fn push_integer(&mut self, number: u64) {
+        let number = number.min(MAX_INTEGER);
+        self.push(itoa::Buffer::new().format(number));
+    }
+
+    /// Whether nothing was appended yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.written().is_empty()
+    }
+
+    /// The value; none when it holds what no header may hold.
+    pub(super) fn into_value(self) -> Option<HeaderValue> {
+        HeaderValue::from_bytes(self.written()).ok()
+    }
+
+    /// The bytes, which may hold what no header may hold.
+    pub(super) fn into_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(self.written())
+    }
+
+    /// How many bytes were appended.
+    pub(super) fn len(&self) -> usize {
+        self.written().len()
+    }
+
+    fn written(&self) -> &[u8] {
+        if self.long.is_empty() {
+            self.inline.get(..self.used).unwrap_or_default()
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl fmt::Write for HeaderText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text);
+        Ok(())
+    }
+}
+
+/// A number as a field's whole value.
+pub(super) fn integer(number: u64) -> HeaderValue {
+    HeaderValue::from(number.min(MAX_INTEGER))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_value_is_all_that_was_appended(pieces in prop::collection::vec("[a-z]{0,90}", 0..8)) {
+            let mut text = HeaderText::default();
+            for piece in &pieces {
+                text.push(piece);
+            }
+            let whole = pieces.concat();
+            prop_assert_eq!(text.is_empty(), whole.is_empty());
+            prop_assert_eq!(text.into_value().unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn numbers_stay_within_what_a_structured_field_can_hold() {
+        assert_eq!(integer(u64::MAX), "999999999999999");
+        let mut text = HeaderText::default();
+        text.push_integer(u64::MAX);
+        assert_eq!(text.into_value().unwrap(), "999999999999999");
+    }
+}

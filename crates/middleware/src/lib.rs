@@ -1,0 +1,274 @@
+//! The tower layers, one concern each. Most services need only [`RateLimitLayer`]. The crate `weir`
+//! has what is promised of it to users, as `weir::middleware`; what else is public here serves Weir's
+//! other crates.
+//!
+//! They stand on each other through the [`RequestContext`] in a request's extensions:
+//! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route, and
+//! `CorrelateLayer` the request's id and its place in a trace;
+//! [`RateLimitLayer`] and the proxy leave a [`Verdict`] and what came of the upstream in the
+//! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a
+//! response, it asks the future itself ([`HasVerdict`]).
+
+#![forbid(unsafe_code)]
+// A limiter alone leaves out what calls some of the code that it shares with the gateway.
+#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
+
+#[cfg(feature = "gateway")]
+mod access_log;
+mod backend;
+mod bans;
+#[cfg(feature = "gateway")]
+mod body_limit;
+#[cfg(feature = "gateway")]
+mod compression;
+#[cfg(feature = "gateway")]
+mod correlate;
+mod cors;
+#[cfg(feature = "decoys")]
+pub mod decoy;
+#[cfg(not(feature = "decoys"))]
+#[path = "no_decoys.rs"]
+pub(crate) mod decoy;
+#[cfg(feature = "gateway")]
+mod forwarded;
+mod grpc;
+mod header_edits;
+mod header_text;
+mod identify;
+mod rate_limit;
+mod redirect;
+#[cfg(test)]
+#[path = "../../../tests/it/support/redis_server.rs"]
+mod redis_server;
+#[cfg(feature = "gateway")]
+mod reject_invalid;
+mod rejection;
+mod request_template;
+mod response_body;
+#[cfg(feature = "gateway")]
+mod response_format;
+mod route;
+mod route_action;
+#[cfg(feature = "gateway")]
+mod untrusted_forwarders;
+mod verifiers;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Extensions;
+
+#[cfg(feature = "gateway")]
+pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
+pub use backend::BackgroundTasks;
+pub use bans::{
+    AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, StrikeCause, Tarpit,
+    TarpitSlots, Treatment,
+};
+#[cfg(feature = "gateway")]
+pub use body_limit::LimitedBody;
+#[cfg(feature = "gateway")]
+pub use compression::{Compression, ContentCoding};
+#[cfg(feature = "gateway")]
+pub use correlate::{Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES};
+pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
+#[cfg(feature = "gateway")]
+pub use forwarded::{Forwarded, ForwardedLayer};
+pub use header_edits::{HeaderEdits, HeaderTemplate};
+pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
+pub use rate_limit::{
+    Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
+    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
+};
+#[cfg(feature = "gateway")]
+pub use rate_limit::{
+    LimitDecision, PastRequest, Progress, Simulated, Simulation, Unanswered, Waiting,
+};
+pub use redirect::{Redirect, RedirectError};
+#[cfg(feature = "gateway")]
+pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
+pub use rejection::Rejection;
+pub use request_template::{RequestTemplate, RequestValues, TemplateError};
+pub use response_body::ResponseBody;
+#[cfg(feature = "gateway")]
+pub use response_format::{ErrorPages, ResponseFormat};
+pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
+pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
+use weir_limit::time::Timestamp;
+use weir_rules::ClientCertificate;
+#[cfg(feature = "gateway")]
+use weir_telemetry::{ActiveTrace, RequestId};
+use weir_telemetry::{Disposition, Strictest};
+
+use self::identify::UnverifiedAccount;
+use self::route::Routed;
+
+/// What requests are sent to: an upstream, or an upstream with the bounds of a route, by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamId(pub usize);
+
+/// The two ends of the connection that a request came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionEnds {
+    /// The other end: the client, or a proxy.
+    pub peer: SocketAddr,
+    /// The gateway's end.
+    pub local: SocketAddr,
+}
+
+/// What the layers know of a request. It is one entry of the request's extensions, since each
+/// entry costs allocations.
+#[derive(Clone, Default)]
+pub struct RequestContext {
+    peer: Option<Peer>,
+    certificate: Option<Arc<ClientCertificate>>,
+    ends: Option<Arc<ConnectionEnds>>,
+    identity: Option<ClientIdentity>,
+    /// None where the identity is complete.
+    unverified: Option<Arc<UnverifiedAccount>>,
+    routed: Option<Routed>,
+    #[cfg(feature = "gateway")]
+    request_id: Option<Arc<RequestId>>,
+    #[cfg(feature = "gateway")]
+    trace: Option<Arc<ActiveTrace>>,
+}
+
+impl RequestContext {
+    /// That of a request from this peer.
+    pub fn new(peer: Peer) -> Self {
+        Self {
+            peer: Some(peer),
+            ..Self::default()
+        }
+    }
+
+    /// The same on a connection whose client has shown this certificate.
+    #[must_use]
+    pub fn with_certificate(mut self, certificate: Option<Arc<ClientCertificate>>) -> Self {
+        self.certificate = certificate;
+        self
+    }
+
+    /// The same on a connection between these ends.
+    #[must_use]
+    pub fn with_ends(mut self, ends: Option<Arc<ConnectionEnds>>) -> Self {
+        self.ends = ends;
+        self
+    }
+
+    /// The certificate that the client has shown, if the server left it here.
+    fn certificate(extensions: &Extensions) -> Option<&ClientCertificate> {
+        extensions.get::<Self>()?.certificate.as_deref()
+    }
+
+    /// The peer that the request came from, if the server left it here.
+    fn peer(extensions: &Extensions) -> Option<Peer> {
+        extensions.get::<Self>()?.peer
+    }
+
+    /// The client of a request and what it connected to, as far as that is known. The port of a
+    /// client is, unless a proxy names its address.
+    pub fn client_ends(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
+        let context = extensions.get::<Self>()?;
+        let client = context.identity.as_ref()?.client.address;
+        let ends = context.ends.as_deref();
+        let peer = ends.map(|ends| ends.peer);
+        let port = peer.filter(|peer| peer.ip().to_canonical() == client);
+        let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let local = ends.map_or(unknown, |ends| ends.local);
+        Some((
+            SocketAddr::new(client, port.map_or(0, |peer| peer.port())),
+            local,
+        ))
+    }
+
+    /// The request's client, if a layer has identified it.
+    fn identity(extensions: &Extensions) -> Option<&ClientIdentity> {
+        extensions.get::<Self>()?.identity.as_ref()
+    }
+
+    /// The request's account, if it is not known before its password is verified.
+    fn unverified(extensions: &Extensions) -> Option<&Arc<UnverifiedAccount>> {
+        extensions.get::<Self>()?.unverified.as_ref()
+    }
+
+    /// Takes over the account that another layer has learned.
+    #[cfg(feature = "gateway")]
+    fn complete_identity(&mut self) {
+        if let (Some(identity), Some(unverified)) = (&mut self.identity, &self.unverified) {
+            identity.account = unverified.learned().cloned();
+        }
+    }
+
+    /// The request's id, if a layer has given it one.
+    #[cfg(feature = "gateway")]
+    pub fn request_id(extensions: &Extensions) -> Option<&Arc<RequestId>> {
+        extensions.get::<Self>()?.request_id.as_ref()
+    }
+
+    /// The request's place in its trace, if it is traced.
+    #[cfg(feature = "gateway")]
+    fn trace(extensions: &Extensions) -> Option<&Arc<ActiveTrace>> {
+        extensions.get::<Self>()?.trace.as_ref()
+    }
+
+    /// The request's route, if a layer has found one.
+    fn routed(extensions: &Extensions) -> Option<&Routed> {
+        extensions.get::<Self>()?.routed.as_ref()
+    }
+
+    /// The entry of these extensions, made where there is none.
+    fn of(extensions: &mut Extensions) -> &mut Self {
+        extensions.get_or_insert_default()
+    }
+}
+
+/// What was decided about a request; it travels in the response's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The decision.
+    pub disposition: Disposition,
+    /// The limit that denied, the strictest one where several did.
+    pub denied_by: Option<Arc<str>>,
+    /// The ban that held, or would hold if it were acted upon.
+    pub banned_by: Option<Arc<str>>,
+    /// The list that the client is on: `allow` or `block`.
+    pub listed: Option<&'static str>,
+    /// What decided in the store's place, where it did not decide itself.
+    pub decided_by: Option<&'static str>,
+    /// How long the store took, where it was asked.
+    pub store: Option<Duration>,
+    /// How long the request waited for its turn.
+    pub delay: Option<Duration>,
+    /// How many requests the client had in flight, where a limit on those was asked.
+    pub in_flight: Option<u64>,
+    /// The time that limits and bans went by, where they were asked.
+    pub decided_at: Option<Timestamp>,
+    /// Where the client stands with the strictest limit; only the access log shows it.
+    strictest: Option<Strictest>,
+}
+
+/// A response that is on its way.
+pub trait HasVerdict {
+    /// What was decided about its request; none as long as nothing is.
+    fn verdict(&self) -> Option<&Verdict>;
+}
+
+impl Verdict {
+    /// A verdict that no limit and no store had a part in.
+    pub(crate) fn new(disposition: Disposition) -> Self {
+        Self {
+            disposition,
+            denied_by: None,
+            banned_by: None,
+            listed: None,
+            decided_by: None,
+            store: None,
+            delay: None,
+            in_flight: None,
+            decided_at: None,
+            strictest: None,
+        }
+    }
+}

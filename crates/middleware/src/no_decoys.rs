@@ -1,0 +1,60 @@
+//! Stands in for `decoy` in a build without the feature `decoys`: the same names, and no values.
+//! A policy then cannot shadow-ban, and the layers need no second version.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Method, Response, Uri, request};
+
+use crate::ResponseBody;
+
+/// An invented response, which does not exist in this build.
+#[derive(Debug)]
+pub struct Decoy(Infallible);
+
+/// A decoy on a route, which does not exist in this build.
+#[derive(Debug)]
+pub struct Shadow(Infallible);
+
+impl Shadow {
+    pub(crate) fn new(decoy: Arc<Decoy>) -> Self {
+        match decoy.0 {}
+    }
+
+    pub(crate) fn learn<B>(&self, _: &Response<B>, _: &ResponseSample) {
+        match self.0 {}
+    }
+
+    pub(crate) async fn respond<B, R>(
+        self: Arc<Self>,
+        _: request::Parts,
+        _: B,
+    ) -> Response<ResponseBody<R>> {
+        match self.0 {}
+    }
+}
+
+/// A number that tells targets of requests apart.
+pub(crate) fn target(_: &Uri) -> u64 {
+    0
+}
+
+/// What a request says of the form of its response.
+#[derive(Clone, Debug)]
+pub(crate) struct Negotiation;
+
+impl Negotiation {
+    pub(crate) fn of(_: &Method, _: &HeaderMap) -> Self {
+        Self
+    }
+}
+
+/// How a real response came about.
+#[derive(Clone, Debug)]
+pub(crate) struct ResponseSample {
+    pub(crate) negotiation: Negotiation,
+    pub(crate) client: u64,
+    pub(crate) target: u64,
+    pub(crate) latency: Option<Duration>,
+}

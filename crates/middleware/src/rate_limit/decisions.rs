@@ -1,0 +1,276 @@
+//! The limits that the store is asked about, and what its decisions come to: which of them deny the
+//! request, which would, and what clients are shown.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Decision, Mode, Quota};
+use weir_store::{DecisionSource, Outcome};
+use weir_telemetry::{Disposition, Strictest};
+
+use super::header_fields::{LimitStatus, LimitStatuses};
+use super::policy::{PreparedLimit, PreparedPolicy};
+use crate::rejection::{self, Rejection};
+
+/// The limits that a batch asks about, in its order, and then those on requests in flight.
+#[derive(Default)]
+pub(super) struct QueriedLimits {
+    pub(super) limits: SmallVec<[QueriedLimit; 3]>,
+    /// A limit that would deny the request for want of a value, if that were acted upon.
+    pub(super) missing_in_dry_run: Option<usize>,
+}
+
+/// A limit that a batch asks about.
+#[derive(Clone, Copy)]
+pub(super) struct QueriedLimit {
+    /// Its index among those of the route.
+    pub(super) limit: usize,
+    pub(super) subject: Option<NonZeroU64>,
+    pub(super) quota: Quota,
+    pub(super) role: Role,
+    /// The units that it takes, or asks for; as many as a log line has to show.
+    pub(super) cost: u32,
+}
+
+/// What a limit's decision may do to a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It denies what does not fit.
+    Denies,
+    /// It would, if that were acted upon.
+    WouldDeny,
+    /// It never denies.
+    Counts,
+    /// It never denies, and is in a dry run.
+    CountsUnseen,
+}
+
+impl Role {
+    pub(super) const fn new(mode: Mode, acts: bool) -> Self {
+        match (mode.checks(), acts) {
+            (true, true) => Self::Denies,
+            (true, false) => Self::WouldDeny,
+            (false, true) => Self::Counts,
+            (false, false) => Self::CountsUnseen,
+        }
+    }
+
+    /// Whether clients see it: dry runs are for operators alone.
+    pub(super) const fn is_shown(self) -> bool {
+        matches!(self, Self::Denies | Self::Counts)
+    }
+}
+
+impl QueriedLimits {
+    pub(super) fn decided(
+        &self,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = (&QueriedLimit, Option<Decision>)> + Clone {
+        let decisions = outcome.decisions.iter().copied();
+        self.limits.iter().zip(decisions)
+    }
+
+    /// Whether no decision of the store would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.limits.iter().all(|limit| limit.role != Role::Denies)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.missing_in_dry_run.is_none()
+    }
+
+    /// Records what a limit takes in the end.
+    pub(super) fn set_cost(&mut self, index: usize, cost: u64) {
+        if let Some(queried) = self.limits.get_mut(index) {
+            queried.cost = logged_cost(cost);
+        }
+    }
+}
+
+/// A cost as a log line shows it.
+pub(super) fn logged_cost(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
+}
+
+impl PreparedPolicy {
+    /// Where a request stands with each limit whose decision holds for it.
+    pub(super) fn statuses(&self, queried: &QueriedLimits, outcome: &Outcome) -> LimitStatuses<'_> {
+        let telling = queried
+            .decided(outcome)
+            .filter(|(limit, _)| limit.role.is_shown());
+        let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
+            Some(LimitStatus {
+                label: &self.limit(queried.limit)?.label,
+                quota: queried.quota,
+                decision,
+                is_stale: decision.is_some_and(|decision| is_stale(outcome.source, &decision)),
+            })
+        };
+        telling.filter_map(status).collect()
+    }
+
+    pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) {
+        for (queried, decision) in queried.decided(outcome) {
+            if let (Some(limit), Some(decision)) = (self.limit(queried.limit), decision) {
+                let meaning = meaning(queried.role, &decision);
+                limit.metrics.decided(meaning);
+                if let Some(subject) = queried.subject {
+                    let denied = meaning != Disposition::Allowed;
+                    let used = used_percent(&queried.quota, &decision);
+                    let metrics = &limit.metrics;
+                    metrics.subject_decided(subject, denied, used, now.as_secs());
+                }
+            }
+        }
+        let missing = self.limit_without_value(queried);
+        if let Some(limit) = missing {
+            limit.metrics.decided(Disposition::WouldDeny);
+        }
+    }
+
+    /// The limits that denied, if any did.
+    pub(super) fn denial(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<Denial<'_>> {
+        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = self
+            .with_meaning(Disposition::Denied, queried, outcome)
+            .collect();
+        violated.sort_by_key(|(_, decision)| decision.strictness());
+        let strictest = violated.pop()?;
+        Some(Denial {
+            strictest,
+            others: violated,
+        })
+    }
+
+    /// How many requests the subject has in flight, this one included if it has a place, of the
+    /// limit with the fewest places left.
+    pub(super) fn in_flight(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<u64> {
+        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+            let is_place = limit.quota.is_in_flight();
+            Some((limit.quota.burst().get(), decision.filter(|_| is_place)?))
+        });
+        let strictest = known.max_by_key(|(_, decision)| decision.strictness());
+        strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
+    }
+
+    /// What the strictest of the limits whose decisions hold took, and what it has left.
+    pub(super) fn strictest(
+        &self,
+        queried: &QueriedLimits,
+        outcome: &Outcome,
+    ) -> Option<Strictest> {
+        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+            let holds = limit.role.is_shown();
+            Some((limit.cost, decision.filter(|_| holds)?))
+        });
+        let (cost, decision) = known.max_by_key(|(_, decision)| decision.strictness())?;
+        Some(Strictest {
+            cost,
+            remaining: decision.remaining,
+        })
+    }
+
+    /// The name of the limit that would have denied the request, the strictest where several would.
+    pub(super) fn would_deny(
+        &self,
+        queried: &QueriedLimits,
+        outcome: &Outcome,
+    ) -> Option<Arc<str>> {
+        let missing = self.limit_without_value(queried);
+        let strictest = || {
+            self.with_meaning(Disposition::WouldDeny, queried, outcome)
+                .max_by_key(|(_, decision)| decision.strictness())
+        };
+        let limit = missing.or_else(|| strictest().map(|(limit, _)| limit));
+        limit.map(|limit| Arc::clone(&limit.name))
+    }
+
+    /// The names of all limits that would have denied the request.
+    pub(super) fn would_denials(
+        &self,
+        queried: &QueriedLimits,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = &str> + Clone {
+        let missing = self.limit_without_value(queried);
+        let others = self.with_meaning(Disposition::WouldDeny, queried, outcome);
+        let all = missing.into_iter().chain(others.map(|(limit, _)| limit));
+        all.map(|limit| &*limit.name)
+    }
+
+    /// The limit that would deny the request for want of a value.
+    fn limit_without_value(&self, queried: &QueriedLimits) -> Option<&PreparedLimit> {
+        self.limit(queried.missing_in_dry_run?)
+    }
+
+    fn with_meaning(
+        &self,
+        what: Disposition,
+        queried: &QueriedLimits,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
+        queried
+            .decided(outcome)
+            .filter_map(move |(queried, decision)| {
+                let decision =
+                    decision.filter(|decision| meaning(queried.role, decision) == what)?;
+                Some((self.limit(queried.limit)?, decision))
+            })
+    }
+}
+
+/// Whether other requests may have taken from the bucket since, because the decision was
+/// remembered. An empty bucket stays empty until its retry time.
+fn is_stale(source: DecisionSource, decision: &Decision) -> bool {
+    source == DecisionSource::Remembered && decision.remaining > 0
+}
+
+/// How many percent of a bucket are taken.
+fn used_percent(quota: &Quota, decision: &Decision) -> u8 {
+    let burst = quota.burst().get();
+    let taken = burst.saturating_sub(decision.remaining);
+    u8::try_from(taken.saturating_mul(100) / burst).unwrap_or(100)
+}
+
+pub(super) fn meaning(role: Role, decision: &Decision) -> Disposition {
+    match role {
+        Role::Denies if !decision.allowed => Disposition::Denied,
+        Role::WouldDeny if !decision.fits() => Disposition::WouldDeny,
+        _ => Disposition::Allowed,
+    }
+}
+
+/// The limits that denied a request.
+pub(super) struct Denial<'a> {
+    strictest: (&'a PreparedLimit, Decision),
+    others: SmallVec<[(&'a PreparedLimit, Decision); 3]>,
+}
+
+impl Denial<'_> {
+    /// The name of the strictest.
+    pub(super) fn limit(&self) -> Arc<str> {
+        Arc::clone(&self.strictest.0.name)
+    }
+
+    pub(super) fn limits(&self) -> impl Iterator<Item = &str> + Clone {
+        let all = std::iter::once(&self.strictest).chain(&self.others);
+        all.map(|(limit, _)| &*limit.name)
+    }
+
+    /// When the request would be allowed.
+    pub(super) fn retry_in(&self) -> Nanos {
+        self.strictest.1.retry_in
+    }
+
+    /// The problem document that names them all, the strictest first.
+    pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
+        let retry_in = self.retry_in();
+        if self.others.is_empty() && retry_in != Nanos::NEVER {
+            return self.strictest.0.document.clone();
+        }
+        let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
+        let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
+        rejection::document(rejection.status, &names, retry_in)
+    }
+}

@@ -1,0 +1,328 @@
+//! What goes with a request through the inner service: the body that the service gets, and what is
+//! added to the response on its way out, and learnt from it.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use weir_runtime::turn;
+use weir_store::Outcome;
+use weir_telemetry::{Disposition, Strictest, is_logged};
+
+use super::decisions::QueriedLimits;
+use super::deferred_charge::{DeferredCharges, ResponseCost};
+use super::header_fields::{self, HeaderForms};
+use super::in_flight::InFlight;
+use super::policy::OnDenied;
+use crate::backend::PendingTasks;
+use crate::bans::BanCheck;
+use crate::decoy::{Negotiation, ResponseSample, Shadow, target};
+use crate::route::RouteState;
+use crate::{ClientIdentity, Verdict};
+
+/// What is to be added to a response on its way out.
+pub(super) struct ResponseContext {
+    pub(super) verdict: Verdict,
+    /// The route whose policy the request was held to, if any.
+    pub(super) route: Option<Arc<RouteState>>,
+    /// Where the client stands, where a limit applied.
+    pub(super) status: Option<(QueriedLimits, Outcome)>,
+    /// What decoys learn from the answer, if it is a real one. Most routes have no decoy.
+    pub(super) sample: Option<Box<DecoySample>>,
+    pub(super) charges: Option<Arc<DeferredCharges>>,
+    /// Whether the answer is a strike.
+    pub(super) bans: Option<Box<BanCheck>>,
+    /// What the request holds until its response is over.
+    pub(super) in_flight: Option<InFlight>,
+}
+
+/// What decoys are to learn from an answer.
+pub(super) struct DecoySample {
+    shadows: SmallVec<[Arc<Shadow>; 1]>,
+    negotiation: Negotiation,
+    client: u64,
+    target: u64,
+    since: Instant,
+    /// When the request's body was read, if it has one.
+    upload: Option<Arc<UploadTime>>,
+}
+
+impl ResponseContext {
+    pub(super) fn of(disposition: Disposition, route: Option<Arc<RouteState>>) -> Self {
+        Self {
+            verdict: Verdict::new(disposition),
+            route,
+            status: None,
+            sample: None,
+            charges: None,
+            bans: None,
+            in_flight: None,
+        }
+    }
+
+    /// Makes the inner service's response one for the client, which is to get it when all this is
+    /// done, and what reads its body on the way, if that says the cost.
+    pub(super) fn pass<B: Body>(
+        &mut self,
+        response: &mut Response<B>,
+    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+        let (mut pending, cost) = self.charge(response);
+        if let Some(route) = &self.route {
+            route.policy.conceal(response.headers_mut());
+        }
+        if let Some(bans) = &mut self.bans {
+            bans.answered(response.status());
+        }
+        pending.append(&mut self.strikes());
+        self.add_sample(response);
+        self.tell_delay(response);
+        self.mark(response);
+        (pending, cost)
+    }
+
+    /// Tells how long the request waited for its turn, where that is wanted.
+    fn tell_delay<B>(&self, response: &mut Response<B>) {
+        let policy = self.route.as_ref().map(|route| &route.policy);
+        let delay = policy.and_then(|policy| policy.delay.as_ref());
+        if let (Some(delay), Some(waited)) = (delay, self.verdict.delay)
+            && delay.server_timing
+            && let Ok(value) = format!("ratelimit;dur={}", waited.as_millis()).parse()
+        {
+            response.headers_mut().append("server-timing", value);
+        }
+    }
+
+    pub(super) fn strikes(&mut self) -> PendingTasks {
+        let bans = self.bans.take();
+        bans.map_or_else(PendingTasks::new, |bans| bans.striking())
+    }
+
+    /// Charges what the response decides, unless its body, or the request's body that is still on
+    /// its way, matters.
+    pub(super) fn charge<B: Body>(
+        &mut self,
+        response: &Response<B>,
+    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+        let Some(charges) = self.charges.take() else {
+            return (PendingTasks::new(), None);
+        };
+        charges.learn(response.status(), response.headers());
+        if let Some((queried, outcome)) = &mut self.status {
+            charges.project(queried, outcome);
+        }
+        match charges.reading(response) {
+            Ok(cost) => (PendingTasks::new(), Some(cost)),
+            Err(charges) => {
+                let charges = Arc::into_inner(charges);
+                (
+                    charges.map_or_else(PendingTasks::new, DeferredCharges::finish),
+                    None,
+                )
+            }
+        }
+    }
+
+    /// Learns that there will be no response.
+    pub(super) fn fail(&mut self) {
+        if let Some(charges) = self.charges.take() {
+            charges.fail();
+        }
+        self.bans = None;
+    }
+
+    /// Lets decoys learn from a real answer, before anything of ours is added to it.
+    fn add_sample<B: Body>(&self, response: &Response<B>) {
+        if let Some(sample) = &self.sample {
+            let finished = sample.finish();
+            for shadow in &sample.shadows {
+                shadow.learn(response, &finished);
+            }
+        }
+    }
+
+    /// Adds the verdict, and the headers that show where the client stands. A verdict that is there
+    /// already, from the router without a route, takes precedence.
+    pub(super) fn mark<B>(&self, response: &mut Response<B>) {
+        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
+            && route.policy.headers != HeaderForms::NONE
+        {
+            let mut statuses = route.policy.statuses(queried, outcome);
+            let policy = &route.policy;
+            header_fields::append(response.headers_mut(), policy.headers, &mut statuses);
+            if let Some(cors) = &policy.cors {
+                cors.expose(response.headers_mut());
+            }
+        }
+        response.extensions_mut().get_or_insert_with(|| Verdict {
+            strictest: self.strictest(),
+            ..self.verdict.clone()
+        });
+    }
+
+    /// What is there for the log alone; nothing where it is not read.
+    fn strictest(&self) -> Option<Strictest> {
+        // Where a ban or the block list keeps the request out, no bucket that others share was asked.
+        let is_banned =
+            self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
+        if is_banned || self.verdict.listed.is_some() || !is_logged() {
+            return None;
+        }
+        let (queried, outcome) = self.status.as_ref()?;
+        self.route.as_ref()?.policy.strictest(queried, outcome)
+    }
+}
+
+impl DecoySample {
+    /// The sample of a request that is let through, where its route has a decoy, or the banned
+    /// would get one on it.
+    pub(super) fn of<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
+        let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
+        if let OnDenied::Shadow(shadow) = &route.policy.on_denied {
+            shadows.push(Arc::clone(shadow));
+        }
+        if shadows.is_empty() {
+            return None;
+        }
+        let identity = ClientIdentity::of(request.extensions());
+        let has_body = !request.body().is_end_stream();
+        Some(Box::new(Self {
+            shadows,
+            negotiation: Negotiation::of(request.method(), request.headers()),
+            client: identity.map_or(0, ClientIdentity::fingerprint),
+            target: target(request.uri()),
+            since: turn::now(),
+            upload: has_body.then(Arc::default),
+        }))
+    }
+
+    /// What notes when the request's body is read.
+    pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
+        self.upload.clone()
+    }
+
+    fn finish(&self) -> ResponseSample {
+        ResponseSample {
+            negotiation: self.negotiation.clone(),
+            client: self.client,
+            target: self.target,
+            latency: self.latency(),
+        }
+    }
+
+    /// How long the answer took. The time that the body took does not count, for a decoy waits
+    /// after the end of the body too: a client could make decoys for others as slow as its own
+    /// upload. A response that did not wait for the body's end has no latency.
+    fn latency(&self) -> Option<Duration> {
+        let upload = self.upload.as_ref();
+        let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
+        let since_arrival = turn::now().saturating_duration_since(self.since);
+        Some(since_arrival.saturating_sub(took))
+    }
+}
+
+pin_project! {
+    /// A request's body as the inner service gets it.
+    pub struct Metered<B> {
+        #[pin]
+        body: B,
+        // What learns the size. It is held until the body is over, whichever way.
+        meter: Option<Arc<DeferredCharges>>,
+        upload: Option<Arc<UploadTime>>,
+    }
+}
+
+/// When a request's body was read.
+#[derive(Debug, Default)]
+pub(super) struct UploadTime {
+    begun: OnceLock<Instant>,
+    ended: OnceLock<Instant>,
+}
+
+impl UploadTime {
+    /// How long the body took; none while it is still on its way.
+    pub(super) fn took(&self) -> Option<Duration> {
+        let Some(begun) = self.begun.get() else {
+            return Some(Duration::ZERO);
+        };
+        Some(self.ended.get()?.duration_since(*begun))
+    }
+
+    fn begin(&self) {
+        self.begun.get_or_init(turn::now);
+    }
+
+    fn end(&self) {
+        self.ended.get_or_init(turn::now);
+    }
+}
+
+impl<B> Metered<B> {
+    /// A body whose size does not matter.
+    pub(super) fn unmetered(body: B) -> Self {
+        Self::new(body, None, None)
+    }
+
+    pub(super) fn new(
+        body: B,
+        meter: Option<Arc<DeferredCharges>>,
+        upload: Option<Arc<UploadTime>>,
+    ) -> Self {
+        Self {
+            body,
+            meter,
+            upload,
+        }
+    }
+}
+
+impl<B: Body> Body for Metered<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        if let Some(upload) = this.upload {
+            upload.begin();
+        }
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(upload) = this.upload
+            && is_last(&frame, &*this.body)
+        {
+            upload.end();
+        }
+        if let (Some(meter), Some(Ok(frame))) = (this.meter, &frame) {
+            meter.count(frame.data_ref().map_or(0, Buf::remaining));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whether nothing that a reader would wait for comes after a frame.
+fn is_last<B: Body>(frame: &Option<Result<Frame<B::Data>, B::Error>>, body: &B) -> bool {
+    let is_data = matches!(frame, Some(Ok(frame)) if frame.is_data());
+    !is_data || body.is_end_stream()
+}
+
+impl<B> std::fmt::Debug for Metered<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metered").finish_non_exhaustive()
+    }
+}

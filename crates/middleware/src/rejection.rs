@@ -1,0 +1,132 @@
+//! Rejections: the honest responses to requests that are not let through.
+
+use std::mem;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use weir_http::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemResponse};
+use weir_limit::time::Nanos;
+use weir_rules::KeySource;
+
+use super::ResponseBody;
+use super::header_text::integer;
+
+/// When to try again: by then the circuit breaker has asked a store anew that has failed.
+const RETRY_SECS: u64 = 1;
+
+/// An honest response to a denied request; by default 429 with a problem document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The status.
+    pub status: StatusCode,
+    /// Headers to set, over those that Weir sets itself.
+    pub headers: HeaderMap,
+    /// The body; none for a problem document that names the violated limits.
+    pub body: Option<Bytes>,
+}
+
+impl Default for Rejection {
+    fn default() -> Self {
+        Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: HeaderMap::new(),
+            body: None,
+        }
+    }
+}
+
+/// A response without anything in it, in the memory of a request that goes no further. A flood of
+/// requests that are denied then takes no memory for the headers of their responses.
+pub(super) fn in_memory_of<B>(mut request: Request<B>) -> Response<()> {
+    let mut response = Response::new(());
+    *response.headers_mut() = mem::take(request.headers_mut());
+    response.headers_mut().clear();
+    *response.extensions_mut() = mem::take(request.extensions_mut());
+    response.extensions_mut().clear();
+    response
+}
+
+/// An honest response to a request that may be tried again later. It begins as an `empty` one.
+pub(super) fn reject<B>(
+    empty: Response<()>,
+    rejection: &Rejection,
+    document: Bytes,
+    retry_in: Nanos,
+) -> Response<ResponseBody<B>> {
+    let body = rejection.body.clone();
+    let mut response = empty.map(|()| ResponseBody::full(body.unwrap_or(document)));
+    *response.status_mut() = rejection.status;
+    if rejection.body.is_none() {
+        response.extensions_mut().insert(ProblemResponse);
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+    } else {
+        response.extensions_mut().insert(CustomResponse);
+    }
+    let headers = response.headers_mut();
+    if let Some(seconds) = retry_after(retry_in) {
+        headers.insert(RETRY_AFTER, integer(seconds));
+    }
+    for (name, value) in &rejection.headers {
+        headers.insert(name, value.clone());
+    }
+    response
+}
+
+/// Whole seconds, rounded up and at least one: never before the request would be allowed. None
+/// where no wait would help.
+fn retry_after(retry_in: Nanos) -> Option<u64> {
+    (retry_in != Nanos::NEVER).then(|| retry_in.ceil_secs().max(1))
+}
+
+/// The problem document that names the violated limits, for a request that would pass after
+/// `retry_in`.
+pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -> Bytes {
+    let detail = if retry_in == Nanos::NEVER {
+        "The request costs more than the limit ever lets pass at once."
+    } else {
+        "The client has sent too many requests; see Retry-After."
+    };
+    let problem = Problem::new(status, detail).of_type(
+        problem::types::QUOTA_EXCEEDED,
+        "Request cannot be satisfied as assigned quota has been exceeded",
+    );
+    problem.with("violated-policies", violated).into_bytes()
+}
+
+/// The problem document for banned and blocked clients.
+pub(super) fn refusal_document(status: StatusCode, detail: &str) -> Bytes {
+    Problem::new(status, detail).into_bytes()
+}
+
+/// The response to a request without a value that a limit must have.
+pub(super) fn missing<B>(limit: &str, source: &KeySource) -> Response<ResponseBody<B>> {
+    let detail = format!("The limit {limit} counts per {source}, and the request has none.");
+    ResponseBody::problem(Problem::new(StatusCode::FORBIDDEN, detail))
+}
+
+pub(super) fn no_route<B>() -> Response<ResponseBody<B>> {
+    let problem = Problem::new(StatusCode::NOT_FOUND, "No route of this gateway matches.");
+    ResponseBody::problem(problem)
+}
+
+/// The response when the store is out of reach and `on_failure` is `deny`.
+pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
+    try_again("The limits cannot be checked at the moment.")
+}
+
+/// The response when too many other passwords are being verified.
+pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
+    try_again("The password cannot be verified at the moment.")
+}
+
+fn try_again<B>(detail: &str) -> Response<ResponseBody<B>> {
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).of_type(
+        problem::types::TEMPORARY_REDUCED_CAPACITY,
+        "Request cannot be satisfied due to temporary server capacity constraints",
+    );
+    let mut response = ResponseBody::problem(problem);
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, integer(RETRY_SECS));
+    response
+}

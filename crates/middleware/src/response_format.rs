@@ -1,0 +1,336 @@
+//! Formats responses on their way to the client.
+//!
+//! The errors that Weir itself responds with become a page for people in place of a problem document,
+//! or a status of gRPC for its clients. Routes edit headers, let pages of other origins read
+//! responses, and have them compressed; by HTTPS, browsers are told to stay there.
+//!
+//! Decoys have to look like responses of the upstream, and so are treated like those.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, STRICT_TRANSPORT_SECURITY,
+    VARY,
+};
+use http::{Response, StatusCode, request};
+use http_body::Body;
+use weir_http::media_type::prefers;
+use weir_http::problem::{CustomResponse, ProblemResponse};
+use weir_rules::Statuses;
+use weir_telemetry::RequestId;
+
+use super::compression::Compressor;
+use super::cors::CorsRequest;
+use super::grpc;
+use super::header_edits::{HeaderEdits, RenderedEdits};
+use super::request_template::RequestValues;
+use super::{ClientIdentity, RequestContext, ResponseBody};
+
+const HTML: &str = "text/html";
+const PROBLEM: &str = "application/problem+json";
+
+/// How responses are formatted. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseFormat(Arc<Settings>);
+
+#[derive(Debug, Default)]
+struct Settings {
+    pages: ErrorPages,
+    /// None where no response is changed but errors.
+    all: Option<AllResponses>,
+}
+
+/// What is changed about responses that are not errors, too.
+#[derive(Debug)]
+struct AllResponses {
+    /// Whether any route has CORS, compression or headers of responses configured.
+    is_by_route: bool,
+    /// What browsers are told about HTTPS by HTTPS.
+    hsts: Option<HeaderValue>,
+}
+
+/// The operator's own error pages, by status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorPages(Vec<(Statuses, Bytes)>);
+
+impl FromIterator<(Statuses, Bytes)> for ErrorPages {
+    /// If several fit a status, the one for the fewest statuses is shown.
+    fn from_iter<I: IntoIterator<Item = (Statuses, Bytes)>>(pages: I) -> Self {
+        let mut pages: Vec<_> = pages.into_iter().collect();
+        pages.sort_by_key(|(statuses, _)| statuses.count());
+        Self(pages)
+    }
+}
+
+impl ResponseFormat {
+    /// These pages for people, and what routes say of their responses if any does. `hsts` is the
+    /// value of `Strict-Transport-Security`.
+    pub fn new(pages: ErrorPages, is_by_route: bool, hsts: Option<HeaderValue>) -> Self {
+        let all = (is_by_route || hsts.is_some()).then_some(AllResponses { is_by_route, hsts });
+        Self(Arc::new(Settings { pages, all }))
+    }
+
+    /// What formats the response to this request; none for most clients, which are not browsers, of
+    /// most gateways.
+    pub(super) fn formatter(&self, request: &request::Parts) -> Option<Box<ResponseFormatter>> {
+        let grpc = grpc::content_type(request);
+        let wants_html = grpc.is_none() && prefers(&request.headers, HTML, PROBLEM);
+        let of_all = self.0.all.as_ref();
+        let of_all = of_all.and_then(|all| all.of_request(request));
+        (wants_html || grpc.is_some() || of_all.is_some()).then(|| {
+            Box::new(ResponseFormatter {
+                pages: wants_html.then(|| self.clone()),
+                grpc,
+                ..of_all.unwrap_or_default()
+            })
+        })
+    }
+}
+
+impl AllResponses {
+    /// What changes the response to a request, if anything does.
+    fn of_request(&self, request: &request::Parts) -> Option<ResponseFormatter> {
+        let of_route = match self.is_by_route {
+            true => of_route(request),
+            false => None,
+        };
+        let hsts = self.hsts.as_ref().filter(|_| is_secure(request)).cloned();
+        (of_route.is_some() || hsts.is_some()).then(|| ResponseFormatter {
+            hsts,
+            ..of_route.unwrap_or_default()
+        })
+    }
+}
+
+/// What a request's route changes about its response, if anything.
+fn of_route(request: &request::Parts) -> Option<ResponseFormatter> {
+    let route = &RequestContext::routed(&request.extensions)?.route;
+    let cors = route.cors();
+    let cors = cors.and_then(|cors| CorsRequest::of(cors, &request.headers));
+    let edits = route.response_headers();
+    let edits = edits.map(|edits| ResponseEdits::of(edits, request));
+    let compressor = route.compression();
+    let compressor = compressor.map(|settings| Compressor::new(settings, request));
+    (cors.is_some() || edits.is_some() || compressor.is_some()).then(|| ResponseFormatter {
+        cors,
+        edits,
+        compressor,
+        ..ResponseFormatter::default()
+    })
+}
+
+fn is_secure(request: &request::Parts) -> bool {
+    let identity = ClientIdentity::of(&request.extensions);
+    identity.is_some_and(|identity| identity.scheme(&request.headers) == "https")
+}
+
+/// What a route changes about the headers of one response.
+#[derive(Debug)]
+enum ResponseEdits {
+    Rendered(RenderedEdits),
+    /// The account, which they show, is learned before the response is there.
+    Unverified {
+        edits: Arc<HeaderEdits>,
+        request: Box<request::Parts>,
+    },
+}
+
+impl ResponseEdits {
+    fn of(edits: &Arc<HeaderEdits>, request: &request::Parts) -> Self {
+        let is_known = RequestContext::unverified(&request.extensions).is_none();
+        if is_known || !edits.shows_account() {
+            return Self::Rendered(edits.render(&RequestValues::of_head(request)));
+        }
+        Self::Unverified {
+            edits: Arc::clone(edits),
+            request: Box::new(request.clone()),
+        }
+    }
+
+    fn rendered(self) -> RenderedEdits {
+        match self {
+            Self::Rendered(edits) => edits,
+            Self::Unverified { edits, mut request } => {
+                RequestContext::of(&mut request.extensions).complete_identity();
+                edits.render(&RequestValues::of_head(&request))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ResponseFormatter {
+    /// None where the client does not want HTML.
+    pages: Option<ResponseFormat>,
+    /// None where the route has no CORS configured that concerns the request.
+    cors: Option<CorsRequest>,
+    /// What the route changes about headers.
+    edits: Option<ResponseEdits>,
+    /// What the client is told about HTTPS.
+    hsts: Option<HeaderValue>,
+    /// The content type of a gRPC call.
+    grpc: Option<HeaderValue>,
+    /// None where the route has no responses compressed.
+    compressor: Option<Compressor>,
+}
+
+impl ResponseFormatter {
+    /// The response as the client gets it, to a request with this id.
+    pub(super) fn format<R>(
+        mut self,
+        response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
+    ) -> Response<ResponseBody<R>>
+    where
+        R: Body<Data = Bytes>,
+    {
+        let compressor = self.compressor.take();
+        let response = self.format_uncompressed(response, request_id);
+        match compressor {
+            Some(compressor) => compressor.compress(response),
+            None => response,
+        }
+    }
+
+    fn format_uncompressed<R>(
+        self,
+        mut response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
+    ) -> Response<ResponseBody<R>> {
+        let extensions = response.extensions_mut();
+        let is_problem = extensions.remove::<ProblemResponse>().is_some();
+        let is_made = is_problem || extensions.remove::<CustomResponse>().is_some();
+        let headers = response.headers_mut();
+        // What suits the app's responses, such as how long they may be cached, is wrong for a 429.
+        let edits = self.edits.map(ResponseEdits::rendered);
+        if let Some(edits) = edits.filter(|edits| !is_made || edits.always()) {
+            edits.apply(headers);
+        }
+        if let Some(cors) = &self.cors {
+            cors.share(is_made, headers);
+        }
+        if let Some(hsts) = self.hsts
+            && !headers.contains_key(STRICT_TRANSPORT_SECURITY)
+        {
+            headers.insert(STRICT_TRANSPORT_SECURITY, hsts);
+        }
+        if !is_made {
+            return response;
+        }
+        if let Some(content_type) = &self.grpc {
+            return grpc::trailers_only(response, content_type);
+        }
+        if !is_problem {
+            return response;
+        }
+        vary_by_accept(response.headers_mut());
+        match &self.pages {
+            Some(format) => format.0.pages.replace(response, request_id),
+            None => response,
+        }
+    }
+}
+
+/// Tells caches that other clients get a page in place of this problem document.
+pub(super) fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
+    if is_cacheable(response)
+        && response
+            .extensions_mut()
+            .remove::<ProblemResponse>()
+            .is_some()
+    {
+        vary_by_accept(response.headers_mut());
+    }
+}
+
+/// Whether a cache may keep a response that no upstream made: by its status (RFC 9110, section
+/// 15.1), or because the operator configured it.
+fn is_cacheable<R>(response: &Response<R>) -> bool {
+    let status = response.status();
+    matches!(status.as_u16(), 404 | 405 | 410 | 414 | 501)
+        || !status.is_success() && response.headers().contains_key(CACHE_CONTROL)
+}
+
+/// Caches must not show a program the page, or people the problem document.
+fn vary_by_accept(headers: &mut HeaderMap) {
+    headers.append(VARY, HeaderValue::from_static("accept"));
+}
+
+impl ErrorPages {
+    fn replace<R>(
+        &self,
+        response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
+    ) -> Response<ResponseBody<R>> {
+        let (mut head, _) = response.into_parts();
+        let page = self.page(head.status, head.headers.get(RETRY_AFTER), request_id);
+        let content_type = HeaderValue::from_static("text/html; charset=utf-8");
+        head.headers.insert(CONTENT_TYPE, content_type);
+        Response::from_parts(head, ResponseBody::full(page))
+    }
+
+    fn page(
+        &self,
+        status: StatusCode,
+        retry_after: Option<&HeaderValue>,
+        request_id: Option<&RequestId>,
+    ) -> Bytes {
+        let mut own = self.0.iter();
+        match own.find(|(statuses, _)| statuses.contains(status)) {
+            Some((_, page)) => page.clone(),
+            None => plain_page(status, retry_after, request_id),
+        }
+    }
+}
+
+/// A page with only the status, when to come back, and what to name in a report.
+fn plain_page(
+    status: StatusCode,
+    retry_after: Option<&HeaderValue>,
+    request_id: Option<&RequestId>,
+) -> Bytes {
+    let number = status.as_u16();
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let seconds = retry_after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let hint = seconds.map_or_else(String::new, |seconds| {
+        let plural = if seconds == 1 { "" } else { "s" };
+        format!("<p>Please try again in {seconds} second{plural}.</p>\n")
+    });
+    let request_id = request_id.map_or_else(String::new, |id| {
+        let id = id.text();
+        format!("<p>Request id: <code>{id}</code></p>\n")
+    });
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>{number} {reason}</title>\n</head>\n<body>\n<h1>{number} {reason}</h1>\n{hint}{request_id}\
+         </body>\n</html>\n"
+    );
+    page.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderName;
+
+    use super::*;
+
+    #[test]
+    fn no_problem_document_that_a_cache_may_keep_is_shown_to_people() {
+        let varies = |status: u16, headers: &[(HeaderName, &'static str)]| {
+            let mut response = Response::builder().status(status).body(()).unwrap();
+            response.extensions_mut().insert(ProblemResponse);
+            for (name, value) in headers {
+                let value = HeaderValue::from_static(value);
+                response.headers_mut().insert(name, value);
+            }
+            vary_by_accept_if_cacheable(&mut response);
+            response.headers().contains_key(VARY)
+        };
+        assert!(varies(404, &[]));
+        assert!(varies(429, &[(CACHE_CONTROL, "max-age=1")]));
+        assert!(!varies(429, &[]));
+        assert!(!varies(502, &[]));
+    }
+}

@@ -1,0 +1,380 @@
+//! Finds a request's route, on which all that is known before its first request is one value, and
+//! routes the request to the route's upstream.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, request};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+use weir_limit::time::Timestamp;
+use weir_rules::{Captures, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
+use weir_telemetry::{Disposition, Metrics, RouteMetrics};
+
+use super::bans::{AccessControl, PreparedTreatment};
+#[cfg(feature = "gateway")]
+use super::compression::Compression;
+use super::cors::Cors;
+use super::decoy::Shadow;
+use super::header_edits::HeaderEdits;
+use super::identify::ClientIdentity;
+use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
+use super::rejection::no_route;
+use super::route_action::{RequestAction, RouteAction};
+use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
+
+/// A route's policy, metrics, decoys and upstream, made once for a configuration.
+#[derive(Clone)]
+pub struct RouteState {
+    pub(super) policy: PreparedPolicy,
+    pub(super) metrics: RouteMetrics,
+    /// The decoys of clients that are kept out. Each learns from this route's answers alone.
+    decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
+    pub(super) upstream: Option<UpstreamId>,
+    /// None where requests go to the upstream as they are.
+    before_upstream: Option<Arc<RequestAction>>,
+    /// What is changed about the headers of responses.
+    response_headers: Option<Arc<HeaderEdits>>,
+    /// Whether requests need an account, whatever limits count by.
+    needs_account: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Routed {
+    pub(super) route: Arc<RouteState>,
+    /// The captured segments of the path.
+    pub(super) captures: Captures,
+    /// Where the request goes; the route's upstream, unless it is diverted.
+    pub(super) upstream: Option<UpstreamId>,
+}
+
+impl RouteState {
+    /// A route to this upstream, or to none if its action answers, behind these lists and bans.
+    pub fn new(
+        policy: RoutePolicy,
+        upstream: Option<UpstreamId>,
+        action: &RouteAction,
+        access: &AccessControl,
+        metrics: &Metrics,
+    ) -> Arc<Self> {
+        let before_upstream = action.before_upstream(policy.cors.as_ref());
+        let route = Self::without_access_control(policy, metrics).with_access_control(access);
+        Arc::new(Self {
+            upstream,
+            before_upstream,
+            response_headers: action.response_headers.clone(),
+            needs_account: action.needs_account(),
+            ..route
+        })
+    }
+
+    /// A route that leads to whatever service is below.
+    pub(super) fn without_access_control(policy: RoutePolicy, metrics: &Metrics) -> Self {
+        Self {
+            metrics: metrics.route(&policy.name),
+            policy: PreparedPolicy::new(policy, metrics),
+            decoys: Vec::new(),
+            upstream: None,
+            before_upstream: None,
+            response_headers: None,
+            needs_account: true,
+        }
+    }
+
+    /// The same route behind these lists and bans.
+    pub(super) fn with_access_control(self, access: &AccessControl) -> Self {
+        let decoys = access.treatments().filter_map(|treatment| {
+            let decoy = treatment.decoy()?;
+            let shadow = Shadow::new(Arc::clone(decoy));
+            Some((Arc::clone(treatment), Arc::new(shadow)))
+        });
+        Self {
+            decoys: decoys.collect(),
+            ..self
+        }
+    }
+
+    pub(super) fn decoy(&self, treatment: &Arc<PreparedTreatment>) -> Option<&Arc<Shadow>> {
+        let mut decoys = self.decoys.iter();
+        let found = decoys.find(|(of, _)| Arc::ptr_eq(of, treatment));
+        found.map(|(_, shadow)| shadow)
+    }
+
+    /// The decoys that learn from all answers, whether a limit applied or not.
+    pub(super) fn decoys(&self) -> impl Iterator<Item = &Arc<Shadow>> {
+        self.decoys.iter().map(|(_, shadow)| shadow)
+    }
+
+    /// The decoys of the route: that of its limits, and those of bans and of the block list.
+    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOf<'_>, &Shadow)> {
+        let of_limits = match &self.policy.on_denied {
+            OnDenied::Shadow(shadow) => Some((ShadowOf::Limits, &**shadow)),
+            OnDenied::Reject(_) => None,
+        };
+        let of_treatments = self.decoys.iter().map(|(treatment, shadow)| {
+            let of = match &treatment.ban {
+                Some(ban) => ShadowOf::Ban(ban),
+                None => ShadowOf::BlockList,
+            };
+            (of, &**shadow)
+        });
+        of_limits.into_iter().chain(of_treatments)
+    }
+
+    /// What pages of other origins may do.
+    pub(super) fn cors(&self) -> Option<&Arc<Cors>> {
+        self.policy.cors.as_ref()
+    }
+
+    #[cfg(feature = "gateway")]
+    pub(super) fn compression(&self) -> Option<&Arc<Compression>> {
+        self.policy.compression.as_ref()
+    }
+
+    /// How long request bodies may be.
+    #[cfg(feature = "gateway")]
+    pub(super) fn max_body_bytes(&self) -> Option<u64> {
+        self.policy.max_body_bytes
+    }
+
+    /// What is changed about the headers of responses.
+    pub(super) fn response_headers(&self) -> Option<&Arc<HeaderEdits>> {
+        self.response_headers.as_ref()
+    }
+
+    /// Whether a request that these lists and bans let through needs its account.
+    pub(super) fn needs_account(&self, access: Option<&AccessControl>) -> bool {
+        self.needs_account
+            || self.policy.counts_accounts
+            || access.is_some_and(AccessControl::concerns_accounts)
+    }
+
+    /// The same for requests that take no route, which get 404.
+    pub(super) fn unrouted(self) -> Self {
+        Self {
+            needs_account: false,
+            ..self
+        }
+    }
+
+    pub(super) fn is_limited(&self) -> bool {
+        !self.policy.limits.is_empty()
+    }
+
+    /// The route's name.
+    pub fn name(&self) -> &str {
+        &self.policy.name
+    }
+}
+
+/// The clients that a decoy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShadowOf<'r> {
+    /// Clients that the route's limits deny.
+    Limits,
+    /// Clients that this ban bans.
+    Ban(&'r str),
+    /// Clients on the block list.
+    BlockList,
+}
+
+/// Finds the routes of requests and leaves them in the requests' [`RequestContext`]s.
+#[derive(Clone)]
+pub struct RouteLayer(Arc<Routes>);
+
+struct Routes {
+    table: RouteTable,
+    /// By the ids of the table, which is made of the same list.
+    states: Vec<Arc<RouteState>>,
+}
+
+impl RouteLayer {
+    /// Finds these routes.
+    pub fn new(routes: impl IntoIterator<Item = (RouteMatcher, Arc<RouteState>)>) -> Self {
+        let (matchers, states) = routes.into_iter().unzip();
+        let table = RouteTable::new(matchers);
+        Self(Arc::new(Routes { table, states }))
+    }
+
+    /// All routes.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<RouteState>> {
+        self.0.states.iter()
+    }
+}
+
+impl<S> Layer<S> for RouteLayer {
+    type Service = Route<S>;
+
+    fn layer(&self, inner: S) -> Route<S> {
+        Route {
+            inner,
+            routes: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// A service whose requests know their route; see [`RouteLayer`].
+#[derive(Clone)]
+pub struct Route<S> {
+    inner: S,
+    routes: Arc<Routes>,
+}
+
+impl Routes {
+    fn find<B>(&self, request: &Request<B>) -> Option<Routed> {
+        let (method, uri) = (request.method(), request.uri());
+        let found = self.table.find(method, uri, request.headers())?;
+        let route = Arc::clone(self.states.get(found.id.0)?);
+        Some(Routed {
+            upstream: route.upstream,
+            captures: found.captures,
+            route,
+        })
+    }
+}
+
+impl<S, B> Service<Request<B>> for Route<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        if let Some(found) = self.routes.find(&request) {
+            RequestContext::of(request.extensions_mut()).routed = Some(found);
+        }
+        self.inner.call(request)
+    }
+}
+
+/// Routes a request to the service of its route's upstream, or of the upstream that it is diverted
+/// to, and answers 404 where there is none. Clones share the services, which are cloned when they
+/// are called, and have to be ready at all times, as the proxy is.
+#[derive(Debug)]
+pub struct UpstreamRouter<S>(Arc<[S]>);
+
+impl<S> Clone for UpstreamRouter<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> UpstreamRouter<S> {
+    /// The services of all upstreams, in the order that their ids count.
+    pub fn new(services: impl IntoIterator<Item = S>) -> Self {
+        Self(services.into_iter().collect())
+    }
+
+    fn service(&self, upstream: Option<UpstreamId>) -> Option<&S> {
+        self.0.get(upstream?.0)
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for UpstreamRouter<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    B: Body,
+    R: Body<Data = Bytes>,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = UpstreamFuture<S::Future, R>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let Some(routed) = RequestContext::routed(request.extensions()) else {
+            return UpstreamFuture::Unrouted;
+        };
+        let upstream = routed.upstream;
+        let is_diverted = upstream != routed.route.upstream;
+        if let Some(action) = routed.route.before_upstream.clone()
+            && let Some(response) = action.apply(&mut request, is_diverted)
+        {
+            let response = Some(response);
+            return UpstreamFuture::Answered { response };
+        }
+        match self.service(upstream) {
+            Some(service) => UpstreamFuture::Routed {
+                future: service.clone().call(request),
+            },
+            None => UpstreamFuture::Unrouted,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`UpstreamRouter`].
+    #[project = UpstreamProjection]
+    pub enum UpstreamFuture<F, R> {
+        /// The upstream's service answers.
+        Routed {
+            #[pin]
+            future: F,
+        },
+        /// The route answers in the place of an upstream.
+        Answered {
+            response: Option<Box<Response<ResponseBody<R>>>>,
+        },
+        Unrouted,
+    }
+}
+
+impl<F, R, E> Future for UpstreamFuture<F, R>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            UpstreamProjection::Routed { future } => future
+                .poll(cx)
+                .map_ok(|response| response.map(ResponseBody::forwarded)),
+            // A future that has answered is not polled again; if it is, it waits.
+            UpstreamProjection::Answered { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(*response)),
+                None => Poll::Pending,
+            },
+            UpstreamProjection::Unrouted => Poll::Ready(Ok(not_found())),
+        }
+    }
+}
+
+fn not_found<R>() -> Response<ResponseBody<R>> {
+    let mut response = no_route();
+    response
+        .extensions_mut()
+        .insert(Verdict::new(Disposition::Unrouted));
+    response
+}
+
+/// The number of a request's subject, by which its server is chosen; none if it lacks what the subject
+/// consists of.
+pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
+    let identity = ClientIdentity::of(&head.extensions);
+    let routed = RequestContext::routed(&head.extensions);
+    let no_captures = Captures::default();
+    hash.of(&RequestAttributes {
+        method: &head.method,
+        uri: &head.uri,
+        headers: &head.headers,
+        client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+        account: identity.and_then(|identity| identity.account.as_ref()),
+        route: routed.map_or("", |routed| routed.route.name()),
+        captures: routed.map_or(&no_captures, |routed| &routed.captures),
+        // No subject depends on it.
+        now: Timestamp::from_nanos(0),
+    })
+}

@@ -1,0 +1,298 @@
+//! What a route does with the requests that its limits let through, beside sending them to its
+//! upstream as they are: it rewrites the path, edits headers, or answers itself.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body::Body;
+use weir_rules::{PathPrefix, with_one_slash};
+
+use super::ResponseBody;
+use super::cors::Cors;
+use super::header_edits::HeaderEdits;
+use super::redirect::Redirect;
+use super::request_template::RequestValues;
+
+/// By which apps are told what was taken from the beginning of a path. From clients it is not
+/// believed: the layer `Forwarded` removes it.
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+/// What a route does beside forwarding.
+#[derive(Clone, Debug, Default)]
+pub struct RouteAction {
+    /// How the path is rewritten.
+    pub rewrite: Option<PathRewrite>,
+    /// What is changed about the headers of requests to the upstream.
+    pub request_headers: Option<Arc<HeaderEdits>>,
+    /// What is changed about the headers of responses.
+    pub response_headers: Option<Arc<HeaderEdits>>,
+    /// What answers in the place of an upstream.
+    pub answer: Option<Answer>,
+}
+
+/// A response that the configuration describes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// One that sends the client elsewhere.
+    Redirect(Redirect),
+    /// The same to all requests.
+    Fixed(FixedResponse),
+}
+
+/// A response that is the same to all requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// A change of the beginning of paths. What follows, and the query, stay as they were sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRewrite {
+    /// What is taken away.
+    pub strip_prefix: Option<PathPrefix>,
+    /// What is put in front of the rest: a path without a slash at its end.
+    pub add_prefix: Option<Box<str>>,
+}
+
+impl RouteAction {
+    /// Whether it does nothing before a response is there.
+    fn is_idle(&self) -> bool {
+        self.rewrite.is_none() && self.request_headers.is_none() && self.answer.is_none()
+    }
+
+    /// Whether requests need an account: those that are forwarded do, for the log and for the choice
+    /// of a server.
+    pub(super) fn needs_account(&self) -> bool {
+        let edits = self.response_headers.as_ref();
+        let is_shown = edits.is_some_and(|edits| edits.shows_account());
+        is_shown
+            || match &self.answer {
+                None => true,
+                Some(Answer::Redirect(redirect)) => redirect.to().shows_account(),
+                Some(Answer::Fixed(_)) => false,
+            }
+    }
+
+    /// What has to be done with requests of a route; none for those that are only forwarded.
+    pub(super) fn before_upstream(&self, cors: Option<&Arc<Cors>>) -> Option<Arc<RequestAction>> {
+        let preflights = cors.filter(|cors| cors.answers_preflights());
+        (!self.is_idle() || preflights.is_some()).then(|| {
+            Arc::new(RequestAction {
+                action: self.clone(),
+                preflights: preflights.cloned(),
+            })
+        })
+    }
+}
+
+/// What is done with requests of a route before they go to its upstream.
+#[derive(Debug)]
+pub(super) struct RequestAction {
+    action: RouteAction,
+    preflights: Option<Arc<Cors>>,
+}
+
+impl RequestAction {
+    /// Makes the request what the upstream gets, or returns the response in its place. A request
+    /// that `is_diverted` to another upstream is answered there.
+    pub(super) fn apply<B: Body, R>(
+        &self,
+        request: &mut Request<B>,
+        is_diverted: bool,
+    ) -> Option<Box<Response<ResponseBody<R>>>> {
+        if let Some(cors) = &self.preflights
+            && let Some(answer) = cors.answer(request)
+        {
+            return Some(Box::new(answer));
+        }
+        match &self.action.answer {
+            Some(answer) if !is_diverted => {
+                self.rewrite(request);
+                Some(Box::new(answer.respond(request)))
+            }
+            _ => {
+                // Headers tell of the path as it was sent.
+                let edits = self.action.request_headers.as_ref();
+                let edits = edits.map(|edits| edits.render(&values(request)));
+                self.rewrite(request);
+                if let Some(edits) = edits {
+                    edits.apply_to_request(request.headers_mut());
+                }
+                None
+            }
+        }
+    }
+
+    fn rewrite<B>(&self, request: &mut Request<B>) {
+        let Some(rewrite) = &self.action.rewrite else {
+            return;
+        };
+        let Some(uri) = rewrite.rewritten(request.uri()) else {
+            return;
+        };
+        *request.uri_mut() = uri;
+        let prefix = rewrite.strip_prefix.as_ref().map(PathPrefix::as_str);
+        if let Some(prefix) = prefix.and_then(|prefix| HeaderValue::from_str(prefix).ok()) {
+            request.headers_mut().append(FORWARDED_PREFIX, prefix);
+        }
+    }
+}
+
+fn values<B>(request: &Request<B>) -> RequestValues<'_> {
+    RequestValues::of(
+        request.method(),
+        request.uri(),
+        request.headers(),
+        request.extensions(),
+    )
+}
+
+impl Answer {
+    fn respond<B, R>(&self, request: &Request<B>) -> Response<ResponseBody<R>> {
+        match self {
+            Self::Redirect(redirect) => redirect.respond(&values(request)),
+            Self::Fixed(fixed) => fixed.respond(),
+        }
+    }
+}
+
+impl FixedResponse {
+    fn respond<R>(&self) -> Response<ResponseBody<R>> {
+        let mut response = Response::new(ResponseBody::full(self.body.clone()));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers.clone();
+        response
+    }
+}
+
+impl PathRewrite {
+    /// The request target with the rewritten path; none for what is not a path.
+    pub fn rewritten(&self, uri: &Uri) -> Option<Uri> {
+        let path = uri.path();
+        let rest = match &self.strip_prefix {
+            Some(prefix) => prefix.rest(path)?,
+            None if path.starts_with('/') => with_one_slash(path),
+            None => return None,
+        };
+        let mut target = String::with_capacity(path.len());
+        target.push_str(self.add_prefix.as_deref().unwrap_or_default());
+        target.push_str(&rest);
+        if target.is_empty() {
+            target.push('/');
+        }
+        if let Some(query) = uri.query() {
+            target.push('?');
+            target.push_str(query);
+        }
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(PathAndQuery::try_from(target).ok()?);
+        Uri::from_parts(parts).ok()
+    }
+
+    /// What is done, in words.
+    pub fn description(&self) -> Cow<'static, str> {
+        match (&self.strip_prefix, &self.add_prefix) {
+            (Some(strip), Some(add)) => format!("{} becomes {add}", strip.as_str()).into(),
+            (Some(strip), None) => format!("without {}", strip.as_str()).into(),
+            (None, Some(add)) => format!("below {add}").into(),
+            (None, None) => "as it is".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    fn rewritten(strip: Option<&str>, add: Option<&str>, uri: &str) -> Option<String> {
+        let rewrite = PathRewrite {
+            strip_prefix: strip.map(|prefix| PathPrefix::parse(prefix).unwrap()),
+            add_prefix: add.map(Into::into),
+        };
+        let uri = rewrite.rewritten(&uri.parse().unwrap())?;
+        Some(uri.to_string())
+    }
+
+    #[test]
+    fn a_prefix_is_replaced_and_all_else_stays() {
+        for (strip, add, uri, expected) in [
+            (Some("/api"), None, "/api/x%2Fy/?q=%20&r", "/x%2Fy/?q=%20&r"),
+            (Some("/api"), None, "/api", "/"),
+            (Some("/api"), None, "/api?q", "/?q"),
+            (Some("/api"), None, "/api/?", "/?"),
+            (Some("/api"), Some("/v2"), "/api", "/v2"),
+            (Some("/api"), Some("/v2"), "/api/", "/v2/"),
+            (Some("/api"), Some("/v2"), "/api//x?q", "/v2/x?q"),
+            (None, Some("/v2"), "/", "/v2/"),
+            (None, Some("/v2"), "//evil.example/x", "/v2/evil.example/x"),
+            (
+                Some("/api"),
+                None,
+                "https://a.example:81/api/x?q",
+                "https://a.example:81/x?q",
+            ),
+            (
+                Some("/api"),
+                None,
+                "https://a.example/api",
+                "https://a.example/",
+            ),
+        ] {
+            assert_eq!(
+                rewritten(strip, add, uri).as_deref(),
+                Some(expected),
+                "{uri}"
+            );
+        }
+        assert_eq!(rewritten(None, Some("/v2"), "*"), None);
+    }
+
+    fn fixed(action: RouteAction) -> Arc<RequestAction> {
+        action.before_upstream(None).expect("something to do")
+    }
+
+    /// A banned client that is sent to another upstream must not get what others get.
+    #[test]
+    fn a_diverted_request_is_rewritten_and_not_answered() {
+        let rewrite = PathRewrite {
+            strip_prefix: Some(PathPrefix::parse("/api").unwrap()),
+            add_prefix: None,
+        };
+        let action = fixed(RouteAction {
+            rewrite: Some(rewrite),
+            answer: Some(Answer::Fixed(FixedResponse {
+                status: StatusCode::OK,
+                headers: HeaderMap::new(),
+                body: Bytes::new(),
+            })),
+            ..RouteAction::default()
+        });
+        let mut diverted = Request::get("/api/x")
+            .body(Full::<Bytes>::default())
+            .unwrap();
+        let response = action.apply::<_, Full<Bytes>>(&mut diverted, true);
+        assert!(response.is_none());
+        assert_eq!(diverted.uri(), "/x");
+        assert_eq!(diverted.headers()[FORWARDED_PREFIX], "/api");
+    }
+
+    #[test]
+    fn a_route_that_only_forwards_has_nothing_to_do_before() {
+        let response_headers = Some(Arc::default());
+        let action = RouteAction {
+            response_headers,
+            ..RouteAction::default()
+        };
+        assert!(action.before_upstream(None).is_none());
+    }
+}

@@ -1,0 +1,503 @@
+//! What the process knows of one server of an upstream: how many requests it has in flight, whether
+//! failures have ejected it, and what active health checks say.
+//!
+//! An ejection ends by a probe: when its time is over, one request is sent to the server. If it is
+//! answered, the server is back; if it fails, the server is out for twice as long. While a probe is
+//! in flight, the next one waits for as long as the last ejection took, so a probe whose client
+//! leaves needs no clean-up, and one that takes long does not hold up the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+use weir_runtime::sync::Mutex;
+use weir_runtime::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
+
+use super::settings::Ejection;
+use crate::addresses::KnownAddresses;
+use crate::connection_limit::ConnectionLimit;
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::proxy::balance::server_state";
+
+/// A weight in these units, so that a fraction of the least one is a whole number.
+const WEIGHT_UNIT: u64 = 1024;
+
+/// The least share of its weight that a server gets while it starts slowly.
+const LEAST_SHARE: u64 = WEIGHT_UNIT / 16;
+
+/// A client that leaves after it has waited for this long, while the server responds to no one,
+/// tells as much as a failure: otherwise clients that are less patient than the response timeout
+/// would hide a server that never answers.
+const ABANDONED_AFTER: Duration = Duration::from_secs(1);
+
+/// One server, as all workers know it.
+pub(crate) struct ServerState {
+    upstream: Arc<str>,
+    name: Arc<str>,
+    weight: u64,
+    slow_start: Duration,
+    ejection: Arc<EjectionBound>,
+    /// What times are counted from.
+    epoch: Instant,
+    in_flight: AtomicUsize,
+    /// Failures since the last response that was none. As many as eject a server say that it fails,
+    /// even if it cannot be ejected.
+    failures: AtomicU32,
+    last_failure: Mutex<Option<Failure>>,
+    responded_at: AtomicU64,
+    /// When the next probe may be sent; 0 for a server that is not ejected.
+    next_probe: AtomicU64,
+    /// How long the last ejection takes or took, in nanoseconds; 0 before the first one.
+    ejected_for: AtomicU64,
+    /// When it came back; 0 if it was never out.
+    returned_at: AtomicU64,
+    /// Whether active health checks fail.
+    unhealthy: AtomicBool,
+    /// Whether it was last found to accept requests and not to answer them.
+    silent: AtomicBool,
+    /// How often it was ejected.
+    ejections: AtomicU64,
+    /// How many connections it may have, if that is bounded.
+    connections: Option<Arc<ConnectionLimit>>,
+    addresses: KnownAddresses,
+}
+
+/// The settings, and how many servers of the upstream are ejected.
+pub(super) struct EjectionBound {
+    settings: Ejection,
+    most: usize,
+    ejected: AtomicUsize,
+}
+
+impl EjectionBound {
+    /// Without settings, failures are counted, and eject none of the servers.
+    pub(super) fn new(settings: Option<&Ejection>, servers: usize) -> Self {
+        Self {
+            most: settings.map_or(0, |settings| settings.most(servers)),
+            settings: settings.cloned().unwrap_or_default(),
+            ejected: AtomicUsize::new(0),
+        }
+    }
+
+    fn take(&self) -> bool {
+        let more = |ejected| (ejected < self.most).then_some(ejected + 1);
+        self.ejected.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.ejected.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What went wrong with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Connect,
+    /// It did not respond in time.
+    Timeout,
+    /// It closed the connection, or what it sent is not a response.
+    Response,
+    Status,
+    /// The client left before the server responded.
+    Abandoned,
+}
+
+impl Failure {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "it cannot be connected to",
+            Self::Timeout => "it does not respond in time",
+            Self::Response => "it closes connections, or sends no valid responses",
+            Self::Status => "it responds with statuses that are failures",
+            Self::Abandoned => "it does not respond before clients leave",
+        }
+    }
+}
+
+/// Whether a server should get a request now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Available,
+    /// It is ejected, and the next request that is sent to it finds out whether it is back.
+    Probe,
+    Out,
+}
+
+/// What a request to a server means for its ejection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Regular,
+    Probe,
+    /// No server is available, so that all are tried.
+    LastResort,
+}
+
+impl ServerState {
+    pub(super) fn new(
+        upstream: Arc<str>,
+        name: Arc<str>,
+        weight: u32,
+        slow_start: Duration,
+        ejection: Arc<EjectionBound>,
+        epoch: Instant,
+        max_connections: Option<usize>,
+    ) -> Self {
+        Self {
+            upstream,
+            name,
+            weight: u64::from(weight) * WEIGHT_UNIT,
+            slow_start,
+            ejection,
+            epoch,
+            in_flight: AtomicUsize::new(0),
+            failures: AtomicU32::new(0),
+            last_failure: Mutex::default(),
+            responded_at: AtomicU64::new(0),
+            next_probe: AtomicU64::new(0),
+            ejected_for: AtomicU64::new(0),
+            returned_at: AtomicU64::new(0),
+            unhealthy: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            ejections: AtomicU64::new(0),
+            connections: max_connections.map(|most| Arc::new(ConnectionLimit::new(most))),
+            addresses: KnownAddresses::default(),
+        }
+    }
+
+    /// How many connections it may have, if that is bounded.
+    pub(crate) fn connections(&self) -> Option<&Arc<ConnectionLimit>> {
+        self.connections.as_ref()
+    }
+
+    /// Where it is, if it has a name.
+    pub(crate) fn addresses(&self) -> &KnownAddresses {
+        &self.addresses
+    }
+
+    /// Nanoseconds since just before the epoch, so never 0.
+    fn stamp(&self, at: Instant) -> u64 {
+        nanos(at.saturating_duration_since(self.epoch)) + 1
+    }
+
+    /// How many requests it has in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Relaxed)
+    }
+
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        if self.unhealthy.load(Relaxed) {
+            return Standing::Out;
+        }
+        match self.next_probe.load(Relaxed) {
+            0 => Standing::Available,
+            next if next <= self.stamp(now) => Standing::Probe,
+            _ => Standing::Out,
+        }
+    }
+
+    /// Whether it is ejected because it does not answer, so that trying it costs a time-out.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.next_probe.load(Relaxed) != 0 && self.silent.load(Relaxed)
+    }
+
+    /// Its weight, which grows to the whole while it starts slowly.
+    pub(crate) fn weight(&self, now: Instant) -> u64 {
+        let returned_at = self.returned_at.load(Relaxed);
+        let window = nanos(self.slow_start);
+        if returned_at == 0 || window == 0 {
+            return self.weight;
+        }
+        let since = self.stamp(now).saturating_sub(returned_at);
+        if since >= window {
+            return self.weight;
+        }
+        let share = u128::from(since) * u128::from(WEIGHT_UNIT) / u128::from(window);
+        let share = u64::try_from(share).map_or(WEIGHT_UNIT, |share| share.max(LEAST_SHARE));
+        (self.weight * share / WEIGHT_UNIT).max(1)
+    }
+
+    /// Begins a request to this server, unless another one has become its probe meanwhile.
+    pub(crate) fn begin(self: &Arc<Self>, now: Instant) -> Option<InFlight> {
+        let next = self.next_probe.load(Relaxed);
+        if next == 0 {
+            return Some(self.enter(Role::Regular, now));
+        }
+        let after = self.stamp(now) + self.ejected_for.load(Relaxed);
+        let claimed = self
+            .next_probe
+            .compare_exchange(next, after, Relaxed, Relaxed);
+        claimed.ok().map(|_| self.enter(Role::Probe, now))
+    }
+
+    /// Begins a request although the server may be out, because no other is available.
+    pub(crate) fn begin_as_last_resort(self: &Arc<Self>, now: Instant) -> InFlight {
+        self.enter(Role::LastResort, now)
+    }
+
+    fn enter(self: &Arc<Self>, role: Role, began: Instant) -> InFlight {
+        self.in_flight.fetch_add(1, Relaxed);
+        InFlight {
+            server: Arc::clone(self),
+            role,
+            began,
+            settled: false,
+        }
+    }
+
+    /// What active health checks have found out.
+    pub(crate) fn set_healthy(&self, healthy: bool, cause: &str) {
+        let was_unhealthy = self.unhealthy.swap(!healthy, Relaxed);
+        let (upstream, server) = (&*self.upstream, &*self.name);
+        match (was_unhealthy, healthy) {
+            (true, true) => {
+                self.returned_at.store(self.stamp(Instant::now()), Relaxed);
+                tracing::info!(target: TARGET, upstream, server, "server healthy");
+            }
+            (false, false) => {
+                tracing::warn!(target: TARGET, upstream, server, cause, "server unhealthy");
+            }
+            _ => {}
+        }
+    }
+
+    fn responded(&self, role: Role, now: Instant) {
+        self.responded_at.store(self.stamp(now), Relaxed);
+        if self.failures.load(Relaxed) != 0 {
+            self.failures.store(0, Relaxed);
+        }
+        if role != Role::Regular {
+            self.readmit(now);
+        }
+    }
+
+    fn readmit(&self, now: Instant) {
+        if self.next_probe.swap(0, Relaxed) == 0 {
+            return;
+        }
+        self.ejection.give_back();
+        self.returned_at.store(self.stamp(now), Relaxed);
+        let (upstream, server) = (&*self.upstream, &*self.name);
+        tracing::info!(target: TARGET, upstream, server, "server readmitted");
+    }
+
+    fn failed(&self, failure: Failure, role: Role, began: Instant) {
+        let bound = &self.ejection;
+        *self.last_failure.lock() = Some(failure);
+        let now = self.stamp(Instant::now());
+        let silent = matches!(failure, Failure::Timeout | Failure::Abandoned);
+        if self.next_probe.load(Relaxed) != 0 {
+            self.silent.store(silent, Relaxed);
+            if role == Role::Probe {
+                self.probe_failed(&bound.settings, now);
+            }
+            return;
+        }
+        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
+        let is_enough = match failure {
+            Failure::Connect => true,
+            // It has answered nothing in all this time, so it is not just one request that takes
+            // long.
+            Failure::Timeout if self.responded_at.load(Relaxed) < self.stamp(began) => true,
+            _ => failures >= bound.settings.failures,
+        };
+        if is_enough {
+            self.failures.fetch_max(bound.settings.failures, Relaxed);
+            if bound.take() {
+                self.silent.store(silent, Relaxed);
+                self.eject(bound, failure, now);
+            }
+        }
+    }
+
+    /// Keeps an ejected server out, unless another request has readmitted it meanwhile: it does not
+    /// count as ejected any more, and would be readmitted once more.
+    pub(super) fn probe_failed(&self, settings: &Ejection, now: u64) {
+        let longer = self.next_ejection(settings, now);
+        self.ejected_for.store(longer, Relaxed);
+        let later = |next| (next != 0).then_some(now + longer);
+        let _ = self.next_probe.fetch_update(Relaxed, Relaxed, later);
+    }
+
+    fn eject(&self, bound: &EjectionBound, failure: Failure, now: u64) {
+        let time = self.next_ejection(&bound.settings, now);
+        let until = now + time;
+        let ejected = self.next_probe.compare_exchange(0, until, Relaxed, Relaxed);
+        if ejected.is_err() {
+            return bound.give_back();
+        }
+        self.ejected_for.store(time, Relaxed);
+        self.failures.store(0, Relaxed);
+        self.ejections.fetch_add(1, Relaxed);
+        tracing::warn!(
+            target: TARGET,
+            upstream = &*self.upstream,
+            server = &*self.name,
+            cause = failure.as_str(),
+            seconds = Duration::from_nanos(time).as_secs_f64(),
+            "server ejected"
+        );
+    }
+
+    /// How long the next ejection takes: twice as long as the last one, unless the server has been
+    /// back for twice as long as it was out.
+    fn next_ejection(&self, settings: &Ejection, now: u64) -> u64 {
+        let (base, most) = (nanos(settings.base_time), nanos(settings.max_time));
+        let is_out = self.next_probe.load(Relaxed) != 0;
+        let back_for = now.saturating_sub(self.returned_at.load(Relaxed));
+        match self.ejected_for.load(Relaxed) {
+            0 => base,
+            last if !is_out && back_for > last.saturating_mul(2) => base,
+            last => last.saturating_mul(2),
+        }
+        .min(most.max(base))
+    }
+
+    /// Whether it is in use by requests: neither ejected nor unhealthy.
+    pub(super) fn is_available(&self) -> bool {
+        !self.unhealthy.load(Relaxed) && self.next_probe.load(Relaxed) == 0
+    }
+
+    /// Why it is out of use, or why requests to it fail, if so.
+    pub(super) fn trouble(&self) -> Option<&'static str> {
+        if self.unhealthy.load(Relaxed) {
+            return Some("its health checks fail");
+        }
+        let is_failing = self.failures.load(Relaxed) >= self.ejection.settings.failures;
+        let failure = self.last_failure.lock().map(Failure::as_str);
+        failure.filter(|_| is_failing || !self.is_available())
+    }
+
+    pub(super) fn ejections(&self) -> u64 {
+        self.ejections.load(Relaxed)
+    }
+
+    pub(super) fn continue_counts(&self, earlier: &Self) {
+        self.ejections.store(earlier.ejections(), Relaxed);
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+/// A request to a server, for as long as it or its response lasts.
+pub(crate) struct InFlight {
+    server: Arc<ServerState>,
+    role: Role,
+    began: Instant,
+    /// Whether it is known what became of it.
+    settled: bool,
+}
+
+impl InFlight {
+    /// It begins again, on a new connection.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.began = now;
+    }
+
+    pub(crate) fn responded(&mut self, status: StatusCode, now: Instant) {
+        self.settled = true;
+        if self.server.ejection.settings.status.contains(status) {
+            self.server.failed(Failure::Status, self.role, self.began);
+        } else {
+            self.server.responded(self.role, now);
+        }
+    }
+
+    pub(crate) fn failed(&mut self, failure: Failure) {
+        self.settled = true;
+        self.server.failed(failure, self.role, self.began);
+    }
+
+    /// What became of it says nothing about the server.
+    pub(crate) fn settle(&mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.server.in_flight.fetch_sub(1, Relaxed);
+        if self.settled {
+            return;
+        }
+        let is_silent = self.server.responded_at.load(Relaxed) < self.server.stamp(self.began);
+        if is_silent && self.began.elapsed() >= ABANDONED_AFTER {
+            self.server
+                .failed(Failure::Abandoned, self.role, self.began);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings {
+    use shuttle::rand::{Rng, thread_rng};
+    use shuttle::thread;
+    use weir_runtime::sync::in_random_orders;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn upstream(servers: usize) -> Vec<Arc<ServerState>> {
+        let bound = Arc::new(EjectionBound::new(Some(&Ejection::default()), servers));
+        let server = |_| {
+            let (upstream, name) = ("app".into(), "10.0.0.1:80".into());
+            let (bound, now) = (Arc::clone(&bound), Instant::now());
+            ServerState::new(upstream, name, 1, Duration::ZERO, bound, now, None)
+        };
+        (0..servers).map(server).map(Arc::new).collect()
+    }
+
+    /// A request, or a probe, that is answered or fails while others do.
+    fn request(server: &Arc<ServerState>) {
+        let later = Instant::now() + HOUR;
+        let mut in_flight = match thread_rng().gen_bool(0.5) {
+            true => server.begin_as_last_resort(later),
+            false => match server.begin(later) {
+                Some(in_flight) => in_flight,
+                None => return,
+            },
+        };
+        match thread_rng().gen_bool(0.5) {
+            true => in_flight.responded(StatusCode::OK, later),
+            false => in_flight.failed(Failure::Connect),
+        }
+    }
+
+    /// The count of ejected servers used to wrap, and none was ever ejected again.
+    #[test]
+    fn the_count_of_ejected_servers_is_never_another_than_their_number() {
+        let law = || {
+            let servers = upstream(3);
+            let requests = |servers: Vec<Arc<ServerState>>| {
+                for _ in 0..3 {
+                    request(&servers[thread_rng().gen_range(0..2)]);
+                }
+            };
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let servers = servers.clone();
+                    thread::spawn(move || requests(servers))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
+            let ejected = servers.iter().filter(|server| !server.is_available());
+            let bound = &servers[0].ejection;
+            assert_eq!(bound.ejected.load(Relaxed), ejected.count());
+            assert!(bound.ejected.load(Relaxed) <= bound.most);
+            assert!(servers.iter().all(|server| server.in_flight() == 0));
+        };
+        in_random_orders(law, 5_000);
+    }
+}

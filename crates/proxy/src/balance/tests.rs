@@ -1,0 +1,456 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use http::StatusCode;
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
+
+use super::picker::Picker;
+use super::server_state::{Failure, ServerState, Standing};
+use super::*;
+use crate::settings::{Server, UpstreamSettings};
+
+fn servers(weights: &[u32]) -> Vec<Server> {
+    let server = |(place, weight): (usize, &u32)| {
+        let uri = format!("http://10.0.0.{place}:3000");
+        let server = uri.parse::<Server>().unwrap();
+        server.with_weight(*weight)
+    };
+    weights.iter().enumerate().map(server).collect()
+}
+
+fn settings(weights: &[u32]) -> UpstreamSettings {
+    UpstreamSettings::new("app", servers(weights))
+}
+
+fn states(settings: &UpstreamSettings) -> Vec<Arc<ServerState>> {
+    UpstreamState::new(settings).servers().to_vec()
+}
+
+/// What becomes of a request to a server that must be able to get one.
+fn request(server: &Arc<ServerState>, failure: Option<Failure>) {
+    let now = Instant::now();
+    let mut in_flight = server.begin(now).unwrap();
+    match failure {
+        Some(failure) => in_flight.failed(failure),
+        None => in_flight.responded(StatusCode::OK, now),
+    }
+}
+
+fn standings(servers: &[Arc<ServerState>]) -> Vec<Standing> {
+    let now = Instant::now();
+    servers.iter().map(|server| server.standing(now)).collect()
+}
+
+use Standing::{Available, Out, Probe};
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_be_connected_to_is_out_at_once_and_back_after_a_probe() {
+    let servers = states(&settings(&[1, 1]));
+    request(&servers[0], Some(Failure::Connect));
+    assert_eq!(standings(&servers), [Out, Available]);
+    advance(Duration::from_millis(999)).await;
+    assert_eq!(standings(&servers), [Out, Available]);
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(standings(&servers), [Probe, Available]);
+    request(&servers[0], None);
+    assert_eq!(standings(&servers), [Available, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_probe_that_fails_keeps_the_server_out_for_twice_as_long_up_to_a_bound() {
+    let servers = states(&settings(&[1, 1]));
+    request(&servers[0], Some(Failure::Connect));
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
+        assert_eq!(servers[0].standing(Instant::now()), Out, "{seconds}");
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(servers[0].standing(Instant::now()), Probe, "{seconds}");
+        request(&servers[0], Some(Failure::Timeout));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_request_at_a_time_is_the_probe() {
+    let servers = states(&settings(&[1, 1]));
+    request(&servers[0], Some(Failure::Connect));
+    advance(Duration::from_secs(1)).await;
+    let now = Instant::now();
+    let probe = servers[0].begin(now).unwrap();
+    assert_eq!(servers[0].standing(now), Out);
+    // Its client leaves, and the next request is the probe when as much time has passed again.
+    drop(probe);
+    assert_eq!(servers[0].standing(Instant::now()), Out);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(servers[0].standing(Instant::now()), Probe);
+}
+
+/// It was out without being counted. When it was readmitted once more, the count wrapped, and no
+/// server of the upstream was ever ejected again.
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_fails_when_another_request_has_just_readmitted_the_server_changes_nothing() {
+    let settings = settings(&[1, 1]);
+    let servers = states(&settings);
+    request(&servers[0], Some(Failure::Connect));
+    let now = Instant::now();
+    let respond = || {
+        let mut other = servers[0].begin_as_last_resort(now);
+        other.responded(StatusCode::OK, now);
+    };
+    respond();
+    servers[0].probe_failed(settings.ejection.as_ref().unwrap(), 1);
+    assert_eq!(standings(&servers), [Available, Available]);
+    respond();
+    request(&servers[0], Some(Failure::Connect));
+    assert_eq!(standings(&servers), [Out, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_fails_again_soon_is_out_for_longer_and_later_for_as_long_as_at_first() {
+    let servers = states(&settings(&[1, 1]));
+    let out_for = async || {
+        request(&servers[0], Some(Failure::Connect));
+        let mut seconds = 0;
+        while servers[0].standing(Instant::now()) == Out {
+            advance(Duration::from_secs(1)).await;
+            seconds += 1;
+        }
+        request(&servers[0], None);
+        seconds
+    };
+    assert_eq!((out_for().await, out_for().await), (1, 2));
+    advance(Ejection::MAX_TIME + Duration::from_secs(1)).await;
+    assert_eq!(out_for().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_eject_a_server_and_others_do_not() {
+    for failure in [Failure::Response, Failure::Status] {
+        let servers = states(&settings(&[1, 1]));
+        for _ in 0..3 {
+            for _ in 0..4 {
+                request(&servers[0], Some(failure));
+            }
+            request(&servers[0], None);
+        }
+        assert_eq!(standings(&servers), [Available, Available], "{failure:?}");
+        for _ in 0..5 {
+            request(&servers[0], Some(failure));
+        }
+        assert_eq!(standings(&servers), [Out, Available], "{failure:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_are_failures_as_configured() {
+    let mut settings = settings(&[1, 1]);
+    settings.ejection.as_mut().unwrap().status = ["503".parse().unwrap()].into_iter().collect();
+    let servers = states(&settings);
+    for status in [500, 503] {
+        assert_eq!(standings(&servers), [Available, Available], "{status}");
+        for _ in 0..5 {
+            let now = Instant::now();
+            let mut in_flight = servers[0].begin(now).unwrap();
+            in_flight.responded(StatusCode::from_u16(status).unwrap(), now);
+        }
+    }
+    assert_eq!(standings(&servers), [Out, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_timeout_ejects_a_server_that_answers_nothing_and_not_one_that_answers_others() {
+    for answers_others in [false, true] {
+        let servers = states(&settings(&[1, 1]));
+        let mut slow = servers[0].begin(Instant::now()).unwrap();
+        advance(Duration::from_secs(30)).await;
+        if answers_others {
+            request(&servers[0], None);
+        }
+        advance(Duration::from_secs(30)).await;
+        slow.failed(Failure::Timeout);
+        let is_out = servers[0].standing(Instant::now()) == Out;
+        assert_eq!(is_out, !answers_others);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_leave_do_not_hide_that_a_server_answers_nothing() {
+    let servers = states(&settings(&[1, 1]));
+    for waited in [Duration::from_millis(900), Duration::from_millis(1100)] {
+        assert_eq!(standings(&servers), [Available, Available]);
+        for _ in 0..5 {
+            let abandoned = servers[0].begin(Instant::now()).unwrap();
+            advance(waited).await;
+            drop(abandoned);
+        }
+    }
+    assert_eq!(standings(&servers), [Out, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_more_servers_are_ejected_than_the_share_and_never_all() {
+    for (count, share, most) in [(1, 100, 0), (2, 50, 1), (3, 50, 2), (4, 100, 3), (4, 0, 0)] {
+        let mut settings = settings(&vec![1; count]);
+        settings.ejection.as_mut().unwrap().max_ejected = share;
+        let servers = states(&settings);
+        for server in servers.iter().cycle().take(3 * count) {
+            if server.standing(Instant::now()) == Available {
+                request(server, Some(Failure::Connect));
+            }
+        }
+        let out = standings(&servers)
+            .into_iter()
+            .filter(|standing| *standing == Out);
+        assert_eq!(out.count(), most, "{share}% of {count}");
+        // The place of one that is back is free for another.
+        advance(Duration::from_secs(1)).await;
+        if let Some(back) = servers
+            .iter()
+            .find(|server| server.standing(Instant::now()) == Probe)
+        {
+            request(back, None);
+            let other = servers
+                .iter()
+                .rfind(|server| server.standing(Instant::now()) == Available);
+            request(other.unwrap(), Some(Failure::Connect));
+            assert_eq!(other.unwrap().standing(Instant::now()), Out);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_tried_for_want_of_others_is_back_when_it_responds() {
+    let servers = states(&settings(&[1, 1]));
+    request(&servers[0], Some(Failure::Connect));
+    let mut in_flight = servers[0].begin_as_last_resort(Instant::now());
+    in_flight.responded(StatusCode::OK, Instant::now());
+    assert_eq!(standings(&servers), [Available, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_known_which_servers_are_out_because_they_do_not_answer() {
+    let servers = states(&settings(&[1, 1, 1]));
+    let mut hung = servers[0].begin(Instant::now()).unwrap();
+    hung.failed(Failure::Timeout);
+    request(&servers[1], Some(Failure::Connect));
+    let silent = || {
+        servers
+            .iter()
+            .map(|server| server.is_silent())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(standings(&servers), [Out, Out, Available]);
+    assert_eq!(silent(), [true, false, false]);
+    advance(Duration::from_secs(1)).await;
+    request(&servers[0], Some(Failure::Connect));
+    assert_eq!(
+        silent(),
+        [false, false, false],
+        "it refuses connections now"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_back_gets_its_share_little_by_little() {
+    let mut settings = settings(&[4, 4]);
+    settings.slow_start = Duration::from_secs(30);
+    let servers = states(&settings);
+    let full = servers[1].weight(Instant::now());
+    assert_eq!(servers[0].weight(Instant::now()), full, "at the start");
+    request(&servers[0], Some(Failure::Connect));
+    advance(Duration::from_secs(1)).await;
+    request(&servers[0], None);
+    let mut shares = Vec::new();
+    for _ in 0..5 {
+        shares.push(servers[0].weight(Instant::now()) * 100 / full);
+        advance(Duration::from_millis(7500)).await;
+    }
+    assert_eq!(shares, [6, 25, 50, 75, 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_health_checks_say_holds_beside_ejections() {
+    let servers = states(&settings(&[1, 1]));
+    servers[0].set_healthy(false, "503");
+    assert_eq!(standings(&servers), [Out, Available]);
+    servers[0].set_healthy(true, "");
+    assert_eq!(standings(&servers), [Available, Available]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_are_bounded_by_a_share_of_the_requests_in_flight_and_a_few_are_always_allowed() {
+    let upstream = UpstreamState::new(&settings(&[1, 1]));
+    let retries = Retries::default();
+    let most = |upstream: &Arc<UpstreamState>, retries: &Retries| {
+        let permit = || upstream.retry(retries).now_or_never().flatten();
+        let held: Vec<_> = std::iter::from_fn(permit).take(100).collect();
+        held.len()
+    };
+    assert_eq!(most(&upstream, &retries), 3);
+    let server = &upstream.servers()[0];
+    let _in_flight: Vec<_> = (0..50).map(|_| server.begin(Instant::now())).collect();
+    assert_eq!(most(&upstream, &retries), 10);
+    assert_eq!(most(&upstream, &retries), 10, "what is over is given back");
+    let none = Retries {
+        budget: 0,
+        ..retries
+    };
+    assert_eq!(most(&upstream, &none), 0);
+}
+
+/// All but as many requests of a server that died as the budget allows at a time used to fail.
+#[tokio::test(start_paused = true)]
+async fn a_retry_beyond_the_budget_waits_for_its_turn_but_not_for_long() {
+    let upstream = UpstreamState::new(&settings(&[1, 1]));
+    let retries = Retries::default();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(upstream.retry(&retries).await.unwrap());
+    }
+    let mut waiting = FuturesUnordered::new();
+    for _ in 0..20 {
+        waiting.push(upstream.retry(&retries));
+    }
+    assert!(waiting.next().now_or_never().is_none());
+    drop(held.pop());
+    // Each of them is over at once, and the next one begins.
+    for _ in 0..19 {
+        assert!(waiting.next().now_or_never().flatten().flatten().is_some());
+    }
+    let last = waiting.next().await.unwrap().unwrap();
+    let start = Instant::now();
+    assert!(upstream.retry(&retries).await.is_none());
+    assert_eq!(start.elapsed(), Retries::MAX_WAIT);
+    drop(last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_as_long_as_nothing_could_be_reached_since_something_was() {
+    let upstream = UpstreamState::new(&settings(&[1]));
+    assert_eq!(
+        upstream.unreachable_for(Instant::now()),
+        Duration::MAX,
+        "it was never reached"
+    );
+    upstream.reached();
+    assert_eq!(upstream.unreachable_for(Instant::now()), Duration::ZERO);
+    advance(Duration::from_secs(3)).await;
+    assert_eq!(
+        upstream.unreachable_for(Instant::now()),
+        Duration::from_secs(3)
+    );
+    upstream.reached();
+    assert_eq!(upstream.unreachable_for(Instant::now()), Duration::ZERO);
+}
+
+/// How often each server is picked.
+fn picked(picker: &Picker, times: usize, servers: usize) -> Vec<usize> {
+    let now = Instant::now();
+    let mut counts = vec![0; servers];
+    for _ in 0..times {
+        let place = picker.pick(None, |_, server| Some(server.weight(now)));
+        counts[place.unwrap()] += 1;
+    }
+    counts
+}
+
+#[tokio::test]
+async fn servers_take_turns_by_their_weights_without_bursts() {
+    let states = states(&settings(&[1, 3, 1]));
+    let picker = Picker::new(Balance::RoundRobin, &states);
+    let now = Instant::now();
+    let turns: Vec<_> = (0..10)
+        .map(|_| {
+            picker
+                .pick(None, |_, server| Some(server.weight(now)))
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(turns, [1, 0, 1, 2, 1, 1, 0, 1, 2, 1]);
+}
+
+#[tokio::test]
+async fn a_server_with_fewer_requests_in_flight_gets_more() {
+    let states = states(&settings(&[1, 1, 1]));
+    let picker = Picker::new(Balance::LeastRequests, &states);
+    let _busy: Vec<_> = (0..20).map(|_| states[1].begin(Instant::now())).collect();
+    let counts = picked(&picker, 600, 3);
+    assert_eq!(counts[1], 0, "each pair has one that is less busy");
+    assert!(counts[0] > 200 && counts[2] > 200, "{counts:?}");
+}
+
+#[tokio::test]
+async fn requests_in_flight_count_for_a_servers_weight() {
+    let states = states(&settings(&[1, 9]));
+    let picker = Picker::new(Balance::LeastRequests, &states);
+    let (mut held, mut counts) = (Vec::new(), [0; 2]);
+    let now = Instant::now();
+    for _ in 0..100 {
+        let place = picker
+            .pick(None, |_, server| Some(server.weight(now)))
+            .unwrap();
+        held.push(states[place].begin(now));
+        counts[place] += 1;
+    }
+    assert!((8..=12).contains(&counts[0]), "{counts:?}");
+}
+
+/// Where the keys go if only `eligible` servers get any.
+fn placed(weights: &[u32], keys: &[u64], eligible: impl Fn(usize) -> bool) -> Vec<usize> {
+    let states = states(&settings(weights));
+    let picker = Picker::new(Balance::Hash, &states);
+    let now = Instant::now();
+    let weight = |place: usize, server: &ServerState| eligible(place).then(|| server.weight(now));
+    let place = |key: &u64| picker.pick(Some(*key), weight).unwrap();
+    keys.iter().map(place).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_server_that_goes_takes_only_its_own_keys_with_it(
+        keys in prop::collection::vec(any::<u64>(), 1..200),
+        weights in prop::collection::vec(1_u32..5, 2..8),
+        gone in any::<prop::sample::Index>(),
+    ) {
+        let gone = gone.index(weights.len());
+        let before = placed(&weights, &keys, |_| true);
+        let after = placed(&weights, &keys, |place| place != gone);
+        for (before, after) in before.iter().zip(&after) {
+            prop_assert!(before == after || *before == gone);
+            prop_assert_ne!(*after, gone);
+        }
+    }
+
+    #[test]
+    fn a_server_that_comes_takes_keys_only_to_itself(
+        keys in prop::collection::vec(any::<u64>(), 1..200),
+        weights in prop::collection::vec(1_u32..5, 2..8),
+    ) {
+        let newest = weights.len() - 1;
+        let before = placed(&weights[..newest], &keys, |_| true);
+        let after = placed(&weights, &keys, |_| true);
+        for (before, after) in before.iter().zip(&after) {
+            prop_assert!(before == after || *after == newest);
+        }
+    }
+}
+
+#[test]
+fn keys_are_shared_out_by_weight_and_stay_where_they_were_in_the_last_version() {
+    let keys: Vec<u64> = (0..10_000).collect();
+    let places = placed(&[1, 2, 1], &keys, |_| true);
+    let mut counts = HashMap::new();
+    for place in &places {
+        *counts.entry(*place).or_insert(0) += 1;
+    }
+    assert!((2300..2700).contains(&counts[&0]), "{counts:?}");
+    assert!((4700..5300).contains(&counts[&1]), "{counts:?}");
+    assert_eq!(
+        places[..12],
+        [1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 2, 1],
+        "gateways of two versions serve side by side"
+    );
+}

@@ -1,0 +1,308 @@
+//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3).
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use http_body::SizeHint;
+use httparse::{EMPTY_HEADER, Header, Status};
+
+use super::{Malformed, within};
+
+/// How long a chunk's line may be, with extensions that nothing reads.
+const LONGEST_LINE: usize = 4 * 1024;
+
+/// How long a trailer section may be, and how many fields it may have.
+const LONGEST_TRAILERS: usize = 64 * 1024;
+const MOST_TRAILERS: usize = 64;
+
+/// Reads a body.
+#[derive(Debug)]
+pub(crate) enum Decoder {
+    /// With as many bytes to come.
+    Length(u64),
+    /// In chunks that tell their length (RFC 9112 section 7.1).
+    Chunked(Chunked),
+    /// Up to the end of the connection.
+    CloseDelimited,
+}
+
+/// A part of a body.
+pub(crate) enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+}
+
+impl Decoder {
+    pub(crate) fn chunked() -> Self {
+        Self::Chunked(Chunked::Line)
+    }
+
+    /// Takes the next piece out of `buffer`; none before more bytes come.
+    pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        Ok(match self {
+            Self::Length(0) => Some(Piece::End),
+            Self::Length(_) | Self::CloseDelimited if buffer.is_empty() => None,
+            Self::Length(left) => Some(Piece::Data(take_data(buffer, left))),
+            Self::CloseDelimited => Some(Piece::Data(buffer.split().freeze())),
+            Self::Chunked(chunked) => chunked.next(buffer)?,
+        })
+    }
+
+    /// Takes a body of a known length out of `buffer`, if all of it is there.
+    pub(crate) fn whole(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
+        match self {
+            Self::Length(left) if *left <= buffer.len() as u64 => Some(take_data(buffer, left)),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing comes any more.
+    pub(crate) fn is_at_end(&self) -> bool {
+        matches!(self, Self::Length(0) | Self::Chunked(Chunked::Done))
+    }
+
+    /// Whether the end of the connection is the end of the body.
+    pub(crate) fn ends_with_connection(&self) -> bool {
+        matches!(self, Self::CloseDelimited)
+    }
+
+    /// What is known of the length of what comes.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Length(left) => SizeHint::with_exact(*left),
+            Self::Chunked(_) | Self::CloseDelimited => SizeHint::new(),
+        }
+    }
+}
+
+/// Where in a chunked body the reader is.
+#[derive(Debug)]
+pub(crate) enum Chunked {
+    /// Before a chunk's line.
+    Line,
+    /// In a chunk with as many bytes to come.
+    Data(u64),
+    /// After a chunk's last byte, before its line break.
+    Break,
+    /// After the last chunk's line.
+    Trailers,
+    Done,
+}
+
+impl Chunked {
+    /// Takes what comes next out of `buffer`.
+    fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        loop {
+            match self {
+                Self::Line => match take_line(buffer)? {
+                    None => return Ok(None),
+                    Some(0) => *self = Self::Trailers,
+                    Some(size) => *self = Self::Data(size),
+                },
+                Self::Data(_) if buffer.is_empty() => return Ok(None),
+                Self::Data(left) => {
+                    let data = take_data(buffer, left);
+                    if *left == 0 {
+                        *self = Self::Break;
+                    }
+                    return Ok(Some(Piece::Data(data)));
+                }
+                Self::Break => {
+                    if !take_break(buffer)? {
+                        return Ok(None);
+                    }
+                    *self = Self::Line;
+                }
+                Self::Trailers => {
+                    let Some(trailers) = take_trailers(buffer)? else {
+                        return Ok(None);
+                    };
+                    *self = Self::Done;
+                    if !trailers.is_empty() {
+                        return Ok(Some(Piece::Trailers(trailers)));
+                    }
+                }
+                Self::Done => return Ok(Some(Piece::End)),
+            }
+        }
+    }
+}
+
+/// As much of the `left` bytes as is there.
+fn take_data(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
+    let there = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
+    *left -= there as u64;
+    buffer.split_to(there).freeze()
+}
+
+/// The size that a chunk's line tells.
+fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
+    // httparse takes a line without a digit for the last chunk's.
+    if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
+        return Err(Malformed::Syntax(httparse::Error::Token));
+    }
+    match httparse::parse_chunk_size(buffer) {
+        Ok(Status::Complete((length, size))) => {
+            within(length, LONGEST_LINE)?;
+            check_breaks(&buffer.split_to(length))?;
+            Ok(Some(size))
+        }
+        Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
+        Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
+    }
+}
+
+fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
+    match buffer.get(..2) {
+        Some(b"\r\n") => {
+            drop(buffer.split_to(2));
+            Ok(true)
+        }
+        Some(_) => Err(Malformed::Syntax(httparse::Error::NewLine)),
+        None => Ok(false),
+    }
+}
+
+fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
+    let mut fields = [EMPTY_HEADER; MOST_TRAILERS];
+    let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
+        return within(buffer.len(), LONGEST_TRAILERS).map(|()| None);
+    };
+    within(length, LONGEST_TRAILERS)?;
+    let mut trailers = HeaderMap::new();
+    append_fields(&mut trailers, fields)?;
+    check_breaks(&buffer.split_to(length))?;
+    Ok(Some(trailers))
+}
+
+/// httparse takes a line feed without a carriage return for a part of an extension, but for the end
+/// of a trailer. Others may see it the other way round.
+fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
+    let mut lines = part.split_inclusive(|byte| *byte == b'\n');
+    if !lines.all(|line| line.ends_with(b"\r\n")) {
+        return Err(Malformed::Syntax(httparse::Error::NewLine));
+    }
+    Ok(())
+}
+
+/// Appends fields as httparse found them.
+fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malformed> {
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(http::Error::from)?;
+        let value = HeaderValue::from_bytes(field.value).map_err(http::Error::from)?;
+        to.append(name, value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The data, trailers and rest that come of a body that arrives in pieces of `size` bytes.
+    fn read(mut decoder: Decoder, text: &str, size: usize) -> Result<String, Malformed> {
+        let (mut buffer, mut read) = (BytesMut::new(), String::new());
+        for bytes in text.as_bytes().chunks(size) {
+            buffer.extend_from_slice(bytes);
+            loop {
+                match decoder.next(&mut buffer)? {
+                    None => break,
+                    Some(Piece::Data(data)) => read.push_str(str::from_utf8(&data).unwrap()),
+                    Some(Piece::Trailers(trailers)) => read.push_str(&format!("{trailers:?}")),
+                    Some(Piece::End) => {
+                        read.push('|');
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(read + str::from_utf8(&buffer).unwrap())
+    }
+
+    fn chunked(text: &str) -> String {
+        let whole = read(Decoder::chunked(), text, text.len()).unwrap();
+        let bytewise = read(Decoder::chunked(), text, 1).unwrap();
+        assert_eq!(whole, bytewise.replacen("||", "|", 1), "however it arrives");
+        whole
+    }
+
+    #[test]
+    fn a_body_of_a_known_length_ends_there() {
+        assert_eq!(
+            read(Decoder::Length(4), "bodyrest", 8).unwrap(),
+            "body|rest"
+        );
+        assert_eq!(read(Decoder::Length(4), "bo", 1).unwrap(), "bo");
+        assert_eq!(
+            read(Decoder::CloseDelimited, "all of it", 3).unwrap(),
+            "all of it"
+        );
+    }
+
+    #[test]
+    fn chunks_make_a_body() {
+        assert_eq!(chunked("4\r\nbody\r\n0\r\n\r\n"), "body|");
+        assert_eq!(chunked("2;x=y\r\nbo\r\n2 \r\ndy\r\n0\r\n\r\n"), "body|");
+        assert_eq!(
+            chunked("1\r\nx\r\n0\r\nsum: 1\r\n\r\n"),
+            "x{\"sum\": \"1\"}|"
+        );
+        assert_eq!(chunked("4\r\nbo"), "bo");
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for text in [
+            "4\nbody\r\n",
+            "4\r\nbody0\r\n",
+            "4\r\nbody\n0\r\n\r\n",
+            "-4\r\nbody",
+            "+4\r\nbody",
+            "0x4\r\nbody",
+            "fffffffffffffffff\r\n",
+            "\r\nbody",
+            "1;\nx\r\n",
+            "0\r\n\n",
+            "0\r\nx: y\n\r\n",
+            "1;\rx\r\n",
+            "0\r\nbad name: 1\r\n\r\n",
+        ] {
+            assert!(
+                read(Decoder::chunked(), text, text.len()).is_err(),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_part_that_never_ends_is_refused_as_soon_as_it_is_too_long() {
+        let line = |length: usize| format!("1;{}", "x".repeat(length - 2));
+        let trailers = |length: usize| format!("0\r\nx: {}", "x".repeat(length - 3));
+        let chunk_line = [line(4096), line(4097)];
+        for [most, too_much] in [chunk_line, [trailers(65_536), trailers(65_537)]] {
+            for size in [1000, too_much.len()] {
+                let waits = read(Decoder::chunked(), &most, size);
+                assert!(waits.is_ok(), "{size}: there may come an end");
+                let read = read(Decoder::chunked(), &too_much, size);
+                assert!(
+                    matches!(read, Err(Malformed::TooLong)),
+                    "in pieces of {size}"
+                );
+            }
+        }
+        let many = format!("0\r\n{}", "x: y\r\n".repeat(65));
+        assert!(read(Decoder::chunked(), &many, many.len()).is_err());
+    }
+
+    #[test]
+    fn what_goes_on_and_on_is_refused() {
+        let line = format!("1;{}\r\n", "x".repeat(70_000));
+        let trailers = format!("0\r\nx: {}\r\n\r\n", "x".repeat(70_000));
+        for text in [line, trailers] {
+            for size in [1000, text.len()] {
+                let read = read(Decoder::chunked(), &text, size);
+                assert!(read.is_err(), "in pieces of {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The head of a response, and what it says of the body and of the connection.
+
+use std::mem::{self, MaybeUninit};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use httparse::{Header, ParserConfig, Status};
+use hyper::ext::ReasonPhrase;
+use memchr::memchr_iter;
+use smallvec::SmallVec;
+
+use super::{Decoder, Malformed, number, within};
+use crate::hop_by_hop;
+
+/// How long a head may be, and how many fields it may have.
+const LONGEST: usize = 256 * 1024;
+const MOST_FIELDS: usize = 100;
+
+pub(crate) struct ResponseHead {
+    pub(crate) response: Response<()>,
+    pub(crate) body: Decoder,
+    /// Whether the connection can serve another request after the body.
+    pub(crate) keep_alive: bool,
+    /// Whether any field concerns the connection only, but for a `Connection: keep-alive` that is
+    /// left out.
+    pub(crate) has_hop_by_hop: bool,
+}
+
+impl ResponseHead {
+    /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
+    /// there as a whole. It takes the memory of `headers`, which are empty.
+    pub(crate) fn take(
+        buffer: &mut BytesMut,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) -> Result<Option<Self>, Malformed> {
+        let Some((mut response, framing)) = parse(buffer, headers)? else {
+            return Ok(None);
+        };
+        let body = framing.body(&mut response, method)?;
+        let keep_alive = framing.keep_alive(&response) && !body.ends_with_connection();
+        Ok(Some(Self {
+            response,
+            body,
+            keep_alive,
+            has_hop_by_hop: framing.hop_by_hop,
+        }))
+    }
+
+    /// Whether more of a head, which was not there as a whole when `parsed` bytes of `buffer` were,
+    /// may have completed it. Parsing it at each read would take quadratic time.
+    pub(crate) fn may_be_whole(buffer: &[u8], parsed: usize) -> Result<bool, Malformed> {
+        // The empty line may have begun before.
+        let new = buffer.get(parsed.saturating_sub(2)..).unwrap_or_default();
+        let ends = |line_feed: usize| {
+            let rest = new.get(line_feed + 1..).unwrap_or_default();
+            rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+        };
+        if memchr_iter(b'\n', new).any(ends) {
+            return Ok(true);
+        }
+        within(buffer.len(), LONGEST).map(|()| false)
+    }
+
+    /// Whether another head follows this one.
+    pub(crate) fn is_interim(&self) -> bool {
+        let status = self.response.status();
+        status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
+fn parse(
+    buffer: &mut BytesMut,
+    headers: &mut HeaderMap,
+) -> Result<Option<(Response<()>, Framing)>, Malformed> {
+    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MOST_FIELDS];
+    let mut parsed = httparse::Response::new(&mut []);
+    let status = ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        buffer,
+        &mut fields,
+    )?;
+    let Status::Complete(length) = status else {
+        return within(buffer.len(), LONGEST).map(|()| None);
+    };
+    within(length, LONGEST)?;
+    let mut response = Response::new(());
+    let version = version(&parsed);
+    *response.version_mut() = version;
+    *response.status_mut() = status_code(&parsed)?;
+    // An empty one, which also stands for one that is not ASCII, is not in the buffer.
+    let reason = parsed.reason.filter(|reason| !reason.is_empty());
+    let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
+    let mut spans = Spans::new();
+    spans.extend(
+        parsed
+            .headers
+            .iter()
+            .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer))),
+    );
+    let head = buffer.split_to(length).freeze();
+    if let Some(reason) = reason {
+        keep_reason(&mut response, reason.of_bytes(&head));
+    }
+    *response.headers_mut() = mem::take(headers);
+    let framing = append_all(response.headers_mut(), &spans, &head, version)?;
+    Ok(Some((response, framing)))
+}
+
+fn version(parsed: &httparse::Response<'_, '_>) -> Version {
+    match parsed.version {
+        Some(1) => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    }
+}
+
+fn status_code(parsed: &httparse::Response<'_, '_>) -> Result<StatusCode, http::Error> {
+    Ok(StatusCode::from_u16(parsed.code.unwrap_or_default())?)
+}
+
+/// Where in the buffer a name or a value is. httparse lends slices of the buffer, which has to be
+/// cut before values can share it.
+#[derive(Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+}
+
+/// Of the names and values of all fields.
+type Spans = SmallVec<[[Span; 2]; 24]>;
+
+impl Span {
+    fn of(part: &[u8], whole: &[u8]) -> Self {
+        let start = part.as_ptr().addr() - whole.as_ptr().addr();
+        let end = start + part.len();
+        Self { start, end }
+    }
+
+    fn of_bytes(self, head: &[u8]) -> &[u8] {
+        head.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+/// A reason phrase of the server's own is passed on; the usual ones need not be.
+fn keep_reason(response: &mut Response<()>, phrase: &[u8]) {
+    let usual = response.status().canonical_reason().unwrap_or_default();
+    if phrase != usual.as_bytes()
+        && let Ok(phrase) = ReasonPhrase::try_from(phrase)
+    {
+        response.extensions_mut().insert(phrase);
+    }
+}
+
+/// Room for what the gateway adds on the response's way, so that the map need not grow again.
+const ADDED_FIELDS: usize = 3;
+
+/// The values share the memory of the head.
+fn append_all(
+    to: &mut HeaderMap,
+    spans: &Spans,
+    head: &Bytes,
+    version: Version,
+) -> Result<Framing, Malformed> {
+    to.reserve(spans.len() + ADDED_FIELDS);
+    let mut framing = Framing {
+        is_old: version != Version::HTTP_11,
+        ..Framing::default()
+    };
+    for [name, value] in spans {
+        let name = HeaderName::from_bytes(name.of_bytes(head)).map_err(http::Error::from)?;
+        let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
+            .map_err(http::Error::from)?;
+        // Most servers send it, and it says nothing that HTTP/1.1 does not say anyway.
+        if name == CONNECTION && value == "keep-alive" && !framing.is_old {
+            continue;
+        }
+        framing.take_note(&name, &value)?;
+        framing.hop_by_hop |= hop_by_hop::is_hop_by_hop(&name);
+        to.append(name, value);
+    }
+    Ok(framing)
+}
+
+/// What the fields say of where the body ends, noted as they pass by.
+#[derive(Default)]
+struct Framing {
+    length: Option<u64>,
+    lengths: usize,
+    codings: usize,
+    chunked: bool,
+    connection: bool,
+    hop_by_hop: bool,
+    is_old: bool,
+}
+
+impl Framing {
+    fn take_note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<(), Malformed> {
+        match *name {
+            CONTENT_LENGTH => {
+                let length = number(value.as_bytes()).ok_or(Malformed::ContentLength)?;
+                if self.length.is_some_and(|told| told != length) {
+                    return Err(Malformed::ContentLength);
+                }
+                self.length = Some(length);
+                self.lengths += 1;
+            }
+            TRANSFER_ENCODING => {
+                self.chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
+                self.codings += 1;
+            }
+            CONNECTION => self.connection = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How the body ends. A length that does not count is taken away, so that nothing further on
+    /// goes by it.
+    fn body(&self, response: &mut Response<()>, method: &Method) -> Result<Decoder, Malformed> {
+        let chunked = self.is_chunked(response.version())?;
+        let headers = response.headers_mut();
+        match self.length {
+            Some(_) if chunked => drop(headers.remove(CONTENT_LENGTH)),
+            Some(length) if self.lengths > 1 => {
+                headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+            }
+            _ => {}
+        }
+        let status = response.status();
+        let none = method == Method::HEAD
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match self.length {
+            // What follows is not HTTP any more.
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::CloseDelimited,
+            _ if none => Decoder::Length(0),
+            _ if chunked => Decoder::chunked(),
+            Some(length) => Decoder::Length(length),
+            None => Decoder::CloseDelimited,
+        })
+    }
+
+    /// No other coding was asked for, so none but chunked may come.
+    fn is_chunked(&self, version: Version) -> Result<bool, Malformed> {
+        match self.codings {
+            0 => Ok(false),
+            1 if self.chunked && version == Version::HTTP_11 => Ok(true),
+            _ => Err(Malformed::TransferEncoding),
+        }
+    }
+
+    /// Whether the server keeps the connection open (RFC 9112 section 9.3).
+    fn keep_alive(&self, response: &Response<()>) -> bool {
+        let says =
+            |token| self.connection && hop_by_hop::has_token(response.headers(), CONNECTION, token);
+        // Two ways to tell the body's end are one too many to trust what follows (section 6.3).
+        let is_doubtful = self.codings > 0 && self.lengths > 0;
+        match response.version() {
+            _ if is_doubtful => false,
+            Version::HTTP_11 => !says("close"),
+            _ => says("keep-alive") && !says("close"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(text: &str, method: &Method) -> Result<Option<ResponseHead>, Malformed> {
+        ResponseHead::take(&mut BytesMut::from(text), method, &mut HeaderMap::new())
+    }
+
+    fn got(fields: &str) -> ResponseHead {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        take(&text, &Method::GET).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_head_is_taken_when_it_is_there_as_a_whole_and_nothing_after_it() {
+        let text = "HTTP/1.1 404 Not Here\r\nA: 1\r\nb: 2\r\nA: 3\r\n\r\n";
+        for length in 0..text.len() {
+            assert!(take(&text[..length], &Method::GET).unwrap().is_none());
+        }
+        let mut buffer = BytesMut::from(format!("{text}body").as_str());
+        let head = ResponseHead::take(&mut buffer, &Method::GET, &mut HeaderMap::new())
+            .unwrap()
+            .unwrap();
+        assert_eq!(buffer, "body");
+        let response = head.response;
+        assert_eq!(response.status(), 404);
+        let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+        assert_eq!(phrase.as_bytes(), b"Not Here");
+        let fields: Vec<_> = response.headers().get_all("a").iter().collect();
+        assert_eq!(fields, ["1", "3"]);
+        assert_eq!(response.headers()["b"], "2");
+    }
+
+    #[test]
+    fn a_head_that_never_ends_is_refused_as_soon_as_it_is_too_long() {
+        let begun = |length: usize| {
+            let begin = "HTTP/1.1 200 OK\r\nx: ";
+            format!("{begin}{}", "x".repeat(length - begin.len()))
+        };
+        assert!(take(&begun(LONGEST), &Method::GET).unwrap().is_none());
+        let too_long = take(&begun(LONGEST + 1), &Method::GET);
+        assert!(matches!(too_long, Err(Malformed::TooLong)));
+        let whole = |length: usize| begun(length - 4) + "\r\n\r\n";
+        assert!(take(&whole(LONGEST), &Method::GET).unwrap().is_some());
+        let too_long = take(&whole(LONGEST + 1), &Method::GET);
+        assert!(matches!(too_long, Err(Malformed::TooLong)));
+    }
+
+    #[test]
+    fn a_head_that_comes_in_pieces_is_looked_at_again_where_an_empty_line_may_end_it() {
+        let text = b"HTTP/1.1 200 OK\r\na: 1\r\n\r\n";
+        for parsed in 1..text.len() {
+            for length in parsed + 1..=text.len() {
+                let may_be = ResponseHead::may_be_whole(&text[..length], parsed).unwrap();
+                assert_eq!(may_be, length == text.len(), "{parsed} and {length}");
+            }
+        }
+        let feeds = b"HTTP/1.1 200 OK\na: 1\n\n";
+        assert!(ResponseHead::may_be_whole(feeds, feeds.len() - 1).unwrap());
+        let long = vec![b'x'; LONGEST + 1];
+        assert!(ResponseHead::may_be_whole(&long, LONGEST).is_err());
+    }
+
+    #[test]
+    fn a_reason_phrase_may_be_missing_or_be_no_ascii() {
+        for line in [
+            "HTTP/1.1 200",
+            "HTTP/1.1 200 ",
+            "HTTP/1.1 200 d\u{e9}j\u{e0} vu",
+        ] {
+            let text = format!("{line}\r\nempty:\r\n\r\n");
+            let response = take(&text, &Method::GET).unwrap().unwrap().response;
+            assert_eq!(response.status(), 200, "{line}");
+            assert_eq!(response.headers()["empty"], "");
+            assert!(response.extensions().get::<ReasonPhrase>().is_none());
+        }
+    }
+
+    #[test]
+    fn the_body_ends_as_the_head_says() {
+        let body = |fields| format!("{:?}", got(fields).body);
+        assert_eq!(body("content-length: 5\r\n"), "Length(5)");
+        assert_eq!(
+            body("content-length: 5\r\ncontent-length: 5\r\n"),
+            "Length(5)"
+        );
+        assert_eq!(body("transfer-encoding: Chunked\r\n"), "Chunked(Line)");
+        assert_eq!(body(""), "CloseDelimited");
+    }
+
+    #[test]
+    fn what_can_have_no_body_has_none() {
+        let chunked = "transfer-encoding: chunked\r\n\r\n";
+        for (status, method) in [
+            ("200", Method::HEAD),
+            ("204", Method::GET),
+            ("304", Method::GET),
+        ] {
+            let text = format!("HTTP/1.1 {status} X\r\n{chunked}");
+            let head = take(&text, &method).unwrap().unwrap();
+            assert!(head.body.is_at_end(), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_could_be_read_in_two_ways_is_refused() {
+        for fields in [
+            "content-length: 1\r\ncontent-length: 2\r\n",
+            "content-length: 1, 1\r\n",
+            "content-length: +1\r\n",
+            "content-length: \r\n",
+            "content-length: 18446744073709551616\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: identity\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            "content-length : 1\r\n",
+            "a: 1\r\n b: folded\r\n",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+            assert!(take(&text, &Method::GET).is_err(), "{fields:?}");
+        }
+        let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert!(take(old, &Method::GET).is_err());
+    }
+
+    #[test]
+    fn a_connection_is_used_again_where_nothing_speaks_against_it() {
+        let length = "content-length: 0\r\n";
+        let keep_alive = |fields: &str| got(&format!("{length}{fields}")).keep_alive;
+        assert!(keep_alive(""));
+        assert!(!keep_alive("connection: Close\r\n"));
+        assert!(!keep_alive("transfer-encoding: chunked\r\n"), "two lengths");
+        assert!(!got("").keep_alive, "the body ends with the connection");
+        let old = |field| format!("HTTP/1.0 200 OK\r\n{length}{field}\r\n");
+        let keep_alive = |text: String| take(&text, &Method::GET).unwrap().unwrap().keep_alive;
+        assert!(!keep_alive(old("")));
+        assert!(keep_alive(old("connection: keep-alive\r\n")));
+    }
+}

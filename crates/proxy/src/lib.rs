@@ -1,0 +1,77 @@
+//! HTTP to the upstream.
+//!
+//! A request that reaches [`Proxy`] passes through these modules:
+//!
+//! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that
+//!    agrees with the body, `Via`; `hop_by_hop` takes away what concerned only the client's
+//!    connection. What a client must not ask of a reverse proxy is refused here, or beforehand by
+//!    [`refusal`], as the gateway's stack does.
+//! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
+//!    `pool` or opens one (`connection`), as far as `connection_limit` lets it, and sends the
+//!    request. If a kept-alive connection turns out to be closed and nothing was sent, the request
+//!    goes out on a fresh one. If a server cannot be connected to, the next one is tried, and the
+//!    server passed over for a moment.
+//! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes
+//!    whose turn it is, the upstream's or the client's: the response timeout counts the upstream's.
+//! 4. `service` makes the response fit for the client; `response_body` streams it and, when it was
+//!    read to the end, releases the connection. Dropping the future or the body at any time closes
+//!    the connection instead, so an upstream notices that the client has gone.
+//! 5. Where HTTP/2 is spoken, `http2` takes the place of the connection, `exchange` and body of
+//!    HTTP/1.1; `channel` is either. `stream` is what a connection's bytes pass through, `tls` among
+//!    it, to one of the `addresses` of the server.
+//! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
+//!
+//! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
+//! later breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the
+//! client's `Connection` header further than `hop_by_hop` says; and no body is kept, unless
+//! `request_buffering` was asked for.
+//!
+//! Interim responses of an upstream end here: hyper's server cannot send any, but for the `100
+//! Continue` that it sends itself when the body is asked for. It also drops trailers of a response
+//! over HTTP/1.1 that are not announced in `Trailer`.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod balance;
+mod channel;
+mod connection;
+mod connection_limit;
+pub mod demo;
+mod endpoint;
+mod error;
+mod exchange;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub mod fuzzing;
+mod health_check;
+mod hop_by_hop;
+mod http1;
+mod http2;
+mod pool;
+mod proxy_header;
+mod request;
+mod request_buffering;
+mod response_body;
+mod service;
+mod settings;
+mod stream;
+mod tls;
+mod upstream;
+mod websocket;
+
+pub use balance::{Balance, Ejection, HealthCheck, Retries, UpstreamState};
+pub use endpoint::ConnectionBudget;
+pub use health_check::start_health_checks;
+pub use proxy_header::{ClientEnds, ProxyProtocol};
+pub use request::refusal;
+pub use request_buffering::RequestBuffering;
+#[cfg(test)]
+pub use response_body::ProxyBody;
+pub use service::Proxy;
+pub use settings::{HostHeader, Server, ServerError, Timeouts, UpstreamSettings};
+pub use tls::{Authorities, Protocol, TlsError, TlsSettings, UpstreamTls};
+pub use upstream::Upstream;
+pub use websocket::ShutdownSignal;
+
+#[cfg(test)]
+mod tests;

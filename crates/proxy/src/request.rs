@@ -1,0 +1,415 @@
+//! A client's request becomes one that an upstream gets, or is refused before anything counts it.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::uri::{PathAndQuery, Uri};
+use http::{Method, Request, Response, StatusCode, Version, request};
+use http_body::Body;
+use http_body_util::Full;
+use weir_telemetry::RequestId;
+
+use super::error::ProxyError;
+use super::hop_by_hop;
+use super::http1::{self, Coding, RequestWriter};
+use super::http2::Upload;
+use super::proxy_header::ClientEnds;
+use super::websocket::{self, Upgrade};
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::proxy::request";
+
+/// Who makes sure that a request may be forwarded at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checks {
+    Here,
+    /// What is in front of it, which asks [`refusal`].
+    InFront,
+}
+
+/// A request as it goes out, and what its response will be measured by.
+pub(super) struct Outbound<B> {
+    /// The head, but for a `Host` that depends on the server.
+    pub(super) head: request::Parts,
+    /// What goes out over HTTP/1.1.
+    pub(super) writer: RequestWriter<B>,
+    /// The body, once it was to go out over HTTP/2.
+    pub(super) upload: Option<Upload<B>>,
+    /// The client's end of the tunnel that it asks for.
+    pub(super) upgrade: Option<Upgrade>,
+    /// From whom it is, where servers are told by the PROXY protocol.
+    pub(super) client: Option<Box<ClientEnds>>,
+    /// What makes the body once more, if all of it is kept.
+    pub(super) replay: Option<Replay<B>>,
+    /// The request's id, if it has one.
+    pub(super) request_id: Option<Arc<RequestId>>,
+}
+
+/// Makes the same body again.
+pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
+
+impl<B> Outbound<B> {
+    pub(super) fn without_body(head: request::Parts) -> Self {
+        Self {
+            head,
+            writer: RequestWriter::new(None),
+            upload: None,
+            upgrade: None,
+            client: None,
+            replay: None,
+            request_id: None,
+        }
+    }
+
+    /// Sends this id along. No option of the client's connection removes it.
+    pub(super) fn set_request_id(&mut self, id: Arc<RequestId>) {
+        let headers = &mut self.head.headers;
+        headers.insert(id.header.clone(), id.value.clone());
+        self.request_id = Some(id);
+    }
+
+    /// Has the body sent from its beginning, if all of it is kept.
+    pub(super) fn rewind(&mut self)
+    where
+        B: Body,
+    {
+        if let Some(replay) = &self.replay {
+            let body = replay();
+            let coding = length(&body).map_or(Coding::Chunked, Coding::Length);
+            self.writer = RequestWriter::new(Some((body, coding)));
+            self.upload = None;
+        }
+    }
+
+    /// Whether a server may have got part of it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.upload.is_some() || self.writer.has_begun()
+    }
+
+    /// Whether all of it can be sent again when a server has refused it.
+    pub(super) fn can_restart(&self) -> bool {
+        self.upload.as_ref().is_none_or(Upload::can_restart)
+    }
+}
+
+impl<B: Body<Data = Bytes>> Outbound<B> {
+    /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and moved
+    /// from step to step.
+    pub(super) fn of(request: Request<B>, checks: Checks) -> Result<Box<Self>, ProxyError> {
+        let (head, body) = request.into_parts();
+        let mut outbound = Box::new(Self::without_body(head));
+        let head = &mut outbound.head;
+        match checks {
+            Checks::Here => check(head)?,
+            Checks::InFront => debug_assert!(check(head).is_ok(), "{head:?} is not checked"),
+        }
+        set_host(head)?;
+        set_fields(head);
+        outbound.upgrade = set_connection(head);
+        let coding = set_framing(&head.method, &mut head.headers, &body);
+        set_target(head);
+        if coding != Coding::Length(0) {
+            outbound.writer = RequestWriter::new(Some((body, coding)));
+        }
+        Ok(outbound)
+    }
+}
+
+/// The proxy's own response to a request that it forwards to no upstream, by its head alone; none
+/// when it would forward it.
+///
+/// A limiter asks this first: such a response must not depend on the client, or on how often it
+/// asks.
+pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+    if forwards_left(&head.method, &head.headers) == Some(0) {
+        return Some(max_forwards_reached());
+    }
+    check(head).err().map(|error| {
+        tracing::debug!(target: TARGET, %error, "refused");
+        error.into_response()
+    })
+}
+
+/// The response to a request for the gateway's own options.
+pub(super) fn max_forwards_reached() -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// Whether a request may be forwarded at all.
+fn check(parts: &request::Parts) -> Result<(), ProxyError> {
+    // A tunnel would hide what goes through it, and TRACE would show the client the fields that
+    // are meant for the upstream.
+    if matches!(parts.method, Method::CONNECT | Method::TRACE) {
+        return Err(ProxyError::Method);
+    }
+    // Methods are case-sensitive, but many apps take `post` for POST, which takes another route here.
+    let mut method = parts.method.as_str().bytes();
+    if method.any(|byte| byte.is_ascii_lowercase()) {
+        return Err(ProxyError::Method);
+    }
+    check_coding(&parts.headers)?;
+    check_target(parts)?;
+    check_host(parts)
+}
+
+/// What is asked for is a path, or the server as a whole by `OPTIONS *`. A host alone, as CONNECT
+/// has it, names no resource (RFC 9112 section 3.2).
+fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
+    let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    match path.as_bytes().first() {
+        Some(b'/') => Ok(()),
+        // An absolute form may lack the path (RFC 9112 section 3.2.1).
+        Some(b'?') | None if parts.uri.scheme().is_some() => Ok(()),
+        _ if path == "*" && parts.method == Method::OPTIONS => Ok(()),
+        _ => Err(ProxyError::Target),
+    }
+}
+
+/// What comes chunked arrives here without the chunks. Any coding below that would still be there,
+/// and nothing would say so any more (RFC 9112 section 6.1).
+fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(ProxyError::TransferCoding),
+    }
+}
+
+/// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
+fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
+    if method != Method::OPTIONS {
+        return None;
+    }
+    // A value that is not a number counts nothing.
+    let left = headers.get(MAX_FORWARDS)?;
+    http1::number(left.as_bytes())
+}
+
+/// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
+pub(super) fn spend_max_forwards<B>(request: &mut Request<B>) -> bool {
+    let Some(left) = forwards_left(request.method(), request.headers()) else {
+        return false;
+    };
+    if let Some(value) = request.headers_mut().get_mut(MAX_FORWARDS) {
+        *value = HeaderValue::from(left.saturating_sub(1));
+    }
+    left == 0
+}
+
+/// The host that the request's target names, as with HTTP/2 and with an absolute form, takes the
+/// place of the `Host` field (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2).
+fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
+    if let Some(authority) = parts.uri.authority() {
+        let authority = authority.as_str();
+        let host = authority
+            .rsplit_once('@')
+            .map_or(authority, |(_, host)| host);
+        let host = HeaderValue::from_str(host).map_err(|_| ProxyError::Host)?;
+        parts.headers.insert(HOST, host);
+    }
+    Ok(())
+}
+
+/// There must be exactly one `Host` with HTTP/1.1, even where the target names another that takes
+/// its place (RFC 9112 section 3.2), and at most one where the target alone is enough: nothing
+/// further on may take another for it.
+fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
+    let needed = match parts.version {
+        Version::HTTP_11 => true,
+        // An HTTP/1.0 client need not name a host.
+        version => version > Version::HTTP_11 && parts.uri.authority().is_none(),
+    };
+    let mut lines = parts.headers.get_all(HOST).iter();
+    match (lines.next(), lines.next()) {
+        (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
+        (None, None) if !needed => Ok(()),
+        _ => Err(ProxyError::Host),
+    }
+}
+
+/// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
+/// name has one, but two lines in one do.
+const fn is_of_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'.'
+                | b'_'
+                | b'~'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b';'
+                | b'='
+                | b':'
+                | b'['
+                | b']'
+                | b'%'
+        )
+}
+
+/// The fields that a proxy changes on the way.
+fn set_fields(parts: &mut request::Parts) {
+    if parts.version == Version::HTTP_2 {
+        join_cookies(&mut parts.headers);
+    }
+    // hyper sends `100 Continue` when the body is polled, as the connection to the upstream does
+    // when it is there. So the upstream has nothing more to say about it.
+    let headers = &mut parts.headers;
+    let expect = headers.get(EXPECT).map(HeaderValue::as_bytes);
+    if expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(EXPECT);
+    }
+    headers.append(VIA, via(parts.version));
+}
+
+/// HTTP/2 may split cookies for better compression; HTTP/1.1 wants them in one line (RFC 9113
+/// section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines = headers.get_all(COOKIE);
+    if lines.iter().nth(1).is_none() {
+        return;
+    }
+    let mut joined = BytesMut::new();
+    // An empty line has no cookie, and at the end would leave a blank that no header may end with.
+    for line in lines.iter().filter(|line| !line.is_empty()) {
+        if !joined.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
+        joined.extend_from_slice(line.as_bytes());
+    }
+    // Nothing but what was in values, so it is one.
+    if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Ends what concerned the client's connection only, and says what concerns the upstream's: that
+/// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
+fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
+    let by_stream = websocket::asked_for_by_stream(parts);
+    if by_stream.is_none() && !hop_by_hop::has_any(&parts.headers) {
+        return None;
+    }
+    let trailers = hop_by_hop::has_token(&parts.headers, TE, "trailers");
+    let upgrade = by_stream.or_else(|| websocket::asked_for(parts));
+    hop_by_hop::strip(&mut parts.headers);
+    let headers = &mut parts.headers;
+    if upgrade.is_some() {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, websocket::PROTOCOL);
+    } else if trailers {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    upgrade
+}
+
+/// What the fields say of the body's length must be what the body is, or upstream and proxy would
+/// disagree about where the next request begins.
+fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Coding {
+    let Some(length) = length(body) else {
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        return Coding::Chunked;
+    };
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let tells = match (lines.next(), lines.next()) {
+        (None, _) => length == 0 && !expects_body(method),
+        (Some(told), None) => http1::number(told.as_bytes()) == Some(length),
+        (Some(_), Some(_)) => false,
+    };
+    if !tells {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Coding::Length(length)
+}
+
+fn length(body: &impl Body) -> Option<u64> {
+    if body.is_end_stream() {
+        Some(0)
+    } else {
+        body.size_hint().exact()
+    }
+}
+
+/// Whether a length of zero is worth telling (RFC 9110 section 8.6).
+fn expects_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
+
+/// Requests to an origin server name the path only (RFC 9112 section 3.2.1).
+fn set_target(parts: &mut request::Parts) {
+    if parts.uri.authority().is_some() {
+        let path = parts.uri.path_and_query().cloned();
+        parts.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    }
+    parts.version = Version::HTTP_11;
+}
+
+/// What a message that came by `version` carries to say that it passed through here (RFC 9110
+/// section 7.6.3).
+pub(super) fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_2 => "2 weir",
+        Version::HTTP_10 => "1.0 weir",
+        _ => "1.1 weir",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn status(request: request::Builder) -> Option<u16> {
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        refusal(&head).map(|answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn what_is_not_forwarded_is_known_by_its_head() {
+        let options = |left| {
+            let request = Request::options("/").header("host", "a");
+            status(request.header("max-forwards", left))
+        };
+        assert_eq!(status(Request::get("/").header("host", "a")), None);
+        assert_eq!(status(Request::get("/")), Some(400));
+        let two = Request::get("/").header("host", "a").header("host", "b");
+        assert_eq!(status(two), Some(400));
+        let http2 = |fields: &[&str]| {
+            let request = Request::get("https://app/").version(Version::HTTP_2);
+            let request = fields
+                .iter()
+                .fold(request, |request, host| request.header("host", *host));
+            status(request)
+        };
+        assert_eq!((http2(&[]), http2(&["app"])), (None, None));
+        assert_eq!(
+            (http2(&["app", "b"]), http2(&["a, b"])),
+            (Some(400), Some(400))
+        );
+        let trace = Request::builder().method("TRACE").header("host", "a");
+        assert_eq!(status(trace), Some(501));
+        let coded = |coding| {
+            let request = Request::post("/").header("host", "a");
+            status(request.header("transfer-encoding", coding))
+        };
+        assert_eq!(coded("Chunked"), None);
+        assert_eq!(coded("gzip, chunked"), Some(501));
+        assert_eq!((options("0"), options("1")), (Some(204), None));
+    }
+}

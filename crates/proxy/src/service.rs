@@ -1,0 +1,277 @@
+//! The proxy as a tower service: a request goes to the upstream, and its response comes back fit
+//! for the client.
+
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::VIA;
+use http::{Extensions, Request, Response, StatusCode, Version, request};
+use http_body::Body;
+use http_body_util::Full;
+use tokio::time::timeout_at;
+use tower::Service;
+use weir_runtime::turn;
+use weir_telemetry::RequestId;
+
+use super::error::ProxyError;
+use super::hop_by_hop;
+use super::proxy_header::ClientEnds;
+use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::request_buffering::RequestBuffering;
+use super::response_body::ProxyBody;
+use super::settings::Timeouts;
+use super::upstream::{Upstream, UpstreamResponse};
+use super::websocket;
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::proxy::service";
+
+/// Forwards requests to an upstream.
+///
+/// Every request gets a response: the upstream's, with
+/// [`UpstreamOutcome`](weir_telemetry::UpstreamOutcome) in its extensions, or a problem of the
+/// proxy's own, with [`UpstreamFailed`](weir_telemetry::UpstreamFailed).
+#[derive(Clone)]
+pub struct Proxy(Arc<Forwarding>);
+
+#[derive(Clone)]
+struct Forwarding {
+    upstream: Upstream,
+    checks: Checks,
+    key: Option<RequestKey>,
+    client: Option<ClientEndsOf>,
+    buffering: Option<Arc<RequestBuffering>>,
+    request_id: Option<RequestIdOf>,
+}
+
+/// The id of a request, if it has one.
+pub type RequestIdOf = fn(&Extensions) -> Option<Arc<RequestId>>;
+
+/// The hash of a request's subject, by which its server is chosen.
+pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
+
+/// From whom a request is, for the PROXY protocol.
+pub type ClientEndsOf = fn(&request::Parts) -> Option<ClientEnds>;
+
+impl Proxy {
+    /// A proxy in front of `upstream`.
+    pub fn new(upstream: Upstream) -> Self {
+        Self(Arc::new(Forwarding {
+            upstream,
+            checks: Checks::Here,
+            key: None,
+            client: None,
+            buffering: None,
+            request_id: None,
+        }))
+    }
+
+    /// The same proxy, which sends these ids along.
+    #[must_use]
+    pub fn with_request_ids(self, request_id: RequestIdOf) -> Self {
+        self.with(|forwarding| forwarding.request_id = Some(request_id))
+    }
+
+    /// The same proxy, which has servers chosen by this hash.
+    #[must_use]
+    pub fn with_key(self, key: RequestKey) -> Self {
+        self.with(|forwarding| forwarding.key = Some(key))
+    }
+
+    /// The same proxy, which tells servers by the PROXY protocol from whom requests are.
+    #[must_use]
+    pub fn with_client_ends(self, client: ClientEndsOf) -> Self {
+        self.with(|forwarding| forwarding.client = Some(client))
+    }
+
+    /// The same proxy, which reads request bodies before it sends them on, if it is told how much.
+    #[must_use]
+    pub fn with_request_buffering(self, buffering: Option<Arc<RequestBuffering>>) -> Self {
+        self.with(|forwarding| forwarding.buffering = buffering)
+    }
+
+    /// The same proxy with other time-outs than its upstream's.
+    #[must_use]
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
+        self.with(|forwarding| forwarding.upstream = forwarding.upstream.with_timeouts(timeouts))
+    }
+
+    /// The same proxy, which gets only what `proxy::refusal` lets through, and so need
+    /// not check it again.
+    #[must_use]
+    pub fn behind_refusal(self) -> Self {
+        self.with(|forwarding| forwarding.checks = Checks::InFront)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Forwarding)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+}
+
+impl<B> Service<Request<B>> for Proxy
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Response = Response<ProxyBody>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> ResponseFuture {
+        if spend_max_forwards(&mut request) {
+            let response = max_forwards_reached().map(ProxyBody::full);
+            return ResponseFuture(Box::pin(ready(response)));
+        }
+        let id = self.0.request_id.and_then(|of| of(request.extensions()));
+        let forwarding = Arc::clone(&self.0);
+        if forwarding.buffering.is_some() {
+            return forwarding.buffer(request, id);
+        }
+        // Before the future is made, which would otherwise have room for the request as well.
+        let outbound = Outbound::of(request, forwarding.checks);
+        ResponseFuture(Box::pin(async move {
+            let forwarded = match outbound {
+                Ok(outbound) => forwarding.forward(outbound, id.as_ref()).await,
+                Err(error) => Err(error),
+            };
+            forwarded.unwrap_or_else(|error| forwarding.respond(error, id.as_deref()))
+        }))
+    }
+}
+
+/// The response to come. Dropping it gives the request up, and the connection that it is on.
+pub struct ResponseFuture(Pin<Box<dyn Future<Output = Response<ProxyBody>> + Send>>);
+
+impl Future for ResponseFuture {
+    type Output = Result<Response<ProxyBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl Forwarding {
+    /// Forwards a request whose body is read first.
+    fn buffer<B>(self: Arc<Self>, request: Request<B>, id: Option<Arc<RequestId>>) -> ResponseFuture
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let forward = async move |forwarding: &Self, id: Option<&Arc<RequestId>>| {
+            let read = RequestBuffering::read(forwarding.buffering.as_deref(), request).await;
+            let (request, replay) = read.map_err(ProxyError::from_request_body)?;
+            let mut outbound = Outbound::of(request, forwarding.checks)?;
+            outbound.replay = replay;
+            forwarding.forward(outbound, id).await
+        };
+        ResponseFuture(Box::pin(async move {
+            let forwarded = forward(&self, id.as_ref()).await;
+            forwarded.unwrap_or_else(|error| self.respond(error, id.as_deref()))
+        }))
+    }
+
+    async fn forward<B>(
+        &self,
+        mut outbound: Box<Outbound<B>>,
+        id: Option<&Arc<RequestId>>,
+    ) -> Result<Response<ProxyBody>, ProxyError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        if let Some(id) = id {
+            outbound.set_request_id(Arc::clone(id));
+        }
+        let arrived = turn::now();
+        if let Some(client) = self.client {
+            outbound.client = client(&outbound.head).map(Box::new);
+        }
+        let key = self.key.as_ref().and_then(|key| key(&outbound.head));
+        let Some(deadline) = self.upstream.deadline(arrived) else {
+            let response = self.upstream.send(outbound, key, arrived).await?;
+            return to_client(response, &self.upstream);
+        };
+        let sent = self.upstream.send(outbound, key, arrived);
+        let sent = Box::pin(timeout_at(deadline, sent)).await;
+        let response = sent.map_err(|_| ProxyError::TotalTimeout)??;
+        let response = to_client(response, &self.upstream)?;
+        Ok(response.map(|body| body.until(deadline)))
+    }
+
+    /// The response to a request with this id that was not forwarded, or got none.
+    fn respond(&self, error: ProxyError, id: Option<&RequestId>) -> Response<ProxyBody> {
+        let upstream = self.upstream.name();
+        let cause = error.source().map(tracing::field::display);
+        let request_id = id.map(RequestId::text);
+        if error.is_client_fault() {
+            tracing::debug!(target: TARGET, upstream, %error, cause, request_id, "upstream request failed");
+        } else {
+            tracing::warn!(target: TARGET, upstream, %error, cause, request_id, "upstream request failed");
+        }
+        error.into_response().map(ProxyBody::full)
+    }
+}
+
+/// Makes an upstream's response fit to be sent to the client.
+fn to_client(
+    response: UpstreamResponse,
+    upstream: &Upstream,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let UpstreamResponse {
+        mut head,
+        has_hop_by_hop,
+        body,
+        upgrade,
+        outcome,
+    } = response;
+    let is_upgrade = head.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let is_other = is_upgrade && !websocket::is_agreed_on(head.headers());
+    set_headers(&mut head, has_hop_by_hop);
+    if is_upgrade {
+        let server = &outcome.server;
+        let unasked = || ProxyError::Upgraded {
+            server: server.clone(),
+        };
+        let upgrade = upgrade.filter(|_| !is_other);
+        let (client, connection) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
+        let (idle_timeout, shutdown) = upstream.tunnel_bounds();
+        let tunnel = websocket::begin(&mut head, client, connection, idle_timeout, shutdown);
+        head.extensions_mut().insert(tunnel);
+        head.extensions_mut().insert(outcome);
+        return Ok(head.map(|()| ProxyBody::full(Full::default())));
+    }
+    // To a client that asks by a stream, it would say that the WebSocket has begun.
+    if upgrade.is_some_and(|upgrade| upgrade.is_stream) && head.status().is_success() {
+        let server = outcome.server;
+        return Err(ProxyError::NotUpgraded { server });
+    }
+    head.extensions_mut().insert(outcome);
+    Ok(head.map(|()| ProxyBody::upstream(body)))
+}
+
+fn set_headers<B>(response: &mut Response<B>, has_hop_by_hop: bool) {
+    let came_by = response.version();
+    *response.version_mut() = Version::HTTP_11;
+    let headers = response.headers_mut();
+    if has_hop_by_hop {
+        hop_by_hop::strip(headers);
+    }
+    headers.append(VIA, via(came_by));
+}

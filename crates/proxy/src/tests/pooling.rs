@@ -1,0 +1,409 @@
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use weir_telemetry::UpstreamOutcome;
+
+use super::support::*;
+use crate::{Proxy, UpstreamSettings};
+
+type Sized = Proxy;
+
+#[tokio::test]
+async fn a_connection_serves_one_request_after_the_other() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        for path in ["/1", "/2"] {
+            assert!(
+                peer.head()
+                    .await
+                    .starts_with(&format!("GET {path} HTTP/1.1\r\n"))
+            );
+            peer.write(OK).await;
+        }
+    };
+    let client = async {
+        let first = send(&proxy, get("/1")).await;
+        let seen = first.extensions().get::<UpstreamOutcome>().unwrap();
+        assert!(seen.connect.is_some());
+        assert_eq!(text(first).await, "ok");
+        let second = send(&proxy, get("/2")).await;
+        let seen = second.extensions().get::<UpstreamOutcome>().unwrap();
+        assert_eq!(seen.connect, None);
+        assert_eq!(&*seen.server, server.to_string());
+        assert_eq!(seen.status, StatusCode::OK);
+        assert_eq!(text(second).await, "ok");
+    };
+    tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_connection_is_free_when_the_response_has_ended_however_that_is_told() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+            .await;
+        for _ in 0..2 {
+            peer.head().await;
+            peer.write(OK).await;
+        }
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        // All that its length tells was read, and the end not asked for.
+        let mut second = send(&proxy, get("/")).await;
+        second.body_mut().frame().await.unwrap().unwrap();
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    };
+    tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut first = RawConnection::accept(&listener).await;
+        first.head().await;
+        first
+            .write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")
+            .await;
+        let mut second = RawConnection::accept(&listener).await;
+        second.head().await;
+        second.write(OK).await;
+        first
+    };
+    let client = async {
+        let unread = send(&proxy, get("/")).await;
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        unread
+    };
+    let (_first, _unread) = tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_read_any_more_closes_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno")
+            .await;
+        peer.rest().await
+    };
+    let client = async {
+        let mut response = send(&proxy, get("/")).await;
+        response.body_mut().frame().await.unwrap().unwrap();
+    };
+    let (rest, ()) = tokio::join!(upstream, client);
+    assert_eq!(rest, "");
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_awaited_any_more_closes_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let call = tokio::spawn(async move { send(&proxy, get("/")).await });
+    let mut peer = RawConnection::accept(&listener).await;
+    peer.head().await;
+    call.abort();
+    assert_eq!(peer.rest().await, "");
+}
+
+#[tokio::test]
+async fn a_request_that_a_closed_connection_did_not_take_goes_out_on_a_fresh_one() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (peer, _) = tokio::join!(upstream, client);
+
+    // The runtime learns that the connection is closed, but before the connection's task does, this
+    // one is polled again.
+    drop(peer);
+    tokio::task::yield_now().await;
+    let again = Request::post("/").header("host", "app.example.com");
+    let again = send(&proxy, again.body(Full::from("body")).unwrap());
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        assert_eq!(peer.read_to("body").await, "body");
+        peer.write(OK).await;
+    };
+    let (response, ()) = tokio::join!(again, upstream);
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn a_connection_that_the_upstream_says_it_closes_is_not_used_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        for _ in 0..2 {
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
+            peer.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+                .await;
+        }
+    };
+    let client = async {
+        for _ in 0..2 {
+            assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        }
+    };
+    tokio::join!(upstream, client);
+}
+
+/// What follows the end of an answer belongs to no request, so that it must neither be given to the
+/// next one nor be skipped: who knows how much of it is still to come?
+#[tokio::test]
+async fn a_connection_on_which_something_follows_the_answer_is_not_used_again() {
+    let short = "ok".to_owned();
+    let long = "x".repeat(50_000);
+    for body in [short, long] {
+        let (listener, server) = listen().await;
+        let proxy: Sized = proxy(settings(&[server]));
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}HTTP/1.1 200 St");
+        let upstream = async {
+            let mut first = RawConnection::accept(&listener).await;
+            first.head().await;
+            first.write(&answer).await;
+            let mut second = RawConnection::accept(&listener).await;
+            second.head().await;
+            second.write(OK).await;
+        };
+        let client = async {
+            assert_eq!(text(send(&proxy, get("/")).await).await, body);
+            assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        };
+        tokio::join!(upstream, client);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_idle_for_too_long_is_closed() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.idle_timeout = Duration::from_secs(60);
+    let proxy: Sized = proxy(settings);
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (mut peer, _) = tokio::join!(upstream, client);
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    assert_eq!(peer.rest().await, "");
+    assert!(start.elapsed() >= Duration::from_secs(59));
+}
+
+#[tokio::test]
+async fn a_busy_connection_to_a_server_with_a_name_is_not_used_for_ever() {
+    let (listener, server) = listen().await;
+    let named = format!("http://localhost:{}", server.port());
+    for (uri, connections) in [(named, 2), (format!("http://{server}"), 1)] {
+        let mut settings = UpstreamSettings::new("app", vec![uri.parse().unwrap()]);
+        settings.resolve_interval = Duration::from_millis(1);
+        let proxy: Sized = proxy(settings);
+        let upstream = async {
+            let mut accepted = 0;
+            let mut requests = 0;
+            while requests < 2 {
+                let mut peer = RawConnection::accept(&listener).await;
+                accepted += 1;
+                while requests < 2 && peer.0.peek(&mut [0]).await.is_ok_and(|read| read > 0) {
+                    peer.head().await;
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    peer.write(OK).await;
+                    requests += 1;
+                }
+            }
+            accepted
+        };
+        let client = async {
+            for _ in 0..2 {
+                assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+            }
+        };
+        let (accepted, ()) = tokio::join!(upstream, client);
+        assert_eq!(accepted, connections);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_upstream_closes_is_closed_here_too() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.idle_timeout = Duration::from_secs(3600);
+    let proxy: Sized = proxy(settings);
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (mut peer, _) = tokio::join!(upstream, client);
+    tokio::io::AsyncWriteExt::shutdown(&mut peer.0)
+        .await
+        .unwrap();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    assert_eq!(peer.rest().await, "");
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_too() {
+    let (listener, server) = listen().await;
+    let (body, chunks) = chunks();
+    let without_body = || get("/").map(|_| Empty::new().map_err(|never| match never {}).boxed());
+    let proxy = proxy(settings(&[server]));
+    let upload = Request::post("/up").header("host", "app.example.com");
+    let upload = upload.body(chunks).unwrap();
+    let upstream = async {
+        let mut first = RawConnection::accept(&listener).await;
+        first.head().await;
+        first.write(OK).await;
+        let mut second = RawConnection::accept(&listener).await;
+        second.head().await;
+        second.write(OK).await;
+        (first, second)
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, upload).await).await, "ok");
+        assert_eq!(text(send(&proxy, without_body()).await).await, "ok");
+    };
+    let ((mut first, _second), ()) = tokio::join!(upstream, client);
+    body.send(data("late")).unwrap();
+    drop(body);
+    assert_eq!(first.read_to("0\r\n\r\n").await, "4\r\nlate\r\n0\r\n\r\n");
+
+    // Now it was, and it is the one that waited the shortest.
+    let upstream = async {
+        first.head().await;
+        first.write(OK).await;
+    };
+    let ((), response) = tokio::join!(upstream, send(&proxy, without_body()));
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn servers_take_turns() {
+    let ((one, first), (two, second)) = (listen().await, listen().await);
+    let proxy: Sized = proxy(settings(&[first, second]));
+    let upstream = |listener| async move {
+        let mut peer = RawConnection::accept(&listener).await;
+        for _ in 0..2 {
+            peer.head().await;
+            peer.write(OK).await;
+        }
+    };
+    let client = async {
+        let mut servers = Vec::new();
+        for _ in 0..4 {
+            let response = send(&proxy, get("/")).await;
+            let seen = response.extensions().get::<UpstreamOutcome>().unwrap();
+            servers.push(seen.server.to_string());
+            text(response).await;
+        }
+        servers
+    };
+    let ((), (), servers) = tokio::join!(upstream(one), upstream(two), client);
+    let (first, second) = (first.to_string(), second.to_string());
+    assert_eq!(servers, [&*first, &second, &first, &second]);
+}
+
+/// An upstream that answers once, and closes when the next request has arrived on the same
+/// connection; answers the first request of the next connection, if there is one.
+async fn closes_when_asked_again(listener: tokio::net::TcpListener) -> usize {
+    let mut first = RawConnection::accept(&listener).await;
+    first.head().await;
+    first.write(OK).await;
+    first.head().await;
+    drop(first);
+    let mut second = RawConnection::accept(&listener).await;
+    second.head().await;
+    second.write(OK).await;
+    2
+}
+
+#[tokio::test]
+async fn a_request_that_may_be_repeated_is_when_a_kept_connection_closes_without_an_answer() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = tokio::spawn(closes_when_asked_again(listener));
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    assert_eq!(upstream.await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_may_not_be_repeated_fails_with_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = tokio::spawn(closes_when_asked_again(listener));
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    let post = Request::post("/")
+        .header("host", "app")
+        .body(Full::default())
+        .unwrap();
+    assert_eq!(send(&proxy, post).await.status(), StatusCode::BAD_GATEWAY);
+    upstream.abort();
+}
+
+#[tokio::test]
+async fn a_request_whose_answer_has_begun_is_not_sent_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 O").await;
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        send(&proxy, get("/")).await.status()
+    };
+    let ((), status) = tokio::join!(upstream, client);
+    assert_eq!(status, StatusCode::BAD_GATEWAY);
+    let nobody = futures_util::poll!(std::pin::pin!(listener.accept()));
+    assert!(nobody.is_pending());
+}
+
+#[tokio::test]
+async fn without_retries_a_request_on_a_new_connection_is_sent_once() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.retries = None;
+    let proxy: Sized = proxy(settings);
+    let upstream = async {
+        RawConnection::accept(&listener).await.head().await;
+    };
+    let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
+    assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    let nobody = futures_util::poll!(std::pin::pin!(listener.accept()));
+    assert!(nobody.is_pending());
+}

@@ -1,0 +1,301 @@
+//! The state of one connection, as far as its timeouts, eviction and the drain need it.
+//!
+//! hyper does not expose it, and its own timeouts do not cover a connection that has sent nothing
+//! yet. The connection's socket, service and driver share this record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_runtime::turn;
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For the head of a request, from its first byte to its last.
+    pub(super) head: Duration,
+    /// Between requests.
+    pub(super) idle: Duration,
+    /// Between requests, until the connection is parked.
+    pub(super) park: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimeoutCheck {
+    /// None; check again at this time.
+    Fine(Instant),
+    /// No request came for too long.
+    Idle,
+    /// The head of a request takes too long.
+    SlowHead,
+}
+
+/// How long a client may owe a complete head while new connections wait. A client with a request
+/// sends it, or its ClientHello, together with the last packet of the TCP handshake.
+pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
+
+/// The record. Only tasks of one thread read and write it; the atomics merely make it `Sync`.
+#[derive(Debug)]
+pub(super) struct ConnectionState {
+    created: Instant,
+    /// Requests that are served, and request bodies that may still be read.
+    in_flight: AtomicU32,
+    /// hyper has bytes that the client does not accept, or the write half is shut down.
+    write_blocked: AtomicBool,
+    /// Bytes of an incomplete head have arrived.
+    head_begun: AtomicBool,
+    /// At least one complete head has arrived.
+    had_request: AtomicBool,
+    http2: AtomicBool,
+    /// Another protocol follows, which the connection does not leave.
+    upgraded: AtomicBool,
+    /// Nothing that follows the request in flight is read.
+    closing: AtomicBool,
+    /// No request may have a transfer coding.
+    suspect: AtomicBool,
+    /// When the last request ended or the first byte of the next arrived, in milliseconds after the
+    /// connection was created.
+    since: AtomicU64,
+}
+
+impl ConnectionState {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            created: Instant::now(),
+            in_flight: AtomicU32::new(0),
+            write_blocked: AtomicBool::new(false),
+            head_begun: AtomicBool::new(false),
+            had_request: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
+            since: AtomicU64::new(0),
+        })
+    }
+
+    /// The client speaks HTTP/2.
+    pub(super) fn set_http2(&self) {
+        self.http2.store(true, Relaxed);
+    }
+
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Relaxed)
+    }
+
+    /// Whether requests of HTTP/1.1 may follow.
+    pub(super) fn is_http1(&self) -> bool {
+        !self.is_http2() && !self.upgraded.load(Relaxed)
+    }
+
+    /// Bytes arrived.
+    pub(super) fn received(&self) {
+        // Bytes that arrive while a request is served mostly belong to its body.
+        if !self.is_serving() && !self.head_begun.swap(true, Relaxed) {
+            self.touch();
+        }
+    }
+
+    /// From now on no request may have a transfer coding (see
+    /// [`FramingScanner`](super::framing::FramingScanner)). That is for all of the connection's
+    /// requests, not for the one at fault alone: a count of them that goes wrong would let it pass.
+    pub(super) fn suspect(&self) {
+        self.suspect.store(true, Relaxed);
+    }
+
+    /// Whether no request may have a transfer coding.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Relaxed)
+    }
+
+    /// A request's head is complete; the request lasts until the guard is dropped.
+    pub(super) fn request(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.head_begun.store(false, Relaxed);
+        self.had_request.store(true, Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Records whether written bytes have not left yet, or no more may be written.
+    pub(super) fn set_write_blocked(&self, write_blocked: bool) {
+        self.write_blocked.store(write_blocked, Relaxed);
+    }
+
+    /// The connection closes after the response.
+    pub(super) fn will_close(&self) {
+        self.closing.store(true, Relaxed);
+    }
+
+    fn touch(&self) {
+        let age = turn::now().saturating_duration_since(self.created);
+        let age = u64::try_from(age.as_millis());
+        self.since.store(age.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn is_serving(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
+    }
+
+    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at
+    /// any time, so its bytes tell nothing.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
+    }
+
+    /// Whether an HTTP/1.1 connection is idle in both directions. If hyper is polled after that, is
+    /// pending, and this still holds, it waits for the next request and has nothing to send: for
+    /// hyper, a request is over once its response is written and its body is no longer read.
+    pub(super) fn is_settled(&self) -> bool {
+        let write_blocked = self.write_blocked.load(Relaxed);
+        self.is_quiet() && !self.is_http2() && !write_blocked
+    }
+
+    /// When the connection may be parked if it stays as it is. The result does not change while a
+    /// settled connection sees no activity; after that time, any activity changes it.
+    pub(super) fn parks_at(&self, timeouts: Timeouts) -> Instant {
+        if self.is_settled() {
+            self.since() + timeouts.park
+        } else {
+            Instant::now() + timeouts.park
+        }
+    }
+
+    /// Whether a quiet connection has been without a request for long enough to be parked, or, over
+    /// HTTP/2, to count as idle.
+    pub(super) fn is_park_due(&self, timeouts: Timeouts) -> bool {
+        self.since() + timeouts.park <= Instant::now()
+    }
+
+    /// Whether the client owes a head: it has begun one, or has sent none so far.
+    pub(super) fn owes_head(&self) -> bool {
+        let has_begun = self.head_begun.load(Relaxed) && !self.is_http2();
+        !self.is_serving() && (has_begun || !self.had_request.load(Relaxed))
+    }
+
+    /// By when a client that owes a head must have sent it, if new connections wait.
+    pub(super) fn head_due_by(&self) -> Instant {
+        self.since() + HEAD_WHILE_OTHERS_WAIT
+    }
+
+    fn since(&self) -> Instant {
+        self.created + Duration::from_millis(self.since.load(Relaxed))
+    }
+
+    pub(super) fn check_timeouts(&self, timeouts: Timeouts) -> TimeoutCheck {
+        let now = Instant::now();
+        let since = self.since();
+        let quiet = self.is_quiet();
+        let allowed = if quiet { timeouts.idle } else { timeouts.head };
+        match (self.is_serving(), since + allowed) {
+            (true, _) => TimeoutCheck::Fine(now + timeouts.head.min(timeouts.idle)),
+            (false, deadline) if now < deadline => TimeoutCheck::Fine(deadline),
+            (false, _) if quiet => TimeoutCheck::Idle,
+            (false, _) => TimeoutCheck::SlowHead,
+        }
+    }
+}
+
+/// A request that is being served. The response body holds this guard, and so does the request body
+/// while it is read.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<ConnectionState>);
+
+impl InFlight {
+    /// The connection closes after the response.
+    pub(super) fn will_close(&self) {
+        self.0.will_close();
+    }
+
+    /// The connection is upgraded to another protocol.
+    pub(super) fn upgrades(&self) {
+        self.0.upgraded.store(true, Relaxed);
+    }
+
+    /// Whether no request may have a transfer coding.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.0.is_suspect()
+    }
+
+    /// Whether the connection closes after the response.
+    pub(super) fn closes(&self) -> bool {
+        self.0.closing.load(Relaxed)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
+            self.0.touch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const TIMEOUTS: Timeouts = Timeouts {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+        park: Duration::from_secs(1),
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_sends_is_idle_from_its_beginning() {
+        let state = ConnectionState::new();
+        advance(Duration::from_secs(74)).await;
+        let last = Instant::now() + Duration::from_secs(1);
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Fine(last));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
+        let state = ConnectionState::new();
+        advance(Duration::from_secs(60)).await;
+        for _ in 0..10 {
+            state.received();
+            assert!(matches!(
+                state.check_timeouts(TIMEOUTS),
+                TimeoutCheck::Fine(_)
+            ));
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::SlowHead);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_request_is_neither_idle_nor_slow() {
+        let state = ConnectionState::new();
+        state.received();
+        let request = state.request();
+        advance(Duration::from_secs(3600)).await;
+        state.received();
+        assert!(matches!(
+            state.check_timeouts(TIMEOUTS),
+            TimeoutCheck::Fine(_)
+        ));
+        assert!(!state.is_quiet());
+        drop(request);
+        assert!(state.is_quiet(), "its body is not the next request");
+        advance(Duration::from_secs(74)).await;
+        assert!(matches!(
+            state.check_timeouts(TIMEOUTS),
+            TimeoutCheck::Fine(_)
+        ));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
+        let state = ConnectionState::new();
+        state.set_http2();
+        state.received();
+        advance(Duration::from_secs(75)).await;
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
+    }
+}

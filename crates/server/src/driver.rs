@@ -1,0 +1,247 @@
+//! Drives one connection from its first byte to its last: serves it, parks it, times it out, evicts
+//! it, or drains it.
+//!
+//! hyper's `graceful_shutdown` closes an HTTP/1 connection without a request at once, even if it
+//! has just been accepted or a request is already in the socket's buffer. So it is only called
+//! after the connection has been quiet for a while and its socket was polled once more. A request
+//! that arrives in the meantime is answered with `Connection: close`.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use weir_telemetry::ServerMetrics;
+
+use super::connection::{PollConnection, Protocols};
+use super::connection_limit::ConnectionLimit;
+use super::connection_state::{ConnectionState, TimeoutCheck, Timeouts};
+use super::drain::{DrainSettings, Draining};
+use super::tls::HandshakeBounds;
+
+/// What the connections of a process have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) protocols: Arc<Protocols>,
+    pub(super) timeouts: Timeouts,
+    pub(super) stall_timeout: Duration,
+    pub(super) max_headers: usize,
+    pub(super) drain: DrainSettings,
+    pub(super) limit: ConnectionLimit,
+    pub(super) metrics: ServerMetrics,
+}
+
+impl Shared {
+    /// Waits for the permit of a new connection.
+    pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            permit = self.limit.permit() => permit,
+            // In a drain, no connection comes after this one.
+            () = draining.begun() => None,
+        }
+    }
+
+    /// How long what comes before the first request may take.
+    pub(super) fn handshake_bounds(&self) -> HandshakeBounds<'_> {
+        HandshakeBounds {
+            timeout: self.timeouts.head,
+            idle_grace: self.drain.idle_grace.min(self.drain.grace / 2),
+            when_full: self.timeouts.park,
+            limit: &self.limit,
+        }
+    }
+}
+
+/// Drives a connection.
+pub(super) struct Driver {
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) draining: Draining,
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Closed by either side, or broken.
+    Closed,
+    /// Still busy at the end of the drain's grace period.
+    Aborted,
+}
+
+/// Why [`Driver::serve`] returned.
+enum Outcome {
+    Closed,
+    Drain,
+    /// It is idle or owes a head, and a new connection needs its permit.
+    Evicted,
+    Overdue(TimeoutCheck),
+}
+
+impl Driver {
+    /// Serves the connection until it ends.
+    ///
+    /// Both are borrowed, because a future reserves space twice for an owned argument.
+    pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
+        match self.serve(connection).await {
+            Outcome::Closed | Outcome::Overdue(TimeoutCheck::SlowHead) => End::Closed,
+            Outcome::Overdue(_) => {
+                connection.close();
+                // A client that does not close in that time is cut off.
+                let _ = timeout(self.shared.timeouts.head, closed(connection)).await;
+                End::Closed
+            }
+            Outcome::Evicted => {
+                self.shared.metrics.evicted.inc();
+                connection.close();
+                // GOAWAY or a close_notify is written at most once; its permit is needed now.
+                let _ = poll_again(connection).await;
+                End::Closed
+            }
+            Outcome::Drain => {
+                let grace = self.shared.drain.grace;
+                let drained = timeout(grace, self.drain(connection)).await;
+                drained.map_or(End::Aborted, |()| End::Closed)
+            }
+        }
+    }
+
+    /// Serves until something is overdue or the drain begins.
+    async fn serve<C: PollConnection>(&mut self, connection: &mut C) -> Outcome {
+        loop {
+            let TimeoutCheck::Fine(next) = self.state.check_timeouts(self.shared.timeouts) else {
+                if poll_again(connection).await.is_ready() {
+                    return Outcome::Closed;
+                }
+                match self.state.check_timeouts(self.shared.timeouts) {
+                    TimeoutCheck::Fine(_) => continue,
+                    overdue => return Outcome::Overdue(overdue),
+                }
+            };
+            let is_evictable = self.is_evictable(connection);
+            let wake_at = [self.parks_at(connection), self.evictable_at()];
+            let wake_at = wake_at.into_iter().flatten().fold(next, Instant::min);
+            tokio::select! {
+                biased;
+                ended = poll_until_change(connection, &self.state, is_evictable) => if ended {
+                    return Outcome::Closed;
+                },
+                () = self.draining.begun() => return Outcome::Drain,
+                () = self.shared.limit.evicted(), if is_evictable => {
+                    if poll_again(connection).await.is_ready() {
+                        return Outcome::Closed;
+                    }
+                    if self.is_evictable(connection) {
+                        return Outcome::Evicted;
+                    }
+                    self.shared.limit.evict_another();
+                }
+                () = sleep_until(wake_at) => {}
+            }
+            if self.park_when_due(connection).await.is_ready() {
+                return Outcome::Closed;
+            }
+        }
+    }
+
+    /// Parks the connection if it is due. Ready when it has ended instead.
+    async fn park_when_due<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
+        let parks_at = self.parks_at(connection);
+        if parks_at.is_some_and(|at| at <= Instant::now()) {
+            if poll_again(connection).await.is_ready() {
+                return Poll::Ready(());
+            }
+            // A request that came in the meantime has moved the deadline, even if it is already
+            // over. hyper may then have to be polled once more, to close because of an unread body.
+            if self.parks_at(connection) == parks_at {
+                connection.park();
+            }
+        }
+        Poll::Pending
+    }
+
+    /// When the connection becomes idle, unless it is: an HTTP/1.1 connection can be parked from
+    /// then on.
+    fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
+        let may_become_idle = !self.is_idle(connection);
+        may_become_idle.then(|| self.state.parks_at(self.shared.timeouts))
+    }
+
+    /// Whether the connection has been without a request for a while. A new connection is not idle:
+    /// its request may be on its way.
+    fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
+        let can_be_idle = connection.is_parked() || self.state.is_http2();
+        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
+    }
+
+    /// Whether the connection may be closed for a new one.
+    fn is_evictable<C: PollConnection>(&self, connection: &C) -> bool {
+        let is_head_overdue = || self.state.head_due_by() <= Instant::now();
+        self.is_idle(connection) || self.state.owes_head() && is_head_overdue()
+    }
+
+    /// When the connection may be closed for a new one, if its client still owes a head by then.
+    fn evictable_at(&self) -> Option<Instant> {
+        let owes_head = self.state.owes_head();
+        let by = owes_head.then(|| self.state.head_due_by())?;
+        Some(by).filter(|by| *by > Instant::now())
+    }
+
+    /// Serves what still arrives until the connection can be closed without loss.
+    async fn drain<C: PollConnection>(&self, connection: &mut C) {
+        let idle_grace = self.draining.idle_grace(&self.shared.drain);
+        // GOAWAY says which requests are still answered, so HTTP/2 needs no waiting.
+        while !self.state.is_http2() {
+            tokio::select! {
+                biased;
+                () = closed(connection) => return,
+                () = sleep(idle_grace) => {}
+            }
+            if poll_again(connection).await.is_ready() {
+                return;
+            }
+            match self.state.check_timeouts(self.shared.timeouts) {
+                TimeoutCheck::SlowHead => return,
+                _ if self.state.is_quiet() => break,
+                _ => {}
+            }
+        }
+        connection.close();
+        closed(connection).await;
+    }
+}
+
+/// Serves until the connection has ended (returns true), or until a parked or evictable connection
+/// changes its state, because other deadlines apply then.
+async fn poll_until_change<C: PollConnection>(
+    connection: &mut C,
+    state: &ConnectionState,
+    evictable: bool,
+) -> bool {
+    let state = |connection: &C| {
+        let owes_head = state.owes_head();
+        (connection.is_parked(), state.is_quiet(), owes_head)
+    };
+    let before = state(connection);
+    let waits = evictable || connection.is_parked();
+    poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending if waits && state(connection) != before => Poll::Ready(false),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Serves until the connection has ended.
+async fn closed<C: PollConnection>(connection: &mut C) {
+    poll_fn(|cx| connection.poll(cx)).await;
+}
+
+/// Lets the runtime poll all sockets, then polls this connection, so that everything that has
+/// arrived by now is seen. Ready when the connection has ended.
+async fn poll_again<C: PollConnection>(connection: &mut C) -> Poll<()> {
+    yield_now().await;
+    poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
+}

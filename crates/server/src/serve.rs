@@ -1,0 +1,349 @@
+//! Serves HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustls::HandshakeKind;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use weir_telemetry::{GaugeGuard, Handshake, ProxyHeader, ServerMetrics, events};
+
+use super::accept::Acceptor;
+use super::challenges::Challenges;
+use super::client_io::ClientIo;
+use super::connection::{Protocol, ServerConnection};
+use super::connection_limit::ConnectionLimit;
+use super::connection_state::ConnectionState;
+use super::drain::Draining;
+use super::driver::{Driver, End, Shared};
+use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
+use super::service::{ConnectionService, TrackInFlight};
+use super::settings::HttpSettings;
+use super::tls::{HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::server::serve";
+
+/// What a service may need to know of a client's connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The address of the other end: a client, or a proxy in front of the gateway. If a proxy
+    /// forwards connections and says so by the PROXY protocol, the address of its client.
+    pub peer: SocketAddr,
+    /// The gateway's address.
+    pub local: SocketAddr,
+    /// Whether it is encrypted.
+    pub secure: bool,
+    /// The certificate of the client, in DER, if it has shown one that is accepted.
+    pub certificate: Option<CertificateDer<'static>>,
+}
+
+/// What comes before HTTP on the connections of a listener; nothing by default.
+#[derive(Clone, Debug, Default)]
+pub struct Transport {
+    /// The PROXY protocol, before anything else.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// TLS.
+    pub tls: Option<Tls>,
+    /// What ACME servers ask on its connections.
+    pub challenges: Challenges,
+}
+
+/// Serves HTTP; shared by all workers.
+#[derive(Clone, Debug)]
+pub struct Http(pub(super) Arc<Shared>);
+
+impl Http {
+    /// Prepares what all connections share.
+    pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
+        Self(Arc::new(Shared {
+            protocols: Arc::new(settings.protocols()),
+            timeouts: settings.timeouts(),
+            stall_timeout: settings.stall_timeout,
+            max_headers: settings.max_headers,
+            drain: settings.drain,
+            limit: ConnectionLimit::new(settings.max_connections),
+            metrics,
+        }))
+    }
+
+    /// Accepts connections and serves each with what `make` makes for it, until the drain begins
+    /// and every connection is closed or the grace period is over. Returns how many connections
+    /// were aborted.
+    ///
+    /// Must be called on the runtime of the listener's worker.
+    ///
+    /// # Errors
+    /// When the runtime cannot take the listener over. Failures to accept are logged and waited
+    /// out instead. A PROXY header or a handshake that fails is counted, and logged for those who
+    /// debug.
+    pub async fn serve<M, S>(
+        &self,
+        listener: std::net::TcpListener,
+        transport: &Transport,
+        make: M,
+        draining: Draining,
+    ) -> io::Result<usize>
+    where
+        M: Fn(&Connection) -> S + Clone + Send + 'static,
+        S: ConnectionService,
+    {
+        let serving = Serving {
+            shared: &self.0,
+            transport,
+            make,
+            open: TaskTracker::new(),
+            aborted: Arc::default(),
+            draining,
+        };
+        serving.run(listener).await
+    }
+}
+
+/// The connections of one listener.
+struct Serving<'a, M> {
+    shared: &'a Arc<Shared>,
+    transport: &'a Transport,
+    make: M,
+    /// Every open connection holds a token.
+    open: TaskTracker,
+    aborted: Arc<AtomicUsize>,
+    draining: Draining,
+}
+
+impl<M, S> Serving<'_, M>
+where
+    M: Fn(&Connection) -> S + Clone + Send + 'static,
+    S: ConnectionService,
+{
+    /// Accepts and starts connections until the drain is over.
+    async fn run(self, listener: std::net::TcpListener) -> io::Result<usize> {
+        let mut acceptor = Acceptor::new(
+            listener,
+            self.shared.stall_timeout,
+            self.shared.metrics.clone(),
+        )?;
+        let mut draining = self.draining.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = draining.begun() => break,
+                (stream, peer) = acceptor.next() => {
+                    let permit = self.shared.permit(&mut draining).await;
+                    self.start(stream, peer, permit);
+                }
+            }
+        }
+        if draining.keeps_open(acceptor.address()) {
+            drop(acceptor);
+            return Ok(self.finished().await);
+        }
+        // These connections exist already; waiting for permits would not reduce them.
+        acceptor
+            .close(|stream, peer| self.start(stream, peer, None))
+            .await;
+        Ok(self.finished().await)
+    }
+
+    fn start(&self, stream: TcpStream, peer: SocketAddr, permit: Option<OwnedSemaphorePermit>) {
+        // Responses are written whole, so Nagle's algorithm would only delay them.
+        let _ = stream.set_nodelay(true);
+        // A socket without a local address is already broken.
+        let Ok(local) = stream.local_addr() else {
+            return;
+        };
+        let Transport {
+            proxy_protocol,
+            tls,
+            challenges,
+        } = self.transport;
+        let accepted = Accepted {
+            connection: Connection {
+                peer,
+                local,
+                secure: tls.is_some(),
+                certificate: None,
+            },
+            challenges: challenges.for_connection(),
+            open: self.open(permit),
+            shared: Arc::clone(self.shared),
+            draining: self.draining.clone(),
+            aborted: Arc::clone(&self.aborted),
+        };
+        let sends_header = |protocol: &&ProxyProtocol| protocol.trusts(peer.ip());
+        match (proxy_protocol.as_ref().filter(sends_header), tls) {
+            (None, None) => accepted.spawn(stream, None, &self.make),
+            (None, Some(tls)) => {
+                tokio::spawn(accepted.shake_hands(stream, tls.acceptor(), self.make.clone()));
+            }
+            (Some(protocol), tls) => {
+                let (protocol, tls) = (protocol.clone(), tls.clone());
+                let make = self.make.clone();
+                tokio::spawn(accepted.begin_proxied(stream, protocol, tls, make));
+            }
+        }
+    }
+
+    fn open(&self, permit: Option<OwnedSemaphorePermit>) -> Open {
+        self.shared.metrics.accepted.inc();
+        Open {
+            _gauge: GaugeGuard::new(&self.shared.metrics.open),
+            _permit: permit,
+            _token: self.open.token(),
+        }
+    }
+
+    /// Waits until all connections are closed, including upgraded ones. Returns how many were
+    /// aborted.
+    async fn finished(self) -> usize {
+        // Connections end with the grace period by themselves, except upgraded ones. The extra
+        // moment lets them finish first.
+        let moment = Duration::from_millis(100);
+        self.open.close();
+        let _ = timeout(self.shared.drain.grace + moment, self.open.wait()).await;
+        self.aborted.load(Ordering::Relaxed) + self.open.len()
+    }
+}
+
+/// Held while a connection is open.
+struct Open {
+    _gauge: GaugeGuard,
+    _permit: Option<OwnedSemaphorePermit>,
+    _token: TaskTrackerToken,
+}
+
+/// Everything needed to serve a connection, except its stream and its service.
+struct Accepted {
+    connection: Connection,
+    challenges: Option<Challenges>,
+    open: Open,
+    shared: Arc<Shared>,
+    draining: Draining,
+    aborted: Arc<AtomicUsize>,
+}
+
+impl Accepted {
+    /// Serves the stream in its own task, with the protocol that ALPN has fixed, if any.
+    fn spawn<IO, S>(self, stream: IO, agreed: Option<Protocol>, make: impl FnOnce(&Connection) -> S)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: ConnectionService,
+    {
+        let state = ConnectionState::new();
+        let stall_timeout = self.shared.stall_timeout;
+        let service = TrackInFlight {
+            inner: make(&self.connection),
+            challenges: self.challenges,
+            state: Arc::clone(&state),
+            drain: self.draining.flag(),
+            in_flight: self.shared.metrics.in_flight.clone(),
+            stall_timeout,
+            max_headers: self.shared.max_headers,
+        };
+        let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
+        let protocols = Arc::clone(&self.shared.protocols);
+        let mut connection = ServerConnection::new(io, service, protocols, agreed);
+        let mut driver = Driver {
+            state,
+            draining: self.draining,
+            shared: self.shared,
+        };
+        let aborted = self.aborted;
+        tokio::spawn(async move {
+            if driver.drive(&mut connection).await == End::Aborted {
+                aborted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Reads the PROXY header, and goes on with the client that it names.
+    async fn begin_proxied<S: ConnectionService>(
+        mut self,
+        mut stream: TcpStream,
+        protocol: ProxyProtocol,
+        tls: Option<Tls>,
+        make: impl FnOnce(&Connection) -> S,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let bounds = shared.handshake_bounds();
+        match read_proxy_header(&mut stream, bounds, &mut self.draining).await {
+            Ok(client) => {
+                let outcome = client.map_or(ProxyHeader::Local, |_| ProxyHeader::Proxied);
+                self.shared.metrics.proxy_headers(outcome).inc();
+                self.connection.peer = client.unwrap_or(self.connection.peer);
+            }
+            Err(cause) => return self.refuse_proxied(&cause, &protocol),
+        }
+        match tls {
+            None => self.spawn(stream, None, make),
+            Some(tls) => self.shake_hands(stream, tls.acceptor(), make).await,
+        }
+    }
+
+    fn refuse_proxied(self, cause: &ProxyHeaderError, protocol: &ProxyProtocol) {
+        let outcome = cause.kind();
+        let warn = outcome == ProxyHeader::Malformed && protocol.may_warn();
+        let metrics = &self.shared.metrics;
+        events::proxy_header_refused(metrics, self.connection.peer, outcome, cause, warn);
+        if let ProxyHeaderError::Evicted = cause {
+            self.shared.metrics.evicted.inc();
+        }
+    }
+
+    /// Does the handshake, and serves the stream in another task, so that the memory of the
+    /// handshake is freed.
+    async fn shake_hands<S: ConnectionService>(
+        mut self,
+        stream: TcpStream,
+        acceptor: TlsAcceptor,
+        make: impl FnOnce(&Connection) -> S,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let bounds = shared.handshake_bounds();
+        let challenges = self.challenges.as_ref();
+        match handshake(acceptor, challenges, stream, bounds, &mut self.draining).await {
+            Ok(None) => {
+                self.shared.metrics.handshakes(Handshake::Full).inc();
+                let peer = self.connection.peer;
+                tracing::debug!(target: TARGET, %peer, "answered an ACME challenge by TLS");
+            }
+            Ok(Some(stream)) => {
+                let (_, session) = stream.get_ref();
+                let how = match session.handshake_kind() {
+                    Some(HandshakeKind::Resumed) => Handshake::Resumed,
+                    _ => Handshake::Full,
+                };
+                self.shared.metrics.handshakes(how).inc();
+                let certificate = session.peer_certificates().and_then(<[_]>::first);
+                self.connection.certificate = certificate.cloned();
+                let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
+                self.spawn(stream, agreed, make);
+            }
+            Err(cause) => self.refuse(cause).await,
+        }
+    }
+
+    async fn refuse(self, cause: HandshakeError) {
+        let metrics = &self.shared.metrics;
+        events::handshake_failed(metrics, self.connection.peer, cause.kind(), &cause);
+        if let HandshakeError::Evicted = cause {
+            self.shared.metrics.evicted.inc();
+        }
+        if let HandshakeError::Plain(stream) = cause {
+            let stall_timeout = self.shared.stall_timeout;
+            let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
+            // It does not matter if the client does not read it.
+            let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;
+            let _ = io.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! The service of one connection, with what the server adds to every request: it tracks that it is
+//! in flight, sets `Connection: close`, closes the connection instead of answering, and removes the
+//! content of responses that must not have any.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::uri::Authority;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::ext::Protocol;
+use hyper::service::Service;
+use pin_project_lite::pin_project;
+use prometheus_client::metrics::gauge::Gauge;
+use weir_http::problem::NoResponse;
+use weir_runtime::turn::Turn;
+use weir_telemetry::GaugeGuard;
+
+use super::challenges::Challenges;
+use super::connection_state::{ConnectionState, InFlight};
+use super::drain::DrainFlag;
+use super::request_body::DrainOnDrop;
+use super::request_body::RequestBody;
+
+/// A service that answers the requests of one connection. Implemented for every suitable service.
+pub trait ConnectionService:
+    Service<
+        Request<RequestBody>,
+        Response = Response<<Self as ConnectionService>::Body>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + Send
+    + 'static
+{
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+}
+
+impl<S, B> ConnectionService for S
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
+    type Body = B;
+}
+
+/// There is no response: hyper closes the connection, or resets the stream.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("the connection is closed without an answer")]
+    Closed,
+    /// The code of the reset is the error's.
+    #[error("the request is malformed")]
+    Malformed(#[source] h2::Error),
+}
+
+/// In the extensions of a response beside [`NoResponse`]: RFC 9113 has the stream reset.
+#[derive(Clone, Copy, Debug)]
+struct Malformed;
+
+/// Tracks the requests of a connection.
+pub(super) struct TrackInFlight<S> {
+    pub(super) inner: S,
+    /// What ACME servers ask, where certificates come from there.
+    pub(super) challenges: Option<Challenges>,
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) drain: DrainFlag,
+    pub(super) in_flight: Gauge,
+    pub(super) stall_timeout: Duration,
+    pub(super) max_headers: usize,
+}
+
+impl<S> TrackInFlight<S> {
+    /// The response to a request that the inner service does not see. hyper answers other invalid
+    /// requests by itself.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Full<Bytes>>> {
+        let headers = request.headers();
+        if self.state.is_suspect() && headers.contains_key(TRANSFER_ENCODING) {
+            self.state.will_close();
+            return Some(empty(StatusCode::BAD_REQUEST));
+        }
+        // hyper limits the header lines of HTTP/1.1; h2 does not.
+        if headers.len() > self.max_headers {
+            return Some(empty(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+        }
+        is_malformed(request).then(|| {
+            let mut response = empty(StatusCode::BAD_REQUEST);
+            response.extensions_mut().insert(NoResponse);
+            response.extensions_mut().insert(Malformed);
+            response
+        })
+    }
+}
+
+impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
+    type Response = Response<TrackedBody<S::Body>>;
+    type Error = NoAnswer;
+    type Future = ResponseFuture<S::Future>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let refusal = self.refusal(&request);
+        if asks_for_websocket(&request) {
+            *request.method_mut() = Method::GET;
+            // The tunnel keeps the extensions, and so the request is in flight as long.
+            let in_flight = Arc::new(self.state.request());
+            request.extensions_mut().insert(in_flight);
+        }
+        let request = match request.body().is_end_stream() {
+            true => request.map(|_| RequestBody::arrived(Bytes::new())),
+            false => DrainOnDrop::wrap(request, || self.state.request())
+                .map(|body| RequestBody::new(body, self.stall_timeout)),
+        };
+        self.track(request, refusal)
+    }
+}
+
+/// A response without content.
+fn empty(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+impl<S: ConnectionService> TrackInFlight<S> {
+    /// Answers a plain request, which is not refused here.
+    pub(super) fn answer(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
+        self.track(request, None)
+    }
+
+    fn track(
+        &self,
+        request: Request<RequestBody>,
+        refusal: Option<Response<Full<Bytes>>>,
+    ) -> ResponseFuture<S::Future> {
+        let challenge = || self.challenges.as_ref()?.response(&request);
+        let own = refusal.or_else(challenge);
+        ResponseFuture {
+            version: request.version(),
+            is_head: request.method() == Method::HEAD,
+            guard: Some(InFlightGuard {
+                state: self.state.request(),
+                _gauge: GaugeGuard::new(&self.in_flight),
+            }),
+            drain: self.drain.clone(),
+            answer: match own {
+                Some(response) => AnswerFuture::Own {
+                    response: Some(Box::new(response)),
+                },
+                None => AnswerFuture::Asked {
+                    future: self.inner.call(request),
+                },
+            },
+        }
+    }
+}
+
+/// Whether a stream of HTTP/2 is to become a WebSocket (RFC 8441 section 4). By HTTP/1.1 that is
+/// asked for by a GET, and so routes and limits see one.
+fn asks_for_websocket<B>(request: &Request<B>) -> bool {
+    let protocol = || request.extensions().get::<Protocol>();
+    request.method() == Method::CONNECT
+        && protocol().is_some_and(|protocol| protocol.as_str() == "websocket")
+}
+
+/// Whether RFC 9113 calls a request of HTTP/2 malformed that h2 lets pass: it has another host than
+/// its target (section 8.3.1), a header whose value begins or ends with a blank (section 8.2.1), or
+/// asks for a tunnel to nowhere (section 8.5).
+fn is_malformed<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
+    let authority = request.uri().authority();
+    let host = request.headers().get(HOST);
+    let has_other_host = match (authority, host) {
+        (Some(authority), Some(host)) => !names_same(authority, host),
+        _ => false,
+    };
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let has_blank_end = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        is_blank(value.first()) || is_blank(value.last())
+    };
+    let leads_nowhere = request.method() == Method::CONNECT && authority.is_none();
+    has_other_host || leads_nowhere || request.headers().values().any(has_blank_end)
+}
+
+/// Whether a `Host` names what the authority does. Either may leave out a port.
+fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
+    let Ok(host) = Authority::try_from(host.as_bytes()) else {
+        return false;
+    };
+    let ports = (authority.port_u16(), host.port_u16());
+    authority.host().eq_ignore_ascii_case(host.host())
+        && (ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none())
+}
+
+/// Held while the request is in flight.
+struct InFlightGuard {
+    state: InFlight,
+    _gauge: GaugeGuard,
+}
+
+pin_project! {
+    /// The future of [`TrackInFlight`].
+    pub(super) struct ResponseFuture<F> {
+        #[pin]
+        answer: AnswerFuture<F>,
+        guard: Option<InFlightGuard>,
+        drain: DrainFlag,
+        version: Version,
+        is_head: bool,
+    }
+}
+
+pin_project! {
+    #[project = AnswerFutureProjection]
+    enum AnswerFuture<F> {
+        /// The inner service answers.
+        Asked {
+            #[pin]
+            future: F,
+        },
+        /// Taken when it is polled.
+        Own { response: Option<Box<Response<Full<Bytes>>>> },
+    }
+}
+
+impl<F, B> Future for AnswerFuture<F>
+where
+    F: Future<Output = Result<Response<B>, Infallible>>,
+{
+    type Output = Response<Content<B>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            AnswerFutureProjection::Asked { future } => {
+                let Ok(response) = ready!(future.poll(cx));
+                Poll::Ready(response.map(|body| Content::Service { body }))
+            }
+            AnswerFutureProjection::Own { response } => Poll::Ready(match response.take() {
+                Some(response) => response.map(|body| Content::Own { body }),
+                None => Response::new(Content::None),
+            }),
+        }
+    }
+}
+
+impl<F, B> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body<Data = Bytes>,
+{
+    type Output = Result<Response<TrackedBody<B>>, NoAnswer>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task of its own polls this for each request of HTTP/2.
+        let _turn = Turn::begin();
+        let this = self.project();
+        let mut response = ready!(this.answer.poll(cx));
+        if response.extensions().get::<NoResponse>().is_some() {
+            return Poll::Ready(Err(match response.extensions().get::<Malformed>() {
+                Some(Malformed) => NoAnswer::Malformed(h2::Reason::PROTOCOL_ERROR.into()),
+                None => NoAnswer::Closed,
+            }));
+        }
+        let guard = this.guard.take();
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(guard) = &guard
+        {
+            guard.state.upgrades();
+        }
+        let closes = |guard: &InFlightGuard| guard.state.closes();
+        let closes = match *this.version {
+            // It has GOAWAY instead of a header.
+            Version::HTTP_2 => false,
+            // hyper closes there as well, but declares keep-alive.
+            Version::HTTP_10 if ends_with_connection(&response) => true,
+            _ => this.drain.is_set() || guard.as_ref().is_some_and(closes),
+        };
+        if closes {
+            set_connection_close(&mut response, *this.version);
+        }
+        if *this.is_head {
+            set_content_length(&mut response);
+        }
+        let has_content = !*this.is_head && allows_content(response.status());
+        Poll::Ready(Ok(response.map(|body| TrackedBody {
+            inner: if has_content { body } else { Content::None },
+            failure: None,
+            _guard: guard,
+        })))
+    }
+}
+
+/// Whether a response with this status can have content (RFC 9110, sections 15.3.5 and 15.4.5).
+pub(super) fn allows_content(status: StatusCode) -> bool {
+    !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// Sets the length that the response to HEAD would have for GET, if it is known.
+fn set_content_length<B: Body<Data = Bytes>>(response: &mut Response<Content<B>>) {
+    // A response of an upstream has no body here, and its length is the upstream's business.
+    let body = Some(response.body()).filter(|body| !body.is_end_stream());
+    let body = body.filter(|_| allows_content(response.status()));
+    if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
+        let length = || HeaderValue::from(length);
+        response
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(length);
+    }
+}
+
+/// Whether a client without chunked encoding finds the end of the body by the end of the
+/// connection.
+fn ends_with_connection<B: Body<Data = Bytes>>(response: &Response<Content<B>>) -> bool {
+    let body = response.body();
+    !body.is_end_stream()
+        && body.size_hint().exact().is_none()
+        && !response.headers().contains_key(CONTENT_LENGTH)
+}
+
+/// Tells the client not to send another request on this connection. hyper obeys the header too, and
+/// closes once the response is sent.
+fn set_connection_close<B>(response: &mut Response<B>, version: Version) {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if version == Version::HTTP_10 {
+            // With a later version, hyper would add `keep-alive`.
+            *response.version_mut() = version;
+        }
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+}
+
+pin_project! {
+    #[project = ContentProjection]
+    enum Content<B> {
+        None,
+        /// Of the server itself.
+        Own {
+            #[pin]
+            body: Full<Bytes>,
+        },
+        /// Of the service.
+        Service {
+            #[pin]
+            body: B,
+        },
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for Content<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project() {
+            ContentProjection::None => Poll::Ready(None),
+            ContentProjection::Own { body } => {
+                let frame = ready!(body.poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
+            }
+            ContentProjection::Service { body } => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Own { body } => body.is_end_stream(),
+            Self::Service { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Own { body } => body.size_hint(),
+            Self::Service { body } => body.size_hint(),
+        }
+    }
+}
+
+pin_project! {
+    /// A body, if there is content, whose request is in flight until it is dropped.
+    ///
+    /// A response to HEAD never has content, whatever its body holds. hyper ensures that for
+    /// HTTP/1.1, but over HTTP/2 it would send the body, which clients treat as a protocol error.
+    ///
+    /// What has arrived of a body that breaks off is sent: the connection is asked to wait once
+    /// before it is told of the failure, as it would drop what it has not written by then.
+    pub(super) struct TrackedBody<B> {
+        #[pin]
+        inner: Content<B>,
+        failure: Option<Box<dyn Error + Send + Sync>>,
+        _guard: Option<InFlightGuard>,
+    }
+}
+
+impl<B> Body for TrackedBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.project();
+        if let Some(failure) = this.failure.take() {
+            return Poll::Ready(Some(Err(failure)));
+        }
+        match ready!(this.inner.poll_frame(cx)) {
+            Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+            Some(Err(failure)) => {
+                *this.failure = Some(failure.into());
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.failure.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

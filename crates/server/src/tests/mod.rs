@@ -1,0 +1,169 @@
+//! The server over loopback, with clients that speak bytes.
+
+mod bounds;
+pub(crate) mod certificates;
+mod client_io;
+mod drain;
+mod http1;
+mod no_answer;
+mod parking;
+mod proxy_protocol;
+mod tls;
+
+use std::convert::Infallible;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::service::service_fn;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use weir_http::problem::NoResponse;
+use weir_telemetry::Metrics;
+
+use super::*;
+
+/// Longer than anything here takes on the slowest machine.
+const PATIENTLY: Duration = Duration::from_secs(60);
+
+struct Server {
+    address: SocketAddr,
+    drain: Drain,
+    /// How it ended.
+    workers: mpsc::Receiver<Result<(), WorkerFailed>>,
+    aborted: UnboundedReceiver<usize>,
+    metrics: Arc<Metrics>,
+}
+
+fn settings(idle_grace: Duration) -> HttpSettings {
+    HttpSettings {
+        drain: DrainSettings {
+            grace: PATIENTLY,
+            idle_grace,
+        },
+        ..HttpSettings::default()
+    }
+}
+
+/// Two workers that answer every request after `pause`.
+fn start(settings: &HttpSettings, pause: Duration) -> Server {
+    start_with(settings, pause, None)
+}
+
+/// The same over TLS.
+fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Server {
+    let transport = Transport {
+        tls,
+        ..Transport::default()
+    };
+    start_over(settings, pause, transport)
+}
+
+/// The same after what comes before HTTP.
+fn start_over(settings: &HttpSettings, pause: Duration, transport: Transport) -> Server {
+    let two = NonZeroUsize::new(2).unwrap();
+    let listeners = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], two).unwrap();
+    let address = listeners.addresses()[0];
+    let (drain, draining) = Drain::new();
+    let metrics = Metrics::new();
+    let http = Http::new(settings, metrics.server());
+    let (sender, aborted) = unbounded_channel();
+    let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
+        let (http, draining, sender) = (http.clone(), draining.clone(), sender.clone());
+        let transport = transport.clone();
+        async move {
+            let make = move |_: &Connection| service_fn(move |request| answer(request, pause));
+            let listener = own.remove(0).1;
+            let served = http.serve(listener, &transport, make, draining).await;
+            sender.send(served?).unwrap();
+            Ok(())
+        }
+    })
+    .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || end.send(runtime.block_on(workers.finished())));
+    Server {
+        address,
+        drain,
+        workers: ended,
+        aborted,
+        metrics,
+    }
+}
+
+async fn answer(
+    request: Request<RequestBody>,
+    pause: Duration,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri() == "/none" {
+        let mut response = Response::new(Full::from("never seen"));
+        response.extensions_mut().insert(NoResponse);
+        return Ok(response);
+    }
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+    Ok(Response::new(Full::from("hello")))
+}
+
+impl Server {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENTLY)).unwrap();
+        stream.set_write_timeout(Some(PATIENTLY)).unwrap();
+        stream
+    }
+
+    /// Waits for the end and returns how many connections were cut off.
+    fn ended(mut self) -> usize {
+        // Those who are cut off at the end of the grace period have ended by then.
+        let ended = self.workers.recv_timeout(2 * PATIENTLY);
+        ended.expect("an end in time").unwrap();
+        let mut aborted = 0;
+        while let Some(one) = self.aborted.blocking_recv() {
+            aborted += one;
+        }
+        aborted
+    }
+}
+
+/// Sends a request, and reads its answer to the end. Returns whether the connection stays open.
+fn ask(stream: &mut (impl Read + Write)) -> std::io::Result<bool> {
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")?;
+    read_answer(stream)
+}
+
+/// Sends twenty requests at once, and reads all their answers.
+fn ask_at_once(stream: &mut (impl Read + Write)) {
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    stream.write_all(&request.repeat(20)).unwrap();
+    let mut text = String::new();
+    while text.matches("hello").count() < 20 {
+        let mut bytes = [0; 4096];
+        let some = stream.read(&mut bytes).unwrap();
+        assert_ne!(some, 0, "closed after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
+    }
+}
+
+fn read_answer(stream: &mut impl Read) -> std::io::Result<bool> {
+    let mut answer = Vec::new();
+    let mut bytes = [0; 1024];
+    while !answer.ends_with(b"\r\n\r\nhello") {
+        match stream.read(&mut bytes)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            some => answer.extend_from_slice(&bytes[..some]),
+        }
+    }
+    let answer = String::from_utf8(answer).unwrap().to_ascii_lowercase();
+    assert!(answer.starts_with("http/1.1 200 "), "{answer}");
+    Ok(!answer.contains("connection: close"))
+}

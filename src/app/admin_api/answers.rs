@@ -1,0 +1,430 @@
+//! What the admin API answers, as JSON. docs/openapi.json is derived from these types: their comments
+//! are its descriptions.
+
+use std::fmt;
+
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::app::shared_bans::Why;
+use crate::config::Until;
+use crate::rules::OverrideOrigin;
+use crate::time::Timestamp;
+
+/// A moment in UTC, to the second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DateTime(pub(super) Timestamp);
+
+impl fmt::Display for DateTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Until(self.0).fmt(f)
+    }
+}
+
+impl Serialize for DateTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Top {
+    #[cfg_attr(test, schemars(extend("enum" = [60, 3600])))]
+    pub(super) period: u32,
+    pub(super) subjects: Vec<TopSubject>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct TopSubject {
+    pub(super) limit: String,
+    pub(super) subject: String,
+    /// The name of the account, where log.account is plain.
+    pub(super) name: Option<String>,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+    /// Requests a second.
+    pub(super) rate: f64,
+    /// The most of the burst that was taken.
+    #[cfg_attr(test, schemars(range(max = 1)))]
+    pub(super) used: f64,
+    pub(super) key: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Findings {
+    #[cfg_attr(test, schemars(extend("enum" = [60])))]
+    pub(super) period: u32,
+    pub(super) gateway: Vec<GatewayFinding>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Something about the gateway, and what can be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct GatewayFinding {
+    pub(super) kind: GatewayFindingKind,
+    /// A sentence about it.
+    pub(super) text: String,
+    /// The errors of a configuration that was refused, in lines.
+    pub(super) detail: Option<String>,
+    /// What can be done.
+    pub(super) remedy: &'static str,
+}
+
+/// What a finding is about, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum GatewayFindingKind {
+    /// A configuration was refused.
+    Configuration,
+    /// The store fails.
+    Store,
+    /// Servers of an upstream fail or are out of use.
+    Upstream,
+    /// Requests of a route end with server errors.
+    Errors,
+    /// A peer names other clients and is no trusted proxy.
+    Proxy,
+    /// A certificate is about to end.
+    Certificate,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Finding {
+    pub(super) kind: FindingKind,
+    pub(super) limit: String,
+    /// A subject of the limit, or the network of several.
+    pub(super) subject: String,
+    /// The name of the account, where log.account is plain.
+    pub(super) name: Option<String>,
+    /// How many subjects of the limit it is about.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) subjects: usize,
+    pub(super) requests: u64,
+    pub(super) denied: u64,
+    /// Requests a second.
+    pub(super) rate: f64,
+    /// The most of the burst that was taken.
+    #[cfg_attr(test, schemars(range(max = 1)))]
+    pub(super) used: f64,
+    /// Other limits per the same that deny it.
+    pub(super) also: Vec<String>,
+    pub(super) banned: Option<FoundBan>,
+    /// What is going on, to be read after the subject.
+    pub(super) text: String,
+    pub(super) remedy: Remedy,
+}
+
+/// What a finding is about, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FindingKind {
+    /// It goes on although it is denied.
+    Abuse,
+    /// It wants more than the limit allows, and some of that is denied.
+    OverLimit,
+    /// A limit that is not enforced yet would deny it.
+    DryRun,
+    /// It has used most of its bucket.
+    NearLimit,
+    /// It is banned already.
+    Banned,
+    /// It sends, which is worth a word only if it is banned. No answer has it.
+    #[serde(skip)]
+    Sends,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct FoundBan {
+    pub(super) ban: String,
+    /// In seconds; null for good.
+    pub(super) ends_in: Option<f64>,
+}
+
+/// What can be done about a finding.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Remedy {
+    pub(super) action: Option<RemedyAction>,
+    /// The ban that the action is about.
+    pub(super) ban: Option<String>,
+    pub(super) text: String,
+    /// The command that does it, quoted for a shell; null if the subject has characters that are not
+    /// safe to paste.
+    pub(super) command: Option<String>,
+    /// The body of the request that sets the override; null for other remedies.
+    pub(super) parameters: Option<RaisedLimit>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RemedyAction {
+    Ban,
+    Override,
+    Lift,
+}
+
+/// Higher parameters of a limit; the members are those of an override.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct RaisedLimit {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) period: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) in_flight: Option<u64>,
+    #[serde(rename = "for")]
+    pub(super) length: &'static str,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct BucketPage {
+    pub(super) limit: String,
+    pub(super) source: BucketSource,
+    pub(super) buckets: Vec<Bucket>,
+    /// The cursor of the next page; null on the last one.
+    pub(super) next: Option<String>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BucketSource {
+    /// All that have a bucket in the store.
+    Store,
+    /// The heaviest.
+    Top,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+pub(super) enum Bucket {
+    Units(UnitBucket),
+    InFlight(InFlightBucket),
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct UnitBucket {
+    #[serde(flatten)]
+    pub(super) identity: BucketIdentity,
+    #[cfg_attr(test, schemars(
+        extend("enum" = ["gcra", "fixed_window", "sliding_window", "sliding_log"])
+    ))]
+    pub(super) algorithm: &'static str,
+    pub(super) burst: u64,
+    pub(super) count: Option<u64>,
+    /// Null with a calendar.
+    pub(super) period: Option<String>,
+    pub(super) remaining: u64,
+    /// Seconds until a request of cost 1 is allowed.
+    pub(super) retry_in: f64,
+    /// Seconds until it is full.
+    pub(super) reset_in: f64,
+    #[serde(flatten)]
+    pub(super) notes: BucketNotes,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct InFlightBucket {
+    #[serde(flatten)]
+    pub(super) identity: BucketIdentity,
+    #[cfg_attr(test, schemars(extend("const" = "in_flight")))]
+    pub(super) algorithm: &'static str,
+    /// Requests that are allowed at once.
+    pub(super) most: u64,
+    pub(super) in_flight: u64,
+    pub(super) remaining: u64,
+    #[serde(flatten)]
+    pub(super) notes: BucketNotes,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct BucketIdentity {
+    pub(super) limit: String,
+    pub(super) subject: String,
+    /// Its key; in Redis behind the prefix and a colon.
+    pub(super) key: String,
+    #[serde(rename = "override")]
+    pub(super) overridden: Option<Override>,
+}
+
+#[derive(Default, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct BucketNotes {
+    /// The name of the account, in lists, where log.account is plain and this gateway has seen it
+    /// within an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<Option<String>>,
+    /// The response may be about another subject than was meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) warning: Option<String>,
+}
+
+/// The override of a bucket's subject.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Override {
+    pub(super) id: String,
+    pub(super) comment: Option<String>,
+    pub(super) until: Option<DateTime>,
+    pub(super) origin: Origin,
+}
+
+/// Where an override comes from. One by the admin API takes the place of one of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Origin {
+    Api,
+    File,
+}
+
+impl From<OverrideOrigin> for Origin {
+    fn from(origin: OverrideOrigin) -> Self {
+        match origin {
+            OverrideOrigin::AdminApi => Self::Api,
+            OverrideOrigin::Configuration => Self::File,
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct OverridePage {
+    pub(super) total: usize,
+    pub(super) overrides: Vec<ListedOverride>,
+}
+
+/// An override of a file or of the admin API.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct ListedOverride {
+    pub(super) limit: String,
+    pub(super) id: String,
+    pub(super) origin: Origin,
+    /// As they are written, with the moment at which it ends.
+    #[serde(flatten)]
+    #[cfg_attr(test, schemars(with = "super::tests::openapi::ListedParameters"))]
+    pub(super) parameters: Map<String, Value>,
+    /// Who set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) set_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "DateTime"))]
+    pub(super) set_at: Option<String>,
+    pub(super) in_force: bool,
+    /// Why it is not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct BanPage {
+    pub(super) bans: Vec<ListedBan>,
+    /// The cursor of the next page; null on the last one.
+    pub(super) next: Option<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct ListedBan {
+    pub(super) ban: String,
+    /// A subject, or a network.
+    pub(super) subject: String,
+    pub(super) since: DateTime,
+    pub(super) until: Option<DateTime>,
+    /// In seconds; null for good.
+    pub(super) ends_in: Option<f64>,
+    pub(super) why: Why,
+}
+
+/// A ban of a network has no `key`, `strikes` and `offences`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Ban {
+    pub(super) ban: String,
+    pub(super) subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+    pub(super) banned: bool,
+    /// Seconds; null is never.
+    pub(super) ends_in: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) strikes: Option<u64>,
+    /// Null if bans do not grow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) offences: Option<Option<u64>>,
+    pub(super) standing: Option<StandingBan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) warning: Option<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct StandingBan {
+    /// The subject, or the network that it is in.
+    pub(super) subject: String,
+    pub(super) since: DateTime,
+    pub(super) until: Option<DateTime>,
+    /// Who has set it.
+    pub(super) by: String,
+    pub(super) comment: Option<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Config {
+    pub(super) loaded_at: DateTime,
+    /// By their names, each as it is written, with secrets hidden.
+    #[cfg_attr(test, schemars(with = "Map<String, Value>"))]
+    pub(super) files: Value,
+    pub(super) warnings: Vec<String>,
+    pub(super) refused: Option<RefusedConfig>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct RefusedConfig {
+    pub(super) at: DateTime,
+    pub(super) errors: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct LogLevel {
+    /// The one in force.
+    pub(super) level: String,
+    pub(super) configured: String,
+    /// When the configured one holds again.
+    pub(super) until: Option<DateTime>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Explanation {
+    pub(super) explanation: String,
+}
