@@ -68,7 +68,6 @@ fn broke(what: String) -> Failure {
 /// Which seeds to run.
 #[derive(Debug, Clone)]
 pub enum Seeds {
-    /// These.
     List(Vec<u64>),
     /// From a first one on, for a time.
     For(u64, Duration),

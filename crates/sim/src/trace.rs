@@ -32,92 +32,71 @@ pub fn moment(at: Duration) -> String {
 /// scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// A client sent a request.
     Sent(Request),
     /// A request got to the app.
     ReachedApp {
-        /// Which.
         request: (u64, u32),
-        /// By which gateway.
         gateway: usize,
     },
     /// The head of a response got to the client.
     Answered {
-        /// To which request.
         request: (u64, u32),
-        /// Its status.
         status: u16,
         /// All its header fields, names in lower case.
         headers: Vec<(String, String)>,
     },
     /// The last byte of a response got to the client.
     Finished {
-        /// To which request.
         request: (u64, u32),
     },
     /// A client did not wait for the response, or for its end.
     Left {
-        /// Which request.
         request: (u64, u32),
     },
     /// A request found no gateway, or lost its connection when one died.
     Broken {
-        /// Which.
         request: (u64, u32),
     },
     /// An operator sent a request to the admin API.
     Operated {
-        /// Which operation.
         operation: usize,
     },
     /// An operator got a response; 0 if there was none.
     OperationAnswered {
-        /// To which operation.
         operation: usize,
-        /// Its status.
         status: u16,
-        /// Its body.
         body: String,
     },
     /// A gateway started to serve, with a configuration.
     Started {
-        /// Which.
         gateway: usize,
-        /// Its configuration.
         configuration: usize,
     },
     /// A gateway died or ended.
     Ended {
-        /// Which.
         gateway: usize,
     },
     /// Requests that come from now on are decided by this configuration.
     InForce {
-        /// On which gateway.
         gateway: usize,
-        /// The configuration.
         configuration: usize,
     },
     /// A fault began.
     FaultBegan {
-        /// Which.
         fault: usize,
     },
     /// A fault ended: what it did to the network or the server is undone.
     FaultEnded {
-        /// Which.
         fault: usize,
     },
     /// A server became a primary, by a failover or otherwise.
     Promoted {
-        /// Which.
         server: usize,
         /// Writes of the former primary that it had not got, as far as the world knows.
         lost_writes: u64,
     },
     /// A line of a gateway's log, access log not included.
     Log {
-        /// Whose.
         gateway: usize,
         /// `ERROR`, `WARN`, `INFO`.
         level: String,
@@ -128,7 +107,6 @@ pub enum What {
     Quiet,
     /// What a gateway holds at the end of the quiet time.
     Holds {
-        /// Which.
         gateway: usize,
         /// Tasks, requests, leases and connections, by name.
         counts: Vec<(String, u64)>,

@@ -12,11 +12,11 @@ pub(super) const LAW: Law = Law {
     check,
 };
 
-const ON_FAILURE: &str = "docs/OPERATIONS.md: a call takes longer than `timeout` | `on_failure` \
+const ON_FAILURE: &str = "docs/REDIS.md: a call takes longer than `timeout` | `on_failure` \
     applies to this request";
-const DENY: &str = "docs/OPERATIONS.md: `deny` | get 503 with `Retry-After`";
+const DENY: &str = "docs/REDIS.md: `deny` | get 503 with `Retry-After`";
 const REJECT: &str = "docs/CONFIG.md: `reject`: 429 with `Retry-After`";
-const BANNED: &str = "docs/OPERATIONS.md: or the client is banned or blocked";
+const BANNED: &str = "docs/LOGS.md: or the client is banned or blocked";
 
 /// Longer than any request of a scenario takes: the app, a delay, calls that miss their deadline.
 const LONGEST: Duration = Duration::from_secs(12);

@@ -22,14 +22,13 @@ pub(super) const LAW: Law = Law {
     check,
 };
 
-const NEXT_REQUEST: &str = "docs/OPERATIONS.md: The change takes effect on this gateway at once, \
+const NEXT_REQUEST: &str = "docs/ADMIN_API.md: The change takes effect on this gateway at once, \
     and on others that share the Redis with their next request to it";
-const STANDING: &str = "docs/OPERATIONS.md: They hold on this gateway at once, on others that \
+const STANDING: &str = "docs/ADMIN_API.md: They hold on this gateway at once, on others that \
     share the Redis within two seconds";
-const LIFTED: &str = "docs/OPERATIONS.md: a ban that is lifted holds there for up to a second more \
+const LIFTED: &str = "docs/ADMIN_API.md: a ban that is lifted holds there for up to a second more \
     if they denied its subject just before";
-const FOR: &str =
-    "docs/OPERATIONS.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
+const FOR: &str = "docs/ADMIN_API.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
 const STRIKES: &str = "docs/CONFIG.md: the number of strikes that cause a ban; it begins with the \
     last of them";
 const EARNED: &str =
@@ -41,7 +40,6 @@ const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holdin
 /// How long a gateway may not know of a standing ban, or remember one that is over.
 const SPREADS: Duration = Duration::from_millis(2200);
 
-/// What all bans are rejected with.
 const BANNED: u16 = 403;
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
@@ -88,14 +86,21 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         }
     }
     let memory = history.scenario.store.topology == Topology::Memory;
+    // One that is longer than the longest, or for ever, is told from gateway to gateway. Another is
+    // cut by gateways whose longest is shorter.
+    let longest = longest_at(history, ban, operated.operation.gateway, begun);
+    let standing = length.is_none_or(|length| length > longest);
+    if !standing {
+        let gateways = 0..history.scenario.gateways.len();
+        let all = gateways.map(|gateway| longest_at(history, ban, gateway, begun));
+        until = until.min(begun + all.min().unwrap_or_default());
+    }
     for exchange in &history.exchanges {
         let gateway = exchange.request.gateway;
         let here = gateway == operated.operation.gateway;
         let Some(reached) = exchange.reached.filter(|_| here || !memory) else {
             continue;
         };
-        // One that is longer than the longest, or for ever, is told from gateway to gateway.
-        let standing = length.is_none_or(|length| length > longest(history, ban));
         let from = if here || !standing {
             begun
         } else {
@@ -130,14 +135,14 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
     None
 }
 
-fn longest(history: &History<'_>, ban: &Ban) -> Duration {
-    let bans = history
-        .scenario
-        .configurations
-        .iter()
-        .flat_map(|one| &one.bans);
-    let same = bans.filter(|one| one.name == ban.name);
-    same.map(longest_of).min().unwrap_or_default()
+/// The longest ban by the configuration that a gateway goes by at some time.
+fn longest_at(history: &History<'_>, ban: &Ban, gateway: usize, at: Duration) -> Duration {
+    let mut changes = history.in_force.get(gateway).into_iter().flatten();
+    let current = changes.rfind(|(since, _)| *since <= at);
+    let configuration = current.and_then(|(_, index)| history.scenario.configurations.get(*index));
+    let mut bans = configuration.into_iter().flat_map(|one| &one.bans);
+    let own = bans.find(|one| one.name == ban.name);
+    own.map(longest_of).unwrap_or(longest_of(ban))
 }
 
 fn longest_of(ban: &Ban) -> Duration {
@@ -218,6 +223,11 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         } if *name == ban.name => (FOR, begun + (*length)?, subject),
         _ => return None,
     };
+    // Who is lifted has no ban and no strikes of before.
+    let since = match operated.operation.act {
+        Act::Lift { .. } => operated.sent?,
+        _ => Duration::ZERO,
+    };
     for exchange in &history.exchanges {
         let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
             continue;
@@ -229,11 +239,14 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         }
         let again = history.operations.iter().any(|other| {
             let earlier = other.sent.is_some_and(|sent| sent < exchange.decided());
+            let later = other.answer.is_none_or(|(at, ..)| at >= since);
             matches!(&other.operation.act, Act::Ban { subject, .. } if subject == banned)
                 && earlier
+                && later
                 && !std::ptr::eq(other, operated)
         });
-        if again || strikes(history, ban, exchange) >= least_strikes(history, ban) {
+        let earned = strikes(history, ban, exchange, since);
+        if again || earned >= least_strikes(history, ban) {
             return None;
         }
         let what = format!(
@@ -258,17 +271,19 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
             continue;
         };
+        let theirs = subject(exchange.client, ban.per);
         let by_operator = history.operations.iter().any(|operated| {
-            matches!(operated.operation.act, Act::Ban { .. })
+            matches!(&operated.operation.act, Act::Ban { subject, .. } if Some(subject) == theirs.as_ref())
                 && operated.sent.is_some_and(|at| at < answer.at)
         });
-        // Where a clock was set back, strikes of before last as long as the jump.
-        let jumped = history
+        // Where a clock was set back, the bucket of strikes goes on as an empty one: any strike is
+        // then the last.
+        let set_back = history
             .jumps
             .iter()
             .any(|jump| jump.at < answer.at && !jump.is_slewed());
-        if !jumped && !by_operator && strikes(history, ban, exchange) < least_strikes(history, ban)
-        {
+        let least = least_strikes(history, ban).min(if set_back { 2 } else { u64::MAX });
+        if !by_operator && strikes(history, ban, exchange, Duration::ZERO) < least {
             let what = format!(
                 "{} is banned, and its subject was not",
                 exchange.request.name()
@@ -379,8 +394,8 @@ fn least_strikes(history: &History<'_>, ban: &Ban) -> u64 {
     count.saturating_sub(early).max(1)
 }
 
-/// How many strikes the subject of a request may have earned before it.
-fn strikes(history: &History<'_>, ban: &Ban, before: &Exchange<'_>) -> u64 {
+/// How many strikes the subject of a request may have earned before it, and after a moment.
+fn strikes(history: &History<'_>, ban: &Ban, before: &Exchange<'_>, since: Duration) -> u64 {
     let theirs = subject(before.client, ban.per);
     let earned = history.exchanges.iter().filter(|other| {
         let strike = match other.answer {
@@ -392,6 +407,7 @@ fn strikes(history: &History<'_>, ban: &Ban, before: &Exchange<'_>) -> u64 {
         };
         other.request.id != before.request.id
             && other.sent < before.decided()
+            && other.over() >= since
             && strike
             && theirs.is_some()
             && subject(other.client, ban.per) == theirs

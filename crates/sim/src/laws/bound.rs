@@ -27,13 +27,13 @@ const DEFINITIONS: &str = "docs/ALGORITHMS.md: While two definitions are in forc
     most the burst of both passes, and what comes back by the faster of the two rates.";
 const PREFETCH: &str = "docs/ALGORITHMS.md: In any time, N gateways admit at most `burst`, what \
     comes back in that time, and N times `units`.";
-const ALONE: &str = "docs/OPERATIONS.md: the memory store decides, with the same limits, in each \
+const ALONE: &str = "docs/REDIS.md: the memory store decides, with the same limits, in each \
     gateway alone: with n gateways, up to n times as much passes";
-const CLOCK: &str = "docs/OPERATIONS.md: Until all of them do, gateways differ by the jump. What \
+const CLOCK: &str = "docs/REDIS.md: Until all of them do, gateways differ by the jump. What \
     may pass of one bucket meanwhile, beside what comes back with time:";
-const FAILOVER: &str = "docs/OPERATIONS.md: Of a bucket, at most `burst` and those units are let \
-    through more than without the failover.";
-const RESTART: &str = "docs/OPERATIONS.md: after a restart without it, all buckets are full";
+const FAILOVER: &str = "docs/REDIS.md: After a failover a bucket may admit at most \
+    `burst` plus the lost units too many.";
+const RESTART: &str = "docs/REDIS.md: after a restart without it, all buckets are full";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {

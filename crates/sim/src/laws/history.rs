@@ -1,7 +1,7 @@
 //! A trace, sorted out: each request with what became of it, what was in force when, and what was
 //! out of order when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::scenario::client::Request;
@@ -447,6 +447,8 @@ impl<'a> History<'a> {
         let scenario = self.scenario;
         let redis = scenario.store.topology != Topology::Memory;
         let all = 0..scenario.gateways.len();
+        // Who may own slot 0, whose clock gateways of a Cluster go by.
+        let mut references = BTreeSet::from([0]);
         for fault in &scenario.faults {
             let at = fault.at;
             let spans =
@@ -506,19 +508,22 @@ impl<'a> History<'a> {
                 FaultKind::StepGatewayClock { by, .. } if !redis || scenario.store.local_clock => {
                     self.jumps.push(Jump { at, by: *by });
                 }
-                FaultKind::MoveSlots { from, to, .. } => {
-                    // The owner of slot 0 is the reference of time, and a gateway that is not told
-                    // of a new one by MOVED learns of it with its next map, within a minute.
+                FaultKind::MoveSlots { from, to, .. } if references.contains(from) => {
+                    // A gateway that is not told of a new owner by MOVED learns of it with its next
+                    // map, within a minute.
+                    references.insert(*to);
                     let clocks = &scenario.store.clocks;
                     let ahead = |server: usize| clocks.get(server).map_or(0, |clock| clock.ahead);
                     let by = ahead(*to) - ahead(*from);
-                    self.jumps.extend((0..7).map(|step| Jump {
+                    let steps = if by == 0 { 0..0 } else { 0..7 };
+                    self.jumps.extend(steps.map(|step| Jump {
                         at: at + Duration::from_secs(10) * step,
                         by,
                     }));
                 }
                 FaultKind::StepServerClock { .. }
                 | FaultKind::StepGatewayClock { .. }
+                | FaultKind::MoveSlots { .. }
                 | FaultKind::SlowApp { .. } => {}
             }
         }

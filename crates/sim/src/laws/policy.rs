@@ -17,7 +17,7 @@ const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, a
     of seconds, rounded up, in which an empty bucket fills";
 const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
     period in seconds";
-const OVERRIDES: &str = "docs/OPERATIONS.md: on all gateways that share the Redis within two \
+const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
     seconds, and on the one that is asked before it answers";
 
 /// How long a change takes to other gateways.

@@ -23,7 +23,7 @@ const R: &str = "docs/CONFIG.md: In `RateLimit`, `r` is what is left";
 const T: &str = "docs/CONFIG.md: `t` is the number of seconds, rounded up, until the whole quota \
     is available again if nothing more is taken";
 const CHARGED: &str = "docs/ALGORITHMS.md: A request takes from all its buckets or from none.";
-const LATE: &str = "docs/OPERATIONS.md: A request that was not let through is not charged for such \
+const LATE: &str = "docs/REDIS.md: A request that was not let through is not charged for such \
     a call";
 const REFUND: &str = "docs/ALGORITHMS.md: A refund gives back at most what is used";
 const DENIED: &str = "docs/ALGORITHMS.md: Whoever is denied because of such units may be denied \
@@ -31,7 +31,7 @@ const DENIED: &str = "docs/ALGORITHMS.md: Whoever is denied because of such unit
 const EXACT: &str = "docs/ALGORITHMS.md: Each limit is exact, however many gateways ask at once: a \
     `count` of 100 admits 100.";
 const RETRY_AFTER: &str = "docs/ALGORITHMS.md: `Retry-After` is the exact time at which the same \
-    request would pass if no other request came.";
+    request would pass if no other request came, except beside [prefetched units]";
 
 /// Refunds that no request waits for have got to Redis by then, when nothing is wrong.
 const REFUNDED: Duration = Duration::from_millis(60);
@@ -48,11 +48,9 @@ const SERVERS_DIFFER: Duration = Duration::from_millis(20);
 /// Units that a request takes, has given back, or may take.
 #[derive(Debug, Clone, Copy)]
 struct Take {
-    /// When it happens.
     span: Span,
     least: u64,
     most: u64,
-    /// Takes what is there if that is less.
     capped: bool,
     /// Takes nothing where it does not fit.
     if_it_fits: bool,
@@ -72,7 +70,6 @@ impl Take {
     }
 }
 
-/// The takes from a bucket.
 #[derive(Debug)]
 struct Ledger<'a> {
     history: &'a History<'a>,
@@ -124,6 +121,15 @@ fn early(
         let (Some(told), Some(route), true) = (told, history.route(exchange), quiet) else {
             continue;
         };
+        let limits = || {
+            route
+                .limits
+                .iter()
+                .map(|one| configuration.limit(&one.limit))
+        };
+        if limits().flatten().any(|limit| limit.prefetch.is_some()) {
+            continue;
+        }
         for one in route.limits.iter().filter(|one| takes_or_denies(one)) {
             let limit = configuration.limit(&one.limit)?;
             let subject = crate::scenario::subject(exchange.client, limit.per).unwrap_or_default();
@@ -288,7 +294,6 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What a request takes.
     fn take(&self, exchange: &Exchange<'_>, one: &LimitUse) -> Option<Take> {
         let history = self.history;
         let gateway = exchange.request.gateway;
@@ -498,7 +503,49 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What is left, from what is used.
+    /// How many nanoseconds it lasts, at the least and at the most, until the bucket is full again,
+    /// where this much was used at some time of a span and then `cost` was taken. None at the end
+    /// of a window.
+    fn full_in(&self, used: Used, span: Span, cost: u64, except: usize) -> Option<Used> {
+        let cost = i128::from(cost);
+        let period = nanos(self.parameters.period);
+        let (now, last) = (self.time(span.from), self.time(span.until));
+        let slack = self.tolerance;
+        let longer = match self.bucket.limit.algorithm {
+            Algorithm::Gcra => {
+                let taken = cost * self.interval();
+                return Some((used.0 + taken, used.1 + taken));
+            }
+            Algorithm::FixedWindow => {
+                let (first, end) = ((now - slack).rem_euclid(period), last - now + 2 * slack);
+                let is_used = |used: i128| i128::from(used + cost > 0);
+                let rest = period - first;
+                return (first + end < period)
+                    .then(|| (is_used(used.0) * (rest - end), is_used(used.1) * rest));
+            }
+            Algorithm::SlidingWindow { .. } => period / 60,
+            _ => 0,
+        };
+        let (mut least, mut most) = match cost {
+            0 => (0, 0),
+            _ => (period - slack, period + longer + slack),
+        };
+        let others = self.takes.iter().filter(|(index, _)| *index != except);
+        for (_, take) in others.filter(|(_, take)| take.span.until <= span.from) {
+            let (certain, possible) = self.counts(take, span);
+            if certain && take.least > 0 {
+                least = least.max(self.time(take.span.from) + period - last - slack);
+            }
+            let given_back = take
+                .back
+                .is_some_and(|(back, sure)| sure && back.until <= span.from);
+            if possible && take.most > 0 && !given_back {
+                most = most.max(self.time(take.span.until) + period + longer + slack - now);
+            }
+        }
+        Some((least, most))
+    }
+
     fn left(&self, (least, most): Used, cost: u64) -> (u64, u64) {
         let burst = i128::from(self.parameters.burst);
         let unit = if self.bucket.limit.algorithm == Algorithm::Gcra {
@@ -625,11 +672,10 @@ impl<'a> Ledger<'a> {
                 });
             }
             let t = answer.rate_limit(&self.bucket.limit.name, "t");
-            if let Some(t) = t.filter(|_| self.bucket.limit.algorithm == Algorithm::Gcra) {
-                let debt = |used: i128| used + i128::from(cost) * self.interval();
-                let seconds = |debt: i128| u64::try_from((debt + 999_999_999) / 1_000_000_000);
-                let from = seconds(debt(used.0)).unwrap_or(0);
-                let until = seconds(debt(used.1)).unwrap_or(u64::MAX);
+            if let Some((t, full_in)) = t.zip(self.full_in(used, span, cost, index)) {
+                let seconds = |wait: i128| u64::try_from((wait + 999_999_999) / 1_000_000_000);
+                let from = seconds(full_in.0.max(0)).unwrap_or(0);
+                let until = seconds(full_in.1.max(0)).unwrap_or(u64::MAX);
                 if t < from || t > until {
                     let what = format!(
                         "{request} got t={t} of {name}, whose bucket is full again in {} s",

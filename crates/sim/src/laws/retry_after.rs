@@ -13,8 +13,8 @@ pub(super) const LAW: Law = Law {
 };
 
 const EXACT: &str = "docs/ALGORITHMS.md: `Retry-After` is the exact time at which the same request \
-    would pass if no other request came.";
-const REMEMBERED: &str = "docs/OPERATIONS.md: A denial is remembered for up to a second";
+    would pass if no other request came";
+const REMEMBERED: &str = "docs/REDIS.md: A denial is remembered for up to a second";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for (index, again) in history.exchanges.iter().enumerate() {

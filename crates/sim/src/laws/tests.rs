@@ -633,6 +633,31 @@ fn fields_say_what_is_left_and_when_all_is_back() {
     story.breaks("reference");
 }
 
+#[test]
+fn fields_say_when_a_window_ends_and_when_a_log_is_empty() {
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let sliding = Algorithm::SlidingWindow {
+        count_denied: false,
+    };
+    let told = |algorithm, after: [u64; 2]| {
+        let mut story = Story::new(algorithm, 5, 5, Duration::from_secs(10));
+        for (at, r, t) in [(1500, 4, after[0]), (6500, 3, after[1])] {
+            story.passes(at, 0, &format!("\"L0\";r={r};t={t}"));
+        }
+        story
+    };
+    told(Algorithm::FixedWindow, [9, 4]).is_kept();
+    told(Algorithm::FixedWindow, [9, 9]).breaks("reference");
+    told(Algorithm::FixedWindow, [8, 4]).breaks("reference");
+    for algorithm in [log, sliding] {
+        told(algorithm, [10, 10]).is_kept();
+        told(algorithm, [10, 5]).breaks("reference");
+        told(algorithm, [12, 10]).breaks("reference");
+    }
+}
+
 fn show(story: &mut Story, at: u64, remaining: u64) {
     let act = Act::Show {
         limit: "L0".into(),
@@ -955,7 +980,7 @@ fn the_store_is_in_use_again_when_all_is_quiet_and_nothing_is_held() {
 #[test]
 fn a_gateway_that_is_left_alone_has_the_tasks_connections_and_buckets_that_it_needs() {
     // One limit, and one subject.
-    for (name, most) in [("tasks", 12), ("connections", 3), ("memory buckets", 2)] {
+    for (name, most) in [("tasks", 12), ("connections", 3), ("memory buckets", 4)] {
         for (count, kept) in [(most, true), (most + 1, false)] {
             let mut story = gcra(5, 5, 1);
             let counts = vec![(name.into(), count)];

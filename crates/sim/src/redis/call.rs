@@ -31,7 +31,6 @@ pub(super) type Done = Result<(), Failure>;
 /// What replicas are told of a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Propagation {
-    /// Nothing: it changed nothing.
     #[default]
     Nothing,
     /// The command itself.
@@ -83,7 +82,6 @@ impl<'c> Call<'c> {
         self.keys.get(key).filter(|_| !is_hidden)
     }
 
-    /// The string at the key.
     pub(super) fn string(&self) -> Result<Option<&Vec<u8>>, Failure> {
         match self.entry(self.word(1)).map(|entry| &entry.value) {
             Some(Value::String(string)) => Ok(Some(string)),
@@ -117,7 +115,6 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The sorted set at the key.
     pub(super) fn sorted_set(&self) -> Result<Option<&SortedSet>, Failure> {
         match self.entry(self.word(1)).map(|entry| &entry.value) {
             Some(Value::SortedSet(members)) => Ok(Some(members)),

@@ -8,7 +8,6 @@ use super::command::Command;
 use super::protocol::CommandReader;
 use super::server::ClientId;
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) id: ClientId,
@@ -22,7 +21,6 @@ pub(super) struct Client {
     pub(super) is_asking: bool,
     pub(super) is_readonly: bool,
     pub(super) transaction: Option<Queued>,
-    /// The channels that it listens to.
     pub(super) channels: BTreeSet<Bytes>,
     /// The connection ends after the replies that were made.
     pub(super) is_closing: bool,

@@ -9,7 +9,6 @@ use super::protocol::Reply;
 use super::server::{Now, Server};
 use super::{bitfield, hashes, scan, sentinel, session, sorted_sets, strings};
 
-/// A command.
 #[derive(Debug)]
 pub(super) struct Command {
     /// In lower case; one within a container as `cluster|slots`.
@@ -21,7 +20,6 @@ pub(super) struct Command {
     pub(super) run: Run,
 }
 
-/// Which words are keys.
 #[derive(Clone, Copy, Debug)]
 enum Keys {
     None,
@@ -29,7 +27,6 @@ enum Keys {
     All,
 }
 
-/// What executes a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Run {
     /// It concerns keys of one database.
@@ -45,7 +42,6 @@ const GROW: u16 = 2;
 const STALE: u16 = 4;
 /// It is answered while the data set is loaded.
 const LOADING: u16 = 8;
-/// It needs no login.
 const NO_LOGIN: u16 = 16;
 /// It is answered while a script runs.
 const BUSY: u16 = 32;

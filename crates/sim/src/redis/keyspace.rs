@@ -12,7 +12,6 @@ const ENTRY_BYTES: usize = 80;
 /// What a field of a hash, or a member of a sorted set, takes up beside itself.
 const ELEMENT_BYTES: usize = 24;
 
-/// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     String(Vec<u8>),
@@ -61,7 +60,6 @@ pub(super) struct Entry {
     bytes: usize,
 }
 
-/// A database.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keyspace {
     entries: BTreeMap<Bytes, Entry>,
@@ -164,7 +162,6 @@ impl Keyspace {
         self.min_by(only_expiring, |entry| i128::from(entry.used))
     }
 
-    /// The key that expires next.
     pub(super) fn next_to_expire(&self) -> Option<Bytes> {
         self.min_by(true, |entry| i128::from(entry.expires.unwrap_or(i64::MAX)))
     }

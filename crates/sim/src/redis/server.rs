@@ -50,7 +50,6 @@ impl fmt::Display for ClientId {
 /// What comes of what a server has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Bytes for a client.
     Write(ClientId, Bytes),
     /// The connection ends, after what was written to it before.
     Close(ClientId),
@@ -478,7 +477,6 @@ impl Server {
         listening.map(message).collect()
     }
 
-    /// What kind of server it is.
     pub(super) fn mode(&self) -> &'static str {
         match (&self.watched, &self.cluster) {
             (Some(_), _) => "sentinel",

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// A sorted set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SortedSet {
     scores: BTreeMap<Bytes, f64>,

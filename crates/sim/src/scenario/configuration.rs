@@ -42,7 +42,6 @@ pub enum Per {
     Address,
     /// The account, which is the value of `x-api-key`.
     Account,
-    /// One bucket for all.
     Global,
 }
 
@@ -129,16 +128,13 @@ pub struct LimitUse {
 pub enum Kind {
     /// Denies and takes.
     CheckAndSpend,
-    /// Denies.
     CheckOnly,
-    /// Takes.
     SpendOnly,
 }
 
 /// The cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cost {
-    /// The same for all.
     Fixed(u64),
     /// What the request says by `x-cost`, or the default.
     RequestHeader {

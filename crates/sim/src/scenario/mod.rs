@@ -74,18 +74,14 @@ pub enum Topology {
     Single,
     /// A primary with replicas, watched by Sentinels.
     Sentinel {
-        /// How many replicas.
         replicas: usize,
-        /// How many Sentinels.
         sentinels: usize,
         /// How long a write takes to reach a replica.
         lag: Duration,
     },
     /// A Redis Cluster.
     Cluster {
-        /// How many primaries.
         primaries: usize,
-        /// How many replicas of each.
         replicas: usize,
         /// How long a write takes to reach a replica.
         lag: Duration,
@@ -220,74 +216,39 @@ pub struct Operation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Act {
     /// Puts a configuration in place of the one in force, and reloads.
-    Reload {
-        /// Its index.
-        configuration: usize,
-    },
+    Reload { configuration: usize },
     /// `PUT /v1/bans/{ban}/{subject}`.
     Ban {
-        /// The ban.
         ban: String,
-        /// Whom.
         subject: String,
         /// For how long; `None` is for ever.
         length: Option<Duration>,
     },
     /// `DELETE /v1/bans/{ban}/{subject}`.
-    Lift {
-        /// The ban.
-        ban: String,
-        /// Whom.
-        subject: String,
-    },
+    Lift { ban: String, subject: String },
     /// `PUT /v1/overrides/{limit}/{subject}`.
     SetOverride {
-        /// The limit.
         limit: String,
-        /// Whom.
         subject: String,
-        /// What applies.
         parameters: Parameters,
         /// For how long; `None` is until it is deleted.
         length: Option<Duration>,
     },
     /// `DELETE /v1/overrides/{limit}/{subject}`.
-    DeleteOverride {
-        /// The limit.
-        limit: String,
-        /// Whom.
-        subject: String,
-    },
+    DeleteOverride { limit: String, subject: String },
     /// `POST /v1/buckets/{limit}/{subject}/refund`.
     Refund {
-        /// The limit.
         limit: String,
-        /// Whom.
         subject: String,
         /// How many units.
         cost: u64,
     },
     /// `DELETE /v1/buckets/{limit}/{subject}`.
-    Reset {
-        /// The limit.
-        limit: String,
-        /// Whom.
-        subject: String,
-    },
+    Reset { limit: String, subject: String },
     /// `GET /v1/buckets/{limit}/{subject}`. At the end of each scenario, of each subject.
-    Show {
-        /// The limit.
-        limit: String,
-        /// Whom.
-        subject: String,
-    },
+    Show { limit: String, subject: String },
     /// `GET /v1/bans/{ban}/{subject}`.
-    ShowBan {
-        /// The ban.
-        ban: String,
-        /// Whom.
-        subject: String,
-    },
+    ShowBan { ban: String, subject: String },
 }
 
 /// Something that goes wrong.
@@ -304,39 +265,27 @@ pub struct Fault {
 pub enum FaultKind {
     /// The network between a gateway and a server.
     Link {
-        /// Whose.
         gateway: Option<usize>,
-        /// To which server.
         server: Option<usize>,
-        /// For how long.
         lasts: Duration,
-        /// What is wrong with it.
         what: LinkFault,
     },
     /// `kill -9`; nothing is cleaned up.
     KillGateway {
-        /// Which.
         gateway: usize,
         /// How long after that it starts again, if it does.
         restarts_after: Option<Duration>,
     },
     /// SIGTERM: the gateway drains and ends.
     StopGateway {
-        /// Which.
         gateway: usize,
         /// How long after that it starts again, if it does.
         restarts_after: Option<Duration>,
     },
     /// SIGSTOP, and SIGCONT after `lasts`.
-    FreezeGateway {
-        /// Which.
-        gateway: usize,
-        /// For how long.
-        lasts: Duration,
-    },
+    FreezeGateway { gateway: usize, lasts: Duration },
     /// The wall clock of a gateway's machine is set.
     StepGatewayClock {
-        /// Which.
         gateway: usize,
         /// By how many nanoseconds.
         by: i64,
@@ -349,17 +298,10 @@ pub enum FaultKind {
         by: i64,
     },
     /// A server that does nothing, with open sockets. A primary is replaced if that lasts.
-    FreezeServer {
-        /// Which.
-        server: usize,
-        /// For how long.
-        lasts: Duration,
-    },
+    FreezeServer { server: usize, lasts: Duration },
     /// A server that dies, and starts again. A primary with replicas is replaced if that lasts.
     RestartServer {
-        /// Which.
         server: usize,
-        /// How long it is down.
         down: Duration,
         /// What it knows when it is back.
         keeps: Keeps,
@@ -373,44 +315,30 @@ pub enum FaultKind {
     MoveSlots {
         /// How many, of those that are in use first.
         slots: u16,
-        /// From which primary.
         from: usize,
-        /// To which.
         to: usize,
         /// How long the migration of each takes.
         lasts: Duration,
     },
     /// A server has no memory left, and refuses writes.
-    OutOfMemory {
-        /// Which.
-        server: usize,
-        /// For how long.
-        lasts: Duration,
-    },
+    OutOfMemory { server: usize, lasts: Duration },
     /// A server refuses commands for lack of rights.
     Refuse {
-        /// Which.
         server: usize,
-        /// For how long.
         lasts: Duration,
         /// The command, in capitals.
         command: String,
     },
     /// Everything in a server is deleted.
-    Flush {
-        /// Which.
-        server: usize,
-    },
+    Flush { server: usize },
     /// A primary that is short of memory evicts the keys that expire next (`volatile-ttl`).
     Evict {
-        /// Which.
         server: usize,
         /// How many of 100 bytes of its data are left.
         left: u64,
     },
     /// The app of all gateways takes this much longer.
     SlowApp {
-        /// For how long.
         lasts: Duration,
         /// How much longer it takes.
         by: Duration,
@@ -439,9 +367,7 @@ pub enum LinkFault {
 /// What a server knows after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keeps {
-    /// Nothing.
     Nothing,
-    /// Everything.
     Everything,
     /// What it knew this long before its death.
     AllBut(Duration),

@@ -10,7 +10,6 @@ use crate::random::Random;
 /// thirds of a lease, up to which the docs promise that others do not take it for expired.
 const OFF: u64 = 250_000_000;
 
-/// Adds to some scenarios what is rare.
 pub(super) fn rare(scenario: &mut Scenario, random: &mut Random) {
     if random.chance(8) {
         looks_only(scenario, random);

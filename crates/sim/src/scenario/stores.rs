@@ -137,7 +137,6 @@ fn plain_store(scenario: &mut Scenario, topology: Topology) {
     }
 }
 
-/// One configuration with one route.
 fn plain_configuration(scenario: &mut Scenario, limits: Vec<Limit>, costs: &[Cost]) {
     let uses = limits.iter().zip(costs);
     let uses = uses.map(|(limit, cost)| LimitUse::new(limit, *cost));

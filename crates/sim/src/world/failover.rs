@@ -51,7 +51,6 @@ pub(super) enum Step {
     Owner(usize, u16, usize),
     /// A node hears whether slots have no primary.
     Coverage(usize),
-    /// A key of a slot moves.
     MoveKey(usize, usize, Bytes),
     /// The first of these slots has moved.
     Moved(Slots),

@@ -249,7 +249,6 @@ impl World<'_> {
         }
     }
 
-    /// Undoes a fault.
     fn mend(&mut self, number: usize) {
         self.links.retain(|link| link.fault != number);
         let now = self.now;

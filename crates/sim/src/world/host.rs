@@ -62,13 +62,11 @@ pub(super) struct Host {
 
 /// What somebody asks of a gateway.
 pub(super) enum Call {
-    /// A client's request.
     Request(Arc<client::Request>, IpAddr),
     /// An operator's, by the number of the operation.
     Operation(usize, Box<Request<Bytes>>),
     /// To read the configuration again.
     Reload,
-    /// To end.
     Drain,
 }
 
@@ -201,12 +199,10 @@ impl Host {
         }
     }
 
-    /// A request is over.
     pub(super) fn finished(&mut self, id: RequestId) {
         self.requests.remove(&id);
     }
 
-    /// The requests that are not over.
     pub(super) fn requests(&self) -> impl Iterator<Item = RequestId> {
         self.requests.keys().copied()
     }

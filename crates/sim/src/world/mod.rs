@@ -97,13 +97,10 @@ fn simulate(scenario: &Scenario, folder: &Path) -> io::Result<Trace> {
 
 /// Something that is going to happen.
 enum Planned {
-    /// A client sends.
     Client(usize),
-    /// A client leaves.
     Leave(RequestId),
     /// What a gateway did, and in which of its lives.
     Emitted(usize, u64, Emission),
-    /// A gateway starts.
     Start(usize),
     /// A gateway that was told to end waits no longer.
     EndOfGrace(usize, u64),
@@ -116,7 +113,6 @@ enum Planned {
     Quiet,
 }
 
-/// A gateway, alive or not.
 struct Gateway {
     host: Option<Host>,
     /// Counts its lives.
@@ -129,7 +125,6 @@ struct Gateway {
 
 /// A request that is not over.
 struct Open {
-    /// The client.
     client: usize,
     gateway: usize,
     response: Option<(u16, Option<u64>)>,
@@ -152,7 +147,6 @@ struct World<'s> {
     servers: Servers,
     links: Vec<ActiveLink>,
     events: Vec<Event>,
-    /// The folders that there are.
     folders: BTreeSet<PathBuf>,
 }
 
@@ -369,7 +363,6 @@ impl<'s> World<'s> {
         }
     }
 
-    /// A client's request is over.
     fn over(&mut self, client: usize, response: Option<(u16, Option<u64>)>) {
         let now = self.now;
         if let Some(runner) = self.clients.get_mut(client) {

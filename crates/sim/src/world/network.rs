@@ -33,7 +33,6 @@ struct Connection {
     to_gateway: Direction,
 }
 
-/// One direction of a connection.
 #[derive(Default)]
 struct Direction {
     /// What is sent vanishes.
@@ -45,7 +44,6 @@ struct Direction {
 }
 
 impl Connection {
-    /// The direction in which this travels.
     fn direction(&mut self, event: &NetworkEvent) -> Option<&mut Direction> {
         match event {
             NetworkEvent::Dial(_) => None,
@@ -64,11 +62,8 @@ pub(super) enum NetworkEvent {
     Dial(Key),
     /// Word that the server has accepted it.
     Accepted(Key),
-    /// Bytes, at the server.
     ToServer(Key, Bytes),
-    /// Bytes, at the gateway.
     ToGateway(Key, Bytes),
-    /// The end of a connection, at the server.
     EndAtServer(Key),
     /// The end of a connection, at the gateway, and why.
     EndAtGateway(Key, ErrorKind),

@@ -29,21 +29,17 @@ pub(super) enum Emission {
     Dialed(PipeId, SocketAddr),
     /// It writes to a connection.
     Wrote(PipeId, Bytes),
-    /// It closes a connection.
     Closed(PipeId),
     /// The gateway serves.
     Started,
     /// The gateway cannot serve, for this reason.
     Refused(String),
-    /// The gateway has drained.
     Drained,
-    /// A request got to the app.
     ReachedApp(RequestId),
     /// The head of a response.
     Answered(RequestId, u16, Vec<(String, String)>),
     /// The end of a response; false when it broke off.
     Finished(RequestId, bool),
-    /// The response to an operation.
     Operated(usize, u16, String),
     /// A line of the log: its level and its text.
     Logged(String, String),
@@ -149,7 +145,6 @@ impl Port {
         self.change(id, |pipe| pipe.is_open = true);
     }
 
-    /// Bytes come.
     pub(super) fn received(&self, id: PipeId, bytes: Bytes) {
         self.change(id, |pipe| pipe.received.push_back(bytes));
     }

@@ -40,7 +40,6 @@ pub(super) fn idle() {
 /// What the process runs beside the tasks of its runtime.
 pub(super) type Main = Pin<Box<dyn Future<Output = Infallible>>>;
 
-/// A process that is running.
 pub(super) struct Process {
     runtime: Runtime,
     main: Main,

@@ -15,10 +15,8 @@ use crate::redis::{
 };
 use crate::scenario::{Scenario, Topology};
 
-/// The port of servers.
 const PORT: u16 = 6379;
 
-/// The port of Sentinels.
 const SENTINEL_PORT: u16 = 26379;
 
 /// How often a server looks for keys that have expired.
@@ -29,7 +27,6 @@ const EXPIRES_EVERY: Duration = Duration::from_secs(1);
 pub(super) enum Node {
     /// One that holds buckets.
     Server(usize),
-    /// A Sentinel.
     Sentinel(usize),
 }
 
@@ -43,20 +40,17 @@ pub(super) enum ServerEvent {
     Step(Step),
 }
 
-/// All servers.
 pub(super) struct Servers {
     all: Vec<Machine>,
     sentinels: Vec<Sentinel>,
     pub(super) topology: Topology,
     /// The primary of each share of the keys.
     primaries: Vec<usize>,
-    /// Counts the failovers.
     pub(super) epoch_of_failover: u64,
     /// Wall time at the beginning.
     epoch: u64,
 }
 
-/// A server on its machine.
 pub(super) struct Machine {
     pub(super) server: Server,
     pace: Pace,
@@ -69,7 +63,6 @@ pub(super) struct Machine {
     pub(super) is_failed: bool,
     /// What was kept of its data, by the fault that keeps it.
     pub(super) kept: BTreeMap<usize, Snapshot>,
-    /// The server that it replicates.
     pub(super) primary: Option<usize>,
     /// Counts the times that it began to be a primary.
     pub(super) reign: u64,
@@ -295,7 +288,6 @@ impl Servers {
         self.all.len()
     }
 
-    /// Where a server is.
     pub(super) fn host(index: usize) -> Ipv4Addr {
         let [.., own] = (index + 1).to_be_bytes();
         Ipv4Addr::new(10, 0, 0, own)
@@ -306,7 +298,6 @@ impl Servers {
         Ipv4Addr::new(10, 0, 1, own)
     }
 
-    /// The server at an address.
     pub(super) fn at(&self, address: SocketAddr) -> Option<Node> {
         let is_server = |index: &usize| address == (Self::host(*index), PORT).into();
         let is_sentinel = |index: &usize| {
@@ -343,7 +334,6 @@ impl Servers {
         }
     }
 
-    /// What time a server has.
     pub(super) fn clock(&self, index: usize, now: Duration) -> Duration {
         let Some(machine) = self.all.get(index) else {
             return now;

@@ -256,7 +256,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-fn are_alike(one: &[u8], other: &[u8], likeness: Likeness) -> bool {
+pub(crate) fn are_alike(one: &[u8], other: &[u8], likeness: Likeness) -> bool {
     match likeness {
         Likeness::Same => one == other,
         Likeness::Form => form(one) == form(other),

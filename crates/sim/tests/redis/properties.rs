@@ -277,7 +277,7 @@ fn the_same_bytes_have_the_same_replies_and_effects_each_time() {
 /// What Weir sends is listed where operators are told which rights it needs.
 #[test]
 fn every_command_that_the_docs_have_weir_send_is_known() {
-    const PAGE: &str = include_str!("../../../../docs/OPERATIONS.md");
+    const PAGE: &str = include_str!("../../../../docs/REDIS.md");
     let lines = PAGE.lines();
     let lines =
         lines.filter(|line| line.starts_with("ACL SETUSER weir") || line.contains("`+multi +exec"));
