@@ -27,6 +27,13 @@ fn a_replica_has_what_its_primary_has_and_goes_on_with_that() {
             zero,
         ]
     });
+    // A replica that links up later gets a copy, in which is also what a primary tells no replica: a string
+    // that grew for a write which then failed.
+    let is_linked = || {
+        let reply = real.command(&["SET marker 1\r\nWAIT 1 1000"]);
+        reply.contains(":1\r\n").then_some(())
+    };
+    eventually("the replica is linked", is_linked);
     let all: Vec<u64> = seeds(12).collect();
     for seed in &all {
         let _seed = Seed(*seed);
@@ -46,10 +53,7 @@ fn a_replica_has_what_its_primary_has_and_goes_on_with_that() {
         primaries.check("FLUSHALL");
         for _ in 0..3 {
             run(&mut primaries, &mut random, 100);
-            eventually("the replica has it", || {
-                let reply = real.command(&["SET marker 1\r\nWAIT 1 1000"]);
-                reply.contains(":1\r\n").then_some(())
-            });
+            eventually("the replica has it", is_linked);
             for effect in primaries.simulated.drain_replication() {
                 replicas.simulated.apply(&effect, now());
             }
