@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, request};
+use http::{HeaderMap, HeaderName, Request, Response, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_limit::time::Timestamp;
-use weir_rules::{Captures, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
+use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
@@ -21,7 +21,7 @@ use super::cors::Cors;
 use super::decoy::Shadow;
 use super::header_edits::HeaderEdits;
 use super::identify::ClientIdentity;
-use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
+use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 use super::route_action::{RequestAction, RouteAction};
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
@@ -29,7 +29,7 @@ use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 /// A route's policy, metrics, decoys and upstream, made once for a configuration.
 #[derive(Clone)]
 pub struct RouteState {
-    pub(super) policy: PreparedPolicy,
+    pub(super) policy: RoutePolicy<PreparedLimit>,
     pub(super) metrics: RouteMetrics,
     /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
@@ -38,8 +38,12 @@ pub struct RouteState {
     before_upstream: Option<Arc<RequestAction>>,
     /// What is changed about the headers of responses.
     response_headers: Option<Arc<HeaderEdits>>,
-    /// Whether requests need an account, whatever limits count by.
+    /// Whether requests need an account, whatever lists and bans go by.
     needs_account: bool,
+    /// Whether a limit counts clients by their addresses.
+    pub(super) counts_addresses: bool,
+    /// Headers of the upstream's responses that are not for clients.
+    concealed: Vec<HeaderName>,
 }
 
 #[derive(Clone)]
@@ -61,12 +65,13 @@ impl RouteState {
         metrics: &Metrics,
     ) -> Arc<Self> {
         let before_upstream = action.before_upstream(policy.cors.as_ref());
+        let counts_accounts = policy.counts_by(|source| *source == KeySource::Account);
         let route = Self::without_access_control(policy, metrics).with_access_control(access);
         Arc::new(Self {
             upstream,
             before_upstream,
             response_headers: action.response_headers.clone(),
-            needs_account: action.needs_account(),
+            needs_account: action.needs_account() || counts_accounts,
             ..route
         })
     }
@@ -75,7 +80,10 @@ impl RouteState {
     pub(super) fn without_access_control(policy: RoutePolicy, metrics: &Metrics) -> Self {
         Self {
             metrics: metrics.route(&policy.name),
-            policy: PreparedPolicy::new(policy, metrics),
+            counts_addresses: policy
+                .counts_by(|source| matches!(source, KeySource::Address { .. })),
+            concealed: policy.cost_headers(),
+            policy: policy.prepare(metrics),
             decoys: Vec::new(),
             upstream: None,
             before_upstream: None,
@@ -147,9 +155,7 @@ impl RouteState {
 
     /// Whether a request that these lists and bans let through needs its account.
     pub(super) fn needs_account(&self, access: Option<&AccessControl>) -> bool {
-        self.needs_account
-            || self.policy.counts_accounts
-            || access.is_some_and(AccessControl::concerns_accounts)
+        self.needs_account || access.is_some_and(AccessControl::concerns_accounts)
     }
 
     /// The same for requests that take no route, which get 404.
@@ -157,6 +163,18 @@ impl RouteState {
         Self {
             needs_account: false,
             ..self
+        }
+    }
+
+    /// Whether the upstream's responses have headers that are not for clients.
+    pub(super) fn conceals(&self) -> bool {
+        !self.concealed.is_empty()
+    }
+
+    /// Removes the headers that the upstream sends to Weir alone.
+    pub(super) fn conceal(&self, headers: &mut HeaderMap) {
+        for name in &self.concealed {
+            headers.remove(name);
         }
     }
 

@@ -142,7 +142,7 @@ impl<S> RateLimit<S> {
             return self.learn(request);
         }
         let route = self.settings.route_or_none(request.extensions());
-        let conceals = route.policy.conceals().then(|| Arc::clone(route));
+        let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::of(Disposition::Unlimited, conceals);
         context.verdict.listed = listed;
         State::Forwarding {
@@ -208,7 +208,7 @@ impl<S> RateLimit<S> {
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
         let attributes = attributes(&request, route.name(), captures, now);
         let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
-        if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
+        if is_unknown && route.counts_addresses && !settings.shares_unknown {
             return unidentified();
         }
         let access = settings.access.as_ref();

@@ -12,7 +12,7 @@ use weir_store::{DecisionSource, Outcome};
 use weir_telemetry::{Disposition, Strictest};
 
 use super::header_fields::{LimitStatus, LimitStatuses};
-use super::policy::{PreparedLimit, PreparedPolicy};
+use super::policy::{PreparedLimit, RoutePolicy};
 use crate::rejection::{self, Rejection};
 
 /// The limits that a batch asks about, in its order, and then those on requests in flight.
@@ -95,7 +95,7 @@ pub(super) fn logged_cost(cost: u64) -> u32 {
     u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
-impl PreparedPolicy {
+impl RoutePolicy<PreparedLimit> {
     /// Where a request stands with each limit whose decision holds for it.
     pub(super) fn statuses(&self, queried: &QueriedLimits, outcome: &Outcome) -> LimitStatuses<'_> {
         let telling = queried

@@ -10,7 +10,7 @@ use weir_store::{DecisionSource, LeaseGuard, Leased, Outcome, StoreFuture};
 use weir_telemetry::GaugeGuard;
 
 use super::decisions::QueriedLimits;
-use super::policy::PreparedPolicy;
+use super::policy::{PreparedLimit, RoutePolicy};
 use crate::backend::Backend;
 
 /// The places that a request has among those in flight, until the last clone of this is dropped.
@@ -49,7 +49,7 @@ impl LeaseRequest {
     /// What the request holds, of all that was asked for; nothing where it got nothing.
     pub(super) fn places(
         &self,
-        policy: &PreparedPolicy,
+        policy: &RoutePolicy<PreparedLimit>,
         queried: &QueriedLimits,
         leased: Leased,
     ) -> Option<InFlight> {

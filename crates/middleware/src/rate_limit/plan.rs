@@ -12,7 +12,7 @@ use weir_rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAtt
 use super::decisions::{QueriedLimit, QueriedLimits, Role, logged_cost};
 use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
-use super::policy::{PreparedLimit, PreparedPolicy};
+use super::policy::{PreparedLimit, RoutePolicy};
 use crate::ClientIdentity;
 
 /// A limit without the value that it counts by.
@@ -56,7 +56,7 @@ pub(super) fn attributes<'a, B>(
     }
 }
 
-impl PreparedPolicy {
+impl RoutePolicy<PreparedLimit> {
     /// Adds the buckets of a request to `query`, unless a limit must have a value that the request
     /// lacks.
     pub(super) fn plan<B: Body>(

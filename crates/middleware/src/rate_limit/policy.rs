@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use weir_limit::time::Nanos;
 use weir_rules::{Cost, KeySource, LimitUse};
 use weir_telemetry::{LimitMetrics, Metrics};
@@ -17,13 +17,13 @@ use crate::decoy::Shadow;
 use crate::rejection::{self, Rejection};
 
 /// The limits of one route and how their decisions show. By default there are none, and denials are
-/// honest.
+/// honest. `L` is a limit: as the route uses it, or with all that can be prepared at load time.
 #[derive(Clone, Debug)]
-pub struct RoutePolicy {
+pub struct RoutePolicy<L = LimitUse> {
     /// The route's name, which limits `per: route` count by.
     pub name: Arc<str>,
     /// The limits; a request takes from all of them or from none.
-    pub limits: Vec<LimitUse>,
+    pub limits: Vec<L>,
     /// What a denied request gets.
     pub on_denied: OnDenied,
     /// How requests wait for their turn in place of a denial; none where they do not.
@@ -72,27 +72,6 @@ impl Default for OnDenied {
     }
 }
 
-/// A policy with all that can be prepared at load time.
-#[derive(Clone)]
-pub struct PreparedPolicy {
-    pub name: Arc<str>,
-    pub limits: Vec<PreparedLimit>,
-    pub on_denied: OnDenied,
-    pub delay: Option<Arc<Delay>>,
-    pub headers: HeaderForms,
-    pub cors: Option<Arc<Cors>>,
-    #[cfg(feature = "gateway")]
-    pub max_body_bytes: Option<u64>,
-    #[cfg(feature = "gateway")]
-    pub compression: Option<Arc<Compression>>,
-    /// Whether a limit counts clients by their addresses.
-    pub counts_addresses: bool,
-    /// Whether a limit counts clients by their accounts.
-    pub counts_accounts: bool,
-    /// Headers of responses that are not for clients.
-    concealed: Vec<HeaderName>,
-}
-
 /// A limit as the route uses it, with all that can be prepared at load time.
 #[derive(Clone)]
 pub struct PreparedLimit {
@@ -104,16 +83,27 @@ pub struct PreparedLimit {
     pub metrics: LimitMetrics,
 }
 
-impl PreparedPolicy {
-    pub fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
-        let status = match &policy.on_denied {
+impl RoutePolicy {
+    /// Whether a limit counts requests by such a source.
+    pub(crate) fn counts_by(&self, is_such: impl Fn(&KeySource) -> bool) -> bool {
+        let mut sources = self.limits.iter().flat_map(|used| used.limit.per());
+        sources.any(is_such)
+    }
+
+    /// The headers by which an upstream tells what a request has cost.
+    pub(crate) fn cost_headers(&self) -> Vec<HeaderName> {
+        let names = self.limits.iter().filter_map(|used| match &used.cost {
+            Cost::Measured(measured) => measured.response_header.clone(),
+            Cost::Fixed(_) => None,
+        });
+        names.collect()
+    }
+
+    pub(crate) fn prepare(self, metrics: &Metrics) -> RoutePolicy<PreparedLimit> {
+        let status = match &self.on_denied {
             OnDenied::Reject(rejection) => rejection.status,
             OnDenied::Shadow(_) => Rejection::default().status,
         };
-        let concealed = concealed(&policy.limits);
-        let sources = || policy.limits.iter().flat_map(|used| used.limit.per());
-        let counts_addresses = sources().any(|source| matches!(source, KeySource::Address { .. }));
-        let counts_accounts = sources().any(|source| *source == KeySource::Account);
         let prepare = |used: LimitUse| {
             let name = used.limit.name();
             PreparedLimit {
@@ -124,38 +114,25 @@ impl PreparedPolicy {
                 used,
             }
         };
-        Self {
-            name: policy.name,
-            limits: policy.limits.into_iter().map(prepare).collect(),
-            on_denied: policy.on_denied,
-            delay: policy.delay,
-            headers: policy.headers,
-            cors: policy.cors,
+        RoutePolicy {
+            name: self.name,
+            limits: self.limits.into_iter().map(prepare).collect(),
+            on_denied: self.on_denied,
+            delay: self.delay,
+            headers: self.headers,
+            cors: self.cors,
             #[cfg(feature = "gateway")]
-            max_body_bytes: policy.max_body_bytes,
+            max_body_bytes: self.max_body_bytes,
             #[cfg(feature = "gateway")]
-            compression: policy.compression,
-            counts_addresses,
-            counts_accounts,
-            concealed,
+            compression: self.compression,
         }
     }
+}
 
+impl RoutePolicy<PreparedLimit> {
     /// A limit by its index.
-    pub fn limit(&self, index: usize) -> Option<&PreparedLimit> {
+    pub(crate) fn limit(&self, index: usize) -> Option<&PreparedLimit> {
         self.limits.get(index)
-    }
-
-    /// Whether the upstream's responses have headers that are not for clients.
-    pub fn conceals(&self) -> bool {
-        !self.concealed.is_empty()
-    }
-
-    /// Removes the headers that the upstream sends to Weir alone.
-    pub fn conceal(&self, headers: &mut HeaderMap) {
-        for name in &self.concealed {
-            headers.remove(name);
-        }
     }
 }
 
@@ -172,13 +149,4 @@ fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
         counters.expect_leases();
     }
     counters
-}
-
-/// The headers by which an upstream tells what a request has cost.
-fn concealed(limits: &[LimitUse]) -> Vec<HeaderName> {
-    let names = limits.iter().filter_map(|used| match &used.cost {
-        Cost::Measured(measured) => measured.response_header.clone(),
-        Cost::Fixed(_) => None,
-    });
-    names.collect()
 }

@@ -75,7 +75,7 @@ impl ResponseContext {
     ) -> (PendingTasks, Option<Box<ResponseCost>>) {
         let (mut pending, cost) = self.charge(response);
         if let Some(route) = &self.route {
-            route.policy.conceal(response.headers_mut());
+            route.conceal(response.headers_mut());
         }
         if let Some(bans) = &mut self.bans {
             bans.answered(response.status());

@@ -23,7 +23,7 @@ use super::deferred_charge::DeferredCharges;
 use super::delay::{Turn, at_its_turn};
 use super::in_flight::{InFlight, LeaseRequest, join};
 use super::plan::StoreQuery;
-use super::policy::PreparedPolicy;
+use super::policy::{PreparedLimit, RoutePolicy};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::bans::{AccessControl, BanCheck};
 use crate::route::RouteState;
@@ -366,7 +366,7 @@ impl Undecided {
     /// Asks for the places in flight, if the other limits have allowed the request.
     fn lease(
         &self,
-        policy: &PreparedPolicy,
+        policy: &RoutePolicy<PreparedLimit>,
         outcome: &mut Outcome,
         backend: &Backend,
     ) -> Option<InFlight> {
