@@ -59,5 +59,5 @@ pub use weir_middleware::{
     AccessLog, AccessLogLayer, Compression, ContentCoding, Correlate, CorrelateLayer, ErrorPages,
     Forwarded, ForwardedLayer, HttpsRedirect, LimitDecision, LimitedBody, LoggedBody,
     MAX_REQUEST_ID_BYTES, PastRequest, Progress, Refusal, RejectInvalid, RejectInvalidLayer,
-    ResponseFormat, Simulated, Simulation, Unanswered, Waiting,
+    ResponseFormat, Simulated, Simulation, Waiting,
 };

@@ -17,7 +17,7 @@ use super::ruleset::{ReplayedLimit, Ruleset};
 use super::tally::{Decided, Kind, LimitTally, MOST_SUBJECTS, Outcome, Tally};
 use crate::app;
 use crate::middleware::{
-    LimitDecision, PastRequest, Progress, RouteState, Simulated, Simulation, Unanswered, Waiting,
+    LimitDecision, PastRequest, Progress, RouteState, Simulated, Simulation, Waiting,
 };
 use crate::rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
 use crate::store::{Memory, MemorySettings};
@@ -135,8 +135,8 @@ struct Event {
 
 enum EventKind {
     TurnComes(Box<Waiting>, After),
-    Answered(Box<Unanswered>, After),
-    Ended(Box<Unanswered>),
+    Answered(Simulated, After),
+    Ended(Simulated),
 }
 
 /// What is known of a request's course.
@@ -299,22 +299,20 @@ impl<'r> Replayer<'r> {
     }
 
     fn decided(&mut self, simulated: Simulated, after: After) -> Outcome {
-        if let Some(ban) = &simulated.banned_by {
+        let verdict = simulated.verdict();
+        if let Some(ban) = &verdict.banned_by {
             *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
         }
-        self.tally.blocked += u64::from(simulated.listed == Some("block"));
-        let disposition = match simulated.disposition {
+        self.tally.blocked += u64::from(verdict.listed == Some("block"));
+        let disposition = match verdict.disposition {
             Disposition::Unlimited if after.route.is_none() => Disposition::Unrouted,
             disposition => disposition,
         };
         self.tally.decided(disposition);
-        let by = simulated
-            .denied_by
-            .as_ref()
-            .or(simulated.banned_by.as_ref());
+        let by = verdict.denied_by.as_ref().or(verdict.banned_by.as_ref());
         let by = by.map(|name| self.names.find(name));
-        if let Some(unanswered) = simulated.unanswered {
-            self.push(after.answered, EventKind::Answered(unanswered, after));
+        if simulated.is_unanswered() {
+            self.push(after.answered, EventKind::Answered(simulated, after));
         }
         Outcome::of(disposition, by)
     }
@@ -356,13 +354,13 @@ impl<'r> Replayer<'r> {
                     });
                     self.decided(simulated, later);
                 }
-                EventKind::Answered(mut unanswered, after) => {
-                    self.simulation.answer(&mut unanswered, after.status, at);
-                    if unanswered.is_in_flight() {
-                        self.push(after.ended.max(at), EventKind::Ended(unanswered));
+                EventKind::Answered(mut request, after) => {
+                    self.simulation.answer(&mut request, after.status, at);
+                    if request.is_in_flight() {
+                        self.push(after.ended.max(at), EventKind::Ended(request));
                     }
                 }
-                EventKind::Ended(unanswered) => unanswered.end(),
+                EventKind::Ended(request) => drop(request),
             }
         }
     }

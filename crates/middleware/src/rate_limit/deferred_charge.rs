@@ -75,9 +75,8 @@ enum Change {
 }
 
 impl DeferredCharges {
-    /// The charges of a request that arrived then and was decided about so; none for most. A dry run
-    /// charges nothing for what it would have denied.
-    #[inline]
+    /// The charges of a request that arrived then and was decided about so. A dry run charges nothing
+    /// for what it would have denied.
     pub(super) fn new(
         route: &Arc<RouteState>,
         backend: &Backend,

@@ -16,6 +16,7 @@ mod deferred_charge;
 mod delay;
 mod header_fields;
 mod in_flight;
+mod pending_decision;
 mod plan;
 pub(super) mod policy;
 mod response_context;
@@ -47,9 +48,7 @@ pub use self::policy::{OnDenied, RoutePolicy};
 pub use self::response_context::Metered;
 use self::response_context::ResponseContext;
 #[cfg(feature = "gateway")]
-pub use self::simulation::{
-    LimitDecision, PastRequest, Progress, Simulated, Simulation, Unanswered, Waiting,
-};
+pub use self::simulation::{LimitDecision, PastRequest, Progress, Simulated, Simulation, Waiting};
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};

@@ -55,9 +55,9 @@ pub(super) struct DecoySample {
 }
 
 impl ResponseContext {
-    pub(super) fn of(disposition: Disposition, route: Option<Arc<RouteState>>) -> Self {
+    pub(super) fn new(verdict: Verdict, route: Option<Arc<RouteState>>) -> Self {
         Self {
-            verdict: Verdict::new(disposition),
+            verdict,
             route,
             status: None,
             sample: None,
@@ -73,17 +73,26 @@ impl ResponseContext {
         &mut self,
         response: &mut Response<B>,
     ) -> (PendingTasks, Option<Box<ResponseCost>>) {
-        let (mut pending, cost) = self.charge(response);
+        let settled = self.settle(response);
         if let Some(route) = &self.route {
             route.conceal(response.headers_mut());
         }
+        self.add_sample(response);
+        self.tell_delay(response);
+        self.mark(response);
+        settled
+    }
+
+    /// Charges what the response decides, and counts the strike that it may be.
+    pub(super) fn settle<B: Body>(
+        &mut self,
+        response: &Response<B>,
+    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+        let (mut pending, cost) = self.charge(response);
         if let Some(bans) = &mut self.bans {
             bans.answered(response.status());
         }
         pending.append(&mut self.strikes());
-        self.add_sample(response);
-        self.tell_delay(response);
-        self.mark(response);
         (pending, cost)
     }
 

@@ -1,31 +1,31 @@
 //! Decides about requests of the past as the layer decides about those that arrive: by the same
-//! plan, bans, store and charges, at a time that the caller says. Nothing is forwarded, and nobody
-//! waits. `weir replay` is made of it.
+//! steps, at a time that the caller says. Nothing is forwarded, and nobody waits. `weir replay` is
+//! made of it.
 //!
-//! The steps are those of `decide`. A request that is let through is [answered](Simulation::answer)
-//! and then [ended](Unanswered::end) when the caller says so, so that what is charged by responses
-//! and what is in flight count at their times.
+//! A request that is let through is [answered](Simulation::answer) when the caller says so, and over
+//! when the caller drops it, so that what is charged by responses and what is in flight count at
+//! their times.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::{HeaderMap, Request, StatusCode};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
 use http_body::Body;
+use http_body_util::Empty;
 use weir_limit::time::{ManualClock, Timestamp};
-use weir_limit::{BucketKey, Quota};
+use weir_limit::{Batch, BucketKey, Quota};
 use weir_rules::{Access, RequestAttributes};
-use weir_store::{Memory, Outcome, StoreFuture};
+use weir_store::{Memory, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
 use super::decisions::meaning;
-use super::deferred_charge::DeferredCharges;
-use super::delay::{Turn, at_its_turn};
-use super::in_flight::{InFlight, LeaseRequest, join};
-use super::plan::StoreQuery;
-use super::policy::{PreparedLimit, RoutePolicy};
+use super::delay::Turn;
+use super::pending_decision::PendingDecision;
+use super::response_context::ResponseContext;
+use crate::Verdict;
 use crate::backend::{Backend, BackgroundTasks};
-use crate::bans::{AccessControl, BanCheck};
+use crate::bans::AccessControl;
 use crate::route::RouteState;
 
 /// Limits and bans with a store and a clock of their own.
@@ -36,7 +36,8 @@ pub struct Simulation {
     backend: Backend,
     clock: ManualClock,
     store: Arc<Memory>,
-    access: AccessControl,
+    /// None where all clients may come.
+    access: Option<AccessControl>,
 }
 
 /// A request of the past.
@@ -57,19 +58,8 @@ pub enum Progress {
     Waits(Box<Waiting>),
 }
 
-/// What was decided about a request.
-pub struct Simulated {
-    /// What was decided.
-    pub disposition: Disposition,
-    /// The limit that denied it, or would have.
-    pub denied_by: Option<Arc<str>>,
-    /// The ban that held, or would have.
-    pub banned_by: Option<Arc<str>>,
-    /// The list that its client is on.
-    pub listed: Option<&'static str>,
-    /// What is to be done when it is answered and over; none for most.
-    pub unanswered: Option<Box<Unanswered>>,
-}
+/// A request that is decided, with what is to be done when it is answered and over.
+pub struct Simulated(Box<ResponseContext>);
 
 /// What one limit decided.
 pub struct LimitDecision<'d> {
@@ -87,38 +77,10 @@ pub struct LimitDecision<'d> {
 
 /// A request that waits for its turn.
 pub struct Waiting {
-    undecided: Undecided,
-    route: Arc<RouteState>,
+    decision: PendingDecision,
+    asked: Batch,
     outcome: Outcome,
     turn: Turn,
-}
-
-/// What a request that was let through leaves to be done.
-pub struct Unanswered {
-    charges: Option<Arc<DeferredCharges>>,
-    bans: Option<Box<BanCheck>>,
-    in_flight: Option<InFlight>,
-}
-
-/// A request that the store was asked about. It is large, and stays where it is.
-struct Undecided {
-    query: StoreQuery,
-    leases: Option<LeaseRequest>,
-    bans: Option<Box<BanCheck>>,
-    delayed: bool,
-    arrived: Timestamp,
-}
-
-impl Simulated {
-    fn new(disposition: Disposition) -> Self {
-        Self {
-            disposition,
-            denied_by: None,
-            banned_by: None,
-            listed: None,
-            unanswered: None,
-        }
-    }
 }
 
 impl Simulation {
@@ -135,7 +97,7 @@ impl Simulation {
             backend,
             clock,
             store,
-            access,
+            access: (!access.is_empty()).then_some(access),
         }
     }
 
@@ -152,94 +114,55 @@ impl Simulation {
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Progress {
         let attributes = &past.attributes;
-        let now = attributes.now;
-        self.clock.set(now);
-        match self.access_of(attributes) {
-            Access::Unlisted => {}
-            Access::Allowed(_) => {
-                return Progress::Decided(Simulated {
-                    listed: Some("allow"),
-                    ..Simulated::new(Disposition::Unlimited)
-                });
-            }
-            Access::Blocked(_) => {
-                return Progress::Decided(Simulated {
-                    listed: Some("block"),
-                    ..Simulated::new(Disposition::Denied)
-                });
-            }
-        }
-        let bans = match self.access.is_empty() {
-            true => None,
-            false => self.access.check(attributes, &self.backend),
+        self.clock.set(attributes.now);
+        let decided = |verdict| {
+            let route = Arc::clone(past.route);
+            Progress::Decided(ResponseContext::new(verdict, Some(route)).into())
         };
-        let mut undecided = Undecided {
-            query: StoreQuery::default(),
-            leases: None,
-            bans: None,
-            delayed: false,
-            arrived: now,
+        let access = self.access.as_ref();
+        let account = attributes.account.map(|account| account.id);
+        let listed = access.map(|access| access.access_of(attributes.client, account));
+        let listed = match listed.unwrap_or(Access::Unlisted) {
+            Access::Unlisted => None,
+            Access::Allowed(_) => Some(("allow", Disposition::Unlimited)),
+            Access::Blocked(_) => Some(("block", Disposition::Denied)),
         };
-        let query = &mut undecided.query;
-        let policy = &past.route.policy;
-        let missing = policy.plan(past.request, attributes, query).err();
-        if missing.is_some() {
-            *query = StoreQuery::default();
-        }
-        if bans.is_none() && missing.is_none() && query.queried.is_empty() {
-            return Progress::Decided(Simulated::new(Disposition::Unlimited));
-        }
-        if !query.claims.is_empty() {
-            undecided.leases = Some(LeaseRequest {
-                claims: std::mem::take(&mut query.claims).into(),
-                batch: query.batch.clone(),
+        if let Some((list, disposition)) = listed {
+            return decided(Verdict {
+                listed: Some(list),
+                ..Verdict::new(disposition)
             });
         }
-        let mut batch = query.batch.clone();
-        let mut bans = bans.map(|(bans, checks)| {
-            batch.insert_many(0, checks);
-            bans
-        });
-        let Some(mut outcome) = at_once(self.backend.admit(batch, now, false)) else {
-            return Progress::Decided(Simulated::new(Disposition::Unavailable));
+        let asked = (past.request, attributes);
+        let backend = &self.backend;
+        let planned = PendingDecision::plan(past.route, asked, (access, backend), false);
+        let Some((mut decision, asked)) = planned else {
+            return decided(Verdict::new(Disposition::Unlimited));
         };
-        let ban = bans.as_mut().and_then(|bans| bans.judge(&mut outcome));
-        if let Some(bans) = &mut bans {
-            bans.judged(ban.is_some(), past.request.uri().path());
-        }
+        let answer = backend.admit(asked.clone(), attributes.now, decision.is_idle());
+        let Ok(mut outcome) = decision.outcome(at_once(answer)) else {
+            return decided(Verdict::new(Disposition::Unavailable));
+        };
+        let ban = decision.judge_bans(&mut outcome);
+        decision.count_bans(ban.is_some(), past.request.uri().path());
         if let Some(ban) = ban {
-            return Progress::Decided(Simulated {
+            return decided(Verdict {
                 banned_by: Some(ban.name),
-                ..Simulated::new(Disposition::Denied)
+                ..decision.verdict(Disposition::Denied, &outcome)
             });
         }
-        if let Some(missing) = missing {
-            if let Some(bans) = &mut bans {
-                bans.denied_by(std::iter::once(&*missing.limit));
-            }
-            return Progress::Decided(Simulated {
-                denied_by: Some(missing.limit),
-                ..Simulated::new(Disposition::Denied)
-            });
+        if let Some(missing) = decision.missing.take() {
+            return Progress::Decided(decision.lacking(&missing).into());
         }
-        undecided.bans = bans;
-        match undecided.turn(past.route, &mut outcome, &self.backend) {
-            None => {
-                let backend = &self.backend;
-                Progress::Decided(undecided.conclude(past.route, &mut outcome, backend, tell))
-            }
+        match decision.turn(&mut outcome, backend) {
+            None => Progress::Decided(self.conclude(decision, &asked, outcome, tell)),
             Some(turn) => Progress::Waits(Box::new(Waiting {
-                undecided,
-                route: Arc::clone(past.route),
+                decision,
+                asked,
                 outcome,
                 turn,
             })),
         }
-    }
-
-    fn access_of(&self, attributes: &RequestAttributes<'_>) -> Access {
-        let account = attributes.account.map(|account| account.id);
-        self.access.access_of(attributes.client, account)
     }
 
     /// Goes on with a request whose turn has come, at [`Waiting::until`].
@@ -248,33 +171,53 @@ impl Simulation {
         waiting: Waiting,
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Simulated {
+        self.clock.set(waiting.until());
         let Waiting {
-            mut undecided,
-            route,
+            mut decision,
+            asked,
             mut outcome,
             turn,
         } = waiting;
-        let waited = turn.wait.into();
-        let now = undecided.arrived + waited;
-        self.clock.set(now);
+        decision.has_waited(&mut outcome, turn.wait);
         turn.has_come();
-        at_its_turn(&undecided.query.queried, &mut outcome, waited);
-        undecided.arrived = now;
-        undecided.delayed = true;
-        undecided.conclude(&route, &mut outcome, &self.backend, tell)
+        self.conclude(decision, &asked, outcome, tell)
+    }
+
+    /// Decides about a request whose turn it is, or that was denied.
+    fn conclude(
+        &self,
+        decision: PendingDecision,
+        asked: &Batch,
+        mut outcome: Outcome,
+        tell: impl FnMut(LimitDecision<'_>),
+    ) -> Simulated {
+        let backend = &self.backend;
+        let leased = decision.lease(&mut outcome, backend);
+        let leased = leased.map(|leased| decision.leased(at_once(leased), &mut outcome, backend));
+        tell_decisions(&decision, asked, &outcome, tell);
+        let route = Arc::clone(&decision.route);
+        let decided = match (
+            leased.transpose(),
+            route.policy.denial(&decision.queried, &outcome),
+        ) {
+            (Err(_), _) => ResponseContext::new(Verdict::new(Disposition::Unavailable), None),
+            (Ok(_), Some(denial)) => decision.denied(&denial, outcome),
+            (Ok(places), None) => decision.allowed(outcome, places.flatten(), backend),
+        };
+        decided.into()
     }
 
     /// The response begins: with this status, or not at all, because the client left.
-    pub fn answer(&self, unanswered: &mut Unanswered, status: Option<StatusCode>, now: Timestamp) {
+    pub fn answer(&self, request: &mut Simulated, status: Option<StatusCode>, now: Timestamp) {
         self.clock.set(now);
-        if let Some(charges) = unanswered.charges.take() {
-            if let Some(status) = status {
-                charges.learn(status, &HeaderMap::new());
+        let context = &mut request.0;
+        match status {
+            Some(status) => {
+                let mut response = Response::new(Empty::<Bytes>::new());
+                *response.status_mut() = status;
+                drop(context.settle(&response));
             }
-            drop(charges);
-        }
-        if let (Some(mut bans), Some(status)) = (unanswered.bans.take(), status) {
-            bans.answered(status);
+            None => drop((context.charges.take(), context.bans.take())),
         }
     }
 }
@@ -282,131 +225,63 @@ impl Simulation {
 impl Waiting {
     /// When its turn comes.
     pub fn until(&self) -> Timestamp {
-        self.undecided.arrived + self.wait().into()
-    }
-
-    fn wait(&self) -> Duration {
-        self.turn.wait
+        self.decision.arrived + self.turn.wait.into()
     }
 }
 
-impl Unanswered {
+impl From<ResponseContext> for Simulated {
+    fn from(context: ResponseContext) -> Self {
+        Self(Box::new(context))
+    }
+}
+
+impl Simulated {
+    /// What was decided.
+    pub fn verdict(&self) -> &Verdict {
+        &self.0.verdict
+    }
+
+    /// Whether its response matters: it was let through, and is charged, or may be a strike.
+    pub fn is_unanswered(&self) -> bool {
+        let context = &self.0;
+        let is_forwarded = context.verdict.disposition != Disposition::Denied;
+        let has_rest = context.charges.is_some() || context.bans.is_some();
+        is_forwarded && (has_rest || self.is_in_flight())
+    }
+
     /// Whether its end matters beyond that of its head.
     pub fn is_in_flight(&self) -> bool {
-        self.in_flight.is_some()
-    }
-
-    /// The response is over.
-    pub fn end(self) {}
-}
-
-impl Undecided {
-    /// The request's turn, if it was allowed and has to wait for it.
-    fn turn(&self, route: &RouteState, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
-        let policy = &route.policy;
-        let delay = policy.delay.as_ref()?;
-        let queried = &self.query.queried;
-        if policy.denial(queried, outcome).is_some() {
-            return None;
-        }
-        let asked = (backend, self.arrived);
-        Turn::of(delay, &self.query.batch, queried, outcome, asked)
-    }
-
-    /// Decides about a request whose turn it is, or that was denied.
-    fn conclude(
-        &mut self,
-        route: &Arc<RouteState>,
-        outcome: &mut Outcome,
-        backend: &Backend,
-        tell: impl FnMut(LimitDecision<'_>),
-    ) -> Simulated {
-        let policy = &route.policy;
-        let in_flight = self.lease(policy, outcome, backend);
-        self.tell(outcome, tell);
-        let queried = &self.query.queried;
-        if let Some(denial) = policy.denial(queried, outcome) {
-            if let Some(bans) = &mut self.bans {
-                bans.denied_by(denial.limits());
-            }
-            return Simulated {
-                denied_by: Some(denial.limit()),
-                ..Simulated::new(Disposition::Denied)
-            };
-        }
-        let would_deny = policy.would_deny(queried, outcome);
-        if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
-            bans.would_be_denied_by(policy.would_denials(queried, outcome));
-        }
-        let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
-        let disposition = match () {
-            () if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
-            () if self.delayed => Disposition::Delayed,
-            () if queried.is_empty() => Disposition::Unlimited,
-            () => Disposition::Allowed,
-        };
-        let charges = std::mem::take(&mut self.query.charges);
-        let charges = DeferredCharges::new(route, backend, charges, self.arrived, outcome);
-        let bans = self.bans.take();
-        let is_over = charges.is_none() && bans.is_none() && in_flight.is_none();
-        Simulated {
-            denied_by: would_deny,
-            banned_by: would_ban,
-            unanswered: (!is_over).then(|| {
-                Box::new(Unanswered {
-                    charges,
-                    bans,
-                    in_flight,
-                })
-            }),
-            ..Simulated::new(disposition)
-        }
-    }
-
-    /// Asks for the places in flight, if the other limits have allowed the request.
-    fn lease(
-        &self,
-        policy: &RoutePolicy<PreparedLimit>,
-        outcome: &mut Outcome,
-        backend: &Backend,
-    ) -> Option<InFlight> {
-        let leases = self.leases.as_ref()?;
-        let queried = &self.query.queried;
-        if policy.denial(queried, outcome).is_some() {
-            outcome.decisions.resize(queried.limits.len(), None);
-            return None;
-        }
-        let asked = leases.ask(backend, self.arrived);
-        let leased = at_once(asked).unwrap_or_else(|| leases.undecided());
-        join(outcome, &leased.outcome);
-        if policy.denial(queried, outcome).is_some() {
-            leases.undo(queried, outcome, backend);
-        }
-        leases.places(policy, queried, leased)
-    }
-
-    /// Passes on what each limit of the batch decided, and then those on requests in flight.
-    fn tell(&self, outcome: &Outcome, mut tell: impl FnMut(LimitDecision<'_>)) {
-        let asked = self.query.batch.iter();
-        let asked = asked.map(|transaction| (&transaction.key, transaction.cost));
-        let claims = self.leases.iter().flat_map(|leases| &leases.claims);
-        let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
-        let decided = self.query.queried.decided(outcome);
-        for ((queried, decision), (key, cost)) in decided.zip(asked.chain(claims)) {
-            tell(LimitDecision {
-                limit: queried.limit,
-                key,
-                quota: queried.quota,
-                cost,
-                disposition: decision.map(|decision| meaning(queried.role, &decision)),
-            });
-        }
+        self.0.in_flight.is_some()
     }
 }
 
-fn at_once<T>(answer: StoreFuture<T>) -> Option<T> {
+/// Passes on what each limit of the batch decided, and then those on requests in flight.
+fn tell_decisions(
+    decision: &PendingDecision,
+    asked: &Batch,
+    outcome: &Outcome,
+    mut tell: impl FnMut(LimitDecision<'_>),
+) {
+    let of_limits = asked.iter().skip(decision.bans_asked());
+    let of_limits = of_limits.map(|transaction| (&transaction.key, transaction.cost));
+    let claims = decision.leases.iter().flat_map(|leases| &leases.claims);
+    let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
+    let decided = decision.queried.decided(outcome);
+    for ((queried, decision), (key, cost)) in decided.zip(of_limits.chain(claims)) {
+        tell(LimitDecision {
+            limit: queried.limit,
+            key,
+            quota: queried.quota,
+            cost,
+            disposition: decision.map(|decision| meaning(queried.role, &decision)),
+        });
+    }
+}
+
+/// The answer of memory, which is there when it is asked for.
+fn at_once<T>(answer: StoreFuture<T>) -> Result<T, StoreError> {
     match answer {
-        StoreFuture::Ready(answer) => answer?.ok(),
-        StoreFuture::Waiting(_) => None,
+        StoreFuture::Ready(Some(answer)) => answer,
+        StoreFuture::Ready(None) | StoreFuture::Waiting(_) => Err(StoreError::OutOfReach),
     }
 }

@@ -1,0 +1,319 @@
+//! The steps from the plan for a request to the result, without the request itself, and without
+//! waiting for anything. `decide` takes them with requests that arrive, as the store replies, and
+//! `simulation` with requests of the past, at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use http_body::Body;
+use weir_limit::Batch;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_rules::RequestAttributes;
+use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
+use weir_telemetry::Disposition;
+
+use super::decisions::{Denial, QueriedLimits};
+use super::deferred_charge::{DeferredCharge, DeferredCharges};
+use super::delay::{Turn, at_its_turn};
+use super::in_flight::{InFlight, LeaseRequest, join, undecided};
+use super::plan::{MissingValue, StoreQuery};
+use super::response_context::ResponseContext;
+use crate::Verdict;
+use crate::backend::Backend;
+use crate::bans::{AccessControl, ActiveBan, BanCheck};
+use crate::route::RouteState;
+
+/// A request that bans and limits decide about.
+pub(super) struct PendingDecision {
+    pub(super) route: Arc<RouteState>,
+    pub(super) queried: QueriedLimits,
+    /// What is charged when the request is through; most requests leave nothing.
+    charges: Vec<DeferredCharge>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leases: Option<Box<LeaseRequest>>,
+    /// What the limits are asked, on a route that delays requests.
+    pub(super) delayed: Option<Box<Batch>>,
+    /// How long the request has waited for its turn.
+    delay: Option<Duration>,
+    /// What bans have to do with it, where there are any; their decisions come first.
+    pub(super) bans: Option<Box<BanCheck>>,
+    /// The limit that denies it for want of a value, unless a ban keeps it out.
+    pub(super) missing: Option<Box<MissingValue>>,
+    pub(super) arrived: Timestamp,
+}
+
+impl PendingDecision {
+    /// The plan for a request, and what the store is asked: about bans first, as one that is
+    /// remembered has to answer before another denial that is. None where there is nothing to ask,
+    /// and no decoy learns from the response.
+    #[inline(always)]
+    pub(super) fn plan<B: Body>(
+        route: &Arc<RouteState>,
+        (request, attributes): (&Request<B>, &RequestAttributes<'_>),
+        (access, backend): (Option<&AccessControl>, &Backend),
+        looks: bool,
+    ) -> Option<(Self, Batch)> {
+        let bans = access.and_then(|access| access.check(attributes, backend));
+        let mut query = StoreQuery::new(looks);
+        let missing = route.policy.plan(request, attributes, &mut query).err();
+        if missing.is_some() {
+            query = StoreQuery::new(looks);
+        }
+        let asks = bans.is_some() || missing.is_some() || !query.queried.is_empty();
+        if !asks && route.decoys().next().is_none() {
+            return None;
+        }
+        let (mut planned, mut batch) = Self::new(route, query, attributes.now);
+        planned.missing = missing;
+        planned.bans = bans.map(|(bans, checks)| {
+            batch.insert_many(0, checks);
+            bans
+        });
+        Some((planned, batch))
+    }
+
+    /// A request that no ban is asked about, and what the store is asked about its limits.
+    #[inline(always)]
+    pub(super) fn new(
+        route: &Arc<RouteState>,
+        query: StoreQuery,
+        arrived: Timestamp,
+    ) -> (Self, Batch) {
+        let StoreQuery {
+            batch,
+            claims,
+            queried,
+            charges,
+            ..
+        } = query;
+        let leases = (!claims.is_empty()).then(|| {
+            Box::new(LeaseRequest {
+                claims: claims.into(),
+                batch: batch.clone(),
+            })
+        });
+        let delayed = route.policy.delay.is_some();
+        let planned = Self {
+            route: Arc::clone(route),
+            queried,
+            charges,
+            leases,
+            delayed: delayed.then(|| Box::new(batch.clone())),
+            delay: None,
+            bans: None,
+            missing: None,
+            arrived,
+        };
+        (planned, batch)
+    }
+
+    /// Whether no decision of the store would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
+    }
+
+    /// How many bans the store was asked about.
+    pub(super) fn bans_asked(&self) -> usize {
+        self.bans.as_ref().map_or(0, |bans| bans.len())
+    }
+
+    /// What the store decided. A dry run stops no request, whatever becomes of the store.
+    pub(super) fn outcome(
+        &self,
+        answer: Result<Outcome, StoreError>,
+    ) -> Result<Outcome, StoreError> {
+        if answer.is_ok() || !self.is_idle() {
+            return answer;
+        }
+        let leases = self.leases.as_ref();
+        let limits = self.queried.limits.len() - leases.map_or(0, |leases| leases.claims.len());
+        Ok(undecided(limits + self.bans_asked()))
+    }
+
+    /// The ban that keeps the request out.
+    pub(super) fn judge_bans(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
+        self.bans.as_mut().and_then(|bans| bans.judge(outcome))
+    }
+
+    /// Counts the bans that hold, and strikes by the path.
+    pub(super) fn count_bans(&mut self, is_banned: bool, path: &str) {
+        if let Some(bans) = &mut self.bans {
+            bans.judged(is_banned, path);
+        }
+    }
+
+    /// The request's turn, if it was allowed and has to wait for it.
+    pub(super) fn turn(&mut self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
+        let policy = &self.route.policy;
+        let (delay, batch) = policy.delay.as_ref().zip(self.delayed.take())?;
+        // What could be lent is not left.
+        at_its_turn(&self.queried, outcome, Nanos::ZERO);
+        if policy.denial(&self.queried, outcome).is_some() {
+            return None;
+        }
+        let asked = (backend, self.arrived);
+        Turn::of(delay, &batch, &self.queried, outcome, asked)
+    }
+
+    /// Goes on from when the request's turn has come.
+    pub(super) fn has_waited(&mut self, outcome: &mut Outcome, waited: Duration) {
+        at_its_turn(&self.queried, outcome, waited.into());
+        self.delay = Some(waited);
+        self.arrived = self.arrived + Nanos::from(waited);
+    }
+
+    /// Asks for the request's places in flight, if there are any, and all else has allowed it.
+    pub(super) fn lease(
+        &self,
+        outcome: &mut Outcome,
+        backend: &Backend,
+    ) -> Option<StoreFuture<Leased>> {
+        let leases = self.leases.as_ref()?;
+        if self.route.policy.denial(&self.queried, outcome).is_some() {
+            // No place was asked for.
+            outcome.decisions.resize(self.queried.limits.len(), None);
+            return None;
+        }
+        Some(leases.ask(backend, self.arrived))
+    }
+
+    /// The places that the request has, now that they are granted or denied.
+    pub(super) fn leased(
+        &self,
+        answer: Result<Leased, StoreError>,
+        outcome: &mut Outcome,
+        backend: &Backend,
+    ) -> Result<Option<InFlight>, StoreError> {
+        let Some(leases) = &self.leases else {
+            return Ok(None);
+        };
+        let (policy, queried) = (&self.route.policy, &self.queried);
+        let leased = match answer {
+            Ok(leased) => leased,
+            Err(_) if queried.is_idle() => leases.undecided(),
+            Err(error) => {
+                leases.undo(queried, outcome, backend);
+                return Err(error);
+            }
+        };
+        join(outcome, &leased.outcome);
+        if policy.denial(queried, outcome).is_some() {
+            leases.undo(queried, outcome, backend);
+        }
+        Ok(leases.places(policy, queried, leased))
+    }
+
+    /// What is charged later for the request.
+    pub(super) fn charges(
+        &mut self,
+        outcome: &Outcome,
+        backend: &Backend,
+    ) -> Option<Arc<DeferredCharges>> {
+        if self.charges.is_empty() {
+            return None;
+        }
+        let charges = std::mem::take(&mut self.charges);
+        DeferredCharges::new(&self.route, backend, charges, self.arrived, outcome)
+    }
+
+    /// What was decided, and by what.
+    pub(super) fn verdict(&self, disposition: Disposition, outcome: &Outcome) -> Verdict {
+        Verdict {
+            decided_by: decided_by(outcome),
+            decided_at: Some(self.decided_at()),
+            ..Verdict::new(disposition)
+        }
+    }
+
+    /// When it was decided: a request that has waited for its turn was decided before.
+    fn decided_at(&self) -> Timestamp {
+        match self.delay {
+            Some(delay) => self.arrived.before(delay.into()),
+            None => self.arrived,
+        }
+    }
+
+    /// The result for a request without a value that a limit must have, which may be a strike.
+    pub(super) fn lacking(self, missing: &MissingValue) -> ResponseContext {
+        let verdict = Verdict {
+            denied_by: Some(Arc::clone(&missing.limit)),
+            decided_at: Some(self.decided_at()),
+            ..Verdict::new(Disposition::Denied)
+        };
+        let mut bans = self.bans;
+        if let Some(bans) = &mut bans {
+            bans.denied_by(std::iter::once(&*missing.limit));
+        }
+        ResponseContext {
+            bans,
+            ..ResponseContext::new(verdict, None)
+        }
+    }
+
+    /// The result for a request that limits deny, which may be a strike.
+    pub(super) fn denied(self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
+        let verdict = Verdict {
+            denied_by: Some(denial.limit()),
+            in_flight: self.route.policy.in_flight(&self.queried, &outcome),
+            ..self.verdict(Disposition::Denied, &outcome)
+        };
+        let mut bans = self.bans;
+        if let Some(bans) = &mut bans {
+            bans.denied_by(denial.limits());
+        }
+        ResponseContext {
+            status: Some((self.queried, outcome)),
+            bans,
+            ..ResponseContext::new(verdict, Some(self.route))
+        }
+    }
+
+    /// The result for a request that is let through.
+    #[inline]
+    pub(super) fn allowed(
+        mut self,
+        outcome: Outcome,
+        in_flight: Option<InFlight>,
+        backend: &Backend,
+    ) -> ResponseContext {
+        let policy = &self.route.policy;
+        let would_deny = policy.would_deny(&self.queried, &outcome);
+        if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
+            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome));
+        }
+        let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
+        let disposition = match outcome.source {
+            DecisionSource::FailedOpen => Disposition::FailedOpen,
+            _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+            _ if self.delay.is_some() => Disposition::Delayed,
+            _ if self.queried.is_empty() => Disposition::Unlimited,
+            _ => Disposition::Allowed,
+        };
+        let verdict = Verdict {
+            denied_by: would_deny,
+            banned_by: would_ban,
+            delay: self.delay,
+            in_flight: policy.in_flight(&self.queried, &outcome),
+            ..self.verdict(disposition, &outcome)
+        };
+        let charges = self.charges(&outcome, backend);
+        ResponseContext {
+            status: (!self.queried.is_empty()).then_some((self.queried, outcome)),
+            charges,
+            bans: self.bans,
+            in_flight,
+            ..ResponseContext::new(verdict, Some(self.route))
+        }
+    }
+}
+
+/// What decided in the store's place.
+fn decided_by(outcome: &Outcome) -> Option<&'static str> {
+    match outcome.source {
+        DecisionSource::Prefetched => Some("prefetched"),
+        DecisionSource::Remembered => Some("remembered"),
+        DecisionSource::Local => Some("local"),
+        DecisionSource::Store | DecisionSource::FailedOpen => None,
+    }
+}
