@@ -4,7 +4,7 @@
 //! Each function panics when an invariant breaks. `fuzz/` calls them with made-up input, and the
 //! tests below with the corpus that is checked in.
 
-pub use crate::config::fuzz_configuration as configuration;
+pub use weir_config::fuzz_configuration as configuration;
 pub use weir_middleware::decoy::fuzz_template as template;
 pub use weir_proxy::fuzzing::{hop_by_hop, request, response};
 pub use weir_rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};

@@ -2,11 +2,11 @@
 //! Nothing here is promised to stay; the feature `internals` is for this project's own tests.
 
 pub use crate::app::{Layers, SocketlessGateway};
-pub use crate::config::load;
-pub use crate::middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
-pub use crate::store::{Connect, Socket};
+pub use weir_config::load;
+pub use weir_middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 pub use weir_runtime::blocking::run_inline;
 pub use weir_server::{
     AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport,
 };
+pub use weir_store::{Connect, Socket};

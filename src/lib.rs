@@ -16,16 +16,12 @@ mod app;
 mod certificates;
 #[cfg(feature = "gateway")]
 pub mod cli;
-#[cfg(feature = "gateway")]
-mod config;
 #[cfg(all(feature = "gateway", any(test, fuzzing)))]
 pub mod fuzzing;
 #[cfg(feature = "internals")]
 pub mod internals;
 pub mod limit;
 pub mod middleware;
-#[cfg(feature = "gateway")]
-mod replay;
 pub mod rules;
 pub mod store;
 pub mod telemetry;

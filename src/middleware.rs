@@ -54,10 +54,3 @@ pub use weir_middleware::{
     Route, RouteAction, RouteLayer, RoutePolicy, RouteState, ShadowOf, StrikeCause, Tarpit,
     TarpitSlots, TemplateError, Treatment, UpstreamId, UpstreamRouter, Verdict, upstream_key,
 };
-#[cfg(feature = "gateway")]
-pub use weir_middleware::{
-    AccessLog, AccessLogLayer, Compression, ContentCoding, Correlate, CorrelateLayer, ErrorPages,
-    Forwarded, ForwardedLayer, HttpsRedirect, LimitDecision, LimitedBody, LoggedBody,
-    MAX_REQUEST_ID_BYTES, PastRequest, Progress, Refusal, RejectInvalid, RejectInvalidLayer,
-    ResponseFormat, Simulated, Simulation, Waiting,
-};

@@ -43,7 +43,5 @@ pub use weir_rules::{
 };
 #[cfg(feature = "gateway")]
 pub use weir_rules::{BasicAuth, BasicAuthError, RegexError};
-#[cfg(feature = "gateway")]
-pub(crate) use weir_rules::{IdWarning, PathFault, hundredths, looks_hashed, path_fault, unmapped};
 #[cfg(feature = "jwt")]
 pub use weir_rules::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};

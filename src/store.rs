@@ -36,8 +36,6 @@ pub use weir_store::{
     Observer, OnFailure, Outcome, Reachability, Remote, ScanPosition, ScannedKeys, SharedEntry,
     SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
 };
-#[cfg(feature = "internals")]
-pub use weir_store::{Connect, Socket, Stream};
 #[cfg(feature = "redis")]
 pub use weir_store::{
     HotBuckets, LoginPart, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,

@@ -13,8 +13,6 @@
 //! # Ok::<(), std::fmt::Error>(())
 //! ```
 
-#[cfg(feature = "gateway")]
-pub(crate) use weir_telemetry::*;
 pub use weir_telemetry::{
     BanMetrics, Bans, Disposition, LimitMetrics, Metrics, PageFormat, Period, RequestId,
     RouteMetrics, ServerMetrics, SubjectActivity,

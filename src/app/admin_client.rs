@@ -13,9 +13,9 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use weir_config::Diagnostics;
 
-use crate::config::{self, Diagnostics};
-use crate::rules::HashKey;
+use weir_rules::HashKey;
 
 /// How long a gateway may take to answer; its own store has a shorter deadline.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl AdminClient {
         token: Option<String>,
     ) -> Result<Self, AdminError> {
         let configured = || {
-            let settings = config::load(path, &HashKey::random());
+            let settings = weir_config::load(path, &HashKey::random());
             let settings = settings.map_err(AdminError::Configuration)?;
             settings.process.admin.ok_or(AdminError::NoListener)
         };

@@ -6,7 +6,7 @@ use hmac_sha256::Hash;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::rules::ClientCertificate;
+use weir_rules::ClientCertificate;
 
 /// What a certificate says that the handshake has verified. One that cannot be read, which rustls
 /// would not have accepted, names its owner by its fingerprint alone.

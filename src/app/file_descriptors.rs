@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_proxy::ConnectionBudget;
 
-use crate::config::Settings;
+use weir_config::Settings;
 
 /// What a process needs with any configuration: standard streams, files that a reload reads, the
 /// runtimes of the main and the admin thread, name resolution, and the admin listener's

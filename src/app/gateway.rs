@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use weir_config::{Inputs, Settings};
+use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
 use weir_server::AdminApi;
+use weir_telemetry::{LogLevel, Metrics};
 
 use super::admin_api;
 use super::jwks::KeySets;
@@ -17,9 +20,6 @@ use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, S
 use super::shared_bans::SharedBans;
 use super::stack::Stack;
 use super::stores::{Stores, WorkerStores};
-use crate::config::{Inputs, Settings};
-use crate::middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
-use crate::telemetry::{LogLevel, Metrics};
 
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);

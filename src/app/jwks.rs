@@ -17,13 +17,13 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::Service;
+use weir_config::{Jwks, JwksSettings};
 use weir_http::list;
 use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 
-use crate::config::{Jwks, JwksSettings};
-use crate::rules::{JwtError, JwtKeys, RemoteKeys};
-use crate::telemetry::events::{self, LastWarning};
-use crate::telemetry::{JwksMetrics, Metrics, UpstreamFailed};
+use weir_rules::{JwtError, JwtKeys, RemoteKeys};
+use weir_telemetry::events::{self, LastWarning};
+use weir_telemetry::{JwksMetrics, Metrics, UpstreamFailed};
 
 /// How long a fetch may take, from connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);

@@ -59,9 +59,10 @@ use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
+use weir_config::{Diagnostics, Inputs, Settings};
+use weir_telemetry::{LogError, LogLevel, Metrics, Tracer};
+
 use self::worker::WorkerContext;
-use crate::config::{Diagnostics, Inputs, Settings};
-use crate::telemetry::{self, LogError, LogLevel, Metrics, Tracer};
 
 /// How long threads that read or write files may take when the process ends.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -107,7 +108,7 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
     let source = Source::new(path.to_owned());
     let read = source.read(None);
     let settings = read.outcome.map_err(RunError::Configuration)?;
-    let log = telemetry::install(&settings.process.log)?;
+    let log = weir_telemetry::install(&settings.process.log)?;
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
     if settings.process.admin.is_some() {
@@ -218,7 +219,7 @@ async fn serve(
     if ended == Ended::Forced {
         return Err(RunError::ForcedShutdown);
     }
-    telemetry::events::drained(aborted.load(Ordering::Relaxed));
+    weir_telemetry::events::drained(aborted.load(Ordering::Relaxed));
     Ok(())
 }
 
@@ -309,7 +310,7 @@ impl EventHandler for ProcessEvents<'_> {
     }
 
     fn draining(&self, replaced: bool) {
-        telemetry::events::draining(self.grace);
+        weir_telemetry::events::draining(self.grace);
         // Another handle would keep a socket open whose connections are no longer accepted.
         self.drain.keep_open(&self.takeover.give_up());
         // A request in the tarpit is in flight, and would delay the drain.

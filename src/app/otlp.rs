@@ -16,10 +16,10 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tower::Service;
+use weir_config::OtlpSettings;
 use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings};
 
-use crate::config::OtlpSettings;
-use crate::telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};
+use weir_telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};
 
 /// How long a collector may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

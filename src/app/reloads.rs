@@ -17,9 +17,15 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
+use weir_config::{ApiOverride, Inputs, LoadResult, OverrideCheck, Settings};
+use weir_limit::time::{Clock, SystemClock, Timestamp};
+use weir_middleware::decoy::Shadow;
+use weir_middleware::{KnownBans, ShadowOf, TarpitSlots};
 use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
+use weir_rules::HashKey;
 use weir_runtime::blocking;
 use weir_runtime::sync::Mutex;
+use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
 
 use super::acme::AcmeCertificates;
 use super::jwks::KeySets;
@@ -27,12 +33,6 @@ use super::overrides::{CheckedOverride, KeptOverride, OverrideTarget};
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
-use crate::config::{self, ApiOverride, Inputs, LoadResult, OverrideCheck, Settings};
-use crate::middleware::decoy::Shadow;
-use crate::middleware::{KnownBans, ShadowOf, TarpitSlots};
-use crate::rules::HashKey;
-use crate::telemetry::{Metrics, Tracer, UpstreamSample, events};
-use crate::time::{Clock, SystemClock, Timestamp};
 
 /// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -155,7 +155,7 @@ impl Snapshot {
         self.settings
             .upstreams
             .iter()
-            .any(config::Upstream::sends_proxy_headers)
+            .any(weir_config::Upstream::sends_proxy_headers)
     }
 
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
@@ -211,7 +211,7 @@ impl Source {
 
     /// Reads the configuration that is to replace the one `in_force`.
     pub(super) fn read(&self, in_force: Option<&Settings>) -> LoadResult {
-        config::read(&self.path, &self.key, in_force)
+        weir_config::read(&self.path, &self.key, in_force)
     }
 }
 
@@ -332,7 +332,7 @@ impl Reloads {
         *self.process.refused.lock() = loaded.outcome.as_ref().err().map(|found| RefusedLoad {
             at: SystemClock.now(),
             errors: (found.error_lines())
-                .map(|line| config::without_passwords(&line))
+                .map(|line| weir_config::without_passwords(&line))
                 .collect(),
         });
         match loaded.outcome {

@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
+use weir_limit::time::{Clock, Timestamp};
+use weir_middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
+use weir_rules::{Banned, StandingBans};
+use weir_store::{SharedEntry, SharedLists, StoreError};
 
 use super::shared_list::{FOR_GOOD, ListChange, SharedList, millis, moment};
-use crate::middleware::{BanCause, BegunBan, KnownBans, StrikeCause};
-use crate::rules::{Banned, StandingBans};
-use crate::store::{SharedEntry, SharedLists, StoreError};
-use crate::time::{Clock, Timestamp};
 
 /// The list of bans that have begun.
 const BEGUN: &str = "bans";
@@ -440,7 +440,7 @@ mod tests {
 
     use super::super::shared_list::tests::Lists;
     use super::*;
-    use crate::time::ManualClock;
+    use weir_limit::time::ManualClock;
 
     fn bans_on(store: &Arc<Lists>) -> SharedBans {
         let clock = Arc::new(ManualClock::at(moment(1000)));

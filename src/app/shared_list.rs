@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::store::{SharedEntry, SharedLists, StoreError};
-use crate::time::Timestamp;
+use weir_limit::time::Timestamp;
+use weir_store::{SharedEntry, SharedLists, StoreError};
 
 /// An end that never comes.
 pub(super) const FOR_GOOD: u64 = u64::MAX;
@@ -146,7 +146,7 @@ pub(super) mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::store::{ChangedList, StoreFuture};
+    use weir_store::{ChangedList, StoreFuture};
 
     const NOW: Timestamp = Timestamp::from_nanos(5_000_000);
 

@@ -8,18 +8,18 @@ use std::rc::Rc;
 use bytes::Bytes;
 use http::{Request, Response};
 use tower::{Service, ServiceExt};
+use weir_config::StoreSettings;
+use weir_middleware::{Peer, RequestContext};
 use weir_server::{AdminApi, AdminBody, Connection, Drain, RequestBody};
+use weir_store::Connect;
+use weir_telemetry::{Metrics, PageFormat};
 
+use super::RunError;
 use super::acme::AcmeCertificates;
 use super::gateway::{Gateway, WorkerStack};
 use super::reloads::{Environment, Snapshot, Source};
 use super::sockets::Sockets;
 use super::stack::{self, Stack};
-use super::{RunError, telemetry};
-use crate::config::StoreSettings;
-use crate::middleware::{Peer, RequestContext};
-use crate::store::Connect;
-use crate::telemetry::{Metrics, PageFormat};
 
 /// What a process has once, and one worker's stack over services in place of upstreams.
 pub struct SocketlessGateway<S> {
@@ -46,7 +46,10 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         if let StoreSettings::Redis(store) = &mut settings.process.store {
             store.redis = store.redis.clone().with_connect(connect);
         }
-        let (log_level, metrics) = (telemetry::log_level(&settings.process.log)?, Metrics::new());
+        let (log_level, metrics) = (
+            weir_telemetry::log_level(&settings.process.log)?,
+            Metrics::new(),
+        );
         let acme = AcmeCertificates::new(&metrics);
         let environment = Environment {
             demo_upstream: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sd_notify::NotifyState;
 use tokio::time::sleep;
+use weir_config::Listener;
 use weir_server::{
     BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
 };
 
-use crate::config::{self, Listener};
-use crate::middleware::HttpsRedirect;
-use crate::telemetry::Metrics;
+use weir_middleware::HttpsRedirect;
+use weir_telemetry::Metrics;
 
 /// The option that makes a process take the place of another.
 pub(crate) const TAKEOVER: &str = "--takeover";
@@ -112,7 +112,7 @@ pub(super) fn start_successor() {
 fn try_start_successor() -> io::Result<()> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or(ErrorKind::NotFound)?;
-    let configuration = config::standard_input();
+    let configuration = weir_config::standard_input();
     let mut successor = Command::new(program)
         .args(successor_arguments(arguments))
         .stdin(match configuration {

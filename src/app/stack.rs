@@ -8,19 +8,19 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
+use weir_config::{Settings, StoreSettings};
 use weir_http::problem::Problem;
 
-use crate::config::{self, Settings, StoreSettings};
-use crate::middleware::{
+use weir_limit::time::Clock;
+use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Correlate, CorrelateLayer,
     Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans, OnDenied, RateLimit,
     RateLimitLayer, RejectInvalid, RejectInvalidLayer, ResponseFormat, Route, RouteLayer,
     RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
-use crate::rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
-use crate::store::{Leases, OnFailure, Store};
-use crate::telemetry::{Disposition, Metrics, Tracer};
-use crate::time::Clock;
+use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
+use weir_store::{Leases, OnFailure, Store};
+use weir_telemetry::{Disposition, Metrics, Tracer};
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> =
@@ -46,7 +46,7 @@ pub struct Layers {
 pub(super) fn services<S>(
     settings: &Settings,
     upstreams: Vec<S>,
-    of_route: impl Fn(&config::Route, &S) -> S,
+    of_route: impl Fn(&weir_config::Route, &S) -> S,
 ) -> UpstreamRouter<S> {
     let of_routes: Vec<_> = settings
         .routes
@@ -58,7 +58,7 @@ pub(super) fn services<S>(
 
 /// The service of a route; none if the route answers itself.
 fn service_of_route(settings: &Settings, place: usize) -> Option<UpstreamId> {
-    let forwards = |route: &&config::Route| route.upstream.is_some();
+    let forwards = |route: &&weir_config::Route| route.upstream.is_some();
     settings.routes.get(place).filter(forwards)?;
     let before = settings.routes.iter().take(place).filter(forwards).count();
     Some(UpstreamId(settings.upstreams.len() + before))
@@ -307,10 +307,10 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::middleware::{LimitedBody, Metered};
-    use crate::rules::HashKey;
-    use crate::store::{Memory, MemorySettings};
-    use crate::time::SystemClock;
+    use weir_limit::time::SystemClock;
+    use weir_middleware::{LimitedBody, Metered};
+    use weir_rules::HashKey;
+    use weir_store::{Memory, MemorySettings};
 
     fn layers() -> Layers {
         let folder = tempfile::tempdir().unwrap();
@@ -318,7 +318,7 @@ mod tests {
         let text = "upstreams: {app: {servers: ['http://127.0.0.1:1']}}\n\
              routes: [{match: {path: '/*'}, upstream: app, limits: []}]";
         std::fs::write(&path, text).unwrap();
-        let settings = config::load(&path, &HashKey::random()).unwrap();
+        let settings = weir_config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
         let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
         Layers::new(&settings, &slots, &bans, &metrics, None)

@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
+use weir_limit::{Algorithm, Alignment, Quota};
+use weir_middleware::{Answer, OnDenied};
+use weir_rules::{AccessList, Ban, KeySource, Limit};
+use weir_telemetry::Metrics;
+use weir_telemetry::events::{self, Loaded};
+
 use super::overrides::CheckedOverride;
-use crate::config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
-use crate::limit::{Algorithm, Alignment, Quota};
-use crate::middleware::{Answer, OnDenied};
-use crate::rules::{AccessList, Ban, KeySource, Limit};
-use crate::telemetry::Metrics;
-use crate::telemetry::events::{self, Loaded};
 
 /// The settings that only a restart changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -290,7 +291,7 @@ pub(super) fn describe_quota(quota: Quota) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Calendar, CalendarUnit};
+    use weir_limit::{Calendar, CalendarUnit};
 
     fn windowed(algorithm: Algorithm) -> String {
         let hour = Duration::from_secs(3600);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
-use crate::telemetry::events::{self, Chain, LastWarning};
-use crate::telemetry::{Metrics, StoreCallMetrics};
+use weir_store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
+use weir_telemetry::events::{self, Chain, LastWarning};
+use weir_telemetry::{Metrics, StoreCallMetrics};
 
 /// The most causes that are logged of one outage. Those that most outages pass through, the errors of a
 /// socket and of looking up a name, are fewer than half as many, and so hide none that tells more.
@@ -501,7 +501,7 @@ mod tests {
         assert!(told(&mut story, "no TLS") && !told(&mut story, "no TLS"));
     }
 
-    use crate::time::Timestamp;
+    use weir_limit::time::Timestamp;
 
     #[test]
     fn a_wrong_clock_is_warned_of_once_until_it_was_well_again() {

@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::store_observer::StoreMetricsObserver;
-use crate::config::{RedisStore, StoreSettings};
-use crate::store::{
+use weir_config::{RedisStore, StoreSettings};
+use weir_limit::time::{Clock, SystemClock};
+use weir_store::{
     DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, KeyScan, Leases,
     Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, Store,
 };
-use crate::telemetry::Metrics;
-use crate::time::{Clock, SystemClock};
+use weir_telemetry::Metrics;
+
+use super::store_observer::StoreMetricsObserver;
 
 /// How long a worker waits for its first connection to the store before it serves without.
 const CONNECT_AT_START: Duration = Duration::from_secs(1);

@@ -12,22 +12,22 @@ use http::{Extensions, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tower::Service as _;
+use weir_config::Route;
+use weir_middleware::{
+    ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
+};
 use weir_proxy::{
     ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
 };
+use weir_rules::ClientCertificate;
 use weir_server::{Connection, Draining, Http, RequestBody, Transport};
+use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
 use super::gateway::WorkerStack;
 use super::reloads::Snapshot;
 use super::stack;
 use super::stores::Stores;
-use crate::config::Route;
-use crate::middleware::{
-    ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
-};
-use crate::rules::ClientCertificate;
-use crate::telemetry::RequestId;
 
 #[derive(Clone)]
 pub(super) struct WorkerContext {

@@ -22,11 +22,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
+use weir_config::{Diagnostics, Settings, StoreSettings, pluralized};
 
 use self::admin::{BanCommand, BucketCommand, OverrideCommand, TopArgs};
 use self::replay::{LogArgs, ReplayArgs};
 use crate::app::{self, AdminError, RunError};
-use crate::config::{self, Diagnostics, Settings, StoreSettings, pluralized};
 
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -231,8 +231,12 @@ fn configuration_tip(error: &clap::Error) -> Option<String> {
 
 /// Checks the configuration at `path`: a summary, or all errors.
 fn check(path: &Path) -> Result<String, Diagnostics> {
-    let settings = config::check(path)?;
-    let loaded = format!("{}: {}", config::display_name(path), summary(&settings));
+    let settings = weir_config::check(path)?;
+    let loaded = format!(
+        "{}: {}",
+        weir_config::display_name(path),
+        summary(&settings)
+    );
     let mut bounds = prefetch_bounds(&settings);
     if let Some(warning) = app::too_many_servers(&settings) {
         bounds.push_str("\nwarning: ");
@@ -252,7 +256,7 @@ fn prefetch_bounds(settings: &Settings) -> String {
     }
     let limits = settings.limits().into_iter();
     let lines = limits.filter_map(|limit| {
-        let (name, units) = (limit.name(), config::prefetched_units(limit)?);
+        let (name, units) = (limit.name(), weir_config::prefetched_units(limit)?);
         Some(format!(
             "\n{name}: prefetched; N gateways admit at most N x {units} units beyond the limit, per bucket"
         ))

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use weir_config::HumanDuration;
+use weir_limit::time::Timestamp;
+use weir_replay::{Condition, Format, Options, ReplayError, Report, Sweep};
 
 use super::BAD_CONFIGURATION;
-use crate::config::HumanDuration;
-use crate::replay::{self, Condition, Format, Options, ReplayError, Report, Sweep};
-use crate::time::Timestamp;
+use crate::app;
 
 /// Which log, and how it is read.
 #[derive(Args, Debug)]
@@ -138,6 +139,7 @@ impl LogArgs {
             window: self.window.0,
             threads: self.threads,
             conditions: Vec::new(),
+            is_refused: |head| app::refusal(head).is_some(),
         }
     }
 }
@@ -157,7 +159,7 @@ impl ReplayArgs {
 /// Suggests limits and prints them.
 pub(super) fn suggest(config: &Path, args: LogArgs) -> ExitCode {
     let is_json = args.json;
-    let suggestions = match replay::suggest(&args.options(config)) {
+    let suggestions = match weir_replay::suggest(&args.options(config)) {
         Ok(suggestions) => suggestions,
         Err(error) => return failed(&error),
     };
@@ -166,7 +168,7 @@ pub(super) fn suggest(config: &Path, args: LogArgs) -> ExitCode {
         true => text = serde_json::to_string_pretty(&suggestions).unwrap_or_default(),
         // Writing to a `String` never fails.
         false => {
-            let _ = replay::write_suggestions(&mut text, &suggestions);
+            let _ = weir_replay::write_suggestions(&mut text, &suggestions);
         }
     }
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
@@ -177,19 +179,19 @@ pub(super) fn suggest(config: &Path, args: LogArgs) -> ExitCode {
 pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
     let (is_json, is_csv) = (args.log.json, args.csv);
     let (page, conditions) = (args.html.clone(), args.fail_if.clone());
-    let report = match replay::replay(&args.options(config)) {
+    let report = match weir_replay::replay(&args.options(config)) {
         Ok(report) => report,
         Err(error) => return failed(&error),
     };
     let text = match (is_json, is_csv) {
         (true, _) => serde_json::to_string_pretty(&report).unwrap_or_default(),
-        (_, true) => replay::csv(&report),
+        (_, true) => weir_replay::csv(&report),
         _ => text(&report),
     };
     // A closed stream is not a failure: its reader does not want more.
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
     if let Some(path) = page
-        && let Err(error) = fs::write(&path, replay::html(&report))
+        && let Err(error) = fs::write(&path, weir_replay::html(&report))
     {
         complain(&format!("{}: {error}", path.display()));
         return ExitCode::FAILURE;
@@ -228,7 +230,7 @@ fn complain(text: &str) {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
-    let _ = replay::write_text(&mut text, report);
+    let _ = weir_replay::write_text(&mut text, report);
     text
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::HumanDuration;
+use weir_config::HumanDuration;
 
 /// The subjects, a line each.
 pub(super) fn top_table(answer: &Value) -> String {

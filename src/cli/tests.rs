@@ -1,7 +1,8 @@
 //! What the commands print, and their exit codes.
 
+use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
+
 use super::*;
-use crate::config::tests::{DEFAULTS, Folder, SMALLEST};
 use clap::CommandFactory;
 use http::StatusCode;
 

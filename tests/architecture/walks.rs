@@ -58,7 +58,7 @@ fn the_tests_that_hold_a_key_exist() {
         .take_while(|line| line.starts_with('|'))
     {
         let cells = row.split('|').skip(2);
-        for (cell, folder) in cells.zip(["src/config/tests", "tests/it"]) {
+        for (cell, folder) in cells.zip(["crates/config/src/tests", "tests/it"]) {
             for name in cell.split('`').filter(|word| word.ends_with(".rs")) {
                 assert!(root.join(folder).join(name).is_file(), "{name}: {row}");
             }

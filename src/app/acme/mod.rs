@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use weir_config::{AcmeCertificate, Listener, Until};
+use weir_limit::time::Timestamp;
 use weir_server::{Challenges, Identity};
+use weir_telemetry::{AcmeMetrics, Metrics, events};
 
 use self::cache::{Cache, identity};
 use self::order::{OrderError, Ordering, blocking};
 use super::sockets::Sockets;
-use crate::config::{AcmeCertificate, Listener, Until};
-use crate::telemetry::{AcmeMetrics, Metrics, events};
-use crate::time::Timestamp;
 
 /// When in its life a certificate is renewed: gateways that were started together do not order
 /// together.

@@ -19,12 +19,12 @@ use thiserror::Error;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tower::Service;
+use weir_config::{AcmeChallenge, AcmeSettings};
 use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings, UpstreamTls};
 use weir_server::{AnswersChallenge, CertificateError, Challenge, ChallengeError, Challenges};
+use weir_telemetry::UpstreamFailed;
 
 use super::cache::{Cache, StoredAccount};
-use crate::config::{AcmeChallenge, AcmeSettings};
-use crate::telemetry::UpstreamFailed;
 
 /// How long an order may take as a whole.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);

@@ -7,11 +7,11 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use weir_config::Until;
+use weir_limit::time::Timestamp;
+use weir_rules::OverrideOrigin;
 
 use crate::app::shared_bans::Why;
-use crate::config::Until;
-use crate::rules::OverrideOrigin;
-use crate::time::Timestamp;
 
 /// A moment in UTC, to the second.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, request};
+use weir_config::AdminToken;
 
 use super::endpoint;
 use super::error::ApiError;
-use crate::config::AdminToken;
 
 /// Who sent a request, for the log of changes: the name of a token, or the address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

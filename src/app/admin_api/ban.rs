@@ -8,7 +8,14 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use smallvec::smallvec;
 use tokio::time::Instant;
+use weir_config::{HumanDuration, Settings, Until, suggest};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, BucketKey, Decision, Mode, Transaction};
+use weir_middleware::{BanCause, BegunBan};
+use weir_rules::{Ban, Banned};
 use weir_server::RequestBody;
+use weir_store::{Outcome, SharedEntry, StoreError};
+use weir_telemetry::audit;
 
 use super::answers::{self, BanPage, DateTime, ListedBan};
 use super::authorization::Operator;
@@ -17,13 +24,6 @@ use super::request::{Cursor, Page, parse_body, read_body};
 use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, Why};
 use crate::app::shared_list::{millis, moment};
 use crate::app::stores::AdminStores;
-use crate::config::{HumanDuration, Settings, Until, suggest};
-use crate::limit::{Batch, BucketKey, Decision, Mode, Transaction};
-use crate::middleware::{BanCause, BegunBan};
-use crate::rules::{Ban, Banned};
-use crate::store::{Outcome, SharedEntry, StoreError};
-use crate::telemetry::audit;
-use crate::time::{Nanos, Timestamp};
 
 /// An example of the body that sets a ban.
 const FORM: &str = "{\"for\": \"1h\"}, {\"for\": \"forever\"} or {\"until\": \"2026-12-31\"}";
@@ -609,9 +609,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::limit::{BucketKeys, Quota};
-    use crate::rules::{BanSchedule, HashKey, KeySource};
-    use crate::store::{Memory, MemorySettings, Store, StoreFuture};
+    use weir_limit::{BucketKeys, Quota};
+    use weir_rules::{BanSchedule, HashKey, KeySource};
+    use weir_store::{Memory, MemorySettings, Store, StoreFuture};
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
     const HOUR: Duration = Duration::from_secs(3600);

@@ -4,16 +4,17 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_config::{Settings, suggest};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{BucketKey, Decision, Mode, Quota, Transaction};
+use weir_rules::{Limit, Override};
+use weir_store::StoreError;
+use weir_telemetry::audit;
+
 use super::answers::{self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket};
 use super::authorization::Operator;
 use super::error::ApiError;
 use crate::app::stores::AdminStores;
-use crate::config::{Settings, suggest};
-use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
-use crate::rules::{Limit, Override};
-use crate::store::StoreError;
-use crate::telemetry::audit;
-use crate::time::{Nanos, Timestamp};
 
 pub(super) struct BucketTarget {
     limit: Arc<Limit>,

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir_config::Settings;
+use weir_limit::time::Timestamp;
+use weir_limit::{Batch, Claims, Decision, Transaction};
+use weir_rules::Limit;
+use weir_store::{KeyScan, ScanPosition, StoreError};
+use weir_telemetry::{Metrics, Period};
 
 use super::answers::{BucketNotes, BucketPage, BucketSource};
 use super::bucket::{BucketTarget, limit_named};
 use super::error::ApiError;
 use super::request::{Cursor, Page};
 use crate::app::stores::AdminStores;
-use crate::config::Settings;
-use crate::limit::{Batch, Claims, Decision, Transaction};
-use crate::rules::Limit;
-use crate::store::{KeyScan, ScanPosition, StoreError};
-use crate::telemetry::{Metrics, Period};
-use crate::time::Timestamp;
 
 /// How long the store is gone through for one page. What is found by then is the page.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -2,11 +2,11 @@
 //! the store. No secret is in it.
 
 use serde_json::{Value, json};
+use weir_config::{HumanDuration, Route, Settings, StoreSettings};
+use weir_middleware::{BanPolicy, OnDenied};
+use weir_rules::{KeySource, Limit, LimitUse};
 
 use crate::app::startup_log::describe_quota;
-use crate::config::{HumanDuration, Route, Settings, StoreSettings};
-use crate::middleware::{BanPolicy, OnDenied};
-use crate::rules::{KeySource, Limit, LimitUse};
 
 pub(super) fn describe(settings: &Settings) -> Value {
     let limits = settings.limits().into_iter();
@@ -90,7 +90,7 @@ fn sources(per: &[KeySource]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::Folder;
+    use weir_config::testing::Folder;
 
     const GATEWAY: &str = r#"
 admin: {address: 127.0.0.1:9901, token: {file: admin.token}, dashboard: true}

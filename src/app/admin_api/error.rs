@@ -8,12 +8,12 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use thiserror::Error;
 use weir_http::problem::Problem;
+use weir_rules::{BannedError, IdError};
+use weir_store::StoreError;
 
 use super::endpoint::{PATHS, PathError};
 use crate::app::overrides::OverrideError;
 use crate::app::shared_bans::StandingBanError;
-use crate::rules::{BannedError, IdError};
-use crate::store::StoreError;
 
 /// Why the admin API refuses a request, in the words of the response's `detail`.
 #[derive(Debug, Error)]

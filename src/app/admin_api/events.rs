@@ -20,17 +20,17 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use weir_limit::time::Clock;
 use weir_server::AdminBody;
+use weir_telemetry::{
+    BanMetrics, DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period,
+    RouteSample, StoreCallMetrics, TailFilter, UpstreamSample, Watch,
+};
 
 use super::configuration;
 use super::error::ApiError;
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
-use crate::telemetry::{
-    BanMetrics, DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period,
-    RouteSample, StoreCallMetrics, TailFilter, UpstreamSample, Watch,
-};
-use crate::time::Clock;
 
 /// The parameters of a query, for a client that wrote another.
 const PARAMETERS: &str = "there are tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
+use weir_config::Settings;
 use weir_server::RequestBody;
 
 use super::answers::Explanation;
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use crate::app::explain::{self, explain_in_force};
-use crate::config::Settings;
 
 /// An example of a request's body.
 const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";

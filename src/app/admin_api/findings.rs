@@ -15,17 +15,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_config::{HumanDuration, Settings, pluralized};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{BucketKey, Quota};
+use weir_rules::{Ban, Enforcement, KeySource, Limit};
+use weir_telemetry::{Metrics, Period, SubjectActivity};
+
 use super::answers::{
     self, FindingKind as Kind, Findings, FoundBan, GatewayFinding, RaisedLimit, Remedy,
     RemedyAction,
 };
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
-use crate::config::{HumanDuration, Settings, pluralized};
-use crate::limit::{BucketKey, Quota};
-use crate::rules::{Ban, Enforcement, KeySource, Limit};
-use crate::telemetry::{Metrics, Period, SubjectActivity};
-use crate::time::{Nanos, Timestamp};
 use ipnet::IpNet;
 
 const MAX_FINDINGS: usize = 12;
@@ -628,7 +629,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::config::tests::Folder;
+    use weir_config::testing::Folder;
 
     const NOW: u64 = 1_800_000_000;
 

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_config::{HumanDuration, Settings, pluralized};
+use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
+
 use super::answers::{GatewayFinding, GatewayFindingKind as Kind};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
-use crate::config::{HumanDuration, Settings, pluralized};
-use crate::telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
 
 /// From how many failures in a minute on, and from which share of a route's requests on, these are
 /// worth a word.

@@ -35,7 +35,9 @@ use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
+use weir_limit::time::{Clock, Timestamp};
 use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
+use weir_telemetry::{LogLevel, Metrics};
 
 use self::answers::BucketNotes;
 use self::authorization::Operator;
@@ -53,8 +55,6 @@ use super::overrides::OverrideChanges;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
 use super::stores::{AdminStores, Stores};
-use crate::telemetry::{LogLevel, Metrics};
-use crate::time::{Clock, Timestamp};
 
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use http::{Method, request::Parts};
 use serde_json::{Map, Value};
+use weir_config::{ApiOverride, HumanDuration, Settings, Until};
+use weir_limit::time::Timestamp;
+use weir_rules::{Limit, Override, OverrideOrigin};
 use weir_server::RequestBody;
+use weir_telemetry::audit;
 
 use super::answers::{ListedOverride, Origin, OverridePage};
 use super::authorization::Operator;
@@ -15,10 +19,6 @@ use super::error::ApiError;
 use super::request::{self, parse_body, read_body};
 use crate::app::overrides::{CheckedOverride, KeptOverride, OverrideChanges, OverrideError};
 use crate::app::reloads::Snapshot;
-use crate::config::{ApiOverride, HumanDuration, Settings, Until};
-use crate::rules::{Limit, Override, OverrideOrigin};
-use crate::telemetry::audit;
-use crate::time::Timestamp;
 
 /// An example of the body that sets an override.
 const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
@@ -220,7 +220,7 @@ fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiErro
     }
     let length = length.as_str().unwrap_or_default().parse();
     let HumanDuration(length) = length
-        .map_err(|cause: crate::config::HumanDurationError| refused(format!("for: {cause}")))?;
+        .map_err(|cause: weir_config::HumanDurationError| refused(format!("for: {cause}")))?;
     if length < Duration::from_secs(1) {
         return Err(refused("for: the duration must be at least 1s".to_owned()));
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
+use weir_config::HumanDuration;
+use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_server::RequestBody;
+use weir_telemetry::{LevelInForce, LogLevel, audit};
 
 use super::answers::{self, Config, DateTime, RefusedConfig};
 use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{parse_body, read_body};
 use crate::app::reloads::Snapshot;
-use crate::config::HumanDuration;
-use crate::telemetry::{LevelInForce, LogLevel, audit};
-use crate::time::{Clock, SystemClock, Timestamp};
 
 /// An example of the body that sets the level of the log.
 const LEVEL_FORM: &str = "{\"level\": \"debug\", \"for\": \"10m\"}";

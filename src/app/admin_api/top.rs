@@ -1,13 +1,14 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
+use weir_config::Settings;
+use weir_limit::time::Timestamp;
+use weir_rules::Limit;
+use weir_telemetry::{Metrics, Period, SubjectActivity};
+
 use super::answers::{Top, TopSubject};
 use super::bucket::limit_named;
 use super::error::ApiError;
 use super::request::parameters;
-use crate::config::Settings;
-use crate::rules::Limit;
-use crate::telemetry::{Metrics, Period, SubjectActivity};
-use crate::time::Timestamp;
 
 /// What a request may ask for.
 const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \

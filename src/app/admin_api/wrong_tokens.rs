@@ -7,10 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
+use weir_telemetry::Metrics;
+use weir_telemetry::events::LastWarning;
 
 use super::error::ApiError;
-use crate::telemetry::Metrics;
-use crate::telemetry::events::LastWarning;
 
 /// How long an address waits for each wrong token, and at most, for its operators may share it.
 const DELAY: Duration = Duration::from_secs(1);

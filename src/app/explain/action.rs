@@ -3,10 +3,11 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use weir_config::{Route, Settings};
+use weir_middleware::{Answer, ClientIdentity, HeaderEdits, RequestValues};
+use weir_rules::RouteMatch;
+
 use super::Request;
-use crate::config::{Route, Settings};
-use crate::middleware::{Answer, ClientIdentity, HeaderEdits, RequestValues};
-use crate::rules::RouteMatch;
 
 /// Writes where a request goes or what answers it, and which headers change.
 pub(super) fn write_action(

@@ -3,10 +3,11 @@
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 
+use weir_config::{HumanDuration, Settings};
+use weir_middleware::{BanPolicy, Treatment};
+use weir_rules::{Access, Account, ListEntry, RequestAttributes};
+
 use super::{limits, write_rejection};
-use crate::config::{HumanDuration, Settings};
-use crate::middleware::{BanPolicy, Treatment};
-use crate::rules::{Access, Account, ListEntry, RequestAttributes};
 
 /// Whether there are lists or bans at all.
 pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
@@ -153,7 +154,7 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use crate::app::{Request, explain};
-    use crate::config::tests::{DEFAULTS, Folder};
+    use weir_config::testing::{DEFAULTS, Folder};
 
     const GATEWAY: &str = r#"
 allow: {addresses: [10.0.0.0/8]}

@@ -4,16 +4,16 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-
-use crate::app::startup_log::describe_quota;
-use crate::config::{ByteSize, HumanDuration, Route, Settings, Until};
-use crate::limit::{BucketKey, Mode, Quota, Transaction};
-use crate::middleware::OnDenied;
-use crate::rules::{
+use weir_config::{ByteSize, HumanDuration, Route, Settings, Until};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{BucketKey, Mode, Quota, Transaction};
+use weir_middleware::OnDenied;
+use weir_rules::{
     Cost, Enforcement, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost, Override,
     OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
-use crate::time::{Nanos, Timestamp};
+
+use crate::app::startup_log::describe_quota;
 
 pub(super) fn write_limits(
     out: &mut String,

@@ -18,16 +18,16 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response, Uri, Version, request};
 use http_body_util::Full;
 use serde_json::Value;
-
-use super::overrides::kept_in;
-use super::stack::refusal;
-use crate::config::{self, Diagnostics, HumanDuration, Route, Settings};
-use crate::middleware::{HeaderForms, OnDenied, Rejection, RoutePolicy};
-use crate::rules::{
+use weir_config::{Diagnostics, HumanDuration, Route, Settings};
+use weir_limit::time::{Clock, SystemClock};
+use weir_middleware::{HeaderForms, OnDenied, Rejection, RoutePolicy};
+use weir_rules::{
     Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
 };
-use crate::time::{Clock, SystemClock};
+
+use super::overrides::kept_in;
+use super::stack::refusal;
 
 /// Added when no `hash_key` is configured.
 const PASSING_KEY: &str =
@@ -67,7 +67,7 @@ impl Request {
 /// When the configuration is in error.
 pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
     let key = HashKey::random();
-    let settings = config::load(path, &key)?;
+    let settings = weir_config::load(path, &key)?;
     let (settings, note) = with_kept_overrides(settings);
     let mut text = explain_in_force(&settings, request);
     text.push_str(&note);

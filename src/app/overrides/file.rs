@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
+use weir_limit::time::Timestamp;
 use weir_runtime::blocking;
+use weir_store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 
 use super::KeptOverride;
 use crate::app::shared_list::millis;
-use crate::store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
-use crate::time::Timestamp;
 
 /// What the file says of itself to whoever opens it.
 const ABOUT: &str = "Written by weir for PUT /v1/overrides. Change it by `weir override`, as the \

@@ -17,12 +17,12 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
+use weir_config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
+use weir_limit::time::{Clock, Timestamp};
+use weir_store::{SharedEntry, SharedLists, StoreError};
 
 use self::file::{FileError, OverridesFile};
 use super::shared_list::{FOR_GOOD, ListChange, SharedList, millis};
-use crate::config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
-use crate::store::{SharedEntry, SharedLists, StoreError};
-use crate::time::{Clock, Timestamp};
 
 /// The list of overrides.
 const LIST: &str = "overrides";
@@ -570,7 +570,7 @@ mod tests {
 
     use super::super::shared_list::tests::{Lists, is_forbidden};
     use super::*;
-    use crate::time::{ManualClock, Nanos};
+    use weir_limit::time::{ManualClock, Nanos};
 
     const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000_000);
 

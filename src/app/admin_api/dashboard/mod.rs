@@ -10,9 +10,9 @@ use http::header::{
 };
 use http::{Method, Response, request};
 use http_body_util::Full;
+use weir_config::Settings;
 
 use super::error::ApiError;
-use crate::config::Settings;
 
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";

@@ -1,0 +1,294 @@
+//! Bans and lists: what may be written of them, and what comes of it.
+
+mod access_lists;
+pub(super) mod schema;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use weir_limit::{Quota, QuotaError};
+use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};
+use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
+
+use crate::diagnostics::{Lowered, all};
+use crate::gateway::schema::Gateway;
+use crate::limits::{LimitTable, enforcement, key_sources, status_set};
+use crate::lowering::Lowering;
+use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
+use crate::values::HumanDuration;
+use crate::yaml::{OneOrMany, SpanOf, Spanned};
+
+pub(super) use access_lists::access_lists;
+
+/// The default for the longest ban where bans grow.
+const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// How long requests are held by default: longer than most scanners wait.
+const DEFAULT_HOLD: Duration = Duration::from_secs(30);
+
+/// No client waits for longer.
+const LONGEST_HOLD: Duration = Duration::from_secs(3600);
+
+/// How many requests are held by default: each of them keeps a connection.
+const DEFAULT_MOST: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
+/// All bans; none in the place of one in error.
+pub(crate) fn bans(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    table: &LimitTable,
+    routes: &[LoweredRoute],
+    upstreams: &Upstreams<'_>,
+    decoys: &Decoys<'_>,
+) -> Vec<Lowered<BanPolicy>> {
+    let of_all = enforcement(cx, gateway.enforce.as_ref());
+    let refill = longest_refill(routes);
+    let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
+    bans.map(|(name, written)| {
+        let treatment = treatment(
+            cx,
+            written.on_denied.as_ref(),
+            StatusCode::TOO_MANY_REQUESTS,
+            upstreams,
+            decoys,
+        );
+        let enforcement = enforcement(cx, written.enforce.as_ref());
+        let per = key_sources(cx, &written.per, name.span, table.ipv6_prefix);
+        require_subjects(
+            cx,
+            name,
+            per.as_deref().unwrap_or_default(),
+            gateway,
+            routes,
+        );
+        let lowered = ban(cx, name, written, per, table, refill);
+        let limits = striking_limits(cx, &written.strikes, table);
+        let statuses = match &written.strikes.status {
+            Some(statuses) => status_set(cx, statuses),
+            None => Ok(StatusSet::default()),
+        };
+        let paths = striking_paths(cx, &written.strikes);
+        require_strikes(cx, &written.strikes);
+        Ok(BanPolicy {
+            ban: Arc::new(lowered?),
+            limits: limits?,
+            statuses: statuses?,
+            paths: paths?,
+            treatment: treatment?,
+            enforcement: enforcement?.min(of_all?),
+        })
+    })
+    .collect()
+}
+
+fn ban(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    written: &Spanned<schema::Ban>,
+    per: Lowered<Vec<KeySource>>,
+    table: &LimitTable,
+    refill: Duration,
+) -> Lowered<Ban> {
+    let strikes = strike_quota(cx, &written.strikes);
+    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(refill));
+    if name.is_empty() {
+        let error = cx.error(name.span, "a ban needs a name, such as scanners");
+        return Err(error.into());
+    }
+    let ban = Ban::new(name, per?, table.key.clone(), strikes?, schedule?);
+    cx.ok(name.span, ban)
+}
+
+/// Refuses a ban per something that no request has.
+fn require_subjects(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    per: &[KeySource],
+    gateway: &Spanned<Gateway>,
+    routes: &[LoweredRoute],
+) {
+    for source in per {
+        let help = match source {
+            KeySource::Account if cx.lacks_accounts(gateway) => {
+                "say under `account` where requests name their account".to_owned()
+            }
+            KeySource::Path(segment) if !routes.iter().any(|route| route.may_capture(segment)) => {
+                format!("capture it in a route's path as `{{{segment}}}`")
+            }
+            _ => continue,
+        };
+        let message = format!("\"{}\" bans per {source}, which is never there", name.value);
+        cx.error(name.span, message).help(help);
+    }
+}
+
+fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quota> {
+    let (count, period) = (written.count, written.period);
+    let quota = Quota::new(count.value, count.value, period.value.0);
+    let span = match quota {
+        Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.span,
+        _ => count.span,
+    };
+    // Strikes have no burst of their own.
+    let quota = quota.map_err(|error| match error {
+        QuotaError::ZeroBurst => QuotaError::ZeroCount,
+        error => error,
+    });
+    cx.ok(span, quota)
+}
+
+fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule> {
+    let first = written.length.value.0;
+    let factor = written
+        .factor
+        .map_or(NonZeroU32::MIN, |factor| factor.value);
+    let longest = written
+        .max
+        .map_or(DEFAULT_LONGEST.max(first), |max| max.value.0);
+    let forget = written.forget.map_or(longest, |forget| forget.value.0);
+    require_growth(cx, written);
+    let schedule = BanSchedule::new(first, factor, longest, forget);
+    let span = match schedule {
+        Err(BanScheduleError::LongestTooShort | BanScheduleError::TooLong) => written.max.span(),
+        Err(BanScheduleError::ForgottenTooSoon | BanScheduleError::Forgetting(_)) => {
+            written.forget.or(written.max).span()
+        }
+        _ => None,
+    };
+    cx.ok(span.unwrap_or(written.length.span), schedule)
+}
+
+/// Refuses keys that say how bans grow where they do not.
+fn require_growth(cx: &mut Lowering<'_>, written: &schema::Ban) {
+    if written.factor.is_some_and(|factor| factor.value.get() > 1) {
+        return;
+    }
+    for (key, span) in [("max", written.max), ("forget", written.forget)] {
+        if let Some(span) = span {
+            cx.error(
+                span.span,
+                format!("`{key}` does not apply to bans that do not grow"),
+            )
+            .help("say by how much they do, such as `factor: 4`, or leave it out");
+        }
+    }
+}
+
+/// The limits whose denials are strikes.
+fn striking_limits(
+    cx: &mut Lowering<'_>,
+    written: &schema::Strikes,
+    table: &LimitTable,
+) -> Lowered<Vec<Arc<str>>> {
+    all(
+        items(written.limits.as_ref()).map(|name| match table.find(name) {
+            Some(limit) => Ok(Arc::from(limit.name.as_str())),
+            None => Err(table.unknown(cx, name)),
+        }),
+    )
+}
+
+/// The paths whose requests are strikes.
+fn striking_paths(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<PathSet> {
+    all(items(written.paths.as_ref()).map(|path| cx.ok(path.span, PathPattern::parse(path))))
+}
+
+fn require_strikes(cx: &mut Lowering<'_>, written: &Spanned<schema::Strikes>) {
+    let lists = [
+        written.limits.as_ref(),
+        written.status.as_ref().map(|status| &status.value),
+        written.paths.as_ref(),
+    ];
+    let nothing = lists.iter().all(|list| items(*list).next().is_none());
+    let keys = ["limits", "status", "paths"];
+    // A list that is in error was told of.
+    if nothing && cx.sources.key_in_error(written.span, &keys).is_none() {
+        cx.error(written.span, "nothing is a strike")
+            .help("say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`");
+    }
+}
+
+fn items(list: Option<&OneOrMany<Spanned<String>>>) -> impl Iterator<Item = &Spanned<String>> {
+    list.into_iter().flat_map(|list| &list.0)
+}
+
+/// How long a bucket of a limit may take to fill.
+fn longest_refill(routes: &[LoweredRoute]) -> Duration {
+    let limits = routes.iter().flat_map(LoweredRoute::limits);
+    let quotas = limits.flat_map(|limit| {
+        let overridden = limit.overrides().map(|overriding| overriding.quota);
+        limit.quota().into_iter().chain(overridden)
+    });
+    let longest = quotas.map(|quota| quota.tolerance()).max();
+    longest.unwrap_or_default().into()
+}
+
+/// What banned or blocked clients get: by default an honest response of this status.
+pub(crate) fn treatment(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<schema::Treatment>>,
+    status: StatusCode,
+    upstreams: &Upstreams<'_>,
+    decoys: &Decoys<'_>,
+) -> Lowered<Treatment> {
+    let honest = Rejection {
+        status,
+        ..Rejection::default()
+    };
+    let Some(written) = written else {
+        return Ok(Treatment::Reject(honest));
+    };
+    match &written.value {
+        schema::Treatment::Reject(None) => Ok(Treatment::Reject(honest)),
+        schema::Treatment::Reject(Some(written)) => {
+            rejection(cx, written, status).map(Treatment::Reject)
+        }
+        schema::Treatment::Shadow(name) => shadow_everywhere(cx, name, decoys),
+        schema::Treatment::Divert(name) => {
+            let upstream = find_upstream(cx, name, upstreams)?;
+            Ok(Treatment::Divert(UpstreamId(upstream)))
+        }
+        schema::Treatment::Tarpit(written) => Ok(Treatment::Tarpit(Tarpit {
+            hold: hold(cx, written.as_ref().and_then(|tarpit| tarpit.hold))?,
+            most: written
+                .as_ref()
+                .and_then(|tarpit| tarpit.most)
+                .map_or(DEFAULT_MOST, |most| most.value),
+            rejection: honest,
+        })),
+        schema::Treatment::Drop => Ok(Treatment::Drop),
+    }
+}
+
+/// A decoy for requests of any route, of which none need capture what it uses.
+fn shadow_everywhere(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    decoys: &Decoys<'_>,
+) -> Lowered<Treatment> {
+    let decoy = find_decoy(cx, name, decoys)?;
+    for used in decoy.captures_used() {
+        let message = format!(
+            "decoy \"{}\" uses path.{used}, which few routes capture",
+            name.value
+        );
+        cx.error(name.span, message)
+            .help("choose one without captured segments, as the banned get it on every route");
+    }
+    Ok(Treatment::Shadow(decoy))
+}
+
+fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Lowered<Duration> {
+    let Some(written) = written else {
+        return Ok(DEFAULT_HOLD);
+    };
+    let hold = cx.positive(written);
+    if hold > LONGEST_HOLD {
+        let message = format!("no client waits for {}", written.value);
+        cx.error(written.span, message)
+            .help("a request is held for 1h at most");
+    }
+    Ok(hold)
+}

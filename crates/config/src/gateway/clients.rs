@@ -1,0 +1,459 @@
+//! How clients are identified: by address and by account.
+
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::uri::Scheme;
+use http::{HeaderName, Uri};
+use weir_proxy::{Server, TlsSettings, UpstreamTls};
+use weir_rules::{
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, CertificateField,
+    ClientRules, HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
+};
+
+use super::schema::{self, ClientAddress, Gateway, LogAccount};
+use super::secrets::secret;
+use crate::certificates::authorities;
+use crate::diagnostics::{Lowered, all};
+use crate::lowering::Lowering;
+use crate::settings::{Jwks, JwksSettings};
+use crate::values::network;
+use crate::yaml::{Span, Spanned, WordOr};
+
+/// The header of ids where no other is named.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// By default an IPv6 client is identified by its /64, the least that one subscriber has.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// The default for how far clocks of issuers may be off.
+const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
+
+/// How often keys are fetched if the response does not say how long it is fresh.
+const DEFAULT_REFRESH: Duration = Duration::from_secs(10 * 60);
+
+/// How old keys may become while they cannot be fetched.
+const DEFAULT_MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) fn client_rules(
+    cx: &mut Lowering<'_>,
+    written: Option<&ClientAddress>,
+) -> Lowered<ClientRules> {
+    let proxies = written.and_then(|written| written.trusted_proxies.as_ref());
+    let proxies = proxies.into_iter().flatten();
+    let networks = all(proxies.map(|text| cx.ok(text.span, network(text))));
+    let header = match written.and_then(|written| written.header.as_ref()) {
+        Some(header) => address_header(cx, header),
+        None => Ok(AddressHeader::XForwardedFor),
+    };
+    Ok(ClientRules {
+        trusted_proxies: networks?,
+        header: header?,
+    })
+}
+
+fn address_header(cx: &mut Lowering<'_>, header: &Spanned<String>) -> Lowered<AddressHeader> {
+    match header.value.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
+        "forwarded" => Ok(AddressHeader::Forwarded),
+        _ => cx
+            .parse::<HeaderName>(header, "the name of a header")
+            .map(AddressHeader::Single),
+    }
+}
+
+/// The header that requests get ids in, if they do.
+pub(super) fn request_id(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<HeaderName>> {
+    let Some(written) = &gateway.request_id else {
+        return Ok(None);
+    };
+    let (header, span) = match &written.value {
+        WordOr::Word(word) if word == "false" => return Ok(None),
+        WordOr::Word(word) if word == "true" => (REQUEST_ID, written.span),
+        WordOr::Word(word) => {
+            let message = format!("expected true, false or a header, found `{word}`");
+            let help = "write `request_id: true`, or `{header: X-Correlation-Id}`";
+            return Err(cx.error(written.span, message).help(help));
+        }
+        WordOr::More(more) => (cx.header_name(&more.header)?, more.header.span),
+    };
+    let address = gateway.client_address.as_ref();
+    let address = address.and_then(|client| client.header.as_ref());
+    let is_of_address = address.is_some_and(|name| name.eq_ignore_ascii_case(header.as_str()));
+    if has_meaning(&header) || is_of_address {
+        let message = format!("`{header}` has a meaning of its own");
+        let help = "choose a header for ids alone, such as X-Request-Id";
+        return Err(cx.error(span, message).help(help));
+    }
+    refuse_edits(cx, gateway, &header)?;
+    Ok(Some(header))
+}
+
+/// Whether a header is one of HTTP, or one that the gateway writes or reads for another purpose.
+fn has_meaning(header: &HeaderName) -> bool {
+    const PREFIXES: [&str; 14] = [
+        "accept",
+        "access-control-",
+        "allow",
+        "cache-",
+        "content-",
+        "grpc-",
+        "if-",
+        "proxy-",
+        "ratelimit",
+        "sec-",
+        "www-",
+        "x-forwarded-",
+        "x-ratelimit-",
+        "trace",
+    ];
+    let name = header.as_str();
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "age"
+                | "authorization"
+                | "client-cert"
+                | "client-cert-chain"
+                | "connection"
+                | "cookie"
+                | "date"
+                | "etag"
+                | "expect"
+                | "expires"
+                | "forwarded"
+                | "from"
+                | "host"
+                | "http2-settings"
+                | "keep-alive"
+                | "last-modified"
+                | "link"
+                | "location"
+                | "max-forwards"
+                | "origin"
+                | "range"
+                | "referer"
+                | "retry-after"
+                | "server"
+                | "set-cookie"
+                | "strict-transport-security"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+                | "user-agent"
+                | "vary"
+                | "via"
+                | "x-client-ip"
+                | "x-real-ip"
+        )
+}
+
+/// Refuses edits that the id would undo.
+fn refuse_edits(cx: &mut Lowering<'_>, gateway: &Gateway, header: &HeaderName) -> Lowered<()> {
+    let routes = gateway.routes.iter();
+    let of_routes = routes.filter_map(|route| route.request_headers.as_ref());
+    let defaults = gateway.defaults.iter();
+    let of_defaults = defaults.filter_map(|defaults| defaults.request_headers.as_ref());
+    let edited = of_routes.chain(of_defaults).flat_map(|edits| {
+        let written = edits.set.iter().chain(&edits.add);
+        let written = written.flat_map(|entries| entries.0.iter().map(|(name, _)| name));
+        written.chain(edits.remove.iter().flat_map(|names| &names.0))
+    });
+    all(edited.map(|name| {
+        if !name.eq_ignore_ascii_case(header.as_str()) {
+            return Ok(());
+        }
+        let message = format!("`{header}` is set by `request_id`");
+        let help = "leave it out here, or name another header there";
+        Err(cx.error(name.span, message).help(help))
+    }))
+}
+
+/// The prefix to which IPv6 clients are cut where a limit does not say.
+pub(super) fn ipv6_prefix(cx: &mut Lowering<'_>, written: Option<&ClientAddress>) -> u8 {
+    let Some(prefix) = written.and_then(|written| written.ipv6_prefix) else {
+        return DEFAULT_IPV6_PREFIX;
+    };
+    if (32..=128).contains(&prefix.value) {
+        return prefix.value;
+    }
+    cx.error(
+        prefix.span,
+        format!("{} is not a prefix of 32 to 128 bits", prefix.value),
+    )
+    .help("64 is one subscriber's network; 48 or 56 one site's");
+    DEFAULT_IPV6_PREFIX
+}
+
+/// Key sets that are to be fetched are added to `jwks`.
+pub(super) fn account_rules(
+    cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
+    written: Option<&[Spanned<schema::AccountSource>]>,
+    key: &Lowered<HashKey>,
+    keeps_names: bool,
+) -> Lowered<AccountRules> {
+    let sources = written.unwrap_or_default().iter();
+    let sources = all(sources.map(|source| account_source(cx, jwks, source)));
+    Ok(AccountRules {
+        sources: sources?,
+        key: key.clone()?,
+        wildcards: AccountWildcards::default(),
+        keeps_names,
+    })
+}
+
+fn account_source(
+    cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
+    source: &Spanned<schema::AccountSource>,
+) -> Lowered<AccountSource> {
+    match &source.value {
+        schema::AccountSource::Header(name) => cx.header_name(name).map(AccountSource::Header),
+        schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
+        schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
+        schema::AccountSource::Certificate(field) => {
+            Ok(AccountSource::Certificate(certificate_field(*field)))
+        }
+        schema::AccountSource::Basic(written) => {
+            let text = cx.read_file(&written.file, written.file.span)?;
+            let users = BasicAuth::from_htpasswd(&text);
+            let users = users.map_err(|error| format!("{}: {error}", written.file.value));
+            cx.ok(written.file.span, users).map(AccountSource::Basic)
+        }
+        schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
+    }
+}
+
+fn certificate_field(written: schema::CertificateField) -> CertificateField {
+    match written {
+        schema::CertificateField::SubjectCn => CertificateField::SubjectCn,
+        schema::CertificateField::SanDns => CertificateField::SanDns,
+        schema::CertificateField::SanEmail => CertificateField::SanEmail,
+        schema::CertificateField::SanUri => CertificateField::SanUri,
+        schema::CertificateField::Fingerprint => CertificateField::Fingerprint,
+    }
+}
+
+/// Refuses accounts that certificates name where no client is asked for one.
+pub(super) fn refuse_unasked_certificates(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>) {
+    let in_error = cx.sources.key_in_error(gateway.span, &["listen"]);
+    let listeners = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let mut asks = listeners.map(|listener| match &listener.value {
+        WordOr::More(written) => {
+            let in_error = cx.sources.key_in_error(listener.span, &["client_auth"]);
+            written.client_auth.is_some() || in_error.is_some()
+        }
+        WordOr::Word(_) => false,
+    });
+    if in_error.is_some() || asks.any(|asks| asks) {
+        return;
+    }
+    for source in gateway.account.iter().flat_map(|sources| &sources.value) {
+        if let schema::AccountSource::Certificate(_) = source.value {
+            cx.error(source.span, "no listener asks clients for certificates")
+                .help("add `client_auth: {ca: PATH}` to a listener with `tls`");
+        }
+    }
+}
+
+fn jwt(cx: &mut Lowering<'_>, jwks: &mut Vec<Jwks>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
+    let keys = jwt_keys(cx, jwks, jwt);
+    let algorithms = jwt_algorithms(cx, jwt);
+    let header = match &jwt.header {
+        Some(name) => cx.header_name(name),
+        None => Ok(AUTHORIZATION),
+    };
+    Ok(Jwt::new(
+        jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
+        keys?,
+        algorithms?,
+        jwt.issuer.clone(),
+        jwt.audience.clone(),
+        header?,
+        jwt.leeway.map_or(DEFAULT_LEEWAY, |leeway| leeway.0),
+    ))
+}
+
+fn jwt_keys(
+    cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
+    jwt: &Spanned<schema::Jwt>,
+) -> Lowered<TokenKeys> {
+    match (&jwt.secret, &jwt.jwks) {
+        (Some(written), None) => {
+            let text = secret(cx, written, written.span)?;
+            let keys = cx.ok(written.span, JwtKeys::secret(text.as_bytes()))?;
+            Ok(keys.into())
+        }
+        (None, Some(written)) => match &written.value {
+            WordOr::Word(path) if !path.contains("://") => {
+                let json = cx.read_file(path, written.span)?;
+                let keys = cx.ok(written.span, JwtKeys::jwks(&json))?;
+                Ok(keys.into())
+            }
+            WordOr::Word(url) => {
+                let settings = fetched(cx, url, written.span, TlsSettings::default())?;
+                Ok(add(jwks, settings))
+            }
+            WordOr::More(more) => {
+                let settings = fetched_with(cx, more)?;
+                Ok(add(jwks, settings))
+            }
+        },
+        _ => Err(cx.lacking(
+            jwt.span,
+            &["secret", "jwks"],
+            "a token is verified by exactly one of `secret` and `jwks`",
+            "say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`",
+        )),
+    }
+}
+
+fn add(jwks: &mut Vec<Jwks>, settings: JwksSettings) -> TokenKeys {
+    let keys = RemoteKeys::new();
+    jwks.push(Jwks {
+        settings,
+        keys: keys.clone(),
+    });
+    keys.into()
+}
+
+/// A key set that is fetched, with what is said of it beside its URL.
+fn fetched_with(cx: &mut Lowering<'_>, written: &schema::Jwks) -> Lowered<JwksSettings> {
+    let authorities = written.ca.as_ref().map(|file| authorities(cx, file));
+    let refresh = written.refresh.map(|span| cx.positive(span));
+    let max_stale = written.max_stale.map(|span| cx.positive(span));
+    let tls = TlsSettings {
+        authorities: authorities.transpose()?,
+        ..TlsSettings::default()
+    };
+    let settings = fetched(cx, &written.url, written.url.span, tls)?;
+    Ok(JwksSettings {
+        refresh: refresh.unwrap_or(settings.refresh),
+        max_stale: max_stale.unwrap_or(settings.max_stale),
+        ..settings
+    })
+}
+
+/// A key set at this URL.
+fn fetched(
+    cx: &mut Lowering<'_>,
+    url: &str,
+    span: Span,
+    tls: TlsSettings,
+) -> Lowered<JwksSettings> {
+    let uri = url
+        .parse::<Uri>()
+        .ok()
+        .filter(|uri| uri.scheme() == Some(&Scheme::HTTPS));
+    let authority = uri.as_ref().and_then(Uri::authority);
+    let server = authority.map(|authority| format!("https://{authority}").parse::<Server>());
+    let (Some(uri), Some(server)) = (uri, server) else {
+        let message = format!("`{url}` is not a URL of keys: it begins with https://");
+        let error = cx.error(span, message);
+        return Err(error.help("keys that come unencrypted can be forged on their way"));
+    };
+    let server = cx.ok(span, server)?;
+    let tls = UpstreamTls::new(tls).map_err(|error| format!("TLS to {url} {error}"));
+    Ok(JwksSettings {
+        server: server.with_tls(&cx.ok(span, tls)?),
+        url: uri,
+        refresh: DEFAULT_REFRESH,
+        max_stale: DEFAULT_MAX_STALE,
+    })
+}
+
+/// The allowed algorithms; those that fit the kind of key when none are named.
+fn jwt_algorithms(cx: &mut Lowering<'_>, jwt: &schema::Jwt) -> Lowered<Vec<JwtAlgorithm>> {
+    let Some(written) = &jwt.algorithms else {
+        return Ok(default_algorithms(jwt.secret.is_some()));
+    };
+    let written = cx.filled(
+        written,
+        "no algorithm is allowed, so no token is",
+        "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
+    )?;
+    Ok(written.iter().map(|name| algorithm(*name)).collect())
+}
+
+fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
+    if secret {
+        vec![JwtAlgorithm::Hs256]
+    } else {
+        vec![
+            JwtAlgorithm::Rs256,
+            JwtAlgorithm::Es256,
+            JwtAlgorithm::EdDsa,
+        ]
+    }
+}
+
+fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
+    match written {
+        schema::JwtAlgorithm::Hs256 => JwtAlgorithm::Hs256,
+        schema::JwtAlgorithm::Rs256 => JwtAlgorithm::Rs256,
+        schema::JwtAlgorithm::Es256 => JwtAlgorithm::Es256,
+        schema::JwtAlgorithm::EdDsa => JwtAlgorithm::EdDsa,
+    }
+}
+
+/// Reports what is doubtful about how clients are told apart.
+pub(super) fn warn_of_clients(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    trusted_by_all(cx, gateway);
+    header_of_nobody(cx, gateway);
+    logged_secrets(cx, gateway);
+}
+
+fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let proxies = gateway
+        .client_address
+        .iter()
+        .filter_map(|client_address| client_address.trusted_proxies.as_ref());
+    let listeners = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let balancers = listeners.filter_map(|listener| match &listener.value {
+        WordOr::More(listener) => Some(&*listener.proxy_protocol.as_ref()?.trusted),
+        WordOr::Word(_) => None,
+    });
+    for proxy in proxies
+        .chain(balancers)
+        .flatten()
+        .filter(|proxy| proxy.value.ends_with("/0"))
+    {
+        cx.warn(proxy.span, "every client may claim any address")
+            .help("name only the networks of your own proxies");
+    }
+}
+
+/// A header with the client's address that no proxy is trusted to write.
+fn header_of_nobody(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let Some(written) = &gateway.client_address else {
+        return;
+    };
+    let proxies = written.trusted_proxies.iter().flatten();
+    if let (Some(header), None) = (&written.header, proxies.last()) {
+        cx.warn(
+            header.span,
+            "this header is never read: no proxy is trusted",
+        )
+        .help("list the networks of your proxies in `trusted_proxies`");
+    }
+}
+
+/// Secrets that are written into the log.
+fn logged_secrets(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let account = gateway.log.as_ref().and_then(|log| log.account);
+    if account != Some(LogAccount::Plain) {
+        return;
+    }
+    for source in gateway.account.iter().flat_map(|sources| &sources.value) {
+        if matches!(
+            source.value,
+            schema::AccountSource::Bearer(_) | schema::AccountSource::Cookie(_)
+        ) {
+            cx.warn(source.span, "the log shows this secret to all who read it")
+                .help("leave out `log.account: plain`, or name accounts by something else");
+        }
+    }
+}

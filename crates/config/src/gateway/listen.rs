@@ -1,0 +1,353 @@
+//! Where the gateway listens, what it shows there to clients that want TLS, and what their
+//! connections may do.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use weir_rules::unmapped;
+use weir_server::{
+    Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
+};
+
+use super::acme::{acme, each_domain_alike};
+use super::https::redirect_to_https;
+use super::schema::{
+    self, Admin, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
+};
+use crate::certificates::{identity, usable};
+use crate::diagnostics::{Lowered, all};
+use crate::lowering::Lowering;
+use crate::settings::{AcmeCertificate, Listener};
+use crate::values::{ByteSize, network};
+use crate::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
+
+/// Where the gateway listens unless it is told.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
+const HEADER_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
+
+const HEADERS: RangeInclusive<u64> = 1..=1000;
+
+const STREAMS: RangeInclusive<u64> = 1..=10_000;
+
+const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme: DOMAIN}";
+
+pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Listener>> {
+    each_address_once(cx, gateway);
+    let Some(listeners) = &gateway.listen else {
+        return Ok(vec![Listener {
+            address: DEFAULT_LISTEN,
+            certificates: None,
+            acme: Vec::new(),
+            proxy_protocol: None,
+            redirect_to_https: None,
+        }]);
+    };
+    let listeners = cx.filled(
+        listeners,
+        "there is nothing to listen on",
+        "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
+    )?;
+    let has_plain = listeners.iter().any(|item| match &item.value {
+        WordOr::More(written) => written.tls.is_none(),
+        WordOr::Word(_) => true,
+    });
+    let lowered: Vec<_> = all(listeners.iter().map(|item| match &item.value {
+        WordOr::More(written) => listener(cx, written, has_plain),
+        WordOr::Word(word) => {
+            let message = format!("expected keys and values, found `{word}`");
+            let address = full_address(word).unwrap_or(DEFAULT_LISTEN);
+            let help = format!("write `listen: [{{address: \"{address}\"}}]`");
+            Err(cx.error(item.span, message).help(help))
+        }
+    }))?;
+    each_domain_alike(cx, listeners, &lowered)?;
+    Ok(lowered)
+}
+
+/// `has_plain` says whether any listener speaks plain HTTP.
+fn listener(
+    cx: &mut Lowering<'_>,
+    written: &schema::Listener,
+    has_plain: bool,
+) -> Lowered<Listener> {
+    let address = address(cx, &written.address);
+    let clients = written.client_auth.as_ref();
+    let clients = clients.map(|written| client_auth(cx, written)).transpose();
+    if let (Some(client_auth), None) = (&written.client_auth, &written.tls) {
+        cx.error(client_auth.span, "clients show certificates by TLS alone")
+            .help("add `tls` to this listener, or leave `client_auth` out");
+    }
+    let tls = written.tls.as_ref();
+    let certificates = tls.map(|tls| certificates(cx, tls, clients, has_plain));
+    let proxies = written.proxy_protocol.as_ref();
+    let proxies = proxies.map(|written| proxy_protocol(cx, written));
+    let redirect = redirect_to_https(cx, written);
+    let (certificates, acme) = certificates.transpose()?.unzip();
+    Ok(Listener {
+        address: address?,
+        certificates,
+        acme: acme.unwrap_or_default(),
+        proxy_protocol: proxies.transpose()?,
+        redirect_to_https: redirect?,
+    })
+}
+
+/// Which certificates of clients are accepted.
+fn client_auth(cx: &mut Lowering<'_>, written: &schema::ClientAuth) -> Lowered<ClientAuth> {
+    let authorities = cx.read_bytes(&written.ca, written.ca.span);
+    let authorities =
+        authorities.and_then(|pem| usable(cx, &written.ca, ClientAuthorities::from_pem(&pem)));
+    let revoked = match &written.crl {
+        None => Ok(RevocationLists::default()),
+        Some(crl) => {
+            let read = cx.read_bytes(crl, crl.span);
+            read.and_then(|pem| usable(cx, crl, RevocationLists::from_pem(&pem)))
+        }
+    };
+    let required = written.mode != Some(ClientAuthMode::Optional);
+    let file = written.crl.as_ref().unwrap_or(&written.ca);
+    usable(cx, file, ClientAuth::new(authorities?, revoked?, required))
+}
+
+/// The networks of the peers that send PROXY headers.
+fn proxy_protocol(cx: &mut Lowering<'_>, written: &ProxyProtocol) -> Lowered<Vec<IpNet>> {
+    let trusted = cx.filled(
+        &written.trusted,
+        "no peer may send a PROXY header",
+        "name the addresses or networks of the load balancers, such as 10.0.0.0/8",
+    )?;
+    let networks = trusted.iter();
+    all(networks.map(|text| cx.ok(text.span, network(text)).map(unmapped)))
+}
+
+pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lowered<SocketAddr> {
+    let text = &address.value;
+    text.parse().map_err(|_| {
+        let message = format!("`{text}` is not an IP address and a port");
+        let help = match full_address(text) {
+            Some(address) => format!("write `\"{address}\"`"),
+            None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
+        };
+        cx.error(address.span, message).help(help)
+    })
+}
+
+/// An admin listener that other machines reach, and that asks for no token.
+pub(super) fn warn_of_open_admin(cx: &mut Lowering<'_>, admin: Option<&Admin>) {
+    let Some(admin) = admin.filter(|admin| admin.token.is_none() && admin.tokens.is_none()) else {
+        return;
+    };
+    let address = admin.address.parse::<SocketAddr>().ok();
+    if address.is_some_and(|address| !address.ip().to_canonical().is_loopback()) {
+        let message = format!(
+            "other machines may reach {}, and there is no token",
+            admin.address.value
+        );
+        cx.warn(admin.address.span, message).help(
+            "all of them read health and metrics, and a forwarded port of this machine changes \
+             bans; configure `token`, or listen on 127.0.0.1",
+        );
+    }
+}
+
+/// Whether there is a dashboard, which somebody must be able to use.
+pub(super) fn admin_dashboard(cx: &mut Lowering<'_>, admin: Option<&Admin>) -> Lowered<bool> {
+    let written = admin.and_then(|admin| Some((admin, admin.dashboard.as_ref()?)));
+    let Some((admin, dashboard)) = written else {
+        return Ok(false);
+    };
+    // Where the address is malformed, that is the error.
+    let address = admin.address.parse::<SocketAddr>().ok();
+    let is_local = |address: SocketAddr| {
+        let address = address.ip().to_canonical();
+        address.is_loopback() || address.is_unspecified()
+    };
+    let has_token = admin.token.is_some() || admin.tokens.is_some();
+    if dashboard.value && !has_token && !address.is_none_or(is_local) {
+        let found = &admin.address.value;
+        let message = format!(
+            "without a token the dashboard answers this machine only, \
+                               which cannot reach {found} by a loopback address"
+        );
+        let error = cx.error(dashboard.span, message);
+        return Err(error.help("configure `token` beside it, or listen on 127.0.0.1"));
+    }
+    Ok(dashboard.value)
+}
+
+/// An address can be listened on once; the system would blame another process for it.
+fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let listen = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let listen = listen.filter_map(|written| match &written.value {
+        WordOr::More(listener) => Some(&listener.address),
+        WordOr::Word(_) => None,
+    });
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    if gateway.listen.is_none() {
+        taken.push(DEFAULT_LISTEN);
+    }
+    for written in listen.chain(gateway.admin.iter().map(|admin| &admin.address)) {
+        // What is not an address was reported already.
+        let Ok(address) = written.value.parse::<SocketAddr>() else {
+            continue;
+        };
+        if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
+            let message = format!("{address} is taken already, by {other}");
+            cx.error(written.span, message).help("choose another port");
+        }
+        taken.push(address);
+    }
+}
+
+/// The certificates from files, and those by ACME.
+fn certificates(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<OneOrMany<Spanned<ListenerCertificate>>>,
+    clients: Lowered<Option<ClientAuth>>,
+    has_plain: bool,
+) -> Lowered<(Certificates, Vec<AcmeCertificate>)> {
+    let items = cx.filled(written, "there is no certificate", NAME_FILES_OR_ACME)?;
+    let items = items.iter().map(|item| certificate(cx, item, has_plain));
+    let items: Vec<_> = all(items)?;
+    let (files, acme): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+    let certificates = Certificates::new(files.into_iter().flatten().collect(), clients?);
+    let certificates = cx.ok(written.span, certificates)?;
+    Ok((certificates, acme.into_iter().flatten().collect()))
+}
+
+fn certificate(
+    cx: &mut Lowering<'_>,
+    item: &Spanned<ListenerCertificate>,
+    has_plain: bool,
+) -> Lowered<(Option<Identity>, Vec<AcmeCertificate>)> {
+    match (&item.certificate, &item.key, &item.acme) {
+        (Some(certificate), Some(key), None) => {
+            Ok((Some(identity(cx, certificate, key)?), Vec::new()))
+        }
+        (None, None, Some(written)) => Ok((None, acme(cx, written, has_plain)?)),
+        (certificate, key, Some(_)) => {
+            let span = certificate.span().or_else(|| key.span());
+            let message = "a certificate comes from files or by ACME, not both";
+            let error = cx.error(span.unwrap_or(item.span), message);
+            Err(error.help("leave out `acme`, or `certificate` and `key`"))
+        }
+        (None, None, None) => {
+            let keys = &["certificate", "key", "acme"];
+            let message = "there is no certificate";
+            Err(cx.lacking(item.span, keys, message, NAME_FILES_OR_ACME))
+        }
+        (certificate, _, None) => {
+            let missing = certificate.as_ref().map_or("certificate", |_| "key");
+            let message = format!("the key \"{missing}\" is missing");
+            let help = "name the files of both the certificate and its private key";
+            Err(cx.lacking(item.span, &[missing], &message, help))
+        }
+    }
+}
+
+/// The address that is meant where a part of it is missing: nginx and Go listen on all of the
+/// machine's when there is but a port.
+fn full_address(text: &str) -> Option<SocketAddr> {
+    let text = text.replace("localhost", "127.0.0.1").replace("*:", ":");
+    let text = text.strip_prefix("http://").unwrap_or(&text);
+    let port = text.strip_prefix(':').unwrap_or(text).parse();
+    let everywhere = port.map(|port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    let ip = text
+        .parse()
+        .map(|ip| SocketAddr::new(ip, DEFAULT_LISTEN.port()));
+    text.parse().or(everywhere).or(ip).ok()
+}
+
+/// Whether two sockets cannot listen on both. Port 0 stands for a different port each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && one.port() != 0
+        && one.is_ipv4() == other.is_ipv4()
+        && (everywhere || one.ip() == other.ip())
+}
+
+pub(super) fn connections(
+    cx: &mut Lowering<'_>,
+    written: Option<&Connections>,
+) -> Lowered<HttpSettings> {
+    let mut settings = HttpSettings::default();
+    let Some(written) = written else {
+        return Ok(settings);
+    };
+    let most = max_connections(cx, written.max_connections.as_ref());
+    let bytes = header_bytes(cx, written.max_header_bytes.as_ref());
+    let headers = within(cx, written.max_headers, HEADERS);
+    let streams = within(cx, written.max_streams, STREAMS);
+    for (setting, written) in [
+        (&mut settings.header_timeout, written.header_timeout),
+        (&mut settings.idle_timeout, written.idle_timeout),
+        (&mut settings.stall_timeout, written.stall_timeout),
+    ] {
+        *setting = written.map_or(*setting, |time| cx.positive(time));
+    }
+    settings.max_connections = most?;
+    // All of these are within bounds that fit.
+    let size = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+    settings.max_header_bytes = size(bytes?).unwrap_or(settings.max_header_bytes);
+    settings.max_headers = size(headers?).unwrap_or(settings.max_headers);
+    let streams = streams?.and_then(|streams| u32::try_from(streams).ok());
+    settings.max_streams = streams.unwrap_or(settings.max_streams);
+    Ok(settings)
+}
+
+/// None where the process's limit of file descriptors says it.
+fn max_connections(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<String>>,
+) -> Lowered<Option<NonZeroUsize>> {
+    let Some(written) = written.filter(|written| written.value != "auto") else {
+        return Ok(None);
+    };
+    written.value.parse().map(Some).map_err(|_| {
+        let found = &written.value;
+        let message = format!("expected auto or a number from 1, found `{found}`");
+        cx.error(written.span, message).into()
+    })
+}
+
+fn header_bytes(cx: &mut Lowering<'_>, written: Option<&Spanned<String>>) -> Lowered<Option<u64>> {
+    let Some(written) = written else {
+        return Ok(None);
+    };
+    let ByteSize(bytes) = cx.ok(written.span, written.value.parse())?;
+    let size = Spanned {
+        value: bytes,
+        span: written.span,
+    };
+    let (least, most) = HEADER_BYTES.into_inner();
+    in_range(cx, size, HEADER_BYTES, (ByteSize(least), ByteSize(most)))
+}
+
+fn within(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<u64>>,
+    range: RangeInclusive<u64>,
+) -> Lowered<Option<u64>> {
+    let ends = range.clone().into_inner();
+    written.map_or(Ok(None), |number| in_range(cx, number, range, ends))
+}
+
+fn in_range<E: Display>(
+    cx: &mut Lowering<'_>,
+    number: Spanned<u64>,
+    range: RangeInclusive<u64>,
+    (least, most): (E, E),
+) -> Lowered<Option<u64>> {
+    if range.contains(&number.value) {
+        return Ok(Some(number.value));
+    }
+    let message = format!("it must be from {least} to {most}");
+    let error = cx.error(number.span, message);
+    Err(error.help("leave it out for the default"))
+}

@@ -1,0 +1,258 @@
+//! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
+
+mod acme;
+mod clients;
+mod https;
+mod listen;
+pub(super) mod schema;
+mod secrets;
+mod store;
+mod telemetry;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use http::StatusCode;
+use rustix::fs::{Access, access};
+
+use super::bans::{access_lists, bans, treatment};
+use super::diagnostics::{Diagnostics, Lowered, all};
+use super::limits::{WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
+use super::lowering::Lowering;
+use super::routes::{
+    LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
+};
+use super::settings::{DEFAULT_GRACE, ProcessSettings, Settings};
+use super::yaml::Spanned;
+use clients::{
+    account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
+    warn_of_clients,
+};
+use https::{hsts, warn_of_redirects};
+use listen::{address, admin_dashboard, connections, listen, warn_of_open_admin};
+use secrets::{admin_tokens, hash_key, require_key};
+use store::store;
+use telemetry::otlp;
+
+use schema::{Gateway, Log, LogFormat, Workers};
+use weir_middleware::AccessSettings;
+use weir_rules::{AccountRules, AccountWildcards, HashKey};
+use weir_telemetry::{LogSettings, Template};
+
+/// Where overrides by the admin API are kept, unless told otherwise: not in the folder of limits,
+/// whose files are the operator's own.
+const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
+
+/// Each worker is a thread with its own connections; more than this is surely a mistake.
+const MAX_WORKERS: usize = 1024;
+
+/// The files of a configuration, read but not yet understood.
+pub(super) struct ParsedFiles {
+    pub(super) gateway: Spanned<Gateway>,
+    pub(super) limits: WrittenLimits,
+}
+
+/// Lowers everything. `process_key` hashes when no key is configured.
+pub(crate) fn settings(
+    cx: &mut Lowering<'_>,
+    written: &ParsedFiles,
+    process_key: &HashKey,
+) -> Lowered<Settings> {
+    let gateway = &written.gateway;
+    let process = process(cx, gateway);
+    let listen = listen(cx, gateway);
+    let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
+    let admin_dashboard = admin_dashboard(cx, gateway.admin.as_ref());
+    warn_of_open_admin(cx, gateway.admin.as_ref());
+    let client = client_rules(cx, gateway.client_address.as_ref());
+    let key = hash_key(cx, gateway.hash_key.as_ref());
+    let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
+    let log = gateway.log.as_ref();
+    let mut jwks = Vec::new();
+    let account = account_rules(
+        cx,
+        &mut jwks,
+        gateway.account.as_ref().map(|account| account.as_slice()),
+        &key,
+        log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
+    );
+    refuse_unasked_certificates(cx, gateway);
+    let request_id = request_id(cx, gateway);
+    let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
+    let upstreams = upstreams(cx, gateway, prefix);
+    let decoys = decoys(cx, gateway.decoys.as_ref());
+    let key = key.unwrap_or_else(|_| process_key.clone());
+    let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);
+    let routes = routes(cx, gateway, &table, &upstreams, &decoys);
+    let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
+    let lists = access_lists(cx, gateway, &table.key);
+    let error_pages = error_pages(cx, gateway.errors.as_ref());
+    let blocked = gateway
+        .block
+        .as_ref()
+        .and_then(|block| block.on_denied.as_ref());
+    let blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
+    require_key(cx, gateway, &routes, &bans);
+    let listening = listen.as_deref().unwrap_or_default();
+    warn_of_clients(cx, gateway);
+    let hsts = hsts(cx, gateway, listening);
+    warn_of_redirects(cx, gateway, listening);
+    warn_of_limits(cx, &table);
+    if matches!(&process, Ok(process) if !process.store.is_shared()) {
+        warn_of_prefetch(cx, &table);
+    }
+    warn_of_routes(cx, gateway, &routes, listening);
+    let limits = routes.iter().flat_map(LoweredRoute::limits);
+    let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
+    Ok(Settings {
+        process: process?,
+        listen: listen?,
+        grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
+        admin_tokens: admin_tokens?,
+        admin_dashboard: admin_dashboard?,
+        watch: gateway.watch.unwrap_or(true),
+        client: client?,
+        account: AccountRules {
+            wildcards,
+            ..account?
+        },
+        jwks,
+        log_queries: log.and_then(|log| log.query).unwrap_or_default(),
+        log_denied_per_second: log.and_then(|log| log.denied_per_second),
+        upstreams: upstreams.into_settings()?,
+        routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
+        error_pages: error_pages?,
+        request_id: request_id?,
+        hsts: hsts?,
+        access: AccessSettings {
+            lists: lists?,
+            blocked: blocked?,
+            bans: all(bans.into_iter())?,
+        },
+        parameters: table.parameters(),
+        override_rules: table.override_rules(),
+        known_overrides: Arc::default(),
+        overrides: Arc::default(),
+        files: Vec::new(),
+        loaded_at: cx.now,
+        warnings: Diagnostics::default(),
+    })
+}
+
+fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings> {
+    let admin = gateway
+        .admin
+        .as_ref()
+        .map(|admin| address(cx, &admin.address));
+    let workers = workers(cx, gateway.workers.as_ref());
+    let connections = connections(cx, gateway.connections.as_ref());
+    let store = store(cx, gateway.store.as_ref());
+    let overrides_file = overrides_file(cx, gateway);
+    let log = log(cx, gateway.log.as_ref());
+    let otlp = otlp(cx, gateway);
+    Ok(ProcessSettings {
+        admin: admin.transpose()?,
+        overrides_file: overrides_file?,
+        workers: workers?,
+        connections: connections?,
+        store: store?,
+        log: log?,
+        otlp: otlp?,
+    })
+}
+
+/// Where overrides by the admin API are kept, unless they are in Redis.
+fn overrides_file(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<PathBuf>> {
+    let Some(admin) = &gateway.admin else {
+        return Ok(None);
+    };
+    let redis = gateway
+        .store
+        .as_ref()
+        .and_then(|store| store.redis.as_ref());
+    let file = match (&admin.overrides_file, redis) {
+        (Some(written), Some(_)) => {
+            let message = "overrides by the admin API are kept in Redis, and not in a file";
+            return Err(cx.error(written.span, message).help("leave it out"));
+        }
+        (None, Some(_)) => return Ok(None),
+        (Some(written), None) if written.is_empty() => {
+            let error = cx.error(written.span, "the path is empty");
+            return Err(error.help("name a file that the gateway may write, or leave it out"));
+        }
+        (Some(written), None) => cx.folder.join(&written.value),
+        (None, None) => cx.folder.join(DEFAULT_OVERRIDES_FILE),
+    };
+    // The folder of a name alone is the working directory.
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    if let Err(cause) = access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        let span = admin
+            .overrides_file
+            .as_ref()
+            .map_or(admin.address.span, |file| file.span);
+        let folder = folder.display();
+        let message = format!("the admin API cannot keep overrides in {folder}: {cause}");
+        cx.warn(span, message).help(
+            "name a file in a folder that the gateway's user may write by `admin: {overrides_file: \
+             PATH}`, such as /var/lib/weir/overrides.json",
+        );
+    }
+    Ok(Some(file))
+}
+
+fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {
+    let auto = || available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    match workers {
+        Some(workers) if workers.value != "auto" => {
+            let number = workers.value.parse().ok();
+            let number = number.filter(|number: &NonZeroUsize| number.get() <= MAX_WORKERS);
+            number.ok_or_else(|| {
+                let found = &workers.value;
+                let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{found}`");
+                cx.error(workers.span, message).into()
+            })
+        }
+        _ => Ok(auto()),
+    }
+}
+
+/// The template of access log lines.
+fn access_format(
+    cx: &mut Lowering<'_>,
+    format: &Spanned<String>,
+    access: bool,
+) -> Lowered<Template> {
+    if !access {
+        let error = cx.error(format.span, "`access: false` leaves nothing to format");
+        return Err(error.help("remove one of the two"));
+    }
+    cx.ok(format.span, format.value.parse())
+}
+
+fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
+    let mut settings = LogSettings::default();
+    let Some(log) = log else {
+        return Ok(settings);
+    };
+    settings.format = match log.format {
+        None | Some(LogFormat::Auto) => weir_telemetry::LogFormat::Auto,
+        Some(LogFormat::Human) => weir_telemetry::LogFormat::Text,
+        Some(LogFormat::Json) => weir_telemetry::LogFormat::Json,
+    };
+    if let Some(access) = &log.access {
+        settings.access = access.value;
+    }
+    if let Some(format) = &log.access_format {
+        settings.access_format = Some(access_format(cx, format, settings.access)?);
+    }
+    if let Some(level) = &log.level {
+        settings.level.clone_from(&level.value);
+        cx.ok(level.span, settings.check())?;
+    }
+    Ok(settings)
+}

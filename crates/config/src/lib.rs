@@ -1,0 +1,49 @@
+//! The configuration: YAML files in, settings of the other modules out, or every error at once.
+//!
+//! [`load()`] reads `gateway.yaml` and the two files of its limits folder. There is a folder for
+//! limits, for routes, for bans and for the gateway as a whole. What may be written is in the
+//! `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a folder
+//! leads from the one to the other, with what `lowering` provides, and never stops at the first
+//! error.
+
+#![forbid(unsafe_code)]
+
+mod bans;
+mod certificates;
+mod diagnostics;
+mod gateway;
+mod inputs;
+mod limits;
+mod load;
+mod lowering;
+mod routes;
+mod settings;
+mod shown;
+mod suggestions;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod values;
+mod yaml;
+
+pub use diagnostics::Diagnostics;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub use diagnostics::Severity;
+pub use inputs::{Inputs, display_name, standard_input};
+pub use limits::OverrideCheck;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub use load::fuzz_configuration;
+pub use load::{LoadResult, check, load, read, read_in_memory};
+#[cfg(feature = "otlp")]
+pub use settings::OtlpSettings;
+pub use settings::{
+    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, Jwks, JwksSettings,
+    Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+    prefetched_units,
+};
+pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
+
+pub use diagnostics::pluralized;
+pub use shown::without_passwords;
+pub use suggestions::suggest;

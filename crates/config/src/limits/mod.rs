@@ -1,0 +1,375 @@
+//! Limits: what may be written of them, and what comes of it.
+
+mod api_overrides;
+mod log_entries;
+mod overrides;
+mod prefetch;
+mod quota;
+mod table;
+mod usage;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::diagnostics::{Lowered, all};
+use super::lowering::Lowering;
+use super::suggestions::suggest;
+use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
+
+use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
+use prefetch::{prefetch, prefetched};
+use quota::{QuotaParameters, algorithm, quota};
+use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
+use table::LimitDef;
+use weir_rules::{HashKey, KeySource, Limit, Missing, SourceError};
+
+pub use api_overrides::OverrideCheck;
+pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
+pub(super) use quota::enforcement;
+pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
+pub(super) use usage::{limit_use, status_set};
+
+/// Overrides are found by a recursion as deep as this.
+const MAX_SOURCES: usize = 16;
+
+/// Limits and overrides, as they were read from two files or from `gateway.yaml`.
+pub(super) struct WrittenLimits {
+    /// None when there are none, and need not be.
+    pub(super) defaults: Lowered<Option<Defaults>>,
+    /// None when there are none.
+    pub(super) overrides: Lowered<Option<Overrides>>,
+    /// Where limits are defined, for errors.
+    pub(super) name: String,
+}
+
+/// All limits that are defined, overridden, or used by a route that says what they count.
+pub(super) fn limits(
+    cx: &mut Lowering<'_>,
+    written: &WrittenLimits,
+    uses: &[&WordOr<LimitUse>],
+    key: HashKey,
+    ipv6_prefix: u8,
+) -> LimitTable {
+    let mut table = LimitTable {
+        limits: Vec::new(),
+        by_name: HashMap::new(),
+        span: span_of(&written.defaults),
+        overrides: span_of(&written.overrides),
+        file: written.name.clone(),
+        key,
+        ipv6_prefix,
+    };
+    let defined = written.defaults.iter().flatten();
+    for (name, limit) in defined.flat_map(|file| &file.value.0) {
+        *table.find_or_add(name) = definition(cx, name, limit, ipv6_prefix);
+    }
+    overrides(cx, &mut table, written.overrides.iter().flatten(), uses);
+    for usage in uses {
+        table.add_use(usage, cx.sources);
+    }
+    refuse_same_prefixes(cx, &table);
+    refuse_overrides_of_nothing(cx, &table);
+    for limit in &mut table.limits {
+        build(cx, limit, &table.key);
+    }
+    table
+}
+
+fn span_of<T>(file: &Lowered<Option<Spanned<T>>>) -> Lowered<Option<Span>> {
+    let file = file.as_ref().map_err(|reported| *reported)?;
+    Ok(file.span())
+}
+
+fn definition(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    limit: &Spanned<DefaultLimit>,
+    ipv6_prefix: u8,
+) -> LimitDef {
+    let algorithm = algorithm(cx, limit);
+    let written = QuotaParameters {
+        name: name.span,
+        span: limit.span,
+        burst: limit.burst,
+        count: limit.count,
+        period: limit.period,
+        in_flight: limit.in_flight,
+    };
+    let per = match &limit.per {
+        Some(per) => key_sources(cx, per, name.span, ipv6_prefix).map(Some),
+        None => {
+            let in_error = cx.sources.key_in_error(limit.span, &["per"]);
+            in_error.map_or(Ok(None), Err)
+        }
+    };
+    let prefetch = algorithm.and_then(|algorithm| prefetch(cx, limit, algorithm));
+    let quota = algorithm.and_then(|algorithm| quota(cx, algorithm, &written));
+    let quota = quota.and_then(|quota| prefetched(cx, limit, quota, prefetch?));
+    LimitDef {
+        definition: Some(limit.clone()),
+        algorithm,
+        quota: quota.map(Some),
+        prefetch,
+        enforcement: enforcement(cx, limit.enforce.as_ref()),
+        per,
+        ..LimitDef::new(name.clone())
+    }
+}
+
+/// Two limits whose buckets would be the same.
+fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
+    let mut first: HashMap<String, &LimitDef> = HashMap::new();
+    for limit in &table.limits {
+        let (prefix, span) = limit.prefix();
+        let Some(other) = first.get(&prefix) else {
+            first.insert(prefix, limit);
+            continue;
+        };
+        let at = cx.sources.location(other.prefix().1);
+        let (first, second) = (&other.name.value, &limit.name.value);
+        let message = format!("the buckets of \"{first}\" begin with \"{prefix}:\" already");
+        cx.error(span, message).help(format!(
+            "give \"{second}\" another `id`; the other is at {at} {}",
+            at.path
+        ));
+    }
+}
+
+/// Builds a limit for each thing that routes do with requests without a value; one that no route
+/// uses as well, so that its ids are checked.
+fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
+    if limit.per == Ok(None) {
+        if limit.definition.is_some() {
+            check_without_sources(cx, limit, key);
+        }
+        return;
+    }
+    if limit.missing_values.is_empty() {
+        limit.missing_values.push(limit.missing(None));
+    }
+    for missing in limit.missing_values.clone() {
+        let built = new_limit(cx, limit, missing, key).map(Arc::new);
+        limit.built.push((missing, built));
+    }
+}
+
+fn new_limit(
+    cx: &mut Lowering<'_>,
+    def: &LimitDef,
+    missing: Missing,
+    key: &HashKey,
+) -> Lowered<Limit> {
+    // The first time tells of all that is wrong.
+    let first = def.built.first();
+    if let Some(reported) = first.and_then(|(_, limit)| limit.as_ref().err()) {
+        return Err(*reported);
+    }
+    let per = def.per.clone()?.unwrap_or_default();
+    let limit = Limit::new(&def.name, per, def.quota?, missing, key.clone());
+    let mut limit = cx.ok(def.name.span, limit)?;
+    if let Some(id) = def.definition.as_ref().and_then(|written| written.id) {
+        limit = limit.with_id(id.value);
+    }
+    add_overrides(cx, &mut limit, def, first.is_none());
+    Ok(limit)
+}
+
+/// Where nothing says the sources of a limit, the ids may look like anything; but the limit needs a
+/// usable name all the same, and ids must not be empty.
+fn check_without_sources(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
+    let nameable = Limit::new(&def.name, Vec::new(), None, Missing::Skip, key.clone());
+    let _ = cx.ok(def.name.span, nameable);
+    refuse_empty_ids(cx, def);
+}
+
+/// What something is counted per, such as an address.
+pub(super) fn key_sources(
+    cx: &mut Lowering<'_>,
+    per: &OneOrMany<Spanned<String>>,
+    span: Span,
+    ipv6_prefix: u8,
+) -> Lowered<Vec<KeySource>> {
+    if per.0.len() > MAX_SOURCES {
+        let message = format!("`per` lists more than {MAX_SOURCES} sources");
+        let help = "each of them makes a bucket key longer; keep to those that matter";
+        return Err(cx.error(span, message).help(help));
+    }
+    let sources = per.0.iter();
+    let sources: Vec<_> = all(sources.map(|text| key_source(cx, text, ipv6_prefix)))?;
+    let mut seen = HashSet::new();
+    if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {
+        let error = cx.error(span, format!("\"{twice}\" is there twice"));
+        return Err(error.help("leave one out"));
+    }
+    if sources.is_empty() {
+        let error = cx.error(span, "`per` is empty");
+        return Err(error.help("say `per: global` for one bucket for all"));
+    }
+    if sources.len() > 1 && sources.contains(&KeySource::Global) {
+        let message = "\"global\" stands alone, as it is one bucket for all";
+        return Err(cx.error(span, message).help("leave it out, or the others"));
+    }
+    Ok(sources)
+}
+
+fn key_source(
+    cx: &mut Lowering<'_>,
+    text: &Spanned<String>,
+    ipv6_prefix: u8,
+) -> Lowered<KeySource> {
+    let source = KeySource::parse(text, ipv6_prefix);
+    if let Err(SourceError::Unknown(_)) = source {
+        let word = text.split([':', '/']).next().unwrap_or_default();
+        let message = format!("unknown source \"{}\"", text.value);
+        let nearest = suggest(word, KeySource::WORDS);
+        return Err(cx.error(text.span, message).maybe_help(nearest));
+    }
+    cx.ok(text.span, source)
+}
+
+pub(super) mod schema {
+    //! What may be written of limits: `limits/defaults.yaml` and `limits/overrides.yaml` in Boulder's
+    //! form, with keys of ours, the same within `gateway.yaml`, and how routes use them.
+
+    use serde::Deserialize;
+
+    use crate::values::{HumanDuration, Until};
+    use crate::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
+
+    /// `defaults.yaml`, or `limits` in `gateway.yaml`.
+    pub(crate) type Defaults = Spanned<DefaultLimits>;
+
+    pub(crate) type DefaultLimits = Entries<Spanned<DefaultLimit>>;
+
+    /// `overrides.yaml`, or `overrides` in `gateway.yaml`: a list, each of whose items names one limit.
+    pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
+
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct DefaultLimit {
+        pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) missing: Option<MissingValue>,
+        pub(crate) enabled: Option<bool>,
+        pub(crate) enforce: Option<Spanned<Enforce>>,
+        pub(crate) id: Option<Spanned<u64>>,
+        pub(crate) burst: Option<Spanned<u64>>,
+        pub(crate) count: Option<Spanned<u64>>,
+        pub(crate) period: Option<Spanned<HumanDuration>>,
+        pub(crate) in_flight: Option<Spanned<u64>>,
+        pub(crate) algorithm: Option<Spanned<AlgorithmName>>,
+        pub(crate) align: Option<Spanned<AlignTo>>,
+        pub(crate) calendar: Option<Spanned<CalendarUnit>>,
+        pub(crate) time_zone: Option<Spanned<String>>,
+        pub(crate) count_denied: Option<Spanned<bool>>,
+        pub(crate) prefetch: Option<Spanned<WordOr<Prefetch>>>,
+    }
+
+    /// How many units gateways may take ahead of their requests.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Prefetch {
+        pub(crate) units: Spanned<String>,
+        pub(crate) max_age: Option<Spanned<HumanDuration>>,
+    }
+
+    /// How a limit counts.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum AlgorithmName {
+        Gcra,
+        TokenBucket,
+        FixedWindow,
+        SlidingWindow,
+        SlidingLog,
+    }
+
+    /// What fixed windows begin with.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum AlignTo {
+        Period,
+        FirstRequest,
+    }
+
+    /// What a calendar window spans.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum CalendarUnit {
+        Day,
+        Week,
+        Month,
+    }
+
+    /// What a request without a value to count by gets.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum MissingValue {
+        Skip,
+        Deny,
+    }
+
+    /// Other parameters of a limit, for some ids.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct OverrideEntry {
+        pub(crate) burst: Option<Spanned<u64>>,
+        pub(crate) count: Option<Spanned<u64>>,
+        pub(crate) period: Option<Spanned<HumanDuration>>,
+        pub(crate) in_flight: Option<Spanned<u64>>,
+        pub(crate) until: Option<Spanned<Until>>,
+        pub(crate) ids: Spanned<Vec<Spanned<WordOr<Id>>>>,
+    }
+
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Id {
+        pub(crate) id: String,
+        /// Nothing depends on it, so it may be empty.
+        #[serde(default)]
+        pub(crate) comment: Note,
+    }
+
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct LimitUse {
+        pub(crate) limit: Spanned<String>,
+        pub(crate) enabled: Option<bool>,
+        pub(crate) kind: Option<Spanned<UseKind>>,
+        pub(crate) cost: Option<Spanned<WordOr<MeasuredCost>>>,
+        pub(crate) spend_on: Option<Spanned<Responses>>,
+        pub(crate) refund_on: Option<Spanned<Responses>>,
+        pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) missing: Option<MissingValue>,
+        pub(crate) enforce: Option<Spanned<Enforce>>,
+    }
+
+    /// What a request does with the bucket of a limit.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum UseKind {
+        CheckAndSpend,
+        CheckOnly,
+        SpendOnly,
+    }
+
+    /// Where the cost of a request is said.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct MeasuredCost {
+        pub(crate) request_header: Option<Spanned<String>>,
+        pub(crate) response_json: Option<Spanned<OneOrMany<Spanned<String>>>>,
+        pub(crate) response_trailer: Option<Spanned<String>>,
+        pub(crate) response_header: Option<Spanned<String>>,
+        pub(crate) request_bytes: Option<Spanned<String>>,
+        pub(crate) default: Option<Spanned<u64>>,
+    }
+
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Responses {
+        pub(crate) status: Spanned<OneOrMany<Spanned<String>>>,
+    }
+
+    /// `true`, `false` or a percentage, as text.
+    pub(crate) type Enforce = String;
+}

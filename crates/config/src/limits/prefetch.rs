@@ -1,0 +1,104 @@
+//! How many units gateways may take ahead of their requests, as limits say it.
+
+use std::time::Duration;
+
+use weir_limit::{Algorithm, Prefetch, Quota};
+use weir_rules::hundredths;
+
+use super::quota::refuse_beside_in_flight;
+use super::schema::DefaultLimit;
+use crate::diagnostics::Lowered;
+use crate::lowering::Lowering;
+use crate::settings::{PrefetchRule, PrefetchUnits};
+use crate::values::{HumanDuration, whole_number};
+use crate::yaml::{Span, SpanOf, Spanned, WordOr};
+
+/// How long units may be held. A shorter time saves nothing, and a longer one would hide for too
+/// long what other gateways take.
+const MAX_AGES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
+
+/// What a limit says of units that are taken ahead.
+pub(super) fn prefetch(
+    cx: &mut Lowering<'_>,
+    limit: &Spanned<DefaultLimit>,
+    algorithm: Algorithm,
+) -> Lowered<Option<PrefetchRule>> {
+    let Some(written) = &limit.prefetch else {
+        let in_error = cx.sources.key_in_error(limit.span, &["prefetch"]);
+        return in_error.map_or(Ok(None), Err);
+    };
+    if algorithm == Algorithm::InFlight {
+        refuse_beside_in_flight(cx, [("prefetch", Some(written.span))]);
+        return Ok(None);
+    }
+    if algorithm != Algorithm::Gcra {
+        let message = format!("`prefetch` does not apply to {}", algorithm.name());
+        let error = cx.error(written.span, message);
+        return Err(error.help("leave it out, or say `algorithm: gcra`"));
+    }
+    let (span, text, max_age) = match &written.value {
+        WordOr::Word(text) => (written.span, text, None),
+        WordOr::More(more) => (more.units.span, &more.units.value, more.max_age),
+    };
+    let units = units(cx, span, text);
+    let max_age = max_age.map_or(Ok(Prefetch::DEFAULT_MAX_AGE), |age| max_age_of(cx, age));
+    Ok(Some(PrefetchRule {
+        units: units?,
+        max_age: max_age?,
+    }))
+}
+
+fn parse_units(text: &str) -> Option<PrefetchUnits> {
+    match text.strip_suffix('%') {
+        Some(share) => hundredths(share).map(PrefetchUnits::Share),
+        None => whole_number(text).map(PrefetchUnits::Number),
+    }
+}
+
+fn units(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<PrefetchUnits> {
+    parse_units(text).ok_or_else(|| {
+        let error = cx.error(span, format!("`{text}` is not a number of units"));
+        error.help("write a share of the burst such as 1%, or a number such as 200")
+    })
+}
+
+fn max_age_of(cx: &mut Lowering<'_>, written: Spanned<HumanDuration>) -> Lowered<Duration> {
+    let [shortest, longest] = MAX_AGES.map(HumanDuration);
+    let age = written.value;
+    if age < shortest || age > longest {
+        let message = format!("units cannot be held for {age}");
+        let error = cx.error(written.span, message);
+        return Err(error.help(format!("choose a duration from {shortest} to {longest}")));
+    }
+    Ok(age.0)
+}
+
+/// The quota of a limit with its units, which must be neither too few nor too many.
+pub(super) fn prefetched(
+    cx: &mut Lowering<'_>,
+    limit: &DefaultLimit,
+    quota: Quota,
+    prefetch: Option<PrefetchRule>,
+) -> Lowered<Quota> {
+    let (Some(prefetch), Some(span)) = (prefetch, limit.prefetch.span()) else {
+        return Ok(quota);
+    };
+    let burst = quota.burst().get();
+    let (units, most) = (prefetch.units.of(burst), PrefetchUnits::GREATEST.of(burst));
+    let fewest = u64::from(Prefetch::FEWEST);
+    if most < fewest {
+        let message = format!("a burst of {burst} is too small to prefetch from");
+        return Err(cx.error(span, message).help("leave `prefetch` out"));
+    }
+    if units < fewest {
+        let message = format!("{units} units of a burst of {burst} save nothing");
+        let help = format!("say {fewest} at least, or leave `prefetch` out");
+        return Err(cx.error(span, message).help(help));
+    }
+    if units > most {
+        let message = format!("a gateway would hold {units} units of a burst of {burst}");
+        let help = format!("say 50% or {most} at most");
+        return Err(cx.error(span, message).help(help));
+    }
+    Ok(prefetch.apply(quota))
+}

@@ -1,0 +1,324 @@
+//! What a route does beside forwarding: rewriting paths, editing headers, and answering itself.
+
+use std::sync::Arc;
+
+use http::header::{EXPECT, HOST};
+use http::{HeaderName, HeaderValue};
+use weir_middleware::{
+    Answer, HeaderEdits, HeaderTemplate, PathRewrite, Redirect, RequestTemplate, RouteAction,
+};
+use weir_rules::{PathPrefix, RouteMatcher};
+
+use super::responses::fixed_response;
+use super::schema::{self, Route, RouteDefaults};
+use crate::diagnostics::{Lowered, all};
+use crate::lowering::{Lowering, is_of_connection};
+use crate::yaml::{Entries, SpanOf, Spanned, WordOr};
+
+/// The status of a redirect that does not say its own.
+const FOUND: u16 = 302;
+
+/// Which headers are edited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Requests,
+    Responses,
+}
+
+/// What a route does, with what it inherits. `answers_cors` says whether Weir speaks for the app to
+/// pages of other origins.
+pub(super) fn action(
+    cx: &mut Lowering<'_>,
+    route: &Spanned<Route>,
+    defaults: Option<&RouteDefaults>,
+    matcher: Option<&RouteMatcher>,
+    answers_cors: bool,
+) -> Lowered<RouteAction> {
+    let answer = answer(cx, route, matcher);
+    let rewrite = route.rewrite.as_ref();
+    let rewrite = rewrite.map(|written| path_rewrite(cx, written, matcher));
+    refuse_without_upstream(cx, route);
+    let request_headers = edits(
+        cx,
+        route.request_headers.as_ref(),
+        defaults.and_then(|defaults| defaults.request_headers.as_ref()),
+        Of::Requests,
+        matcher,
+    );
+    let response_headers = edits(
+        cx,
+        route.response_headers.as_ref(),
+        defaults.and_then(|defaults| defaults.response_headers.as_ref()),
+        Of::Responses,
+        matcher,
+    );
+    let edits_of_responses = route.response_headers.span();
+    if let Ok(Some(edits)) = &response_headers
+        && answers_cors
+    {
+        let span = edits_of_responses.unwrap_or(route.span);
+        refuse_cors_headers(cx, edits, span);
+    }
+    Ok(RouteAction {
+        rewrite: rewrite.transpose()?,
+        request_headers: request_headers?,
+        response_headers: response_headers?,
+        answer: answer?,
+    })
+}
+
+/// What answers in place of an upstream. A route has one of the three.
+fn answer(
+    cx: &mut Lowering<'_>,
+    route: &Spanned<Route>,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<Option<Answer>> {
+    let keys = [
+        ("upstream", route.upstream.span()),
+        ("redirect", route.redirect.span()),
+        ("response", route.response.span()),
+    ];
+    let mut there = keys
+        .iter()
+        .filter_map(|(key, span)| span.map(|span| (*key, span)));
+    let first = there.next();
+    if let (Some((one, _)), Some((other, span))) = (first, there.next()) {
+        let message = format!("a route has either `{one}` or `{other}`");
+        return Err(cx.error(span, message).help("leave one of them out"));
+    }
+    if first.is_none() {
+        return Err(cx.lacking(
+            route.span,
+            &keys.map(|(key, _)| key),
+            "the route leads nowhere",
+            "name its `upstream`, or say `redirect` or `response`",
+        ));
+    }
+    if let Some(written) = &route.redirect {
+        return redirect(cx, written, matcher).map(|redirect| Some(Answer::Redirect(redirect)));
+    }
+    let fixed = route.response.as_ref();
+    let fixed = fixed.map(|written| fixed_response(cx, written));
+    Ok(fixed.transpose()?.map(Answer::Fixed))
+}
+
+/// What is said of requests to an upstream has no effect without one.
+fn refuse_without_upstream(cx: &mut Lowering<'_>, route: &Route) {
+    let answers = [
+        ("redirect", route.redirect.span()),
+        ("response", route.response.span()),
+    ];
+    let Some((answer, _)) = answers.iter().find(|(_, span)| span.is_some()) else {
+        return;
+    };
+    let mut refuse = |key: &str, span| {
+        if let Some(span) = span {
+            cx.error(
+                span,
+                format!("a route with `{answer}` sends nothing to an upstream"),
+            )
+            .help(format!("leave `{key}` out"));
+        }
+    };
+    refuse("request_headers", route.request_headers.span());
+    refuse("connect_timeout", route.connect_timeout.span());
+    refuse("response_timeout", route.response_timeout.span());
+    refuse("body_timeout", route.body_timeout.span());
+    refuse("total_timeout", route.total_timeout.span());
+    refuse("request_buffering", route.request_buffering.span());
+    if route.response.is_some() {
+        refuse("rewrite", route.rewrite.span());
+    }
+}
+
+fn redirect(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<WordOr<schema::Redirect>>,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<Redirect> {
+    let (text, span, status) = match &written.value {
+        WordOr::Word(text) => (text, written.span, None),
+        WordOr::More(more) => (&more.to.value, more.to.span, more.status),
+    };
+    let template = cx.ok(span, RequestTemplate::parse(text))?;
+    require_captures(cx, &template, matcher, span)?;
+    let place = status.map_or(span, |status| status.span);
+    let status = status.map_or(FOUND, |status| status.value);
+    Redirect::new(status, template, text).map_err(|error| {
+        let is_status = matches!(error, weir_middleware::RedirectError::Status(_));
+        cx.refuse(if is_status { place } else { span }, &error)
+    })
+}
+
+fn path_rewrite(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::Rewrite>,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<PathRewrite> {
+    if written.strip_prefix.is_none() && written.add_prefix.is_none() {
+        return Err(cx.lacking(
+            written.span,
+            &["strip_prefix", "add_prefix"],
+            "nothing is rewritten",
+            "say `strip_prefix`, `add_prefix` or both",
+        ));
+    }
+    let mut prefix = |text: &Spanned<String>| cx.ok(text.span, PathPrefix::parse(text));
+    let strip = written.strip_prefix.as_ref().map(&mut prefix).transpose();
+    let add = written.add_prefix.as_ref().map(&mut prefix).transpose();
+    let (strip, add) = (strip?, add?);
+    if let (Some(prefix), Some(matcher)) = (&strip, matcher)
+        && !prefix.begins(&matcher.path)
+    {
+        let span = written.strip_prefix.span().unwrap_or(written.span);
+        let (prefix, path) = (prefix.as_str(), &matcher.path);
+        let message =
+            format!("not all paths of the route begin with `{prefix}`: it matches `{path}`");
+        let help = format!("match `path: \"{prefix}/*\"`, or another prefix of it");
+        return Err(cx.error(span, message).help(help));
+    }
+    let add = add.map(|prefix| encoded(prefix.as_str()));
+    Ok(PathRewrite {
+        strip_prefix: strip,
+        add_prefix: add,
+    })
+}
+
+fn encoded(path: &str) -> Box<str> {
+    use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+    const PATH: &AsciiSet = &CONTROLS
+        .add(b' ')
+        .add(b'"')
+        .add(b'#')
+        .add(b'<')
+        .add(b'>')
+        .add(b'?')
+        .add(b'`')
+        .add(b'{')
+        .add(b'}');
+    utf8_percent_encode(path, PATH).to_string().into()
+}
+
+/// The edits of a route: its own, or those of the defaults.
+fn edits(
+    cx: &mut Lowering<'_>,
+    own: Option<&Spanned<schema::HeaderEdits>>,
+    inherited: Option<&Spanned<schema::HeaderEdits>>,
+    of: Of,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<Option<Arc<HeaderEdits>>> {
+    let Some(written) = own.or(inherited) else {
+        return Ok(None);
+    };
+    if let (Some(always), Of::Requests) = (written.always, of) {
+        cx.error(
+            always.span,
+            "`always` is for `response_headers`: denied requests are not forwarded",
+        )
+        .help("leave it out");
+    }
+    let set = templates(cx, written.set.as_ref(), of, matcher);
+    let add = templates(cx, written.add.as_ref(), of, matcher);
+    let remove = written.remove.iter().flat_map(|names| &names.0);
+    let remove = all(remove.map(|name| editable(cx, name, of)));
+    let edits = HeaderEdits {
+        set: set?,
+        add: add?,
+        remove: remove?,
+        always: written.always.is_some_and(|always| always.value),
+    };
+    let is_idle = edits.set.is_empty() && edits.add.is_empty() && edits.remove.is_empty();
+    if is_idle && edits.always {
+        return Err(cx
+            .error(written.span, "no header is changed")
+            .help("say `set`, `add` or `remove`"));
+    }
+    // An empty list leaves out what the defaults change.
+    Ok((!is_idle).then(|| Arc::new(edits)))
+}
+
+fn templates(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+    of: Of,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<Vec<(HeaderName, HeaderTemplate)>> {
+    let written = written.into_iter().flat_map(|entries| &entries.0);
+    all(written.map(|(name, value)| {
+        let (name, value) = (editable(cx, name, of), header_template(cx, value, matcher));
+        Ok((name?, value?))
+    }))
+}
+
+/// A header that may be changed.
+fn editable(cx: &mut Lowering<'_>, name: &Spanned<String>, of: Of) -> Lowered<HeaderName> {
+    let header = cx.header_name(name)?;
+    let is_of_connection =
+        is_of_connection(header.as_str()) || (of == Of::Requests && header == EXPECT);
+    let refused = |cx: &mut Lowering<'_>, message: String, help: &str| {
+        Err(cx.error(name.span, message).help(help))
+    };
+    if is_of_connection {
+        let message = format!("`{header}` is of one connection, and the proxy sets it itself");
+        return refused(cx, message, "leave it out");
+    }
+    if of == Of::Requests && header == HOST {
+        let message = "`host` is set for all requests to an upstream".to_owned();
+        return refused(cx, message, "say `host` on the upstream");
+    }
+    Ok(header)
+}
+
+fn header_template(
+    cx: &mut Lowering<'_>,
+    text: &Spanned<String>,
+    matcher: Option<&RouteMatcher>,
+) -> Lowered<HeaderTemplate> {
+    if text.value.trim().is_empty() {
+        let message = "a header without a value is not sent";
+        return Err(cx
+            .error(text.span, message)
+            .help("list it under `remove` to keep it away"));
+    }
+    let template = cx.ok(text.span, RequestTemplate::parse(text))?;
+    require_captures(cx, &template, matcher, text.span)?;
+    // What stands between values must be of a header, too.
+    let value: Lowered<HeaderValue> = cx.header_value(text);
+    Ok(match template.as_fixed() {
+        Some(_) => HeaderTemplate::Fixed(value?),
+        None => {
+            value?;
+            HeaderTemplate::Template(template)
+        }
+    })
+}
+
+/// Makes sure that a template uses only what the route's path captures.
+fn require_captures(
+    cx: &mut Lowering<'_>,
+    template: &RequestTemplate,
+    matcher: Option<&RouteMatcher>,
+    span: crate::yaml::Span,
+) -> Lowered<()> {
+    let Some(matcher) = matcher else {
+        return Ok(());
+    };
+    all(template.captures_used().map(|name| {
+        if matcher.capture_names().any(|captured| captured == name) {
+            return Ok(());
+        }
+        let message = format!("the route captures no `{name}`");
+        let help = format!("capture it in the route's path as `{{{name}}}`");
+        Err(cx.error(span, message).help(help))
+    }))
+}
+
+/// Two would tell browsers who may read a response.
+fn refuse_cors_headers(cx: &mut Lowering<'_>, edits: &HeaderEdits, span: crate::yaml::Span) {
+    let set = edits.set.iter().chain(&edits.add).map(|(name, _)| name);
+    let mut names = set.chain(&edits.remove);
+    if let Some(name) = names.find(|name| name.as_str().starts_with("access-control-")) {
+        cx.error(span, format!("`{name}` is set by `cors`"))
+            .help("leave it out here, or leave `methods` of `cors` out if the app sets it");
+    }
+}

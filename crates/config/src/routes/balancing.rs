@@ -1,0 +1,268 @@
+//! How an upstream's servers share its requests, and what happens when one fails.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use weir_proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
+use weir_rules::{StatusSet, Statuses, SubjectHash};
+
+use super::schema::{self, Upstream};
+use crate::diagnostics::{Lowered, all};
+use crate::gateway::schema::Gateway;
+use crate::limits::{key_sources, status_set};
+use crate::lowering::Lowering;
+use crate::values::HumanDuration;
+use crate::yaml::{SpanOf, Spanned, WordOr};
+
+/// The greatest weight: with more, a server beside it gets too few requests to be of use.
+const MAX_WEIGHT: u32 = 1000;
+
+/// What keeps a word from being taken for a mistake.
+const OFF: &str = "off";
+
+/// The source that needs something to find it by.
+const ACCOUNT: &str = "account";
+
+/// Sets how requests are shared, and returns what the servers are chosen by, if that is a hash.
+pub(super) fn balancing(
+    cx: &mut Lowering<'_>,
+    settings: &mut UpstreamSettings,
+    written: &Spanned<Upstream>,
+    ipv6_prefix: u8,
+) -> Lowered<Option<SubjectHash>> {
+    let hash = balance(cx, settings, written, ipv6_prefix);
+    let ejection = ejection(cx, written.ejection.as_ref());
+    let retries = retries(cx, written.retries.as_ref());
+    if let Some(slow_start) = written.slow_start {
+        settings.slow_start = cx.positive(slow_start);
+    }
+    warn_of_one_server(cx, settings, written);
+    let health_check = written.health_check.as_ref();
+    settings.health_check = health_check
+        .map(|check| self::health_check(cx, check))
+        .transpose()?;
+    settings.ejection = ejection?;
+    settings.retries = retries?;
+    hash
+}
+
+fn balance(
+    cx: &mut Lowering<'_>,
+    settings: &mut UpstreamSettings,
+    written: &Upstream,
+    ipv6_prefix: u8,
+) -> Lowered<Option<SubjectHash>> {
+    let Some(balance) = &written.balance else {
+        return Ok(None);
+    };
+    settings.balance = match &balance.value {
+        schema::Balance::RoundRobin => Balance::RoundRobin,
+        schema::Balance::LeastRequests => Balance::LeastRequests,
+        schema::Balance::Hash(_) => Balance::Hash,
+    };
+    let schema::Balance::Hash(sources) = &balance.value else {
+        return Ok(None);
+    };
+    if let Some(slow_start) = written.slow_start.span() {
+        let message = "`slow_start` and `balance: {hash: ...}` do not go together";
+        let help = "a hash sends each subject to one server, whatever its share; leave one out";
+        return Err(cx.error(slow_start, message).help(help));
+    }
+    let sources = key_sources(cx, sources, balance.span, ipv6_prefix)?;
+    Ok(Some(SubjectHash::new(sources)))
+}
+
+/// Makes sure that requests name accounts where servers are chosen by them.
+pub(super) fn require_accounts(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    written: &Upstream,
+) {
+    let Some(balance) = &written.balance else {
+        return;
+    };
+    let schema::Balance::Hash(sources) = &balance.value else {
+        return;
+    };
+    let mut sources = sources.0.iter();
+    if sources.any(|source| source.as_str() == ACCOUNT) && cx.lacks_accounts(gateway) {
+        cx.error(
+            balance.span,
+            "the servers are chosen by a hash of the account, which is never there",
+        )
+        .help("say under `account` where requests name their account");
+    }
+}
+
+fn ejection(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<WordOr<schema::Ejection>>>,
+) -> Lowered<Option<Ejection>> {
+    let Some(written) = written else {
+        return Ok(Some(Ejection::default()));
+    };
+    let Some(keys) = keys_or_off(cx, written, "ejection")? else {
+        return Ok(None);
+    };
+    let mut ejection = Ejection::default();
+    if let Some(failures) = keys.failures {
+        if failures.value == 0 {
+            let error = cx.error(failures.span, "no failures eject no server");
+            return Err(error.help("say `ejection: off`, or at least 1"));
+        }
+        ejection.failures = failures.value;
+    }
+    if let Some(status) = &keys.status {
+        ejection.status = status_set(cx, status)?;
+    }
+    ejection.base_time = duration(cx, keys.base_time, ejection.base_time);
+    ejection.max_time = duration(cx, keys.max_time, ejection.max_time.max(ejection.base_time));
+    if let Some(base_time) = keys.base_time
+        && ejection.base_time > ejection.max_time
+    {
+        let error = cx.error(base_time.span, "`base_time` exceeds `max_time`");
+        return Err(error.help("the first ejection is the shortest; raise `max_time`"));
+    }
+    if let Some(most) = &keys.max_ejected {
+        ejection.max_ejected = percent(cx, most)?;
+    }
+    Ok(Some(ejection))
+}
+
+fn retries(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<WordOr<schema::Retries>>>,
+) -> Lowered<Option<Retries>> {
+    let Some(written) = written else {
+        return Ok(Some(Retries::default()));
+    };
+    let Some(keys) = keys_or_off(cx, written, "retries")? else {
+        return Ok(None);
+    };
+    let mut retries = Retries::default();
+    if let Some(budget) = &keys.budget {
+        retries.budget = percent(cx, budget)?;
+    }
+    if let Some(on) = &keys.on {
+        let reasons = cx.filled(
+            on,
+            "there is nothing to retry on",
+            "say `retries: off`, or name reasons such as [closed, timeout, 503]",
+        )?;
+        let is_there = |word| reasons.iter().any(|reason| reason.value == word);
+        retries.on_closed = is_there(schema::CLOSED);
+        retries.on_timeout = is_there(schema::TIMEOUT);
+        let statuses = reasons
+            .iter()
+            .filter(|reason| ![schema::CLOSED, schema::TIMEOUT].contains(&&*reason.value));
+        retries.on_status = all::<_, StatusSet>(statuses.map(|text| retried_status(cx, text)))?;
+    }
+    Ok(Some(retries))
+}
+
+fn retried_status(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Statuses> {
+    text.value.parse().map_err(|_| {
+        let message = format!("`{}` is not a reason to retry", text.value);
+        cx.error(text.span, message)
+            .help("they are closed, timeout, and statuses such as 503 or 502-504")
+    })
+}
+
+fn health_check(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::HealthCheck>,
+) -> Lowered<HealthCheck> {
+    let path = &written.path;
+    let is_target = path.value.parse::<PathAndQuery>().is_ok();
+    if !is_target || !path.value.starts_with('/') {
+        let message = format!("`{}` is not a path", path.value);
+        let error = cx.error(path.span, message);
+        return Err(error.help("write it like /health, as the server knows it"));
+    }
+    let mut check = HealthCheck::new(path.value.as_str().into());
+    check.interval = duration(cx, written.interval, check.interval);
+    check.timeout = duration(cx, written.timeout, check.timeout);
+    let counts = [
+        (&mut check.healthy_after, written.healthy_after),
+        (&mut check.unhealthy_after, written.unhealthy_after),
+    ];
+    for (count, written) in counts {
+        let Some(written) = written else { continue };
+        if written.value == 0 {
+            let error = cx.error(written.span, "no checks decide nothing");
+            return Err(error.help("say at least 1"));
+        }
+        *count = written.value;
+    }
+    if let Some(expect) = &written.expect {
+        check.expect = status_set(cx, expect)?;
+    }
+    Ok(check)
+}
+
+/// The keys of what may be turned off.
+pub(super) fn keys_or_off<'w, T>(
+    cx: &mut Lowering<'_>,
+    written: &'w Spanned<WordOr<T>>,
+    key: &str,
+) -> Lowered<Option<&'w T>> {
+    match &written.value {
+        WordOr::More(keys) => Ok(Some(keys)),
+        WordOr::Word(word) if word == OFF => Ok(None),
+        WordOr::Word(word) => {
+            let message = format!("`{word}` is neither `off` nor keys and values");
+            let help = format!("say `{key}: off`, or leave it out for the defaults");
+            Err(cx.error(written.span, message).help(help))
+        }
+    }
+}
+
+pub(super) fn weight(cx: &mut Lowering<'_>, weight: Spanned<u32>) -> Lowered<u32> {
+    if !(1..=MAX_WEIGHT).contains(&weight.value) {
+        let message = format!("a weight is a number from 1 to {MAX_WEIGHT}");
+        let error = cx.error(weight.span, message);
+        return Err(error.help("leave a server out that should get no requests"));
+    }
+    Ok(weight.value)
+}
+
+fn duration(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<HumanDuration>>,
+    default: Duration,
+) -> Duration {
+    written.map_or(default, |time| cx.positive(time))
+}
+
+/// A whole number of percent.
+fn percent(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<u8> {
+    let number = text.value.strip_suffix('%').map(u8::from_str);
+    let percent = number.and_then(Result::ok).filter(|share| *share <= 100);
+    percent.ok_or_else(|| {
+        let message = format!("`{}` is not a percentage", text.value);
+        let error = cx.error(text.span, message);
+        error.help("write a whole number from 0% to 100%, such as 20%")
+    })
+}
+
+fn warn_of_one_server(
+    cx: &mut Lowering<'_>,
+    settings: &UpstreamSettings,
+    written: &Spanned<Upstream>,
+) {
+    if settings.servers.len() != 1 {
+        return;
+    }
+    let keys = [
+        (written.balance.span(), "balance"),
+        (written.slow_start.span(), "slow_start"),
+        (written.ejection.span(), "ejection"),
+    ];
+    for (span, key) in keys {
+        if let Some(span) = span {
+            let message = format!("`{key}` changes nothing, as the upstream has one server");
+            cx.warn(span, message);
+        }
+    }
+}

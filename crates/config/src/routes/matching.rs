@@ -1,0 +1,130 @@
+//! Which requests take a route.
+
+use http::HeaderName;
+use weir_rules::{
+    AnchoredRegex, HostPattern, PathPattern, PathRegex, PatternError, RouteMatcher, ValuePattern,
+};
+
+use super::responses::method;
+use super::schema::{Match, PathCase, ValueMatch};
+use crate::diagnostics::{Lowered, all};
+use crate::lowering::Lowering;
+use crate::yaml::{Entries, Spanned, WordOr};
+
+/// What a request must be like. With `preflights`, those of CORS take the route of the request that
+/// they are about.
+pub(super) fn matcher(
+    cx: &mut Lowering<'_>,
+    written: &Match,
+    preflights: bool,
+) -> Lowered<RouteMatcher> {
+    let host = written
+        .host
+        .as_ref()
+        .map(|host| cx.ok(host.span, HostPattern::parse(host)));
+    let path = path(cx, written);
+    let methods = written.methods.iter().flat_map(|methods| &methods.0);
+    let methods = all(methods.map(|name| method(cx, name)));
+    let headers = headers(cx, written.headers.as_ref());
+    let query = written.query.iter().flat_map(|query| &query.0);
+    let query = all(query.map(|(name, value)| {
+        let pattern = value_pattern(cx, value)?;
+        Ok((name.value.as_str().into(), pattern))
+    }));
+    let (path, path_regex) = path?;
+    Ok(RouteMatcher {
+        host: host.transpose()?,
+        path,
+        path_regex,
+        methods: methods?,
+        headers: headers?,
+        query: query?,
+        preflights,
+    })
+}
+
+fn path(cx: &mut Lowering<'_>, written: &Match) -> Lowered<(PathPattern, Option<PathRegex>)> {
+    let ignores_case = !matches!(written.case, Some(PathCase::Sensitive));
+    let pattern = match &written.path {
+        Some(text) => PathPattern::parse(text).map_err(|error| match error {
+            PatternError::RegularExpression(..) => {
+                let message = format!("{error}, or say it by `path_regex`");
+                cx.refuse(text.span, &message)
+            }
+            _ => cx.refuse(text.span, &error),
+        }),
+        None => Ok(PathPattern::everything()),
+    };
+    let regex = written.path_regex.as_ref();
+    let regex = regex.map(|text| cx.ok(text.span, AnchoredRegex::parse(text, ignores_case)));
+    let pattern = match (pattern?, ignores_case) {
+        (pattern, true) => pattern,
+        (pattern, false) => pattern.case_sensitive(),
+    };
+    let Some(regex) = regex.transpose()? else {
+        return Ok((pattern, None));
+    };
+    let regex = PathRegex::new(regex, &pattern);
+    let mut names: Vec<&str> = regex.capture_names().collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find_map(|pair| match pair {
+        [one, other] if one == other => Some((*one).to_owned()),
+        _ => None,
+    });
+    if let (Some(name), Some(text)) = (twice, &written.path_regex) {
+        let message = format!("`{name}` is captured by `path` as well");
+        return Err(cx
+            .error(text.span, message)
+            .help("give the group another name"));
+    }
+    Ok((pattern, Some(regex)))
+}
+
+fn headers(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<WordOr<ValueMatch>>>>,
+) -> Lowered<Vec<(HeaderName, ValuePattern)>> {
+    let written = written.into_iter().flat_map(|headers| &headers.0);
+    all(written.map(|(name, value)| {
+        let (header, pattern) = (cx.header_name(name), value_pattern(cx, value));
+        if let WordOr::Word(text) = &value.value {
+            // What no header can be is a mistake, and would never match.
+            let text = Spanned {
+                span: value.span,
+                value: text.clone(),
+            };
+            cx.header_value(&text)?;
+        }
+        Ok((header?, pattern?))
+    }))
+}
+
+fn value_pattern(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<WordOr<ValueMatch>>,
+) -> Lowered<ValuePattern> {
+    let written_match = match &written.value {
+        WordOr::Word(text) => return Ok(ValuePattern::Exact(text.as_bytes().into())),
+        WordOr::More(written) => written,
+    };
+    match (&written_match.regex, written_match.present) {
+        (Some(text), None) => {
+            let regex = cx.ok(text.span, AnchoredRegex::parse(text, false));
+            regex.map(ValuePattern::Regex)
+        }
+        (None, Some(true)) => Ok(ValuePattern::Present),
+        (None, Some(false)) => Ok(ValuePattern::Absent),
+        (Some(_), Some(_)) => Err(cx
+            .error(
+                written.span,
+                "a value is matched by `regex` or by `present`",
+            )
+            .help("leave one of them out: what matches is there")),
+        (None, None) => Err(cx.lacking(
+            written.span,
+            &["regex", "present"],
+            "nothing says what the value must be like",
+            "write the value itself, `{regex: ...}`, or `{present: true}`",
+        )),
+    }
+}

@@ -1,0 +1,371 @@
+//! Routes: what may be written of them, and what comes of it.
+
+mod actions;
+mod balancing;
+mod bounds;
+mod compression;
+mod cors;
+mod matching;
+mod responses;
+pub(super) mod schema;
+mod upstream_tls;
+mod upstreams;
+mod warnings;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::diagnostics::{Lowered, all};
+use crate::gateway::schema::Gateway;
+use crate::limits::{self, LimitTable, enforcement, limit_use};
+use crate::lowering::Lowering;
+use crate::settings::Route;
+use crate::yaml::{Span, SpanOf, Spanned, WordOr};
+use actions::action;
+use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
+use compression::compression;
+use cors::{allows_none, cors};
+use matching::matcher;
+use responses::{header_forms, on_denied, require_delayable};
+
+use schema::{Match, RouteDefaults, ValueMatch};
+use weir_middleware::{Compression, Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy};
+use weir_proxy::{RequestBuffering, Timeouts};
+use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
+
+pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
+pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
+pub(super) use warnings::warn_of_routes;
+
+pub(crate) struct LoweredRoute {
+    pub(crate) span: Span,
+    pub(crate) name: Arc<str>,
+    pub(crate) matcher: Lowered<RouteMatcher>,
+    pub(crate) limits: Vec<Lowered<LimitUse>>,
+    on_denied: Lowered<OnDenied>,
+    delay: Lowered<Option<Arc<Delay>>>,
+    upstream: Lowered<Option<usize>>,
+    action: Lowered<RouteAction>,
+    timeouts: Timeouts,
+    max_body_bytes: Lowered<Option<u64>>,
+    request_buffering: Lowered<Option<Arc<RequestBuffering>>>,
+    description: String,
+    headers: Lowered<HeaderForms>,
+    cors: Lowered<Option<Cors>>,
+    compression: Lowered<Option<Compression>>,
+}
+
+/// A limit that a route uses, and whether the route itself says so.
+type UsedLimit<'w> = (&'w Spanned<WordOr<limits::schema::LimitUse>>, bool);
+
+pub(crate) fn routes(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    table: &LimitTable,
+    upstreams: &Upstreams<'_>,
+    decoys: &Decoys<'_>,
+) -> Vec<LoweredRoute> {
+    let _ = cx.filled(
+        &gateway.routes,
+        "there are no routes",
+        "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
+    );
+    let enforcement = enforcement(cx, gateway.enforce.as_ref());
+    let mut routes: Vec<LoweredRoute> = Vec::new();
+    for written in &gateway.routes.value {
+        routes.push(route(
+            cx,
+            written,
+            gateway,
+            enforcement,
+            table,
+            upstreams,
+            decoys,
+        ));
+    }
+    refuse_same_names(cx, gateway, &routes);
+    routes
+}
+
+fn route(
+    cx: &mut Lowering<'_>,
+    route: &Spanned<schema::Route>,
+    gateway: &Spanned<Gateway>,
+    of_all: Lowered<Enforcement>,
+    table: &LimitTable,
+    upstreams: &Upstreams<'_>,
+    decoys: &Decoys<'_>,
+) -> LoweredRoute {
+    let defaults = gateway.defaults.as_ref();
+    let inherited = defaults.and_then(|defaults| defaults.cors.as_ref());
+    // A route that allows no origin has none of it, whatever the others inherit.
+    let shared = route.cors.as_ref().or(inherited);
+    let shared = shared.filter(|cors| !allows_none(cx, cors));
+    let matcher = matcher(cx, &route.matches, shared.is_some());
+    let upstream = route.upstream.as_ref();
+    let upstream = upstream
+        .map(|name| find_upstream(cx, name, upstreams))
+        .transpose();
+    let (on_denied, delay) = on_denied(cx, route, defaults, decoys);
+    let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
+    let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
+    require_decoy_captures(cx, route, denied, known);
+    let own = enforcement(cx, route.enforce.as_ref());
+    let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
+    let (mut limits, mut log) = (Vec::new(), None);
+    for (written, own) in used_limits(route, defaults) {
+        let usage = limit_use(cx, table, written, enforcement);
+        if let Ok(usage) = &usage {
+            let span = if own { written.span } else { route.span };
+            require_sources(cx, usage, own, known, gateway, span);
+            log = log.or((usage.max_log_entries() > 0).then_some(span));
+            if route.upstream.is_none() && !cost_is_known_without_app(usage) {
+                cx.error(span, "no app responds on this route, to say the cost")
+                    .help("leave `response_json`, `response_trailer` and `response_header` out");
+            }
+        }
+        limits.push(usage);
+    }
+    if let Some(log) = log
+        && let Some(message) = limits::too_many_log_entries(limits.iter().flatten(), None)
+    {
+        cx.error(log, message).help(limits::FEWER_LOG_ENTRIES);
+    }
+    if let Some(written) = &route.on_denied {
+        require_delayable(cx, written.span, &delay, &limits);
+    }
+    let headers = header_forms(cx, route, defaults, shadows);
+    let of_upstream = upstream
+        .as_ref()
+        .ok()
+        .and_then(|place| upstreams.get((*place)?));
+    let times = of_upstream.map_or_else(Timeouts::default, |upstream| upstream.settings.timeouts);
+    let max_body_bytes = max_body_bytes(cx, route.max_body_bytes.as_ref());
+    let buffering = request_buffering(cx, route.request_buffering.as_ref());
+    let cors = cors(cx, shared, &headers);
+    let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
+    let action = action(cx, route, defaults, known, answers_cors);
+    LoweredRoute {
+        timeouts: timeouts(cx, WrittenTimeouts::of_route(route), times),
+        max_body_bytes: max_body_bytes.map(|own| own.or_else(|| of_upstream?.max_body_bytes)),
+        request_buffering: buffering
+            .map(|own| own.unwrap_or_else(|| of_upstream?.request_buffering.clone())),
+        span: route.span,
+        name: route.display_name().into(),
+        description: route.matches.description(),
+        cors,
+        compression: compression(cx, route, defaults),
+        headers,
+        action,
+        matcher,
+        limits,
+        on_denied,
+        delay,
+        upstream,
+    }
+}
+
+/// Whether no response of an app has to say what a request costs.
+fn cost_is_known_without_app(usage: &LimitUse) -> bool {
+    match &usage.cost {
+        Cost::Fixed(_) => true,
+        Cost::Measured(cost) => {
+            let by_head = cost.response_header.is_some() || cost.response_trailer.is_some();
+            !by_head && cost.response_json.is_empty()
+        }
+    }
+}
+
+/// Makes sure that a limit's sources can be found on a route at all.
+fn require_sources(
+    cx: &mut Lowering<'_>,
+    usage: &LimitUse,
+    own: bool,
+    matcher: Option<&RouteMatcher>,
+    gateway: &Spanned<Gateway>,
+    span: Span,
+) {
+    let limit = &usage.limit;
+    // A default limit that counts per a captured segment is for the routes that capture it.
+    let optional = !own && limit.missing() == Missing::Skip;
+    for source in limit.per() {
+        let lacks = match source {
+            KeySource::Account => cx.lacks_accounts(gateway),
+            KeySource::Path(name) if !optional => {
+                matcher.is_some_and(|matcher| !captures(matcher, name))
+            }
+            _ => false,
+        };
+        if lacks {
+            let message = format!(
+                "\"{}\" is counted per {source}, which is never there",
+                limit.name()
+            );
+            cx.error(span, message).help(match source {
+                KeySource::Path(name) => {
+                    format!("capture it in the route's path as `{{{name}}}`")
+                }
+                _ => "say under `account` where requests name their account".to_owned(),
+            });
+        }
+    }
+}
+
+fn require_decoy_captures(
+    cx: &mut Lowering<'_>,
+    route: &Spanned<schema::Route>,
+    on_denied: Option<&OnDenied>,
+    matcher: Option<&RouteMatcher>,
+) {
+    let (Some(OnDenied::Shadow(shadow)), Some(matcher)) = (on_denied, matcher) else {
+        return;
+    };
+    let span = route.on_denied.span().unwrap_or(route.span);
+    for name in shadow.decoy().captures_used() {
+        if !captures(matcher, &name) {
+            let decoy = shadow.decoy().name();
+            cx.error(
+                span,
+                format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"),
+            )
+            .help(format!("capture it in the route's path as `{{{name}}}`"));
+        }
+    }
+}
+
+fn refuse_same_names(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>, routes: &[LoweredRoute]) {
+    let mut first: HashMap<&str, Span> = HashMap::new();
+    for (route, written) in routes.iter().zip(&gateway.routes.value) {
+        let span = written.name.span().unwrap_or(route.span);
+        if let Some(other) = first.insert(&route.name, span) {
+            let other = cx.sources.location(other);
+            let message = format!("another route is called \"{}\" already", route.name);
+            cx.error(span, message).help(format!(
+                "give one of them another `name`; the other is at {other} {}",
+                other.path
+            ));
+        }
+    }
+}
+
+impl LoweredRoute {
+    /// Whether the path captures a segment of this name, for all that is known of it.
+    pub(super) fn may_capture(&self, segment: &str) -> bool {
+        let matcher = self.matcher.as_ref();
+        matcher.is_ok_and(|matcher| captures(matcher, segment)) || matcher.is_err()
+    }
+
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.limits.iter().flatten().map(|usage| &usage.limit)
+    }
+
+    /// The route, when nothing of it is in error.
+    pub(super) fn into_settings(self) -> Lowered<Route> {
+        Ok(Route {
+            matcher: self.matcher?,
+            policy: RoutePolicy {
+                name: self.name,
+                limits: all(self.limits.into_iter())?,
+                on_denied: self.on_denied?,
+                delay: self.delay?,
+                headers: self.headers?,
+                cors: self.cors?.map(Arc::new),
+                max_body_bytes: self.max_body_bytes?,
+                compression: self.compression?.map(Arc::new),
+            },
+            timeouts: self.timeouts,
+            request_buffering: self.request_buffering?,
+            upstream: self.upstream?,
+            action: self.action?,
+            description: self.description,
+        })
+    }
+}
+
+pub(crate) fn limits_of_routes(gateway: &Gateway) -> Vec<&WordOr<limits::schema::LimitUse>> {
+    let defaults = gateway.defaults.as_ref();
+    let routes = gateway.routes.iter();
+    let listed = routes.flat_map(|route| used_limits(route, defaults));
+    listed.map(|(usage, _)| &usage.value).collect()
+}
+
+/// The limits of a route: its own, or else the defaults.
+fn used_limits<'w>(
+    route: &'w schema::Route,
+    defaults: Option<&'w RouteDefaults>,
+) -> Vec<UsedLimit<'w>> {
+    match &route.limits {
+        Some(own) => own.iter().map(|usage| (usage, true)).collect(),
+        None => {
+            let inherited = defaults.and_then(|defaults| defaults.limits.as_ref());
+            inherited
+                .into_iter()
+                .flatten()
+                .map(|usage| (usage, false))
+                .collect()
+        }
+    }
+}
+
+fn captures(matcher: &RouteMatcher, name: &str) -> bool {
+    matcher.capture_names().any(|captured| captured == name)
+}
+
+impl schema::Route {
+    /// The route's name, or one that is made of what it matches: `POST app.example.com/login`.
+    fn display_name(&self) -> String {
+        if let Some(name) = &self.name {
+            return name.value.clone();
+        }
+        let host = self.matches.host.as_ref().map_or("", |host| host.as_str());
+        let path = self
+            .matches
+            .path
+            .as_ref()
+            .map_or("/*", |path| path.as_str());
+        let name = format!("{} {host}{path}", self.matches.methods().join(","));
+        name.trim().to_owned()
+    }
+}
+
+/// As it follows the name of what has the value.
+impl fmt::Display for WordOr<ValueMatch> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(text) => write!(f, ": {text}"),
+            Self::More(ValueMatch { regex, present }) => match (regex, present) {
+                (Some(regex), _) => write!(f, " matching {}", regex.value),
+                (None, Some(false)) => f.write_str(" absent"),
+                (None, _) => f.write_str(" present"),
+            },
+        }
+    }
+}
+
+impl Match {
+    /// What matches: `host app.example.com, path /login, method POST`.
+    fn description(&self) -> String {
+        let host = self.host.iter().map(|host| format!("host {}", host.value));
+        let path = self.path.iter().map(|path| format!("path {}", path.value));
+        let methods = self.methods.iter();
+        let methods = methods.map(|_| format!("method {}", self.methods().join(" or ")));
+        let regex = self.path_regex.iter();
+        let regex = regex.map(|regex| format!("path matching {}", regex.value));
+        let headers = self.headers.iter().flat_map(|headers| &headers.0);
+        let headers = headers.map(|(name, value)| format!("header {}{}", name.value, **value));
+        let query = self.query.iter().flat_map(|query| &query.0);
+        let query = query.map(|(name, value)| format!("query {}{}", name.value, **value));
+        let parts = host.chain(path).chain(regex).chain(methods);
+        let parts: Vec<String> = parts.chain(headers).chain(query).collect();
+        if parts.is_empty() {
+            return "everything".to_owned();
+        }
+        parts.join(", ")
+    }
+
+    fn methods(&self) -> Vec<&str> {
+        let methods = self.methods.iter().flat_map(|methods| &methods.0);
+        methods.map(|method| method.value.as_str()).collect()
+    }
+}

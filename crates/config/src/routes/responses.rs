@@ -1,0 +1,370 @@
+//! What clients get in place of a response of the app, and what they are told of limits.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use weir_limit::{Algorithm, LONGEST_DELAY, Mode};
+use weir_middleware::decoy::{Decoy, Shadow};
+use weir_middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
+use weir_rules::{LimitUse, Statuses};
+
+use super::schema::{self, HeaderForm, HeaderFormsList, RouteDefaults};
+use crate::diagnostics::{Lowered, all};
+use crate::lowering::{Lowering, is_of_connection};
+use crate::values::HumanDuration;
+use crate::yaml::{Entries, Span, Spanned, WordOr};
+
+/// As many requests of a route as wait for their turn unless told otherwise.
+const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
+/// All decoys, by their names; none in the place of one in error.
+#[derive(Default)]
+pub(crate) struct Decoys<'w> {
+    span: Option<Span>,
+    by_name: HashMap<&'w str, Lowered<Arc<Decoy>>>,
+}
+
+/// What a denied request gets, and how it waits before: as the route says, or the defaults.
+pub(super) fn on_denied(
+    cx: &mut Lowering<'_>,
+    route: &schema::Route,
+    defaults: Option<&RouteDefaults>,
+    decoys: &Decoys<'_>,
+) -> (Lowered<OnDenied>, Lowered<Option<Arc<Delay>>>) {
+    let inherited = || defaults.and_then(|defaults| defaults.on_denied.as_ref());
+    let Some(written) = route.on_denied.as_ref().or_else(inherited) else {
+        return (Ok(OnDenied::Reject(Rejection::default())), Ok(None));
+    };
+    let schema::OnDenied::Delay(delay) = &written.value else {
+        return (denial(cx, written, decoys), Ok(None));
+    };
+    let (otherwise, delay) = match &delay.value {
+        WordOr::Word(text) => (None, delay_of(cx, delay.span, text)),
+        WordOr::More(more) => (more.otherwise.as_deref(), described_delay(cx, more)),
+    };
+    let otherwise = match otherwise {
+        Some(otherwise) => denial(cx, otherwise, decoys),
+        None => Ok(OnDenied::Reject(Rejection::default())),
+    };
+    (otherwise, delay.map(|delay| Some(Arc::new(delay))))
+}
+
+fn delay_of(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Delay> {
+    let value = text.parse::<HumanDuration>().map_err(|error| {
+        let error = error.to_string();
+        let (message, help) = error.split_once('\n').unzip();
+        cx.error(span, message.unwrap_or(&error))
+            .maybe_help(help.map(str::to_owned))
+    })?;
+    let longest = longest_delay(cx, Spanned { span, value })?;
+    Ok(Delay::new(longest, DEFAULT_DELAYED, false))
+}
+
+fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<Delay> {
+    let longest = longest_delay(cx, written.up_to)?;
+    let max_requests = written.max_requests.unwrap_or(DEFAULT_DELAYED);
+    Ok(Delay::new(
+        longest,
+        max_requests,
+        written.server_timing.unwrap_or(false),
+    ))
+}
+
+fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<HumanDuration>) -> Lowered<Duration> {
+    let longest = cx.positive(written);
+    let bound = Duration::from(LONGEST_DELAY);
+    if longest > bound {
+        let message = format!("a delay is at most {}", HumanDuration(bound));
+        let help = "clients give up sooner or later; let them try again after a 429 instead";
+        return Err(cx.error(written.span, message).help(help));
+    }
+    Ok(longest)
+}
+
+/// What a request gets that is denied at last.
+fn denial(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::OnDenied>,
+    decoys: &Decoys<'_>,
+) -> Lowered<OnDenied> {
+    match &written.value {
+        schema::OnDenied::Reject(None) => Ok(OnDenied::Reject(Rejection::default())),
+        schema::OnDenied::Reject(Some(written)) => {
+            rejection(cx, written, StatusCode::TOO_MANY_REQUESTS).map(OnDenied::Reject)
+        }
+        schema::OnDenied::Shadow(name) => {
+            let decoy = find_decoy(cx, name, decoys)?;
+            Ok(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
+        }
+        schema::OnDenied::Delay(delay) => Err(cx
+            .error(delay.span, "a request does not wait twice")
+            .help("say `reject` or `shadow` here")),
+    }
+}
+
+/// Makes sure that a route that delays has a limit that can: units come back one by one.
+pub(super) fn require_delayable(
+    cx: &mut Lowering<'_>,
+    span: Span,
+    delay: &Lowered<Option<Arc<Delay>>>,
+    limits: &[Lowered<LimitUse>],
+) {
+    let can_delay = |used: &Lowered<LimitUse>| {
+        let Ok(used) = used else { return true };
+        let quota = used.limit.quota();
+        let overrides = used.limit.overrides().map(|overridden| overridden.quota);
+        let mut quotas = quota.into_iter().chain(overrides);
+        used.mode == Mode::CheckAndSpend && quotas.any(|quota| quota.algorithm() == Algorithm::Gcra)
+    };
+    if matches!(delay, Ok(Some(_))) && !limits.iter().any(can_delay) {
+        cx.error(span, "no limit of this route can delay a request")
+            .help(
+                "only limits of the algorithm gcra that check and spend do; list one, or leave \
+             `delay` out",
+            );
+    }
+}
+
+pub(crate) fn rejection(
+    cx: &mut Lowering<'_>,
+    written: &schema::Rejection,
+    default: StatusCode,
+) -> Lowered<Rejection> {
+    let status = status(cx, written.status, default);
+    let headers = response_headers(cx, written.headers.as_ref());
+    if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
+        refuse_body(cx, written.status, "say `body: \"\"`");
+    }
+    Ok(Rejection {
+        status: status?,
+        headers: headers?,
+        body: written.body.clone().map(Into::into),
+    })
+}
+
+/// A response that is the same to all requests. A text is plain text unless the headers say
+/// otherwise: a browser that guesses might take it for a page.
+pub(super) fn fixed_response(
+    cx: &mut Lowering<'_>,
+    written: &schema::Rejection,
+) -> Lowered<FixedResponse> {
+    let status = status(cx, written.status, StatusCode::OK);
+    let headers = response_headers(cx, written.headers.as_ref());
+    let body: Bytes = written.body.clone().unwrap_or_default().into();
+    if !body.is_empty() {
+        refuse_body(cx, written.status, "leave `body` out");
+    }
+    let (status, mut headers) = (status?, headers?);
+    if !body.is_empty() {
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.entry(CONTENT_TYPE).or_insert(plain);
+    }
+    Ok(FixedResponse {
+        status,
+        headers,
+        body,
+    })
+}
+
+/// Which headers a route sends. One that shadow-bans sends none unless it asks for them itself:
+/// on the answers of other routes they would tell a ban from a real answer.
+pub(super) fn header_forms(
+    cx: &mut Lowering<'_>,
+    route: &schema::Route,
+    defaults: Option<&RouteDefaults>,
+    shadows: bool,
+) -> Lowered<HeaderForms> {
+    let inherited = defaults.map_or(Ok(None), |defaults| {
+        by_either_name(
+            cx,
+            defaults.ratelimit_headers.as_ref(),
+            defaults.headers.as_ref(),
+        )
+    });
+    let own = by_either_name(cx, route.ratelimit_headers.as_ref(), route.headers.as_ref());
+    match (own?, inherited?) {
+        (Some(own), _) => forms(cx, own),
+        (None, _) if shadows => Ok(HeaderForms::NONE),
+        (None, Some(inherited)) => forms(cx, inherited),
+        (None, None) => Ok(HeaderForms::default()),
+    }
+}
+
+/// What `ratelimit_headers` says, or `headers`, as it was called before.
+fn by_either_name<'w>(
+    cx: &mut Lowering<'_>,
+    current: Option<&'w HeaderFormsList>,
+    former: Option<&'w HeaderFormsList>,
+) -> Lowered<Option<&'w HeaderFormsList>> {
+    let Some(former) = former else {
+        return Ok(current);
+    };
+    if current.is_some() {
+        let message = "`headers` is the former name of `ratelimit_headers`, which is there too";
+        return Err(cx.error(former.span, message).help("leave `headers` out"));
+    }
+    cx.warn(former.span, "`headers` is called `ratelimit_headers` now")
+        .help("rename it");
+    Ok(Some(former))
+}
+
+fn forms(cx: &mut Lowering<'_>, written: &HeaderFormsList) -> Lowered<HeaderForms> {
+    let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
+    if forms.len() > 1 && forms.contains(&HeaderForm::None) {
+        let error = cx.error(written.span, "\"none\" stands alone");
+        return Err(error.help("leave it out, or leave the others out"));
+    }
+    Ok(HeaderForms {
+        draft: forms.contains(&HeaderForm::Draft),
+        draft_03: forms.contains(&HeaderForm::Draft03),
+        x_ratelimit: forms.contains(&HeaderForm::XRatelimit),
+    })
+}
+
+pub(crate) fn decoys<'w>(
+    cx: &mut Lowering<'_>,
+    written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
+) -> Decoys<'w> {
+    let decoys = written.into_iter().flat_map(|decoys| &decoys.value.0);
+    let by_name = decoys
+        .map(|(name, written)| (name.as_str(), decoy(cx, name, written).map(Arc::new)))
+        .collect();
+    Decoys {
+        span: written.map(|written| written.span),
+        by_name,
+    }
+}
+
+fn decoy(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    decoy: &Spanned<schema::Decoy>,
+) -> Lowered<Decoy> {
+    let status = status(cx, decoy.status, StatusCode::OK);
+    let headers = response_headers(cx, decoy.headers.as_ref());
+    let body = decoy.body.as_ref();
+    let span = body.map_or(decoy.span, |body| body.span);
+    let text = body.map_or("", |body| body.value.as_str());
+    if !text.is_empty() {
+        refuse_body(cx, decoy.status, "leave `body` out");
+    }
+    let decoy = Decoy::new(name, status?, headers?, text);
+    let decoy = cx.ok(span, decoy)?;
+    if !decoy.is_well_formed() {
+        cx.warn(
+            span,
+            "this body is not JSON when the request lacks the values",
+        )
+        .help(
+            "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
+        );
+    }
+    Ok(decoy)
+}
+
+pub(crate) fn find_decoy(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    decoys: &Decoys<'_>,
+) -> Lowered<Arc<Decoy>> {
+    if let Some(decoy) = decoys.by_name.get(name.as_str()) {
+        return decoy.clone();
+    }
+    Err(cx.unknown(
+        "decoy",
+        name,
+        decoys.span,
+        "decoys are defined under `decoys`",
+    ))
+}
+
+/// A status that ends an exchange; `default` when there is none.
+fn status(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<u16>>,
+    default: StatusCode,
+) -> Lowered<StatusCode> {
+    let Some(written) = written else {
+        return Ok(default);
+    };
+    let status = StatusCode::from_u16(written.value).ok();
+    let status = status.filter(|status| (200..600).contains(&status.as_u16()));
+    status.ok_or_else(|| {
+        let message = format!("{} is not the status of a response", written.value);
+        cx.error(written.span, message)
+            .help("a status is a number from 200 to 599")
+    })
+}
+
+/// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
+/// take it for the beginning of the next answer, or hang waiting for it.
+fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
+    if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
+        let message = format!("a response of status {} has no body", status.value);
+        cx.error(status.span, message).help(help);
+    }
+}
+
+/// The headers of a response that Weir makes.
+fn response_headers(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<HeaderMap> {
+    let fields = header_fields(cx, written);
+    for (name, _) in written.into_iter().flat_map(|fields| &fields.0) {
+        if is_of_connection(&name.value) {
+            cx.error(
+                name.span,
+                format!("`{}` is set by the server itself", name.value),
+            )
+            .help("leave it out");
+        }
+    }
+    Ok(fields?.into_iter().collect())
+}
+
+/// Names and values, in order.
+pub(super) fn header_fields(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
+    let fields = written.into_iter().flat_map(|fields| &fields.0);
+    all(fields.map(|(name, value)| {
+        let (name, value) = (cx.header_name(name), cx.header_value(value));
+        Ok((name?, value?))
+    }))
+}
+
+pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered<Method> {
+    let upper = method.value.to_ascii_uppercase();
+    if upper != method.value {
+        let message = format!("methods are case-sensitive: `{}`", method.value);
+        let error = cx.error(method.span, message);
+        return Err(error.help(format!("did you mean \"{upper}\"?")));
+    }
+    cx.parse(method, "a method")
+}
+
+/// Pages for people, by status.
+pub(crate) fn error_pages(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<ErrorPages> {
+    let written = written.into_iter().flat_map(|pages| &pages.0);
+    all(written.map(|(status, file)| error_page(cx, status, file)))
+}
+
+fn error_page(
+    cx: &mut Lowering<'_>,
+    status: &Spanned<String>,
+    file: &Spanned<String>,
+) -> Lowered<(Statuses, Bytes)> {
+    let statuses = cx.ok(status.span, status.value.parse::<Statuses>());
+    let page = cx.read_file(file, file.span);
+    Ok((statuses?, page?.into()))
+}

@@ -1,0 +1,274 @@
+//! The apps behind the gateway.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use weir_proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
+
+use super::balancing::{balancing, require_accounts, weight};
+use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
+use super::schema;
+use super::upstream_tls::tls;
+use crate::diagnostics::{Lowered, all};
+use crate::gateway::schema::Gateway;
+use crate::lowering::Lowering;
+use crate::settings::{Listener, Upstream};
+use crate::yaml::{Span, Spanned, WordOr};
+
+/// All upstreams, in the order in which they are written; none in the place of one in error.
+pub(crate) struct Upstreams<'w> {
+    /// Where they are written, within the gateway.
+    span: Option<Span>,
+    gateway: Span,
+    lowered: Vec<Lowered<Upstream>>,
+    by_name: HashMap<&'w str, usize>,
+}
+
+impl Upstreams<'_> {
+    pub(crate) fn into_settings(self) -> Lowered<Vec<Upstream>> {
+        self.lowered.into_iter().collect()
+    }
+}
+
+pub(crate) fn upstreams<'w>(
+    cx: &mut Lowering<'_>,
+    gateway: &'w Spanned<Gateway>,
+    ipv6_prefix: u8,
+) -> Upstreams<'w> {
+    let upstreams = gateway.upstreams();
+    let names = upstreams.iter().map(|(name, _)| name.as_str());
+    let lowered = upstreams
+        .iter()
+        .map(|(name, written)| {
+            require_accounts(cx, gateway, written);
+            upstream(cx, name, written, ipv6_prefix)
+        })
+        .collect();
+    Upstreams {
+        span: gateway.upstreams.as_ref().map(|written| written.span),
+        gateway: gateway.span,
+        lowered,
+        by_name: names.zip(0..).collect(),
+    }
+}
+
+impl Upstreams<'_> {
+    /// An upstream at this place, if it could be lowered.
+    pub(super) fn get(&self, place: usize) -> Option<&Upstream> {
+        self.lowered.get(place)?.as_ref().ok()
+    }
+}
+
+/// The place of an upstream in the settings, by its name.
+pub(crate) fn find_upstream(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    upstreams: &Upstreams<'_>,
+) -> Lowered<usize> {
+    let found = upstreams.by_name.get(name.as_str()).copied();
+    found.ok_or_else(|| match upstreams.span {
+        Some(span) => cx.unknown("upstream", name, Some(span), ""),
+        None => match cx.sources.key_in_error(upstreams.gateway, &["upstreams"]) {
+            Some(reported) => reported,
+            None => {
+                let server = "{servers: [\"http://127.0.0.1:3000\"]}";
+                let help = format!("add it: `upstreams: {{{}: {server}}}`", name.value);
+                cx.unknown("upstream", name, None, &help)
+            }
+        },
+    })
+}
+
+fn upstream(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    upstream: &Spanned<schema::Upstream>,
+    ipv6_prefix: u8,
+) -> Lowered<Upstream> {
+    let servers = match (&upstream.servers, upstream.builtin) {
+        (Some(written), None) => Some(servers(cx, written)?),
+        (None, Some(schema::Builtin::Echo)) => None,
+        _ => {
+            return Err(cx.lacking(
+                upstream.span,
+                &["servers", "builtin"],
+                "an upstream has either `servers` or `builtin`",
+                "say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`",
+            ));
+        }
+    };
+    let is_demo = servers.is_none();
+    let servers = tls(cx, servers.unwrap_or_default(), upstream)?;
+    let mut settings = UpstreamSettings::new(name.value.as_str(), servers);
+    times(cx, &mut settings, upstream);
+    if let Some(written) = &upstream.host {
+        settings.host = host(cx, written)?;
+    }
+    settings.max_connections = max_connections(cx, &settings, upstream)?;
+    let max_body_bytes = max_body_bytes(cx, upstream.max_body_bytes.as_ref());
+    let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
+    let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
+    Ok(Upstream {
+        settings,
+        is_demo,
+        hash,
+        max_body_bytes: max_body_bytes?,
+        request_buffering: buffering?.flatten(),
+    })
+}
+
+/// How many connections each server may have. One of HTTP/2 carries many requests, and each worker
+/// needs one of its own.
+fn max_connections(
+    cx: &mut Lowering<'_>,
+    settings: &UpstreamSettings,
+    upstream: &schema::Upstream,
+) -> Lowered<Option<usize>> {
+    let Some(written) = upstream.max_connections else {
+        return Ok(None);
+    };
+    if written.value == 0 {
+        let error = cx.error(written.span, "a server needs at least one connection");
+        return Err(error.help("leave it out for no bound"));
+    }
+    if settings.servers.is_empty() {
+        let error = cx.error(written.span, "the built-in upstream needs no bound");
+        return Err(error.help("leave `max_connections` out"));
+    }
+    if settings
+        .servers
+        .iter()
+        .any(|server| server.protocol() != Protocol::Http1)
+    {
+        let message = "it bounds connections of HTTP/1.1, which carry one request at a time";
+        let error = cx.error(written.span, message);
+        return Err(error.help(
+            "leave it out, or write `protocol: http1`; a limit with `in_flight` bounds requests",
+        ));
+    }
+    Ok(Some(written.value))
+}
+
+fn servers(
+    cx: &mut Lowering<'_>,
+    servers: &Spanned<Vec<Spanned<WordOr<schema::Server>>>>,
+) -> Lowered<Vec<Server>> {
+    let servers = cx.filled(
+        servers,
+        "an upstream needs at least one server",
+        "say `servers: [\"http://127.0.0.1:3000\"]`",
+    )?;
+    all(servers.iter().map(|written| match &written.value {
+        WordOr::Word(uri) => {
+            let (span, value) = (written.span, uri.clone());
+            server(cx, &Spanned { span, value })
+        }
+        WordOr::More(keys) => {
+            let server = server(cx, &keys.url);
+            let weight = keys.weight.map(|written| weight(cx, written)).transpose()?;
+            Ok(server?.with_weight(weight.unwrap_or(1)))
+        }
+    }))
+}
+
+/// The URIs of servers, as they are written.
+fn uris(servers: &[Spanned<WordOr<schema::Server>>]) -> impl Iterator<Item = Spanned<&str>> {
+    servers.iter().map(|written| match &written.value {
+        WordOr::Word(uri) => Spanned {
+            span: written.span,
+            value: &**uri,
+        },
+        WordOr::More(keys) => Spanned {
+            span: keys.url.span,
+            value: &*keys.url.value,
+        },
+    })
+}
+
+fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
+    let with_scheme = format!("http://{}", text.value);
+    let lacks_scheme = !text.value.contains("://");
+    if lacks_scheme && with_scheme.parse::<Server>().is_ok() {
+        let message = format!("`{}` lacks its scheme", text.value);
+        let error = cx.error(text.span, message);
+        return Err(error.help(format!("write `\"{with_scheme}\"`")));
+    }
+    text.value.parse().map_err(|error| {
+        let message = match error {
+            ServerError::Syntax => format!("`{}` is not the URI of a server", text.value),
+            error => format!("`{}`: {error}", text.value),
+        };
+        let help = match error {
+            ServerError::Socket => "write it like unix:///run/app.sock",
+            _ => "write it like http://127.0.0.1:3000",
+        };
+        cx.error(text.span, message).help(help)
+    })
+}
+
+fn times(cx: &mut Lowering<'_>, settings: &mut UpstreamSettings, written: &schema::Upstream) {
+    let own = WrittenTimeouts::of_upstream(written);
+    settings.timeouts = timeouts(cx, own, settings.timeouts);
+    let times = [
+        (&mut settings.resolve_interval, written.resolve_interval),
+        (&mut settings.idle_timeout, written.idle_timeout),
+    ];
+    for (setting, written) in times {
+        *setting = written.map_or(*setting, |time| cx.positive(time));
+    }
+}
+
+fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
+    match host.value.as_str() {
+        "preserve" => Ok(HostHeader::Preserve),
+        "upstream" => Ok(HostHeader::Upstream),
+        _ => {
+            // It is what would name a server.
+            let is_host = !host.value.contains('/')
+                && format!("http://{}", host.value).parse::<Server>().is_ok();
+            if !is_host {
+                let message = format!("`{}` is not preserve, upstream, or a host name", host.value);
+                let error = cx.error(host.span, message);
+                return Err(error.help("write it like app.internal, or app.internal:8080"));
+            }
+            cx.header_value(host).map(HostHeader::Fixed)
+        }
+    }
+}
+
+/// Servers that are the gateway itself: each request would come back until connections run out.
+pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
+    let upstreams = gateway.upstreams().iter();
+    let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
+    for written in servers.flat_map(|servers| uris(&servers.value)) {
+        let Ok(server) = written.value.parse::<Server>() else {
+            continue;
+        };
+        if let Some(own) = listen
+            .iter()
+            .find(|listener| is_reached_by(listener.address, &server))
+        {
+            let message = format!("the gateway itself listens there, on {}", own.address);
+            cx.warn(written.span, message)
+                .help("requests would go round and round; name the app's own address");
+        }
+    }
+}
+
+/// Whether a server is certainly what listens on an address.
+fn is_reached_by(address: SocketAddr, server: &Server) -> bool {
+    let Some((host, port)) = server.endpoint() else {
+        return false;
+    };
+    let host: Option<IpAddr> = match host {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        host => host.parse().ok(),
+    };
+    let meets = |host: IpAddr| {
+        let here = host.is_loopback() || host.is_unspecified();
+        host == address.ip()
+            || (here && address.ip().is_unspecified())
+            || (host.is_unspecified() && address.ip().is_loopback())
+    };
+    port == address.port() && host.is_some_and(meets)
+}

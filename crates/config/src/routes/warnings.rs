@@ -1,0 +1,286 @@
+//! Routes that work, but hardly as they were meant, and what no route uses.
+
+use std::collections::{HashMap, HashSet};
+
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use weir_limit::Mode;
+use weir_middleware::{Answer, Redirect, RequestValues, RouteAction};
+use weir_rules::{
+    HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
+};
+
+use super::LoweredRoute;
+use super::schema::OnDenied;
+use super::upstreams::warn_of_loops;
+use crate::bans::schema::Treatment;
+use crate::gateway::schema::Gateway;
+use crate::lowering::Lowering;
+use crate::settings::Listener;
+use crate::yaml::WordOr;
+
+/// Reports what is doubtful about routes, upstreams and decoys.
+pub(crate) fn warn_of_routes(
+    cx: &mut Lowering<'_>,
+    gateway: &Gateway,
+    routes: &[LoweredRoute],
+    listen: &[Listener],
+) {
+    warn_of_loops(cx, gateway, listen);
+    warn_of_double_counting(cx, routes);
+    warn_of_no_limits(cx, gateway);
+    warn_of_unlimited(cx, routes);
+    warn_of_unreachable(cx, routes);
+    warn_of_redirect_loops(cx, routes);
+    unused_upstreams(cx, gateway);
+    unused_decoys(cx, gateway);
+}
+
+/// Limits that a route takes from twice for the same thing, which its clients see listed twice.
+fn warn_of_double_counting(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    for route in routes {
+        let mut seen = HashSet::new();
+        let plain = route.limits.iter().flatten().filter(|usage| {
+            // What a response costs beside that may well be counted by the same limit.
+            usage.mode == Mode::CheckAndSpend && usage.spend == SpendWhen::Always
+        });
+        for usage in plain {
+            let name = usage.limit.name();
+            if !seen.insert(name) {
+                cx.warn(route.span, format!("\"{name}\" counts each request twice"))
+                    .help("list it once, with a `cost` if that is meant");
+            }
+        }
+    }
+}
+
+/// Routes that forward everything because nobody said otherwise.
+fn warn_of_no_limits(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let defaults = gateway.defaults.as_ref();
+    if defaults.is_some_and(|defaults| defaults.limits.is_some()) {
+        return;
+    }
+    for route in &gateway.routes.value {
+        let unlimited = route.upstream.is_some() && route.limits.is_none();
+        if unlimited && cx.sources.key_in_error(route.span, &["limits"]).is_none() {
+            cx.warn(route.span, "no limit applies to this route").help(
+                "list its `limits`, or those of all routes under `defaults`; `[]` if none is meant",
+            );
+        }
+    }
+}
+
+/// Routes whose every limit is skipped for a client that leaves something out.
+fn warn_of_unlimited(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    for route in routes {
+        let complete = route.limits.iter().all(Result::is_ok);
+        // A limit that is switched off or never denies stops no client.
+        let denying = route
+            .limits
+            .iter()
+            .flatten()
+            .filter(|usage| usage.mode.checks());
+        let limits: Vec<&Limit> = denying.map(|usage| &*usage.limit).collect();
+        let matcher = route.matcher.as_ref().ok();
+        let Some(matcher) = matcher.filter(|_| complete && !limits.is_empty()) else {
+            continue;
+        };
+        let ways: Option<Vec<String>> = limits
+            .iter()
+            .map(|limit| way_around(limit, matcher))
+            .collect();
+        if let Some(ways) = ways {
+            let without: HashSet<String> = ways.into_iter().collect();
+            let mut without: Vec<String> = without.into_iter().collect();
+            without.sort();
+            let message = format!(
+                "a client passes unlimited without {}",
+                without.join(" and ")
+            );
+            cx.warn(route.span, message)
+                .help("add a limit per address, or say `missing: deny`");
+        }
+    }
+}
+
+/// What a client leaves out so that a limit does not count it.
+fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
+    if limit.quota().is_none() {
+        return Some(format!("an override of \"{}\"", limit.name()));
+    }
+    if limit.missing() == Missing::Deny {
+        return None;
+    }
+    limit.per().iter().find_map(|source| match source {
+        KeySource::Account => Some("an account".to_owned()),
+        KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
+            Some(source.to_string())
+        }
+        KeySource::Path(name) if !matcher.capture_names().any(|captured| captured == name) => {
+            Some(source.to_string())
+        }
+        KeySource::Domain if matcher.host.is_none() => {
+            Some("a registrable domain as host".to_owned())
+        }
+        _ => None,
+    })
+}
+
+/// Routes that match the very same requests as an earlier one.
+fn warn_of_unreachable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    let mut first: HashMap<String, &LoweredRoute> = HashMap::new();
+    for route in routes {
+        let Ok(matcher) = &route.matcher else {
+            continue;
+        };
+        if let Some(earlier) = first.get(&match_key(matcher)) {
+            let message = format!(
+                "this route is never taken: \"{}\" matches the same",
+                earlier.name
+            );
+            cx.warn(route.span, message)
+                .help("of equal routes the first one wins");
+        } else {
+            first.insert(match_key(matcher), route);
+        }
+    }
+}
+
+/// Redirects to a path that takes the same route again.
+fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    let matchers = routes.iter().map(|route| route.matcher.clone().ok());
+    let matchers: Option<Vec<RouteMatcher>> = matchers.collect();
+    let Some(matchers) = matchers else { return };
+    let table = RouteTable::new(matchers);
+    for (index, route) in routes.iter().enumerate() {
+        if let (Ok(action), Ok(matcher)) = (&route.action, &route.matcher)
+            && let Some(Answer::Redirect(redirect)) = &action.answer
+            && leads_back(redirect, action, matcher, &table) == Some(RouteId(index))
+        {
+            cx.warn(route.span, "the redirect leads to this route again")
+                .help(
+                    "browsers give up; match fewer paths, or lead elsewhere (for HTTPS, say \
+                     `redirect_to_https` on the listener)",
+                );
+        }
+    }
+}
+
+/// The route that a client takes twice, as an example shows.
+fn leads_back(
+    redirect: &Redirect,
+    action: &RouteAction,
+    matcher: &RouteMatcher,
+    table: &RouteTable,
+) -> Option<RouteId> {
+    let host = match &matcher.host {
+        Some(HostPattern::Exact(host)) => &**host,
+        _ => "host.invalid",
+    };
+    let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).ok()?)]);
+    let uri: Uri = matcher.path.example().parse().ok()?;
+    let method = matcher.methods.first().unwrap_or(&Method::GET);
+    let found = table.find(method, &uri, &headers)?;
+    let rewritten = action.rewrite.as_ref();
+    let rewritten = rewritten.and_then(|rewrite| rewrite.rewritten(&uri));
+    let location = redirect.location(&RequestValues {
+        method,
+        uri: rewritten.as_ref().unwrap_or(&uri),
+        headers: &headers,
+        identity: None,
+        route: "",
+        captures: Some(&found.captures),
+    })?;
+    let location: Uri = location.to_str().ok()?.parse().ok()?;
+    if location.host().is_some_and(|other| other != host) {
+        return None;
+    }
+    let target: Uri = location.path_and_query()?.as_str().parse().ok()?;
+    let keeps_method = matches!(redirect.status().as_u16(), 307 | 308);
+    let method = if keeps_method { method } else { &Method::GET };
+    let again = table.find(method, &target, &headers)?;
+    (again.id == found.id).then_some(again.id)
+}
+
+/// The same text for matchers that match the same requests.
+fn match_key(matcher: &RouteMatcher) -> String {
+    let mut methods: Vec<&str> = matcher.methods.iter().map(Method::as_str).collect();
+    methods.sort_unstable();
+    methods.dedup();
+    let headers = matcher.headers.iter();
+    let headers = headers.map(|(name, pattern)| format!("{name}{pattern}"));
+    let query = matcher.query.iter();
+    let query = query.map(|(name, pattern)| format!("?{name}{pattern}"));
+    let mut conditions: Vec<String> = headers.chain(query).collect();
+    conditions.sort_unstable();
+    format!(
+        "{:?} {:?} {:?} {methods:?} {conditions:?}",
+        matcher.host,
+        matcher.path.form(),
+        matcher.path_regex.as_ref().map(PathRegex::as_str),
+    )
+}
+
+fn unused_upstreams(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let routes = gateway.routes.iter();
+    let routes = routes.filter_map(|route| Some(route.upstream.as_ref()?.as_str()));
+    let diverted = treatments(gateway).filter_map(|treatment| match treatment {
+        Treatment::Divert(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let used: HashSet<&str> = routes.chain(diverted).collect();
+    for (name, _) in gateway.upstreams() {
+        if !used.contains(name.as_str()) {
+            cx.warn(name.span, "nothing uses this upstream");
+        }
+    }
+}
+
+fn unused_decoys(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let inherited = gateway
+        .defaults
+        .iter()
+        .filter_map(|defaults| defaults.on_denied.as_ref());
+    let own = gateway
+        .routes
+        .iter()
+        .filter_map(|route| route.on_denied.as_ref());
+    let on_routes = inherited
+        .chain(own)
+        .filter_map(|on_denied| decoy_of(on_denied));
+    let of_the_banned = treatments(gateway).filter_map(|treatment| match treatment {
+        Treatment::Shadow(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let used: HashSet<&str> = on_routes.chain(of_the_banned).collect();
+    for (name, _) in gateway.decoys.iter().flat_map(|decoys| &decoys.value.0) {
+        if !used.contains(name.as_str()) {
+            cx.warn(name.span, "nothing uses this decoy").help(format!(
+                "say `on_denied: {{shadow: {}}}` on a route or a ban",
+                name.value
+            ));
+        }
+    }
+}
+
+/// What the banned and the blocked get.
+fn treatments(gateway: &Gateway) -> impl Iterator<Item = &Treatment> {
+    let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
+    let bans = bans.filter_map(|(_, ban)| ban.on_denied.as_ref());
+    let block = gateway
+        .block
+        .iter()
+        .filter_map(|block| block.on_denied.as_ref());
+    bans.chain(block).map(|treatment| &treatment.value)
+}
+
+fn decoy_of(on_denied: &OnDenied) -> Option<&str> {
+    match on_denied {
+        OnDenied::Shadow(name) => Some(name),
+        OnDenied::Reject(_) => None,
+        OnDenied::Delay(delay) => match &delay.value {
+            WordOr::More(delay) => decoy_of(delay.otherwise.as_deref()?),
+            WordOr::Word(_) => None,
+        },
+    }
+}

@@ -1,0 +1,430 @@
+//! The checked-in configuration, the examples and the reference hold to the code.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::certificates::{Authority, Pair};
+
+use super::*;
+
+/// The files that define what may be written.
+const SCHEMA: [&str; 4] = [
+    include_str!("../bans/schema.rs"),
+    include_str!("../gateway/schema.rs"),
+    include_str!("../limits/mod.rs"),
+    include_str!("../routes/schema.rs"),
+];
+
+/// Limits of the examples.
+const CALLS: &str = "\
+CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
+FailedLoginsPerAccount: {per: account, burst: 5, count: 5, period: 1h}
+TokensPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
+";
+
+/// A user as `htpasswd -B` writes it.
+const USERS: &str = "red:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+
+/// A key set with one public key.
+const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",
+"x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+fn top_level(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+fn reference() -> String {
+    fs::read_to_string(top_level("docs/CONFIG.md")).unwrap()
+}
+
+/// Every key that a struct of the schema has.
+fn keys() -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut renamed = None;
+    // A schema that is not a file of its own is the last module of its file.
+    let schemas = SCHEMA.map(|file| file.split("mod schema {").last().unwrap());
+    for line in schemas.iter().flat_map(|file| file.lines()).map(str::trim) {
+        let field = line.strip_prefix("pub(crate) ");
+        if let Some((name, _)) = field.and_then(|field| field.split_once(": ")) {
+            keys.insert(renamed.unwrap_or(name).to_owned());
+        }
+        let rename = line.strip_prefix("#[serde(rename = \"");
+        renamed = rename.and_then(|name| name.split('"').next());
+    }
+    keys
+}
+
+/// The YAML blocks of the reference, each with the file that its first line names.
+fn examples() -> Vec<(String, String)> {
+    let text = reference();
+    let blocks = text.split("```yaml\n").skip(1);
+    blocks
+        .map(|block| {
+            let yaml = block.split("```").next().unwrap();
+            let first = yaml.lines().next().unwrap();
+            let file = first.strip_prefix("# ").expect(first);
+            (file.to_owned(), yaml.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn the_checked_in_configuration_loads_without_a_warning() {
+    let settings =
+        load(&top_level("gateway.yaml"), &key()).unwrap_or_else(|found| panic!("{found}"));
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert!(settings.upstreams.iter().any(|upstream| upstream.is_demo));
+}
+
+/// The index of the reference, and the sections below it.
+fn index_and_sections(text: &str) -> (&str, &str) {
+    let (_, text) = text.split_once("\n## Index\n").unwrap();
+    text.split_once("\n## ").unwrap()
+}
+
+#[test]
+fn the_reference_has_every_key_of_the_schema() {
+    let reference = reference();
+    let (_, text) = index_and_sections(&reference);
+    let keys = keys();
+    assert!(
+        keys.contains("match") && keys.contains("max_buckets"),
+        "{keys:?}"
+    );
+    let lacking: Vec<_> = keys
+        .iter()
+        .filter(|key| !text.contains(&format!("`{key}`")))
+        .collect();
+    assert!(
+        lacking.is_empty(),
+        "docs/CONFIG.md does not explain {lacking:?}"
+    );
+}
+
+#[test]
+fn every_key_of_the_schema_is_in_an_example() {
+    let examples: String = examples().into_iter().map(|(_, yaml)| yaml).collect();
+    let words: BTreeSet<&str> = examples
+        .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+        .collect();
+    let keys = keys();
+    let lacking: Vec<_> = keys.iter().filter(|key| !words.contains(&***key)).collect();
+    assert!(
+        lacking.is_empty(),
+        "docs/CONFIG.md shows no example of {lacking:?}"
+    );
+}
+
+#[test]
+fn the_reference_has_no_key_that_the_schema_lacks() {
+    let keys = keys();
+    let text = reference();
+    let unknown: Vec<_> = explained(&text)
+        .into_iter()
+        .filter(|key| !keys.contains(*key))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "docs/CONFIG.md explains {unknown:?}, which is unknown"
+    );
+}
+
+/// A reader who looks for a key finds it at the top of the page, with a link to its section.
+#[test]
+fn the_index_lists_every_section_with_the_keys_that_it_explains() {
+    let text = reference();
+    let (index, sections) = index_and_sections(&text);
+    let listed: Vec<(&str, BTreeSet<&str>)> = index
+        .split("- [")
+        .skip(1)
+        .map(|entry| {
+            let (heading, rest) = entry.split_once("](").unwrap();
+            (heading, rest.split('`').skip(1).step_by(2).collect())
+        })
+        .collect();
+    let there: Vec<(&str, BTreeSet<&str>)> = sections
+        .split("\n##")
+        .map(|section| {
+            let heading = section.lines().next().unwrap().trim_matches(['#', ' ']);
+            (heading, explained(section).into_iter().collect())
+        })
+        .collect();
+    assert_eq!(listed, there);
+}
+
+/// The first column of every table of keys.
+fn explained(text: &str) -> Vec<&str> {
+    let tables = text
+        .split("\n\n")
+        .filter(|table| table.starts_with("| key"));
+    let rows = tables.flat_map(|table| table.lines().skip(2));
+    rows.filter_map(|row| row.split('|').nth(1))
+        .flat_map(|cell| cell.split(','))
+        .map(|key| key.trim().trim_matches('`'))
+        .collect()
+}
+
+/// An example of gateway.yaml gets what it lacks; the others stand beside one that uses all of
+/// their limits.
+#[test]
+fn every_example_of_the_reference_loads() {
+    let examples = examples();
+    assert!(
+        examples.len() > 10,
+        "only {} examples were found",
+        examples.len()
+    );
+    for (file, yaml) in examples {
+        let folder = beside(&file, &yaml);
+        let findings = folder.findings();
+        if yaml.contains("telemetry:") && !cfg!(feature = "otlp") {
+            assert!(
+                findings.contains("cargo install --path . --features otlp"),
+                "{findings}"
+            );
+            continue;
+        }
+        assert!(folder.load().is_ok(), "{yaml}\n{findings}");
+    }
+}
+
+/// What says all there is to say by being there.
+const MAY_BE_EMPTY: [&str; 5] = ["bearer", "comment", "reject", "tarpit", "drop"];
+
+/// A value may get lost in a template or an edit. An override then went without a word, and a
+/// gateway with `redis:` had the memory store.
+#[test]
+fn a_key_that_is_left_empty_is_an_error_with_a_place_wherever_it_stands() {
+    for (file, yaml) in examples() {
+        let folder = beside(&file, &yaml);
+        let whole = match file.as_str() {
+            "gateway.yaml" => completed(&yaml),
+            _ => yaml,
+        };
+        let root: serde_yaml::Value = serde_yaml::from_str(&whole).unwrap();
+        for (path, emptied) in emptied(&root) {
+            folder.write(&file, &serde_yaml::to_string(&emptied).unwrap());
+            let key = path.rsplit('.').next().unwrap();
+            let told = match folder.load() {
+                Ok(_) => MAY_BE_EMPTY.contains(&key),
+                Err(found) => found.iter().any(|found| {
+                    let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+                    found.severity == Severity::Error
+                        && found.location.position.is_some()
+                        && found.location.path.starts_with(parent)
+                }),
+            };
+            assert!(told, "{file}: {path}\n{}", folder.findings());
+        }
+    }
+}
+
+/// The document with nothing in the place of each value in turn, and what that value's path is.
+fn emptied(root: &serde_yaml::Value) -> Vec<(String, serde_yaml::Value)> {
+    use serde_yaml::Value;
+    match root {
+        Value::Mapping(map) => {
+            let mut all = Vec::new();
+            for (key, value) in map {
+                let name = key
+                    .as_str()
+                    .map_or_else(|| format!("{key:?}"), str::to_owned);
+                let with = |inner| {
+                    let mut map = map.clone();
+                    map.insert(key.clone(), inner);
+                    Value::Mapping(map)
+                };
+                all.push((name.clone(), with(Value::Null)));
+                for (path, inner) in emptied(value) {
+                    let dot = if path.starts_with('[') { "" } else { "." };
+                    all.push((format!("{name}{dot}{path}"), with(inner)));
+                }
+            }
+            all
+        }
+        Value::Sequence(list) => {
+            let mut all = Vec::new();
+            for (at, value) in list.iter().enumerate() {
+                let items = emptied(value).into_iter();
+                all.extend(items.map(|(path, inner)| {
+                    let mut list = list.clone();
+                    list[at] = inner;
+                    let dot = if path.starts_with('[') { "" } else { "." };
+                    (format!("[{at}]{dot}{path}"), Value::Sequence(list))
+                }));
+            }
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn beside(file: &str, yaml: &str) -> Folder {
+    let checked_in = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let defaults = format!("{checked_in}\n{CALLS}");
+    let mut gateway = "account: [{header: x-api-key}]\n".to_owned();
+    if file == "gateway.yaml" {
+        gateway = completed(yaml);
+    } else {
+        gateway += SMALLEST;
+    }
+    let pair = Pair::of(&["example.com"], 30);
+    let authority = Authority::new();
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &defaults),
+        ("fullchain.pem", &pair.certificate),
+        ("privkey.pem", &pair.key),
+        ("users.htpasswd", USERS),
+        ("example.org.pem", &pair.certificate),
+        ("example.org.key", &pair.key),
+        ("app-ca.pem", &pair.certificate),
+        ("weir.pem", &pair.certificate),
+        ("weir.key", &pair.key),
+        ("clients-ca.pem", &authority.pem()),
+        ("revoked.pem", &authority.revoke()),
+        ("collector-ca.pem", &authority.pem()),
+        ("collector.token", "Bearer 0123456789abcdef"),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+        ("jwt.key", "0123456789abcdef0123456789abcdef"),
+        ("eab.key", "MDEyMzQ1Njc4OWFiY2RlZg"),
+        ("admin.token", "0123456789abcdef0123456789abcdef"),
+        ("alice.token", "123456789abcdef0123456789abcdef0"),
+        ("grafana.token", "23456789abcdef0123456789abcdef01"),
+        ("redis.password", "open sesame"),
+        ("sentinel.password", "open sesame too"),
+        ("redis-ca.pem", include_str!("testdata/ca.pem")),
+        ("keys.json", KEYS),
+        ("pages/slow-down.html", "<h1>Slow down</h1>"),
+        ("pages/sorry.html", "<h1>Sorry</h1>"),
+        ("partners.txt", "acme # the first\n"),
+        (
+            "blocked.txt",
+            "# of today\n198.51.100.0/24\n2001:db8:bad::/48\n",
+        ),
+    ]);
+    if file != "gateway.yaml" {
+        folder.write(file, yaml);
+    }
+    folder
+}
+
+/// An example with the sections that it leaves out.
+fn completed(yaml: &str) -> String {
+    let mut gateway = yaml.to_owned();
+    let sections = [
+        ("account:", "account: [{header: x-api-key}]\n"),
+        (
+            "upstreams:",
+            "upstreams: {app: {servers: [\"http://127.0.0.1:3000\"]}}\n",
+        ),
+        (
+            "routes:",
+            "routes: [{match: {}, upstream: app, limits: []}]\n",
+        ),
+    ];
+    for (key, section) in sections {
+        if !yaml.lines().any(|line| line.starts_with(key)) {
+            gateway += section;
+        }
+    }
+    gateway
+}
+
+/// A ConfigMap's entry: the indented lines after its name.
+fn entry(manifest: &str, name: &str) -> String {
+    let head = format!("\n  {name}: |\n");
+    let (_, rest) = manifest.split_once(&head).expect(name);
+    let lines = rest
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines
+        .map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n")
+        .collect()
+}
+
+/// The Secret's variable is not there in a test, so a file takes its place.
+#[test]
+fn the_configuration_for_kubernetes_loads_without_a_warning() {
+    let manifest = fs::read_to_string(top_level("deploy/kubernetes.yaml")).unwrap();
+    let secrets = [("hash_key", "WEIR_HASH_KEY"), ("token", "WEIR_ADMIN_TOKEN")];
+    let mut gateway = entry(&manifest, "gateway.yaml");
+    for (key, variable) in secrets {
+        let written = format!("{key}: {{env: {variable}}}");
+        assert!(
+            gateway.contains(&written) && manifest.contains(&format!("- name: {variable}")),
+            "{gateway}"
+        );
+        gateway = gateway.replace(&written, &format!("{key}: {{file: hash.key}}"));
+    }
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &entry(&manifest, "defaults.yaml")),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    let settings = folder.settings();
+    let listen = settings.listen.iter().map(|listen| &listen.address);
+    for address in listen.chain(&settings.process.admin) {
+        let port = format!("containerPort: {}", address.port());
+        assert!(manifest.contains(&port), "{port}");
+    }
+}
+
+/// The README's configuration, of three blocks, loads without a warning.
+#[test]
+fn the_examples_of_the_readme_load_without_a_warning() {
+    let readme = fs::read_to_string(top_level("README.md")).unwrap();
+    let blocks: Vec<&str> = readme
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .collect();
+    let [gateway, defaults, shared] = blocks.as_slice() else {
+        panic!("{} blocks of YAML", blocks.len());
+    };
+    assert!(
+        gateway.starts_with("# gateway.yaml\n") && defaults.starts_with("# limits/defaults.yaml\n")
+    );
+    let shared = shared.replace("{env: WEIR_HASH_KEY}", "{file: hash.key}");
+    for more in ["", &shared] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", &format!("{gateway}{more}")),
+            ("limits/defaults.yaml", defaults),
+            ("hash.key", "0123456789abcdef0123456789abcdef"),
+        ]);
+        assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    }
+}
+
+/// The service checks a configuration before it starts with it or reloads it, and kills no later
+/// than a drain may take.
+#[test]
+fn the_systemd_service_checks_what_it_is_about_to_load() {
+    let unit = fs::read_to_string(top_level("deploy/weir.service")).unwrap();
+    let values = |key: &str| -> Vec<String> {
+        let prefix = format!("{key}=");
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(&prefix));
+        lines.map(str::to_owned).collect()
+    };
+    let config = "--config /etc/weir/gateway.yaml";
+    let check = format!("/usr/bin/weir check {config}");
+    assert_eq!(values("ExecStartPre"), [check.as_str()]);
+    assert_eq!(values("ExecStart"), [format!("/usr/bin/weir run {config}")]);
+    assert_eq!(
+        values("ExecReload"),
+        [check.as_str(), "/bin/kill -HUP $MAINPID"]
+    );
+    let timeout: u64 = values("TimeoutStopSec")[0].parse().unwrap();
+    let grace = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+    ])
+    .settings()
+    .grace;
+    assert!(timeout > grace.as_secs(), "{timeout} {grace:?}");
+}

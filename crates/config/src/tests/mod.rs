@@ -1,0 +1,28 @@
+//! Loading whole configurations.
+
+mod acme;
+mod balancing;
+mod bans;
+mod boulder;
+mod bounds;
+#[path = "../../../../tests/support/certificates.rs"]
+mod certificates;
+mod compression;
+mod counting;
+mod documented;
+mod errors;
+mod in_flight;
+mod loading;
+mod prefetch;
+mod redis;
+mod routing;
+mod tls;
+mod upstreams;
+mod warnings;
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::testing::{DEFAULTS, Folder, SMALLEST, key};

@@ -1,0 +1,436 @@
+//! Values that are written as text: durations, ends, sizes and networks.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{RoundMode, TimestampRound, Unit};
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+use weir_limit::time::Timestamp;
+
+use super::yaml::parsed;
+
+/// The units, longest first, in nanoseconds. Both of Unicode's micro signs are in use.
+const TIME_UNITS: [(&str, u64); 9] = [
+    ("d", 24 * 3_600_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ns", 1),
+];
+
+/// A duration as it is written in a configuration; at most 2^64 - 1 nanoseconds, or 584 years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HumanDuration(pub Duration);
+
+/// Why a text is not a duration. The first line says what is wrong, the second what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HumanDurationError {
+    /// There is a number and no unit.
+    #[error(
+        "the duration `{0}` has no unit\nwrite `{0}s` for seconds; units are ns, us, ms, s, m, h and d"
+    )]
+    NoUnit(String),
+    /// Its unit is none of those known.
+    #[error("the duration `{0}` has the unknown unit `{1}`\nunits are ns, us, ms, s, m, h and d")]
+    UnknownUnit(String, String),
+    /// It is longer than 584 years.
+    #[error("the duration `{0}` is longer than 584 years")]
+    TooLong(String),
+    /// It is something else.
+    #[error("`{0}` is not a duration\nwrite it like `20ms`, `1.5s`, `1h30m` or `7d`")]
+    Malformed(String),
+}
+
+impl FromStr for HumanDuration {
+    type Err = HumanDurationError;
+
+    fn from_str(text: &str) -> Result<Self, HumanDurationError> {
+        let malformed = || HumanDurationError::Malformed(text.to_owned());
+        let mut nanos: u128 = 0;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (number, after) = split_where(rest, |c| !c.is_ascii_digit() && c != '.');
+            let (unit, after) = split_where(after, |c| c.is_ascii_digit() || c == '.');
+            nanos = nanos.saturating_add(amount(text, number, unit)?);
+            rest = after;
+        }
+        if text.is_empty() {
+            return Err(malformed());
+        }
+        u64::try_from(nanos)
+            .map(|nanos| Self(Duration::from_nanos(nanos)))
+            .map_err(|_| HumanDurationError::TooLong(text.to_owned()))
+    }
+}
+
+/// Nanoseconds of one number with its unit; what is less than a nanosecond is dropped.
+fn amount(text: &str, number: &str, unit: &str) -> Result<u128, HumanDurationError> {
+    let malformed = || HumanDurationError::Malformed(text.to_owned());
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(malformed());
+    }
+    let scale = scale(text, unit)?;
+    let whole = digits(whole).ok_or_else(|| HumanDurationError::TooLong(text.to_owned()))?;
+    // Digits beyond the eighteenth are less than a nanosecond in every unit.
+    let fraction = fraction.get(..18).unwrap_or(fraction);
+    let divisor = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
+    Ok(whole * scale + digits(fraction).ok_or_else(malformed)? * scale / divisor)
+}
+
+/// A run of digits as a number; zero when there are none. Nineteen digits keep every product and
+/// every sum far below 2^128.
+fn digits(text: &str) -> Option<u128> {
+    match text.trim_start_matches('0') {
+        "" => Some(0),
+        significant if significant.len() > 20 => None,
+        significant => significant.parse().ok(),
+    }
+}
+
+fn scale(text: &str, unit: &str) -> Result<u128, HumanDurationError> {
+    let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
+    match known {
+        Some((_, nanos)) => Ok(u128::from(*nanos)),
+        None if unit.is_empty() => Err(HumanDurationError::NoUnit(text.to_owned())),
+        None => Err(HumanDurationError::UnknownUnit(
+            text.to_owned(),
+            unit.to_owned(),
+        )),
+    }
+}
+
+fn split_where(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
+}
+
+/// The shortest exact form in whole units, such as `1h30m` or `600ms`.
+impl fmt::Display for HumanDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = self.0.as_nanos();
+        if left == 0 {
+            return f.write_str("0s");
+        }
+        for (unit, nanos) in TIME_UNITS.iter().filter(|(unit, _)| unit.is_ascii()) {
+            let whole = left / u128::from(*nanos);
+            left %= u128::from(*nanos);
+            if whole > 0 {
+                write!(f, "{whole}{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for HumanDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a duration such as `1m30s`")
+    }
+}
+
+/// When something ends, as it is written in a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Until(pub Timestamp);
+
+/// A text that is not an end. The first line says what is wrong, the second what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{0}` is not a date\nwrite a day such as 2026-12-31, to the end of it in UTC, or a moment such as \
+     2026-12-31T18:00:00+01:00"
+)]
+pub struct NotADate(String);
+
+impl FromStr for Until {
+    type Err = NotADate;
+
+    fn from_str(text: &str) -> Result<Self, NotADate> {
+        let moment = match is_day(text) {
+            true => end_of_day(text),
+            false => moment(text),
+        };
+        moment
+            .map(|moment| Self(timestamp(moment)))
+            .ok_or_else(|| NotADate(text.to_owned()))
+    }
+}
+
+/// Whether a text has the form of a day, and not just one of the forms that a library would read.
+fn is_day(text: &str) -> bool {
+    let form = b"0000-00-00";
+    text.len() == form.len()
+        && text.bytes().zip(form).all(|(byte, form)| match form {
+            b'0' => byte.is_ascii_digit(),
+            other => byte == *other,
+        })
+}
+
+/// The last day of the calendar, which people write for "never", has no tomorrow.
+fn end_of_day(text: &str) -> Option<jiff::Timestamp> {
+    let day: Date = text.parse().ok()?;
+    let midnight = day.tomorrow().and_then(|next| next.to_zoned(TimeZone::UTC));
+    Some(midnight.map_or(jiff::Timestamp::MAX, |midnight| midnight.timestamp()))
+}
+
+/// A moment has a day, a `T` and an offset.
+fn moment(text: &str) -> Option<jiff::Timestamp> {
+    let (day, time) = text.split_once(['T', 't'])?;
+    let has_seconds = time.bytes().filter(|byte| *byte == b':').count() >= 2;
+    (is_day(day) && has_seconds && !text.contains('[')).then(|| text.parse().ok())?
+}
+
+/// A moment before 1970 is 1970: it is over either way.
+fn timestamp(moment: jiff::Timestamp) -> Timestamp {
+    let nanos = u64::try_from(moment.as_nanosecond().max(0)).unwrap_or(u64::MAX);
+    Timestamp::from_nanos(nanos)
+}
+
+/// In UTC, to the second, or to the millisecond where a precision is asked for.
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos().into();
+        let moment = jiff::Timestamp::from_nanosecond(nanos).map_err(|_| fmt::Error)?;
+        let smallest = match f.precision() {
+            None => Unit::Second,
+            Some(_) => Unit::Millisecond,
+        };
+        let round = TimestampRound::new()
+            .smallest(smallest)
+            .mode(RoundMode::Ceil);
+        write!(f, "{}", moment.round(round).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl<'de> Deserialize<'de> for Until {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a date such as 2026-12-31")
+    }
+}
+
+const SIZE_UNITS: [(&str, u64); 9] = [
+    ("", 1),
+    ("B", 1),
+    ("kB", 1000),
+    ("KB", 1000),
+    ("KiB", 1 << 10),
+    ("MB", 1_000_000),
+    ("MiB", 1 << 20),
+    ("GB", 1_000_000_000),
+    ("GiB", 1 << 30),
+];
+
+/// A size as it is written in a configuration, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// Why a text is not a size, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ByteSizeError {
+    #[error("the size `{0}` has the unknown unit `{1}`; units are B, kB, KiB, MB, MiB, GB and GiB")]
+    UnknownUnit(String, String),
+    /// It is 2^64 bytes or more.
+    #[error("the size `{0}` is too great; choose a smaller one")]
+    TooGreat(String),
+    /// It is something else.
+    #[error("`{0}` is not a size; write it like 512, 64kB or 1MiB")]
+    Malformed(String),
+}
+
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, ByteSizeError> {
+        let end = text.find(|char: char| !char.is_ascii_digit());
+        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+        if number.is_empty() || !unit.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+            return Err(ByteSizeError::Malformed(text.to_owned()));
+        }
+        let Some((_, bytes)) = SIZE_UNITS.iter().find(|(name, _)| *name == unit) else {
+            return Err(ByteSizeError::UnknownUnit(text.to_owned(), unit.to_owned()));
+        };
+        let number: Option<u64> = number.parse().ok();
+        let size = number.and_then(|number| number.checked_mul(*bytes));
+        size.map(Self)
+            .ok_or_else(|| ByteSizeError::TooGreat(text.to_owned()))
+    }
+}
+
+/// In the greatest unit of which it is a whole number, such as `1536B` or `2KiB`.
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = |bytes: u64| self.0 > 0 && self.0.is_multiple_of(bytes);
+        let units = SIZE_UNITS.iter().skip(1).filter(|(unit, _)| *unit != "KB");
+        let greatest = units.filter(|(_, bytes)| whole(*bytes));
+        match greatest.max_by_key(|(_, bytes)| *bytes) {
+            Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+/// Reads a whole number in decimal digits, as a number of YAML is read.
+pub(super) fn whole_number(text: &str) -> Option<u64> {
+    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = text == "0" || !text.starts_with('0');
+    (is_decimal && is_plain).then(|| text.parse().ok())?
+}
+
+/// Reads a network, or one address. The error says what is wrong and, behind a semicolon, what to
+/// do about it.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    let network = address
+        .or_else(|_| text.parse::<IpNet>())
+        .map_err(|_| format!("`{text}` is not an address or a network, such as 10.0.0.0/8"))?;
+    match network.trunc() {
+        whole if whole == network => Ok(network),
+        whole => Err(format!(
+            "`{text}` is an address within its network; write `{whole}`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn nanos(text: &str) -> u128 {
+        text.parse::<HumanDuration>().unwrap().0.as_nanos()
+    }
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        assert_eq!(nanos("1s"), 1_000_000_000);
+        assert_eq!(nanos("180m"), nanos("3h"));
+        assert_eq!(nanos("2160h"), nanos("90d"));
+        assert_eq!(nanos("1h30m"), nanos("90m"));
+        assert_eq!(nanos("20ms"), 20_000_000);
+        assert_eq!(nanos("1.5s"), 1_500_000_000);
+        assert_eq!(nanos(".5s"), 500_000_000);
+        assert_eq!(nanos("1us"), nanos("1\u{b5}s"));
+        assert_eq!(nanos("1.0000000019s"), 1_000_000_001);
+        assert_eq!(nanos("0s"), 0);
+    }
+
+    #[test]
+    fn what_is_no_duration_is_told_what_is_wrong_with_it() {
+        let error = |text: &str| text.parse::<HumanDuration>().unwrap_err().to_string();
+        insta::assert_snapshot!(error("30"), @r"
+        the duration `30` has no unit
+        write `30s` for seconds; units are ns, us, ms, s, m, h and d
+        ");
+        insta::assert_snapshot!(error("3w"), @r"
+        the duration `3w` has the unknown unit `w`
+        units are ns, us, ms, s, m, h and d
+        ");
+        assert!(error("9999999999d").contains("longer than 584 years"));
+        assert!(error("99999999999999999999999999999999999999999s").contains("584 years"));
+        for text in ["", "s", "-1s", "1..5s", "soon", ".s", "1 s"] {
+            assert!(text.parse::<HumanDuration>().is_err(), "{text:?} was read");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_as_the_same_duration(nanos: u64) {
+            let span = HumanDuration(Duration::from_nanos(nanos));
+            prop_assert_eq!(span.to_string().parse::<HumanDuration>(), Ok(span));
+        }
+
+        #[test]
+        fn no_text_makes_reading_panic(text in "[0-9.a-zµ ]{0,60}|.*") {
+            let _ = text.parse::<HumanDuration>();
+        }
+    }
+
+    fn end(text: &str) -> String {
+        text.parse::<Until>().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_day_ends_at_midnight_utc() {
+        assert_eq!(end("2026-12-31"), "2027-01-01T00:00:00Z");
+        assert_eq!(end("2028-02-28"), "2028-02-29T00:00:00Z");
+    }
+
+    #[test]
+    fn a_moment_is_itself_in_any_zone() {
+        assert_eq!(end("2026-12-31T18:00:00Z"), "2026-12-31T18:00:00Z");
+        assert_eq!(end("2026-12-31T18:00:00+01:00"), "2026-12-31T17:00:00Z");
+        assert_eq!(end("2026-12-31t18:00:00.5z"), "2026-12-31T18:00:01Z");
+    }
+
+    #[test]
+    fn ends_beyond_what_buckets_can_hold_are_cut_to_it() {
+        assert_eq!(end("1969-07-20"), "1970-01-01T00:00:00Z");
+        for never in ["9000-01-01", "9999-12-30", "9999-12-31"] {
+            assert_eq!(never.parse(), Ok(Until(Timestamp::MAX)), "{never}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_ends() {
+        for text in [
+            "",
+            "soon",
+            "2026",
+            "2026-13-01",
+            "2026-02-30",
+            "31.12.2026",
+            "20261231",
+            "9999-12-31x",
+            "2026-12-31T18:00",
+            "2026-12-31T18:00:00",
+            "2026-12-31 18:00:00Z",
+            "2026-12-31T18:00:00+01:00[Europe/Berlin]",
+            "1h",
+            "2026-W53-4",
+        ] {
+            assert!(text.parse::<Until>().is_err(), "{text} was read");
+        }
+    }
+
+    fn bytes(text: &str) -> u64 {
+        text.parse::<ByteSize>().unwrap().0
+    }
+
+    #[test]
+    fn sizes_are_read_in_thousands_and_in_powers_of_two() {
+        assert_eq!(bytes("0"), 0);
+        assert_eq!(bytes("512"), 512);
+        assert_eq!(bytes("64kB"), 64_000);
+        assert_eq!(bytes("1KiB"), 1024);
+        assert_eq!(bytes("3MiB"), 3 * 1024 * 1024);
+        assert_eq!(bytes("2GB"), 2_000_000_000);
+    }
+
+    #[test]
+    fn what_is_no_size_is_told_what_is_wrong_with_it() {
+        let error = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
+        insta::assert_snapshot!(error("1kib"), @"the size `1kib` has the unknown unit `kib`; units are B, kB, KiB, MB, MiB, GB and GiB");
+        insta::assert_snapshot!(error("99999999999GiB"), @"the size `99999999999GiB` is too great; choose a smaller one");
+        for text in ["", "KiB", "-1", "1.5MiB", "1 MiB", "much"] {
+            assert!(error(text).contains("write it like"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_shown_in_the_unit_that_suits_it() {
+        let shown = |bytes| ByteSize(bytes).to_string();
+        let sizes = [0, 1, 1024, 1536, 64_000, 3 << 20].map(shown);
+        assert_eq!(sizes, ["0B", "1B", "1KiB", "1536B", "64kB", "3MiB"]);
+    }
+}

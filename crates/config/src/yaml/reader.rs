@@ -1,0 +1,494 @@
+//! Reading a document with all of its errors, and its nodes as serde sees them.
+
+use serde::de::value::{SeqAccessDeserializer, StrDeserializer, UnitDeserializer};
+use serde::de::{
+    self, Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess,
+    IntoDeserializer, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+use super::document::{Content, Document, Node, NodeId, PrunedNode, Span};
+use super::errors::{Error, RATE, rate};
+use super::{MAY_BE_EMPTY, ONE_OR_MANY, SECRET, SPANNED};
+use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
+use crate::suggestions::best_match;
+
+/// A file with more errors than this is of another form than it should be; going on would take
+/// a time that grows with their square.
+const MAX_ERRORS: usize = 99;
+
+impl Document {
+    /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
+    /// `diagnostics`, and what is in error is left out of the result; there is no result when too much
+    /// is.
+    pub(crate) fn read<T: DeserializeOwned>(
+        &mut self,
+        diagnostics: &mut Diagnostics,
+    ) -> Lowered<Option<T>> {
+        let Some(root) = self.root.filter(|_| self.broken.is_none()) else {
+            return self.broken.map_or(Ok(None), Err);
+        };
+        for _ in 0..MAX_ERRORS {
+            let error = match Reader::of(self, root) {
+                None => return Ok(None),
+                Some(root) => match root?.read() {
+                    Ok(value) => return Ok(Some(value)),
+                    Err(error) => error,
+                },
+            };
+            self.prune(root, error, diagnostics);
+        }
+        let location = Location {
+            file: self.file.clone(),
+            ..Location::default()
+        };
+        let more = diagnostics.error(location, "the file has more errors");
+        Err(more.help("fix these first"))
+    }
+
+    /// Reports an error and cuts its node out of the tree, so that the next try gets further.
+    fn prune(&mut self, root: NodeId, error: Error, diagnostics: &mut Diagnostics) {
+        let span = error.span.unwrap_or(self.span(root));
+        let rate = rate(self, span.node, &error);
+        let mut stands_for: Vec<&str> = self.best_match(span.node, &error).into_iter().collect();
+        if rate.is_some() {
+            stands_for = RATE.to_vec();
+        }
+        let reported = self.cause(span, &error).unwrap_or_else(|| {
+            let location = self.location(span);
+            diagnostics
+                .error(location, error.message)
+                .first_help(self.variable_help(span))
+                .maybe_help(rate.or(error.help))
+        });
+        if let Some(node) = self.node_mut(span.node) {
+            node.pruned = Some(reported);
+        }
+        self.pruned_nodes.push(PrunedNode {
+            node: span.node,
+            stands_for,
+        });
+    }
+
+    /// The known key that an unknown one was most likely written for.
+    fn best_match(&self, node: NodeId, error: &Error) -> Option<&'static str> {
+        best_match(self.key(node)?, error.unknown_among)
+    }
+
+    /// The reported error that this one follows from: a key is missing only because it was cut out.
+    fn cause(&self, span: Span, error: &Error) -> Option<Reported> {
+        let missing = || self.key_in_error(span, &[error.missing?]);
+        error.follows.or_else(missing)
+    }
+}
+
+/// One node, to be deserialised.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'d> {
+    document: &'d Document,
+    id: NodeId,
+    node: &'d Node,
+}
+
+impl<'d> Reader<'d> {
+    /// Reads the node as a `T`; an error knows its span.
+    pub(super) fn read<T: Deserialize<'d>>(self) -> Result<T, Error> {
+        self.seeded(std::marker::PhantomData)
+    }
+
+    /// A node that is there, unless it is in error.
+    pub(super) fn of(document: &'d Document, id: NodeId) -> Option<Lowered<Self>> {
+        let node = document.node(id)?;
+        Some(match node.pruned {
+            Some(reported) => Err(reported),
+            None => Ok(Self { document, id, node }),
+        })
+    }
+
+    pub(super) fn seeded<S: DeserializeSeed<'d>>(self, seed: S) -> Result<S::Value, Error> {
+        seed.deserialize(self)
+            .map_err(|error| error.at(self.document.span(self.id)))
+    }
+
+    fn text(&self) -> Option<(&'d str, bool)> {
+        match &self.node.content {
+            Content::Scalar { text, plain } => Some((text, *plain)),
+            _ => None,
+        }
+    }
+
+    /// What a plain scalar means in YAML, by the word of `serde_yaml`.
+    fn meaning(&self) -> Option<serde_yaml::Value> {
+        let (text, _) = self.text().filter(|(_, plain)| *plain)?;
+        serde_yaml::from_str(text).ok()
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        // Nothing that means null is longer; most texts need not be looked at.
+        let may_be = matches!(self.text(), Some((text, true)) if text.len() <= "null".len());
+        may_be && self.meaning().is_some_and(|value| value.is_null())
+    }
+
+    fn found(&self) -> Unexpected<'d> {
+        match &self.node.content {
+            _ if self.is_null() => Unexpected::Unit,
+            Content::Scalar { text, .. } => Unexpected::Str(text),
+            Content::Sequence(_) => Unexpected::Seq,
+            Content::Mapping(_) => Unexpected::Map,
+        }
+    }
+
+    /// Why a text cannot stand for these keys, and how to write it instead.
+    fn lacks_keys(&self, fields: &[&str]) -> Option<Error> {
+        let (text, _) = self.text().filter(|_| !self.is_null())?;
+        let help = match fields {
+            [] => "write {}".to_owned(),
+            [only] => format!("write {{{only}: {text}}}"),
+            _ => format!("its keys are {}", fields.join(", ")),
+        };
+        let error: Error = de::Error::invalid_type(self.found(), &"keys and values");
+        Some(error.help(help))
+    }
+
+    fn children(&self) -> Children<'d> {
+        Children::new(self.document, self.document.children(self.id).collect())
+    }
+
+    fn number<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.meaning().and_then(|value| value.as_u64()) {
+            Some(number) if self.is_decimal() => visitor.visit_u64(number),
+            Some(number) => {
+                let error: Error = de::Error::invalid_type(self.found(), &"a whole number");
+                Err(error.help(format!("write it in decimal digits: {number}")))
+            }
+            None => Err(self.is_not("a whole number", serde_yaml::Value::is_u64)),
+        }
+    }
+
+    /// Whether a number is written as people read it. YAML has `0x10`, `0o10` and `+5` as well, which
+    /// other readers of YAML take for texts, or for other numbers.
+    fn is_decimal(&self) -> bool {
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        self.text().is_some_and(|(text, _)| digits(text))
+    }
+
+    /// What is something else than was expected, perhaps only because it stands in quotes.
+    fn is_not(&self, expected: &str, fits: impl Fn(&serde_yaml::Value) -> bool) -> Error {
+        let Some((text, false)) = self.text() else {
+            return de::Error::invalid_type(self.found(), &expected);
+        };
+        let error = Error::new(format!("expected {expected}, found \"{text}\""));
+        match serde_yaml::from_str(text) {
+            Ok(value) if fits(&value) => error.help(format!("leave the quotes out: {text}")),
+            _ => error,
+        }
+    }
+}
+
+impl<'d> Deserializer<'d> for Reader<'d> {
+    type Error = Error;
+
+    /// Scalars are text, whatever they look like: see the module above.
+    fn deserialize_any<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.content {
+            _ if self.is_null() => visitor.visit_unit(),
+            Content::Scalar { text, .. } => visitor.visit_borrowed_str(text),
+            Content::Sequence(_) => visitor.visit_seq(self.children()),
+            Content::Mapping(_) => visitor.visit_map(self.children()),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.meaning().and_then(|value| value.as_bool()) {
+            Some(meant) => visitor.visit_bool(meant),
+            None => Err(self.is_not("true or false", serde_yaml::Value::is_bool)),
+        }
+    }
+
+    fn deserialize_u8<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.number(visitor)
+    }
+
+    fn deserialize_u16<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.number(visitor)
+    }
+
+    fn deserialize_u32<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.number(visitor)
+    }
+
+    fn deserialize_u64<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.number(visitor)
+    }
+
+    /// A key that is there says something: what is left empty by mistake, or by a template, must
+    /// not pass for the default.
+    fn deserialize_option<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.is_null() {
+            Err(Error::new("there is no value").help("write one, or leave the key out"))
+        } else {
+            visitor.visit_some(self)
+        }
+    }
+
+    /// [`ONE_OR_MANY`] gets a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
+    /// null.
+    fn deserialize_newtype_struct<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if name == ONE_OR_MANY && !matches!(self.node.content, Content::Sequence(_)) {
+            let only = Children::new(self.document, vec![self.id]);
+            visitor.visit_newtype_struct(SeqAccessDeserializer::new(only))
+        } else if name == MAY_BE_EMPTY && self.is_null() {
+            visitor.visit_newtype_struct(UnitDeserializer::new())
+        } else {
+            visitor.visit_newtype_struct(self)
+        }
+    }
+
+    /// A struct of the name [`SPANNED`] gets the span, and then the value itself.
+    fn deserialize_struct<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if name == SPANNED {
+            let span = self.document.span(self.id);
+            visitor.visit_seq(SpanThenValue::new(span, self))
+        } else if let Some(error) = self.lacks_keys(fields) {
+            Err(error)
+        } else {
+            self.deserialize_any(visitor)
+        }
+    }
+
+    /// A word, or one key with a value: `reject` or `shadow: NAME`.
+    fn deserialize_enum<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if let (Some((word, _)), false) = (self.text(), self.is_null()) {
+            if name == SECRET {
+                return Err(Error::new("a secret is not written into the configuration")
+                    .help("write {file: PATH} or {env: NAME}"));
+            }
+            return visitor.visit_enum(VariantReader::bare(word));
+        }
+        let all: Vec<NodeId> = self.document.all_children(self.id).collect();
+        let only = match all.as_slice() {
+            [only] => self.document.key(*only).zip(Self::of(self.document, *only)),
+            _ => None,
+        };
+        let Some((word, value)) = only else {
+            let words = variants.join(", ");
+            return Err(Error::new(format!("expected one of: {words}")));
+        };
+        let value = value.map_err(Error::following)?;
+        let span = self.document.key_span(value.id);
+        visitor.visit_enum(VariantReader::with(word, span, value))
+    }
+
+    forward_to_deserialize_any! {
+        <V: Visitor<'d>>
+        i8 i16 i32 i64 i128 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+/// The children of a mapping or sequence, one after the other.
+struct Children<'d> {
+    document: &'d Document,
+    ids: std::vec::IntoIter<NodeId>,
+    value: Option<Lowered<Reader<'d>>>,
+}
+
+impl<'d> Children<'d> {
+    fn new(document: &'d Document, ids: Vec<NodeId>) -> Self {
+        Self {
+            document,
+            ids: ids.into_iter(),
+            value: None,
+        }
+    }
+}
+
+impl<'d> SeqAccess<'d> for Children<'d> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'d>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        let next = self.ids.next().and_then(|id| Reader::of(self.document, id));
+        next.map(|reader| reader.map_err(Error::following)?.seeded(seed))
+            .transpose()
+    }
+}
+
+impl<'d> MapAccess<'d> for Children<'d> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'d>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        let Some(id) = self.ids.next() else {
+            return Ok(None);
+        };
+        self.value = Reader::of(self.document, id);
+        let span = self.document.key_span(id);
+        let word = self.document.key(id).unwrap_or_default();
+        seed.deserialize(KeyReader { word, span })
+            .map(Some)
+            .map_err(|error| error.at(span))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'d>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        match self.value.take() {
+            Some(reader) => reader.map_err(Error::following)?.seeded(seed),
+            None => Err(Error::new("a key without a value")),
+        }
+    }
+}
+
+struct KeyReader<'d> {
+    word: &'d str,
+    span: Span,
+}
+
+impl<'d> Deserializer<'d> for KeyReader<'d> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_borrowed_str(self.word)
+    }
+
+    fn deserialize_struct<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        if name == SPANNED {
+            let word: StrDeserializer<'d, Error> = self.word.into_deserializer();
+            visitor.visit_seq(SpanThenValue::new(self.span, word))
+        } else {
+            self.deserialize_any(visitor)
+        }
+    }
+
+    forward_to_deserialize_any! {
+        <V: Visitor<'d>>
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// What [`super::Spanned`] is read from: the span as a number, and then the value.
+struct SpanThenValue<D> {
+    span: Option<Span>,
+    value: Option<D>,
+}
+
+impl<D> SpanThenValue<D> {
+    fn new(span: Span, value: D) -> Self {
+        Self {
+            span: Some(span),
+            value: Some(value),
+        }
+    }
+}
+
+impl<'d, D: Deserializer<'d, Error = Error>> SeqAccess<'d> for SpanThenValue<D> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'d>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
+        if let Some(span) = self.span.take() {
+            return seed
+                .deserialize(span.to_bits().into_deserializer())
+                .map(Some);
+        }
+        let value = self.value.take();
+        value.map(|value| seed.deserialize(value)).transpose()
+    }
+}
+
+/// A word that was chosen from several, with its value if it has one.
+struct VariantReader<'d> {
+    word: &'d str,
+    /// The value, and the span of the word before it.
+    value: Option<(Reader<'d>, Span)>,
+}
+
+impl<'d> VariantReader<'d> {
+    fn bare(word: &'d str) -> Self {
+        Self { word, value: None }
+    }
+
+    fn with(word: &'d str, span: Span, value: Reader<'d>) -> Self {
+        Self {
+            word,
+            value: Some((value, span)),
+        }
+    }
+}
+
+impl<'d> EnumAccess<'d> for VariantReader<'d> {
+    type Error = Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'d>>(self, seed: S) -> Result<(S::Value, Self), Error> {
+        let word: StrDeserializer<'d, Error> = self.word.into_deserializer();
+        match (seed.deserialize(word), &self.value) {
+            (Ok(variant), _) => Ok((variant, self)),
+            (Err(error), Some((_, span))) => Err(error.at(*span)),
+            (Err(error), None) => Err(error),
+        }
+    }
+}
+
+impl<'d> VariantAccess<'d> for VariantReader<'d> {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<(), Error> {
+        match self.value {
+            Some((reader, _)) if !reader.is_null() => {
+                Err(Error::new(format!("\"{}\" takes no value", self.word)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A variant whose value is optional may be written as the bare word, or as a key without one.
+    fn newtype_variant_seed<S: DeserializeSeed<'d>>(self, seed: S) -> Result<S::Value, Error> {
+        match self.value {
+            Some((reader, _)) if !reader.is_null() => reader.seeded(seed),
+            _ => seed
+                .deserialize(UnitDeserializer::new())
+                .map_err(|_: Error| {
+                    Error::new(format!("\"{}\" needs a value", self.word))
+                        .help(format!("write {{{}: ...}}", self.word))
+                }),
+        }
+    }
+
+    fn tuple_variant<V: Visitor<'d>>(self, _len: usize, _visitor: V) -> Result<V::Value, Error> {
+        Err(Error::new("the schema has no variants with several values"))
+    }
+
+    fn struct_variant<V: Visitor<'d>>(
+        self,
+        _fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Error> {
+        Err(Error::new("the schema has no variants with several values"))
+    }
+}

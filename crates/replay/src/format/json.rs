@@ -1,0 +1,753 @@
+//! Logs in JSON: Weir's own, and those of nginx, Caddy and Traefik.
+//!
+//! nginx has a format of the operator's choice: its variables are found by their names, and by those
+//! that are common for them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_telemetry::Disposition;
+
+use super::time::{any_time, milliseconds, nanoseconds, rfc3339, seconds};
+use super::{LineMaker, Names, Parsed, RawLine, Recorded, split_query};
+
+const NOT_JSON: &str = "it is not a JSON object";
+const NO_CLIENT: &str = "it has no client address";
+const NO_TIME: &str = "it has no time";
+const NO_REQUEST: &str = "its method or path is not one of HTTP";
+
+/// The target of lines about requests.
+const ACCESS: &str = "weir::access";
+
+/// The target of lines about changes through the admin API.
+const AUDIT: &str = "weir::audit";
+
+/// The messages of changes that decisions depend on.
+const OPERATOR_CHANGES: [&str; 6] = [
+    "ban lifted",
+    "ban set",
+    "bucket refunded",
+    "bucket reset",
+    "override deleted",
+    "override set",
+];
+
+/// A text, which is borrowed where nothing in it is escaped. (`Option<Cow>` would be a copy.)
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
+
+#[derive(Debug, Default, PartialEq)]
+struct WeirLine<'l> {
+    timestamp: Option<&'l str>,
+    target: Option<&'l str>,
+    message: Option<&'l str>,
+    client: Option<&'l str>,
+    method: Option<&'l str>,
+    path: Option<&'l str>,
+    query: Option<&'l str>,
+    status: Option<u16>,
+    route: Option<&'l str>,
+    decision: Option<&'l str>,
+    limit: Option<&'l str>,
+    ban: Option<&'l str>,
+    account: Option<&'l str>,
+    host: Option<&'l str>,
+    duration: Option<Nanos>,
+    upstream: Option<Nanos>,
+    delay: Option<Nanos>,
+    decided_ns: Option<u64>,
+    user_agent: Option<&'l str>,
+    referer: Option<&'l str>,
+    request_id: Option<&'l str>,
+}
+
+/// Sets a field; none if it has a value already, or this is not one for it.
+type Setter = for<'l> fn(&mut WeirLine<'l>, Plain<'l>) -> Option<()>;
+
+/// What sets the field of this name.
+fn setter(name: &str) -> Setter {
+    match name {
+        "timestamp" => |line, value| value.text(&mut line.timestamp),
+        "target" => |line, value| value.text(&mut line.target),
+        "message" => |line, value| value.text(&mut line.message),
+        "client" => |line, value| value.text(&mut line.client),
+        "method" => |line, value| value.text(&mut line.method),
+        "path" => |line, value| value.text(&mut line.path),
+        "query" => |line, value| value.text(&mut line.query),
+        "status" => |line, value| value.number(&mut line.status, |text| text.parse().ok()),
+        "route" => |line, value| value.text(&mut line.route),
+        "decision" => |line, value| value.text(&mut line.decision),
+        "limit" => |line, value| value.text(&mut line.limit),
+        "ban" => |line, value| value.text(&mut line.ban),
+        "account" => |line, value| value.text(&mut line.account),
+        "host" => |line, value| value.text(&mut line.host),
+        "duration_ms" => |line, value| value.number(&mut line.duration, milliseconds),
+        "upstream_ms" => |line, value| value.number(&mut line.upstream, milliseconds),
+        "delay_ms" => |line, value| value.number(&mut line.delay, milliseconds),
+        "decided_ns" => |line, value| value.number(&mut line.decided_ns, |text| text.parse().ok()),
+        "user_agent" => |line, value| value.text(&mut line.user_agent),
+        "referer" => |line, value| value.text(&mut line.referer),
+        "request_id" => |line, value| value.text(&mut line.request_id),
+        _ => |_, _| Some(()),
+    }
+}
+
+/// The names of fields, in the order in which lines have them. Nearly every line has those of the line
+/// before it, and to compare a name takes a part of the time that it takes to find its end and what it
+/// means.
+#[derive(Debug, Default)]
+pub(super) struct Layout(Vec<(Box<str>, Setter)>);
+
+const MOST_NAMES: usize = 64;
+
+/// How many fields may be missing that the line before had.
+const MISSING_NAMES: usize = 4;
+
+impl Layout {
+    /// What sets the field whose name comes next in a line. The name is expected at `place`.
+    fn setter(&mut self, line: &mut PlainJson<'_>, place: &mut usize) -> Option<Setter> {
+        let rest = line.line.as_bytes().get(line.at..)?;
+        let expected = self.0.iter().skip(*place).take(MISSING_NAMES).zip(*place..);
+        for ((name, setter), known) in expected {
+            if rest.starts_with(name.as_bytes()) {
+                line.at += name.len();
+                *place = known + 1;
+                return Some(*setter);
+            }
+        }
+        let start = line.at;
+        let setter = setter(line.text()?);
+        line.skip(b':')?;
+        if self.0.len() < MOST_NAMES {
+            let name = line.line.get(start..line.at)?.into();
+            self.0.insert((*place).min(self.0.len()), (name, setter));
+            *place += 1;
+        }
+        Some(setter)
+    }
+}
+
+impl<'l> WeirLine<'l> {
+    /// The fields of a line as Weir writes nearly all: without blanks, and with nothing escaped. It takes
+    /// a part of the time that is needed to read any JSON. None where the line is not of this kind, or not
+    /// of JSON at all.
+    fn plain(line: &'l str, layout: &mut Layout) -> Option<Self> {
+        let mut fields = Self::default();
+        let mut line = PlainJson { line, at: 0 };
+        let mut place = 0;
+        line.skip(b'{')?;
+        loop {
+            let set = layout.setter(&mut line, &mut place)?;
+            set(&mut fields, line.value()?)?;
+            if line.skip(b',').is_none() {
+                break;
+            }
+        }
+        line.skip(b'}')?;
+        line.peek().is_none().then_some(fields)
+    }
+
+    /// The same of a line in any JSON; none if a field has a value that is not one for it.
+    fn of(all: &'l Fields<'_>) -> Option<Self> {
+        let mut fields = Self::default();
+        for (Text(name), Scalar(value)) in &all.0 {
+            if let Some(value) = value {
+                setter(name)(&mut fields, Plain::Either(value))?;
+            }
+        }
+        Some(fields)
+    }
+
+    fn parsed(&self, names: &Names, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+        match self.target {
+            Some(ACCESS) => {}
+            Some(AUDIT) => return Ok(self.operator_change().unwrap_or(Parsed::Other)),
+            Some(_) => return Ok(Parsed::Other),
+            None => return Err("it is not a line of Weir's log: it has no target"),
+        }
+        let client = self.client.and_then(|text| text.parse().ok());
+        let (at, answered, ended) = self.times().ok_or(NO_TIME)?;
+        let line = make.line(&RawLine {
+            at,
+            answered,
+            ended,
+            client: client.ok_or(NO_CLIENT)?,
+            method: self.method.unwrap_or_default().as_bytes(),
+            path: self.path.unwrap_or_default(),
+            query: self.query,
+            status: self.status,
+            host: self.host,
+            headers: &[
+                ("user-agent", self.user_agent),
+                ("referer", self.referer),
+                ("x-request-id", self.request_id),
+            ],
+            account: self.account,
+            route: self.route,
+            recorded: self.recorded(names),
+        });
+        line.map(Parsed::Request).ok_or(NO_REQUEST)
+    }
+
+    fn operator_change(&self) -> Option<Parsed> {
+        let mut known = OPERATOR_CHANGES.into_iter();
+        let change = known.find(|change| self.message == Some(change))?;
+        Some(Parsed::OperatorChange(change, rfc3339(self.timestamp?)?))
+    }
+
+    fn recorded(&self, names: &Names) -> Option<Recorded> {
+        let word = self.decision?;
+        let mut all = Disposition::ALL.into_iter();
+        let decision = all.find(|known| known.as_str() == word)?;
+        let is_decided = !matches!(decision, Disposition::FailedOpen | Disposition::Unavailable);
+        Some(Recorded {
+            decision,
+            by: self.limit.or(self.ban).map(|name| names.find(name)),
+            is_comparable: is_decided,
+        })
+    }
+
+    /// When the request was decided about, when its response began, and when that was over.
+    fn times(&self) -> Option<(Timestamp, Timestamp, Timestamp)> {
+        let took = self.duration.unwrap_or_default();
+        let at = match self.decided_ns {
+            Some(nanos) => Timestamp::from_nanos(nanos),
+            None => rfc3339(self.timestamp?)?.before(took),
+        };
+        let answered = match self.upstream {
+            Some(upstream) => at + self.delay.unwrap_or_default() + upstream,
+            None => at + took,
+        };
+        Some((at, answered, at + took))
+    }
+}
+
+enum Plain<'l> {
+    Text(&'l str),
+    Number(&'l str),
+    /// A text or a number, which JSON that is not plain is not asked about.
+    Either(&'l str),
+    True,
+}
+
+impl<'l> Plain<'l> {
+    fn text(self, place: &mut Option<&'l str>) -> Option<()> {
+        match self {
+            Plain::Text(text) | Plain::Either(text) if place.is_none() => *place = Some(text),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn number<T>(self, place: &mut Option<T>, read: impl Fn(&str) -> Option<T>) -> Option<()> {
+        match self {
+            Plain::Number(text) | Plain::Either(text) if place.is_none() => {
+                *place = Some(read(text)?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// Reads JSON that is plain, byte by byte: what `str` has for it costs more than all the rest.
+struct PlainJson<'l> {
+    line: &'l str,
+    at: usize,
+}
+
+impl<'l> PlainJson<'l> {
+    fn peek(&self) -> Option<u8> {
+        self.line.as_bytes().get(self.at).copied()
+    }
+
+    /// Skips this byte; none if it is another.
+    fn skip(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn value(&mut self) -> Option<Plain<'l>> {
+        match self.peek()? {
+            b'"' => self.text().map(Plain::Text),
+            b't' => {
+                b"true"
+                    .iter()
+                    .try_for_each(|byte| self.skip(*byte).ok_or(()))
+                    .ok()?;
+                Some(Plain::True)
+            }
+            _ => self.number().map(Plain::Number),
+        }
+    }
+
+    /// A text in quotes with nothing escaped.
+    fn text(&mut self) -> Option<&'l str> {
+        self.skip(b'"')?;
+        let start = self.at;
+        self.at += plain_bytes(self.line.as_bytes().get(start..)?);
+        let text = self.line.get(start..self.at)?;
+        self.skip(b'"')?;
+        Some(text)
+    }
+
+    /// A number without sign and exponent.
+    fn number(&mut self) -> Option<&'l str> {
+        let start = self.at;
+        let is_zero = self.peek()? == b'0';
+        let whole = self.digits();
+        let is_whole = whole == 1 || whole > 1 && !is_zero;
+        let is_ended = self.skip(b'.').is_none() || self.digits() > 0;
+        (is_whole && is_ended).then(|| self.line.get(start..self.at))?
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+}
+
+/// How many bytes stand before the first quote, backslash or control character.
+fn plain_bytes(text: &[u8]) -> usize {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGHEST: u64 = 0x80 * EACH;
+    // Marks bytes that are less than this; above the first of them, others may be marked too.
+    let below = |bytes: u64, least: u64| bytes.wrapping_sub(least * EACH) & !bytes & HIGHEST;
+    let mut plain = 0;
+    let mut rest = text;
+    while let Some((eight, others)) = rest.split_first_chunk::<8>() {
+        let bytes = u64::from_le_bytes(*eight);
+        let found = below(bytes, 0x20)
+            | below(bytes ^ (u64::from(b'"') * EACH), 1)
+            | below(bytes ^ (u64::from(b'\\') * EACH), 1);
+        if found != 0 {
+            return plain + found.trailing_zeros() as usize / 8;
+        }
+        plain += 8;
+        rest = others;
+    }
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+    plain + rest.iter().position(is_special).unwrap_or(rest.len())
+}
+
+pub(super) fn weir(
+    line: &str,
+    names: &Names,
+    make: &mut LineMaker,
+    layout: &mut Layout,
+) -> Result<Parsed, &'static str> {
+    const NOT_WEIR: &str = "it is not a JSON object of Weir's log";
+    if let Some(fields) = WeirLine::plain(line, layout) {
+        return fields.parsed(names, make);
+    }
+    let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_WEIR)?;
+    let fields = WeirLine::of(&fields).ok_or(NOT_WEIR)?;
+    fields.parsed(names, make)
+}
+
+/// What nginx calls its variables, and what operators do, the best first.
+const TIMES: [&str; 7] = [
+    "msec",
+    "time_iso8601",
+    "time_local",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+];
+const CLIENTS: [&str; 5] = [
+    "remote_addr",
+    "client_ip",
+    "clientip",
+    "remote_ip",
+    "client",
+];
+const METHODS: [&str; 2] = ["request_method", "method"];
+const TARGETS: [&str; 4] = ["request_uri", "uri", "path", "url"];
+const TOOK: [&str; 2] = ["request_time", "duration"];
+const ANSWERED: [&str; 2] = ["upstream_header_time", "upstream_response_time"];
+const HOSTS: [&str; 3] = ["host", "http_host", "server_name"];
+const AGENTS: [&str; 2] = ["http_user_agent", "user_agent"];
+const REFERERS: [&str; 3] = ["http_referer", "http_referrer", "referer"];
+const USERS: [&str; 2] = ["remote_user", "user"];
+
+pub(super) fn nginx(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+    let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
+    let first = |names: &[&str]| names.iter().find_map(|name| fields.get(name));
+    let client = first(&CLIENTS).and_then(|text| text.parse().ok());
+    let ended = first(&TIMES).and_then(any_time).ok_or(NO_TIME)?;
+    let span = |names: &[&str]| first(names).and_then(seconds);
+    let at = ended.before(span(&TOOK).unwrap_or(Nanos::ZERO));
+    // `request` is the request line as a whole.
+    let mut words = first(&["request"]).unwrap_or_default().split(' ');
+    let (method, target) = (words.next(), words.next());
+    let method = first(&METHODS).or(method).unwrap_or_default();
+    let (path, query) = split_query(first(&TARGETS).or(target).unwrap_or_default());
+    let answered = span(&ANSWERED).map_or(ended, |head| at + head);
+    let line = make.line(&RawLine {
+        at,
+        answered: answered.min(ended),
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: method.as_bytes(),
+        path,
+        query,
+        status: fields.get("status").and_then(|text| text.parse().ok()),
+        host: first(&HOSTS),
+        headers: &[
+            ("user-agent", first(&AGENTS)),
+            ("referer", first(&REFERERS)),
+        ],
+        account: first(&USERS),
+        route: None,
+        recorded: None,
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
+}
+
+#[derive(Deserialize)]
+struct CaddyLine<'l> {
+    #[serde(borrow, default)]
+    ts: Scalar<'l>,
+    #[serde(borrow)]
+    request: Option<CaddyRequest<'l>>,
+    #[serde(borrow, default)]
+    user_id: Scalar<'l>,
+    #[serde(borrow, default)]
+    duration: Scalar<'l>,
+    status: Option<u16>,
+}
+
+#[derive(Deserialize)]
+struct CaddyRequest<'l> {
+    #[serde(borrow, default)]
+    client_ip: Scalar<'l>,
+    #[serde(borrow, default)]
+    remote_ip: Scalar<'l>,
+    #[serde(borrow, default)]
+    remote_addr: Scalar<'l>,
+    #[serde(borrow, default)]
+    method: Scalar<'l>,
+    #[serde(borrow, default)]
+    host: Scalar<'l>,
+    #[serde(borrow, default)]
+    uri: Scalar<'l>,
+    #[serde(borrow, default)]
+    headers: Fields<'l>,
+}
+
+pub(super) fn caddy(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+    let fields: CaddyLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
+    let Some(asked) = &fields.request else {
+        return Ok(Parsed::Other);
+    };
+    let client = asked.client_ip.text().or(asked.remote_ip.text());
+    // Before 2.5 there was an address with its port alone.
+    let client = client.or(asked.remote_addr.text()).and_then(address);
+    let ended = fields.ts.text().and_then(any_time).ok_or(NO_TIME)?;
+    let took = fields.duration.text().and_then(seconds);
+    let (path, query) = split_query(asked.uri.text().unwrap_or_default());
+    let headers = asked.headers.0.iter();
+    let headers: Vec<_> = headers
+        .map(|(Text(name), value)| (&**name, value.text()))
+        .collect();
+    let line = make.line(&RawLine {
+        at: ended.before(took.unwrap_or(Nanos::ZERO)),
+        answered: ended,
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: asked.method.text().unwrap_or_default().as_bytes(),
+        path,
+        query,
+        // Zero stands for a connection that was closed without a response.
+        status: fields.status.filter(|status| *status != 0),
+        host: asked.host.text(),
+        headers: &headers,
+        account: fields.user_id.text(),
+        route: None,
+        recorded: None,
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TraefikLine<'l> {
+    #[serde(rename = "StartUTC", borrow, default)]
+    start: Scalar<'l>,
+    #[serde(borrow, default)]
+    duration: Scalar<'l>,
+    #[serde(borrow, default)]
+    client_host: Scalar<'l>,
+    #[serde(borrow, default)]
+    client_username: Scalar<'l>,
+    #[serde(borrow, default)]
+    request_method: Scalar<'l>,
+    #[serde(borrow, default)]
+    request_host: Scalar<'l>,
+    #[serde(borrow, default)]
+    request_path: Scalar<'l>,
+    #[serde(borrow, default)]
+    downstream_status: Scalar<'l>,
+    #[serde(rename = "request_User-Agent", borrow, default)]
+    user_agent: Scalar<'l>,
+    #[serde(rename = "request_Referer", borrow, default)]
+    referer: Scalar<'l>,
+}
+
+pub(super) fn traefik(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+    let fields: TraefikLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
+    if fields.request_method.text().is_none() && fields.start.text().is_none() {
+        return Ok(Parsed::Other);
+    }
+    let at = fields.start.text().and_then(any_time).ok_or(NO_TIME)?;
+    let took = fields.duration.text().and_then(nanoseconds);
+    let ended = at + took.unwrap_or(Nanos::ZERO);
+    let client = fields.client_host.text().and_then(address);
+    let status = fields.downstream_status.text();
+    let status = status.and_then(|text| text.parse().ok());
+    let (path, query) = split_query(fields.request_path.text().unwrap_or_default());
+    let line = make.line(&RawLine {
+        at,
+        answered: ended,
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: fields.request_method.text().unwrap_or_default().as_bytes(),
+        path,
+        query,
+        status: status.filter(|status| *status != 0),
+        host: fields.request_host.text(),
+        headers: &[
+            ("user-agent", fields.user_agent.text()),
+            ("referer", fields.referer.text()),
+        ],
+        account: fields.client_username.text(),
+        route: None,
+        recorded: None,
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
+}
+
+/// An address, with its port or without.
+fn address(text: &str) -> Option<std::net::IpAddr> {
+    let with_port = || {
+        text.parse()
+            .ok()
+            .map(|socket: std::net::SocketAddr| socket.ip())
+    };
+    text.parse().ok().or_else(with_port)
+}
+
+/// All fields of an object, in their order. There are too few of them for a map to be worth it.
+#[derive(Default)]
+struct Fields<'l>(Vec<(Text<'l>, Scalar<'l>)>);
+
+impl Fields<'_> {
+    /// The text of a field; of two with the same name, that of the last.
+    fn get(&self, name: &str) -> Option<&str> {
+        let mut fields = self.0.iter().rev();
+        let (_, value) = fields.find(|(Text(known), _)| known == name)?;
+        value.text()
+    }
+}
+
+impl<'de: 'l, 'l> Deserialize<'de> for Fields<'l> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FieldsReader)
+    }
+}
+
+struct FieldsReader;
+
+impl<'l> Visitor<'l> for FieldsReader {
+    type Value = Fields<'l>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Fields<'l>, A::Error> {
+        let mut fields = Vec::with_capacity(16);
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+/// A text or a number as it would be written, since what one server logs as a number another logs as a
+/// text; anything else is nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Scalar<'l>(Option<Cow<'l, str>>);
+
+impl Scalar<'_> {
+    /// The text, unless it is empty or a dash, which stands for nothing.
+    fn text(&self) -> Option<&str> {
+        self.0.as_deref().filter(|text| !matches!(*text, "" | "-"))
+    }
+}
+
+impl<'de: 'l, 'l> Deserialize<'de> for Scalar<'l> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ScalarReader)
+    }
+}
+
+struct ScalarReader;
+
+impl<'l> Visitor<'l> for ScalarReader {
+    type Value = Scalar<'l>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(text.to_owned()))))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(None))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(None))
+    }
+
+    /// Of several values, as caddy has for a header, the first.
+    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<Scalar<'l>, A::Error> {
+        let first = list.next_element()?.unwrap_or_default();
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(first)
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Scalar<'l>, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LINE: &str = r#"{"timestamp":"2026-11-21T10:00:00.027073Z","level":"INFO","client":"10.0.237.176","method":"GET","path":"/items/5","status":200,"aborted":true,"remaining":19,"duration_ms":9.073,"store_ms":0.0,"decided_ns":1795255200018000308,"user_agent":"Mozilla/5.0 (X11)","target":"weir::access"}"#;
+
+    fn plain(line: &str) -> Option<WeirLine<'_>> {
+        WeirLine::plain(line, &mut Layout::default())
+    }
+
+    #[test]
+    fn a_plain_line_is_read_as_any_json_is() {
+        let plain = plain(LINE).expect("a plain line");
+        let fields: Fields<'_> = serde_json::from_str(LINE).unwrap();
+        assert_eq!(Some(&plain), WeirLine::of(&fields).as_ref());
+        assert_eq!(plain.decided_ns, Some(1_795_255_200_018_000_308));
+        assert_eq!(plain.duration, Some(Nanos::new(9_073_000)));
+        assert_eq!(plain.path, Some("/items/5"));
+    }
+
+    #[test]
+    fn lines_with_other_fields_in_another_order_are_read_as_by_themselves() {
+        let mut layout = Layout::default();
+        let without = |part: &str| LINE.replace(part, "");
+        let denied = LINE.replace("\"status\":200", "\"status\":429,\"limit\":\"L\"");
+        let turned = r#"{"target":"weir::access","path":"/","status":204,"client":"::1"}"#;
+        let many: Vec<String> = (0..MOST_NAMES)
+            .map(|name| format!("{{\"x{name}\":1,\"path\":\"/{name}\"}}"))
+            .collect();
+        let lines = [
+            LINE,
+            &denied,
+            LINE,
+            &without("\"aborted\":true,"),
+            turned,
+            &without("\"client\":\"10.0.237.176\",\"method\":\"GET\",\"path\":\"/items/5\","),
+            turned,
+            LINE,
+        ];
+        let lines = lines.into_iter().chain(many.iter().map(String::as_str));
+        for line in lines.chain([LINE, turned, &denied]) {
+            let read = WeirLine::plain(line, &mut layout);
+            assert!(read.is_some(), "{line}");
+            assert_eq!(read, plain(line), "{line}");
+            assert!(layout.0.len() <= MOST_NAMES);
+        }
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_what_reads_any_json() {
+        for (part, other) in [
+            ("/items/5", r"/items/\u0035"),
+            ("/items/5", "/items/\u{7}"),
+            ("\"status\":200", "\"status\": 200"),
+            ("\"status\":200", "\"status\":\"200\""),
+            ("\"status\":200", "\"status\":0200"),
+            ("\"status\":200", "\"status\":200."),
+            ("\"status\":200", "\"status\":2e2"),
+            ("\"status\":200", "\"status\":70000"),
+            ("\"status\":200", "\"status\":null"),
+            ("\"status\":200", "\"status\":200,\"status\":200"),
+            ("\"status\":200", "\"status\""),
+            ("\"level\":\"INFO\"", "\"level\":{}"),
+            ("access\"}", "access\"}}"),
+            ("access\"}", "access\","),
+            ("access\"}", "access"),
+        ] {
+            let line = LINE.replace(part, other);
+            assert_ne!(line, LINE, "{part}");
+            assert!(plain(&line).is_none(), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_that_was_changed_anywhere_is_never_read_otherwise(
+            place in 0..LINE.len(),
+            removed in 0..20_usize,
+            added in r#"["\\,:{}tru0-9.eE é-]{0,4}"#,
+        ) {
+            let end = LINE.len().min(place + removed);
+            let line = format!("{}{added}{}", &LINE[..place], &LINE[end..]);
+            let mut layout = Layout::default();
+            WeirLine::plain(LINE, &mut layout);
+            let read = WeirLine::plain(&line, &mut layout);
+            prop_assert_eq!(&read, &plain(&line), "{}", line);
+            if let Some(read) = read {
+                let fields: Fields<'_> = serde_json::from_str(&line).unwrap();
+                prop_assert_eq!(Some(read), WeirLine::of(&fields), "{}", line);
+            }
+        }
+
+        #[test]
+        fn the_first_special_byte_is_found(text in "[a\"\\\\\u{1f} \u{7f}é]{0,40}") {
+            let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+            let expected = text.bytes().position(|byte| is_special(&byte));
+            prop_assert_eq!(plain_bytes(text.as_bytes()), expected.unwrap_or(text.len()));
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Replays one configuration over the lines of one partition, in their order.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http_body_util::Empty;
+use siphasher::sip::SipHasher13;
+use weir_limit::time::Timestamp;
+use weir_middleware::{
+    LimitDecision, PastRequest, Progress, RouteState, Simulated, Simulation, Waiting,
+};
+use weir_rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
+use weir_store::{Memory, MemorySettings};
+use weir_telemetry::{Disposition, Metrics};
+
+use super::format::{Line, Name, Names, Recorded, TargetMaker};
+use super::need::Gauge;
+use super::ruleset::{ReplayedLimit, Ruleset};
+use super::tally::{Decided, Kind, LimitTally, MOST_SUBJECTS, Outcome, Tally};
+
+/// The fewest buckets of a partition.
+const FEW_BUCKETS: usize = 65_536;
+
+/// After this many lines, a part of the store is swept.
+const SWEEP_EVERY: u64 = 4096;
+
+/// A request of a line, as the layers would get it. One is there for all lines of a partition: to
+/// make another for each would cost more than to decide about it.
+pub struct PastLine {
+    /// When it was decided about, or arrived.
+    pub at: Timestamp,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The request.
+    pub request: Request<Empty<Bytes>>,
+    /// What Weir decided at the time.
+    pub recorded: Option<Recorded>,
+    targets: TargetMaker,
+    answered: Timestamp,
+    ended: Timestamp,
+    status: Option<StatusCode>,
+    account: Option<Box<str>>,
+    /// The route that it took at the time.
+    route: Option<Box<str>>,
+    /// Whether it is refused before any limit is asked.
+    is_refused: bool,
+}
+
+impl Default for PastLine {
+    fn default() -> Self {
+        Self {
+            at: Timestamp::default(),
+            client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            request: Request::default(),
+            recorded: None,
+            targets: TargetMaker::default(),
+            answered: Timestamp::default(),
+            ended: Timestamp::default(),
+            status: None,
+            account: None,
+            route: None,
+            is_refused: false,
+        }
+    }
+}
+
+impl PastLine {
+    /// Makes it the request of a line, whose parts it takes.
+    pub fn take(&mut self, line: &mut Line, is_refused: fn(&Parts) -> bool) {
+        self.at = line.at;
+        self.client = line.client;
+        self.recorded = line.recorded;
+        self.answered = line.answered;
+        self.ended = line.ended;
+        self.status = line.status;
+        let (mut head, body) = std::mem::take(&mut self.request).into_parts();
+        head.method = std::mem::take(&mut line.method);
+        // The last target goes before the next one is made in its place.
+        head.uri = Uri::default();
+        let target = self.targets.target(&[&line.target]);
+        head.uri = target.map(Uri::from).unwrap_or_default();
+        let details = line.details.take().map(|details| *details);
+        let details = details.unwrap_or_default();
+        head.headers = details.headers;
+        // Where the host is not kept, it must not be missed.
+        head.version = match head.headers.contains_key(http::header::HOST) {
+            true => Version::HTTP_11,
+            false => Version::HTTP_10,
+        };
+        self.account = details.account;
+        self.route = details.route;
+        self.is_refused = is_refused(&head);
+        self.request = Request::from_parts(head, body);
+    }
+
+    /// The status in the log, if it is that of an upstream: what Weir denied got its own.
+    fn upstream_status(&self) -> Option<StatusCode> {
+        let denied = |recorded: &Recorded| {
+            let outcome = Outcome::of(recorded.decision, None);
+            outcome.kind == Kind::Denied
+        };
+        self.status
+            .filter(|_| !self.recorded.as_ref().is_some_and(denied))
+    }
+}
+
+/// One configuration with a store and the counts of one partition.
+pub struct Replayer<'r> {
+    rules: &'r Ruleset,
+    names: &'r Names,
+    table: &'r RouteTable,
+    routes: Vec<Arc<RouteState>>,
+    unrouted: Arc<RouteState>,
+    simulation: Simulation,
+    events: BinaryHeap<Event>,
+    hasher: SipHasher13,
+    lines: u64,
+    /// What was counted so far.
+    pub tally: Tally,
+}
+
+/// Something that happens to a request after its arrival.
+struct Event {
+    at: Timestamp,
+    /// Of two at the same time, the one that was foreseen first comes first.
+    number: u64,
+    kind: EventKind,
+}
+
+enum EventKind {
+    TurnComes(Box<Waiting>, After),
+    Answered(Simulated, After),
+    Ended(Simulated),
+}
+
+/// What is known of a request's course.
+#[derive(Clone, Copy)]
+struct After {
+    route: Option<usize>,
+    answered: Timestamp,
+    ended: Timestamp,
+    status: Option<StatusCode>,
+}
+
+impl<'r> Replayer<'r> {
+    /// A replay of these rules in one of `partitions`.
+    pub fn new(
+        rules: &'r Ruleset,
+        names: &'r Names,
+        table: &'r RouteTable,
+        partitions: usize,
+        measures: bool,
+    ) -> Self {
+        let metrics = Metrics::new();
+        let access = rules.access(&metrics);
+        let (routes, unrouted) = rules.states(&access, &metrics);
+        let store = Memory::new(share(rules.memory(), partitions));
+        let most_subjects = MOST_SUBJECTS / partitions;
+        let limits = rules.limits().iter();
+        let limits = limits.map(|limit| {
+            let gauge = measures.then(|| gauge(rules, limit)).flatten();
+            LimitTally::new(gauge, most_subjects)
+        });
+        Self {
+            rules,
+            names,
+            table,
+            routes,
+            unrouted,
+            simulation: Simulation::new(store, access),
+            events: BinaryHeap::new(),
+            hasher: SipHasher13::new_with_key(&rand::random()),
+            lines: 0,
+            tally: Tally {
+                limits: limits.collect(),
+                ..Tally::default()
+            },
+        }
+    }
+
+    /// Decides about the next request, and returns what came of it.
+    pub fn arrive(&mut self, past: &PastLine) -> Outcome {
+        self.run_until(past.at);
+        self.lines += 1;
+        if self.lines.is_multiple_of(SWEEP_EVERY) {
+            self.simulation.store().sweep(past.at);
+        }
+        if past.is_refused {
+            self.tally.requests += 1;
+            self.tally.refused += 1;
+            return Outcome::PASSES;
+        }
+        if let Some(outcome) = self.carried_over(past) {
+            self.tally.decided(Disposition::Denied);
+            self.tally.carried_over += 1;
+            return outcome;
+        }
+        let with_headers = self.with_headers_of_route(past);
+        let request = with_headers.as_ref().unwrap_or(&past.request);
+        let found = self
+            .table
+            .find(request.method(), request.uri(), request.headers());
+        let index = found.as_ref().map(|found| found.id.0);
+        let route = index.and_then(|index| self.routes.get(index));
+        let route = route.unwrap_or(&self.unrouted);
+        if is_preflight(past, index, self.rules) {
+            self.tally.decided(Disposition::Unlimited);
+            return Outcome::PASSES;
+        }
+        let no_captures = Captures::default();
+        let accounts = self.rules.account();
+        let account = past.account.as_deref();
+        let account = account.filter(|_| !accounts.sources.is_empty());
+        let account = account.map(|shown| accounts.logged(shown));
+        let after = After {
+            route: index,
+            answered: past.answered,
+            ended: past.ended,
+            status: past.upstream_status(),
+        };
+        let past_request = PastRequest {
+            request,
+            route,
+            attributes: RequestAttributes {
+                method: request.method(),
+                uri: request.uri(),
+                headers: request.headers(),
+                client: past.client,
+                account: account.as_ref(),
+                route: route.name(),
+                captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
+                now: past.at,
+            },
+        };
+        let limits = &mut self.tally.limits;
+        let progress = self.simulation.arrive(&past_request, |decision| {
+            count(
+                self.rules,
+                &self.hasher,
+                limits,
+                &decision,
+                (after, past.at),
+            );
+        });
+        match progress {
+            Progress::Decided(simulated) => self.decided(simulated, after),
+            Progress::Waits(waiting) => {
+                let at = waiting.until();
+                self.push(at, EventKind::TurnComes(waiting, after));
+                Outcome::PASSES
+            }
+        }
+    }
+
+    /// Counts what comes after the last line.
+    pub fn finish(&mut self) {
+        self.run_until(Timestamp::MAX);
+        self.tally.evicted = self.simulation.store().stats().evicted;
+    }
+
+    /// What a limit that cannot be replayed has denied took nothing from other limits, so they are
+    /// not asked about it.
+    fn carried_over(&self, past: &PastLine) -> Option<Outcome> {
+        let recorded = past.recorded?;
+        let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
+        let outcome = Outcome::of(recorded.decision, Some(by));
+        (outcome.kind == Kind::Denied).then_some(outcome)
+    }
+
+    /// The request with the headers that its route is found by, if the log says that it took such a
+    /// route.
+    fn with_headers_of_route(&self, past: &PastLine) -> Option<Request<Empty<Bytes>>> {
+        if !self.rules.has_header_matches() {
+            return None;
+        }
+        let taken = past.route.as_deref()?;
+        let routes = 0..self.routes.len();
+        let mut routes = routes.filter_map(|index| self.rules.route(index));
+        let (matcher, _) = routes.find(|(_, name)| ***name == *taken)?;
+        let mut request = past.request.clone();
+        for (name, pattern) in &matcher.headers {
+            let value = match pattern {
+                ValuePattern::Exact(value) => HeaderValue::from_bytes(value).ok(),
+                ValuePattern::Present => Some(HeaderValue::from_static("-")),
+                // What a regular expression matches cannot be made up.
+                ValuePattern::Regex(_) | ValuePattern::Absent => None,
+            };
+            request
+                .headers_mut()
+                .extend(value.map(|value| (name.clone(), value)));
+        }
+        Some(request)
+    }
+
+    fn decided(&mut self, simulated: Simulated, after: After) -> Outcome {
+        let verdict = simulated.verdict();
+        if let Some(ban) = &verdict.banned_by {
+            *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
+        }
+        self.tally.blocked += u64::from(verdict.listed == Some("block"));
+        let disposition = match verdict.disposition {
+            Disposition::Unlimited if after.route.is_none() => Disposition::Unrouted,
+            disposition => disposition,
+        };
+        self.tally.decided(disposition);
+        let by = verdict.denied_by.as_ref().or(verdict.banned_by.as_ref());
+        let by = by.map(|name| self.names.find(name));
+        if simulated.is_unanswered() {
+            self.push(after.answered, EventKind::Answered(simulated, after));
+        }
+        Outcome::of(disposition, by)
+    }
+
+    /// The names that outcomes have numbers of.
+    pub const fn names(&self) -> &'r Names {
+        self.names
+    }
+
+    /// The number of the limit of this name.
+    pub fn limit_named(&mut self, name: Name) -> Option<&mut LimitTally> {
+        let name = self.names.name(name);
+        let mut limits = self.rules.limits().iter();
+        let number = limits.position(|limit| limit.limit.name() == name)?;
+        self.tally.limits.get_mut(number)
+    }
+
+    fn push(&mut self, at: Timestamp, kind: EventKind) {
+        let number = self.lines;
+        self.events.push(Event { at, number, kind });
+    }
+
+    /// Does what happens until then.
+    fn run_until(&mut self, until: Timestamp) {
+        while self.events.peek().is_some_and(|event| event.at <= until) {
+            let Some(Event { at, kind, .. }) = self.events.pop() else {
+                return;
+            };
+            match kind {
+                EventKind::TurnComes(waiting, after) => {
+                    let later = After {
+                        answered: after.answered.max(at),
+                        ended: after.ended.max(at),
+                        ..after
+                    };
+                    let limits = &mut self.tally.limits;
+                    let simulated = self.simulation.turn_has_come(*waiting, |decision| {
+                        count(self.rules, &self.hasher, limits, &decision, (later, at));
+                    });
+                    self.decided(simulated, later);
+                }
+                EventKind::Answered(mut request, after) => {
+                    self.simulation.answer(&mut request, after.status, at);
+                    if request.is_in_flight() {
+                        self.push(after.ended.max(at), EventKind::Ended(request));
+                    }
+                }
+                EventKind::Ended(request) => drop(request),
+            }
+        }
+    }
+}
+
+/// Counts what a limit has decided about a request.
+fn count(
+    rules: &Ruleset,
+    hasher: &SipHasher13,
+    tallies: &mut [LimitTally],
+    decision: &LimitDecision<'_>,
+    (after, at): (After, Timestamp),
+) {
+    let route = after.route;
+    let number = route.and_then(|route| rules.number(route, decision.limit));
+    let Some(number) = number else { return };
+    let (Some(tally), Some(limit), Some(disposition)) = (
+        tallies.get_mut(number),
+        rules.limits().get(number),
+        decision.disposition,
+    ) else {
+        return;
+    };
+    let is_regular = limit.limit.quota() == Some(decision.quota);
+    tally.decided(&Decided {
+        key: decision.key.as_str(),
+        hash: hasher.hash(decision.key.as_bytes()),
+        cost: decision.cost,
+        disposition,
+        at,
+        ended: after.ended,
+        is_measured: is_regular && limit.spend.counts(after.status),
+    });
+}
+
+/// How the needs of a limit's subjects are measured.
+fn gauge(rules: &Ruleset, limit: &ReplayedLimit) -> Option<Gauge> {
+    let quota = limit.limit.quota()?;
+    Some(Gauge::of(&quota, rules.rate(limit.limit.name(), &quota)))
+}
+
+/// The part of a store's bounds that one partition gets. Subjects are not divided evenly.
+fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
+    if partitions == 1 {
+        return whole;
+    }
+    let share = (2 * whole.max_buckets.get() / partitions).max(FEW_BUCKETS);
+    let most = NonZeroUsize::new(share).unwrap_or(whole.max_buckets);
+    MemorySettings {
+        max_buckets: most.min(whole.max_buckets),
+    }
+}
+
+/// Whether the log says that no limit counted this request to options, on a route with CORS.
+fn is_preflight(past: &PastLine, route: Option<usize>, rules: &Ruleset) -> bool {
+    let unlimited = |recorded: Recorded| recorded.decision == Disposition::Unlimited;
+    past.request.method() == Method::OPTIONS
+        && past.recorded.is_some_and(unlimited)
+        && route.is_some_and(|route| rules.has_cors(route))
+}
+
+/// The greatest is the next.
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}

@@ -1,0 +1,525 @@
+//! The report as one page of HTML: nothing is loaded from elsewhere, no script runs, and every text of
+//! a log is escaped.
+//!
+//! Plots are stretched to the width of the page, and what is written beside them is not, so that it can
+//! be read on a phone.
+
+use std::fmt::{self, Write};
+
+use super::{Changes, LimitReport, Moment, Report, SweepReport, Totals};
+use crate::need::NeedReport;
+use crate::{percent, shown};
+
+const HEAD: &str = r#"<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>weir replay</title>
+<style>
+:root { --ink: #1a2230; --soft-ink: #5b6675; --paper: #f6f7f9; --card: #fff; --line: #e0e5eb;
+  --requests: #a9c1de; --denied: #d1432f; --before: #96700c; --good: #1f7a4d; --accent: #2f6bb3 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft-ink: #9aa7b8; --paper: #10141a;
+  --card: #181e26; --line: #2b3440; --requests: #3f5f86; --denied: #ff7a66; --before: #d8b44c;
+  --good: #58c08d; --accent: #7fb2ee } }
+* { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
+  background: var(--paper); margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem }
+header p, .note { color: var(--soft-ink); margin: .2rem 0 }
+h1 { font-size: clamp(1.4rem, 4vw, 2.1rem); line-height: 1.2; margin: .2rem 0 .4rem }
+h2 { font-size: 1.1rem; margin: 0 0 .2rem } h3 { font-size: .95rem; margin: 1.4rem 0 .3rem }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 1rem 1.2rem; margin: 1rem 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem;
+  margin: 1rem 0 }
+.cards div { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: .7rem 1rem; color: var(--soft-ink); font-size: .85rem }
+section .cards div { background: var(--paper) }
+.cards b { display: block; font-size: 1.45rem; line-height: 1.3; color: var(--ink);
+  font-variant-numeric: tabular-nums } .cards .bad b { color: var(--denied) }
+.cards .good b { color: var(--good) }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
+th { font-weight: 600; color: var(--soft-ink); font-size: .8rem; text-align: left }
+th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+td.time { white-space: nowrap; font-variant-numeric: tabular-nums }
+td.text { overflow-wrap: anywhere; min-width: 9rem } tr:last-child td { border-bottom: 0 }
+td.share { width: 30%; min-width: 8rem }
+.bar { display: block; height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(--line);
+  overflow: hidden } .bar i { display: block; height: 100%; background: var(--denied) }
+code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, monospace; background: var(--paper);
+  border-radius: 6px } code { padding: .1rem .3rem }
+pre { padding: .7rem .9rem; overflow-x: auto; border: 1px solid var(--line); margin: .4rem 0 }
+.plot { position: relative; height: 190px; margin: .6rem 0 .2rem; border-bottom: 1px solid var(--line);
+  background: linear-gradient(var(--line) 1px, transparent 1px) 0 0 / 100% 25% }
+.plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible }
+.plot small, .axis { color: var(--soft-ink); font-size: .75rem }
+.plot > small { position: absolute; top: 2px; left: 4px }
+.axis { display: flex; justify-content: space-between; gap: .5rem; font-variant-numeric: tabular-nums }
+.mark { position: absolute; top: 0; bottom: 0; border-left: 2px dashed var(--accent); width: 0 }
+.mark.new { border-color: var(--good) }
+.mark small { position: absolute; top: 30%; left: 5px; white-space: nowrap; background: var(--card) }
+.mark.new small { top: 50% } .mark.flip small { left: auto; right: 5px }
+.requests { fill: var(--requests) } .denied { fill: var(--denied) }
+.before, .curve { fill: none; stroke: var(--before); stroke-width: 2; vector-effect: non-scaling-stroke }
+.curve { stroke: var(--denied) }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; color: var(--soft-ink); font-size: .85rem;
+  margin: .3rem 0 0; padding: 0; list-style: none }
+.legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem;
+  vertical-align: -1px }
+li { margin: .2rem 0 }
+</style></head><body>
+"#;
+
+/// The whole page.
+pub fn html(report: &Report) -> String {
+    let mut page = HEAD.to_owned();
+    // Writing to a `String` never fails.
+    let _ = write_page(&mut page, report);
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn write_page(out: &mut String, report: &Report) -> fmt::Result {
+    write_head(out, report)?;
+    write_timeline(out, report)?;
+    if let Some(changes) = &report.changes {
+        write_changes(out, changes, report.baseline.as_deref().unwrap_or_default())?;
+    }
+    write_limits(out, &report.limits)?;
+    for limit in report.limits.iter().filter(|limit| limit.requests > 0) {
+        write_limit(out, limit)?;
+    }
+    write_sweep(out, &report.sweep)?;
+    write_rest(out, report)
+}
+
+fn write_head(out: &mut String, report: &Report) -> fmt::Result {
+    let log = &report.log;
+    let Totals {
+        total,
+        denied,
+        denied_percent,
+        would_deny,
+        allowed,
+        ..
+    } = report.requests;
+    writeln!(
+        out,
+        "<header><p>weir replay</p><h1>{} would deny {} of {} requests ({denied_percent}%)</h1>",
+        Text(&report.config),
+        Count(denied),
+        Count(total)
+    )?;
+    if let (Some(from), Some(to)) = (&log.from, &log.to) {
+        let (from, to, format) = (Time(from), Time(to), log.format);
+        writeln!(out, "<p>{from} to {to} UTC, in the form {format}</p>")?;
+    }
+    out.push_str("</header><div class=cards>\n");
+    card(out, "", Count(total), "requests")?;
+    card(out, "", Count(allowed), "allowed")?;
+    card(out, mood(denied), Count(denied), "denied")?;
+    if would_deny > 0 {
+        card(
+            out,
+            "",
+            Count(would_deny),
+            "would be denied, were all enforced",
+        )?;
+    }
+    if let Some(before) = &report.baseline_requests {
+        card(out, "", Count(before.denied), "denied in the baseline")?;
+    }
+    if let Some(changes) = &report.changes {
+        let (newly, no_longer) = (changes.newly_denied, changes.no_longer_denied);
+        card(out, mood(newly), Count(newly), "newly denied")?;
+        card(out, "good", Count(no_longer), "no longer denied")?;
+    }
+    out.write_str("</div>\n")
+}
+
+/// The class of a count that is better zero.
+const fn mood(count: u64) -> &'static str {
+    match count {
+        0 => "good",
+        _ => "bad",
+    }
+}
+
+fn card(out: &mut String, class: &str, number: Count, what: &str) -> fmt::Result {
+    writeln!(out, "<div class=\"{class}\"><b>{number}</b>{what}</div>")
+}
+
+/// Bars of requests and of denials over time, and the denials of the baseline as a line.
+fn write_timeline(out: &mut String, report: &Report) -> fmt::Result {
+    let moments = &report.timeline;
+    let (Some(first), Some(last)) = (moments.first(), moments.last()) else {
+        return Ok(());
+    };
+    let most = moments.iter().map(|moment| moment.requests).max();
+    let most = most.unwrap_or(0).max(1);
+    let height = |count: u64| 100.0 * number(count) / number(most);
+    let count = moments.len();
+    let seconds = first.seconds;
+    writeln!(
+        out,
+        "<section><h2>Requests over time</h2><div class=plot><small>{} in {seconds} s</small><svg \
+         viewBox=\"0 0 {count} 100\" preserveAspectRatio=none role=img \
+         aria-label=\"Requests and denials over time\">",
+        Count(most)
+    )?;
+    for (x, moment) in moments.iter().enumerate() {
+        let (at, requests, denied) = (Time(&moment.at), moment.requests, moment.denied);
+        write!(
+            out,
+            "<g><title>{at}: {} requests, {} denied</title>",
+            Count(requests),
+            Count(denied)
+        )?;
+        for (class, count) in [("requests", requests), ("denied", denied)] {
+            let (y, tall) = (100.0 - height(count), height(count));
+            write!(
+                out,
+                "<rect class={class} x=\"{x}.05\" y=\"{y:.2}\" width=\".9\" height=\"{tall:.2}\"/>"
+            )?;
+        }
+        out.push_str("</g>\n");
+    }
+    let has_before = moments.iter().any(|moment| moment.denied_before > 0);
+    if has_before {
+        let point = |(x, moment): (usize, &Moment)| {
+            format!("{x}.5,{:.2}", 100.0 - height(moment.denied_before))
+        };
+        let points: Vec<String> = moments.iter().enumerate().map(point).collect();
+        writeln!(
+            out,
+            "<polyline class=before points=\"{}\"/>",
+            points.join(" ")
+        )?;
+    }
+    out.push_str("</svg></div><div class=axis>");
+    let middle = moments.get(count / 2).filter(|_| count > 2);
+    for moment in [Some(first), middle, Some(last)].into_iter().flatten() {
+        write!(out, "<span>{}</span>", Time(&moment.at))?;
+    }
+    out.push_str(
+        "</div><ul class=legend><li><i style=\"background:var(--requests)\"></i>requests\
+         <li><i style=\"background:var(--denied)\"></i>denied",
+    );
+    if has_before {
+        out.push_str("<li><i style=\"background:var(--before)\"></i>denied in the baseline");
+    }
+    out.write_str("</ul></section>\n")
+}
+
+fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Result {
+    let name = match baseline {
+        "recorded" => "what the log says was decided",
+        name => name,
+    };
+    let Changes {
+        compared,
+        same,
+        newly_denied,
+        no_longer_denied,
+        ..
+    } = *changes;
+    writeln!(
+        out,
+        "<section><h2>Compared with {}</h2><p class=note>{} of {} requests fare alike ({}%); {} are \
+         newly denied, {} no longer denied.</p>",
+        Text(name),
+        Count(same),
+        Count(compared),
+        percent(same, compared),
+        Count(newly_denied),
+        Count(no_longer_denied)
+    )?;
+    if !changes.examples.is_empty() {
+        out.push_str(
+            "<div class=wide><table><tr><th>time<th>client<th>request<th>was<th>is</tr>\n",
+        );
+        for example in &changes.examples {
+            writeln!(
+                out,
+                "<tr><td class=time>{}<td>{}<td class=text>{}<td>{}<td>{}</tr>",
+                Time(&shown(example.at)),
+                example.client,
+                Text(&example.request),
+                Text(&example.was),
+                Text(&example.is)
+            )?;
+        }
+        out.push_str("</table></div>\n");
+    }
+    out.write_str("</section>\n")
+}
+
+fn write_limits(out: &mut String, limits: &[LimitReport]) -> fmt::Result {
+    out.push_str(
+        "<section><h2>Limits</h2><div class=wide><table><tr><th>limit<th class=n>requests<th \
+         class=n>denied<th class=n>would deny<th>share<th class=n>subjects<th class=n>of these \
+         denied</tr>\n",
+    );
+    for limit in limits {
+        writeln!(
+            out,
+            "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=share>{}<td class=n>{}<td \
+             class=n>{}</tr>",
+            Text(&limit.name),
+            Count(limit.requests),
+            Count(limit.denied),
+            Count(limit.would_deny),
+            Bar(limit.denied_percent),
+            Count(limit.subjects),
+            Count(limit.denied_subjects)
+        )?;
+    }
+    out.write_str("</table></div></section>\n")
+}
+
+fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
+    writeln!(
+        out,
+        "<section><h2>{}</h2><p class=note>per {}; routes {}</p>",
+        Text(&limit.name),
+        Text(&limit.per.join(" and ")),
+        Text(&limit.routes.join(", "))
+    )?;
+    if let Some(need) = &limit.need {
+        write_need(out, need)?;
+    }
+    if !limit.top.is_empty() {
+        out.push_str(
+            "<h3>Who is denied</h3><div class=wide><table><tr><th>subject<th class=n>denied<th \
+             class=n>of requests<th>share<th>first<th>last</tr>\n",
+        );
+        for subject in &limit.top {
+            writeln!(
+                out,
+                "<tr><td class=text><code>{}</code><td class=n>{}<td class=n>{}<td class=share>{}<td \
+                 class=time>{}<td class=time>{}</tr>",
+                Text(&subject.subject),
+                Count(subject.denied),
+                Count(subject.requests),
+                Bar(percent(subject.denied, subject.requests)),
+                Time(&subject.first),
+                Time(&subject.last)
+            )?;
+        }
+        out.push_str("</table></div>\n");
+    }
+    out.write_str("</section>\n")
+}
+
+/// What subjects need, and the share of them that each value would deny as a curve.
+fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
+    let of = need.of;
+    out.push_str("<div class=cards>\n");
+    let own = need.own.unwrap_or_default();
+    for (value, who) in [
+        (own, "now"),
+        (need.p50, "is enough for half of the subjects"),
+        (need.p99, "for 99% of them"),
+        (need.max, "for all"),
+    ] {
+        card(out, "", Count(value), &format!("{of} {who}"))?;
+    }
+    out.push_str("</div>\n");
+    let most = need.curve.last().map_or(1, |step| step.value).max(2);
+    // Values are as far from each other as their logarithms.
+    let x = |value: u64| 100.0 * number(value.clamp(1, most)).ln() / number(most).ln();
+    let share = |denied: u64| percent(denied, need.subjects);
+    let top = need
+        .curve
+        .first()
+        .map_or(0.0, |step| share(step.denied_subjects));
+    if top > 0.0 {
+        let point = |step: &crate::need::Step| {
+            let y = 100.0 - 100.0 * share(step.denied_subjects) / top;
+            format!("{:.2},{y:.2}", x(step.value))
+        };
+        let points: Vec<String> = need.curve.iter().map(point).collect();
+        writeln!(
+            out,
+            "<h3>Share of subjects that a {of} denies</h3><div class=plot><small>{top}%</small><svg \
+             viewBox=\"0 0 100 100\" preserveAspectRatio=none role=img aria-label=\"Subjects denied by \
+             {of}\"><polyline class=curve points=\"{}\"/></svg>",
+            points.join(" ")
+        )?;
+        let smallest = need.smallest.value;
+        for (class, value, what) in [("", own, "now"), ("new", smallest, "smallest")] {
+            let x = x(value);
+            let flip = if x > 60.0 { "flip" } else { "" };
+            writeln!(
+                out,
+                "<div class=\"mark {class} {flip}\" style=\"left:{x:.2}%\"><small>{what}: \
+                 {}</small></div>",
+                Count(value)
+            )?;
+        }
+        out.push_str("</div><div class=axis>");
+        for value in [1, most.isqrt(), most] {
+            write!(out, "<span>{}</span>", Count(value))?;
+        }
+        out.push_str("</div>\n");
+    }
+    let Some(suggested) = &need.suggested else {
+        return Ok(());
+    };
+    let promise = &suggested.promise;
+    writeln!(
+        out,
+        "<h3>Suggested</h3><pre>{}</pre><p class=note>It would have denied {} of {} subjects, and at \
+         most {} requests ({}%).</p>",
+        Text(&suggested.yaml),
+        Count(promise.denied_subjects),
+        Count(need.subjects),
+        Count(promise.denied_at_most),
+        promise.denied_at_most_percent
+    )
+}
+
+/// The share of denials by the value of a parameter.
+fn write_sweep(out: &mut String, sweep: &[SweepReport]) -> fmt::Result {
+    let Some(first) = sweep.first() else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "<section><h2>{} by {}</h2><div class=wide><table><tr><th class=n>{}<th>share<th \
+         class=n>denied<th class=n>of requests<th class=n>subjects denied</tr>",
+        Text(&first.limit.name),
+        first.parameter,
+        first.parameter
+    )?;
+    for variant in sweep {
+        let limit = &variant.limit;
+        writeln!(
+            out,
+            "<tr><td class=n>{}<td class=share>{}<td class=n>{}<td class=n>{}<td class=n>{}</tr>",
+            Text(&variant.value),
+            Bar(limit.denied_percent),
+            Count(limit.denied + limit.would_deny),
+            Count(limit.requests),
+            Count(limit.denied_subjects)
+        )?;
+    }
+    out.write_str("</table></div></section>\n")
+}
+
+fn write_rest(out: &mut String, report: &Report) -> fmt::Result {
+    if !report.not_replayed.is_empty() {
+        out.push_str("<section><h2>Not replayed</h2><ul>\n");
+        for gap in &report.not_replayed {
+            writeln!(out, "<li>{}: {}</li>", Text(&gap.what), Text(&gap.why))?;
+        }
+        out.push_str("</ul></section>\n");
+    }
+    out.push_str("<section><h2>Keep in mind</h2><ul>\n");
+    for caveat in &report.caveats {
+        writeln!(out, "<li>{}</li>", Text(caveat))?;
+    }
+    out.push_str("</ul></section>\n");
+    let counts = &report.log.counts;
+    if counts.malformed > 0 {
+        let malformed = Count(counts.malformed);
+        writeln!(
+            out,
+            "<section><h2>{malformed} lines that cannot be read</h2><ul>"
+        )?;
+        for line in &counts.examples {
+            let (file, number, why) = (Text(&line.file), line.line, line.why);
+            writeln!(
+                out,
+                "<li>{file}:{number}: {why}: <code>{}</code></li>",
+                Text(&line.text)
+            )?;
+        }
+        out.push_str("</ul></section>\n");
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a drawing is not that exact")]
+const fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// A number with commas between its thousands.
+struct Count(u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                f.write_char(',')?;
+            }
+            f.write_char(digit)?;
+        }
+        Ok(())
+    }
+}
+
+/// A time in UTC, to the second.
+struct Time<'t>(&'t str);
+
+impl fmt::Display for Time<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = self.0.split('.').next().unwrap_or_default();
+        Text(&time.replace('T', " ")).fmt(f)
+    }
+}
+
+/// A share in percent, and a bar that shows it.
+struct Bar(f64);
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.0;
+        write!(
+            f,
+            "{percent}%<span class=bar><i style=\"width:{percent}%\"></i></span>"
+        )
+    }
+}
+
+/// Text that stays text wherever it stands in a page.
+struct Text<'t>(&'t str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '&' => f.write_str("&amp;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_log_stays_text() {
+        let shown = Text("<script>alert('x')</script> & \"q\"").to_string();
+        assert_eq!(
+            shown,
+            "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;q&quot;"
+        );
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        let shown = [0, 12, 999, 1000, 1_234_567].map(|count| Count(count).to_string());
+        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
+    }
+}

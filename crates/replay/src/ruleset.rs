@@ -1,0 +1,449 @@
+//! A configuration as rules to replay by: those that a log tells enough for, and the others with the
+//! reason why they cannot be replayed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use weir_config::{Diagnostics, Settings};
+use weir_limit::Quota;
+use weir_middleware::{
+    AccessControl, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
+    RouteState, TarpitSlots,
+};
+use weir_rules::{
+    AccountRules, Cost, HashKey, KeySource, Limit, LimitUse, RouteMatcher, RouteTable, SpendWhen,
+};
+use weir_store::MemorySettings;
+use weir_telemetry::Metrics;
+
+use super::format::{Format, Name, Names, Wants};
+use super::need::Rate;
+
+/// A configuration, ready to be replayed.
+#[derive(Debug)]
+pub struct Ruleset {
+    settings: Settings,
+    /// The policies of all routes, with those limits alone that can be replayed.
+    policies: Vec<RoutePolicy>,
+    /// The number of each limit of each route, in [`Ruleset::limits`].
+    numbers: Vec<Vec<usize>>,
+    limits: Vec<ReplayedLimit>,
+    /// What cannot be replayed.
+    pub gaps: Vec<Gap>,
+    /// The names of limits that cannot be replayed.
+    gap_names: Vec<Name>,
+}
+
+/// A limit that is replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayedLimit {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// How it charges, on the first route that uses it.
+    pub spend: SpendWhen,
+    /// The routes that use it.
+    pub routes: Vec<Arc<str>>,
+}
+
+/// A rule that is not replayed, or not exactly.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Gap {
+    /// The limit, ban or route.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// How requests are divided among threads so that all requests of a bucket are on one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partitioning {
+    One,
+    /// By a network of the client's address.
+    Address {
+        v4_prefix: u8,
+        v6_prefix: u8,
+    },
+    /// By the account; requests without one are counted by nothing.
+    Account,
+}
+
+impl Ruleset {
+    /// Loads the configuration at `path`, and changes the quotas of limits as `change` says.
+    ///
+    /// # Errors
+    /// When the configuration is in error.
+    pub fn load(
+        path: &Path,
+        hash_key: &HashKey,
+        format: Format,
+        names: &mut Names,
+        change: impl Fn(&Limit, Option<Rate>) -> Option<Quota>,
+    ) -> Result<Self, Diagnostics> {
+        let settings = weir_config::load(path, hash_key)?;
+        Ok(Self::new(settings, format, names, change))
+    }
+
+    /// The rules of settings whose limits `change` changes.
+    pub fn new(
+        settings: Settings,
+        format: Format,
+        names: &mut Names,
+        change: impl Fn(&Limit, Option<Rate>) -> Option<Quota>,
+    ) -> Self {
+        let log = Log {
+            format,
+            has_queries: format != Format::Weir || settings.log_queries,
+        };
+        let mut gaps = Vec::new();
+        let mut limits: Vec<ReplayedLimit> = Vec::new();
+        let mut gap_names = Vec::new();
+        let mut numbers = Vec::new();
+        let mut policies = Vec::new();
+        for route in &settings.routes {
+            let mut kept = Vec::new();
+            let mut of_route = Vec::new();
+            for usage in &route.policy.limits {
+                let name = usage.limit.name();
+                let number = names.add(name);
+                if let Some(why) = why_not(usage, log) {
+                    gaps.push(Gap {
+                        what: format!("limit {name}"),
+                        why,
+                    });
+                    gap_names.push(number);
+                    continue;
+                }
+                let known = limits.iter().position(|known| known.limit.name() == name);
+                let index = known.unwrap_or_else(|| {
+                    limits.push(ReplayedLimit {
+                        limit: changed(&usage.limit, &settings, &change),
+                        spend: usage.spend.clone(),
+                        routes: Vec::new(),
+                    });
+                    limits.len() - 1
+                });
+                if let Some(limit) = limits.get_mut(index) {
+                    limit.routes.push(Arc::clone(&route.policy.name));
+                    kept.push(LimitUse {
+                        limit: Arc::clone(&limit.limit),
+                        ..usage.clone()
+                    });
+                    of_route.push(index);
+                }
+            }
+            gaps.extend(route_gaps(route, log));
+            numbers.push(of_route);
+            policies.push(RoutePolicy {
+                limits: kept,
+                on_denied: OnDenied::Reject(Rejection::default()),
+                headers: HeaderForms::NONE,
+                ..route.policy.clone()
+            });
+        }
+        for ban in &settings.access.bans {
+            names.add(ban.ban.name());
+            let unlogged = ban.ban.per().iter().find_map(|source| log.lacks(source));
+            gaps.extend(unlogged.map(|why| Gap {
+                what: format!("ban {}", ban.ban.name()),
+                why,
+            }));
+        }
+        gaps.sort();
+        gaps.dedup();
+        Self {
+            settings,
+            policies,
+            numbers,
+            limits,
+            gaps,
+            gap_names,
+        }
+    }
+
+    /// The limits that are replayed.
+    pub fn limits(&self) -> &[ReplayedLimit] {
+        &self.limits
+    }
+
+    /// Whether a limit of this name is replayed.
+    pub fn has_limit(&self, name: &str) -> bool {
+        let mut limits = self.limits.iter();
+        limits.any(|limit| limit.limit.name() == name)
+    }
+
+    /// Says that no limit of this name is replayed, and which ones are.
+    pub fn lacks(&self, name: &str) -> String {
+        let names: Vec<&str> = self.limits.iter().map(|limit| limit.limit.name()).collect();
+        match names.as_slice() {
+            [] => format!("no limit {name} is replayed, nor any other"),
+            names => format!(
+                "no limit {name} is replayed; those are {}",
+                names.join(", ")
+            ),
+        }
+    }
+
+    /// The number of a limit, by its index among those of a route.
+    pub fn number(&self, route: usize, index: usize) -> Option<usize> {
+        self.numbers.get(route)?.get(index).copied()
+    }
+
+    /// Whether this is a limit that cannot be replayed.
+    pub fn is_gap(&self, name: Name) -> bool {
+        self.gap_names.contains(&name)
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The table of routes.
+    pub fn route_table(&self) -> RouteTable {
+        self.settings.route_table()
+    }
+
+    /// The matcher and the name of a route.
+    pub fn route(&self, index: usize) -> Option<(&RouteMatcher, &Arc<str>)> {
+        let route = self.settings.routes.get(index)?;
+        Some((&route.matcher, &route.policy.name))
+    }
+
+    /// The lists and bans.
+    pub fn access(&self, metrics: &Metrics) -> AccessControl {
+        let tarpits = TarpitSlots::new(metrics.bans());
+        let known = KnownBans::default();
+        AccessControl::new(self.settings.access.clone(), &tarpits, metrics, &known)
+    }
+
+    /// The states of all routes, and then that of none.
+    pub fn states(
+        &self,
+        access: &AccessControl,
+        metrics: &Metrics,
+    ) -> (Vec<Arc<RouteState>>, Arc<RouteState>) {
+        let state = |policy: &RoutePolicy| {
+            RouteState::new(
+                policy.clone(),
+                None,
+                &RouteAction::default(),
+                access,
+                metrics,
+            )
+        };
+        let unrouted = RoutePolicy {
+            headers: HeaderForms::NONE,
+            ..RoutePolicy::default()
+        };
+        let states = self.policies.iter().map(state).collect();
+        (states, state(&unrouted))
+    }
+
+    /// How accounts are found; holds the key of hashes.
+    pub fn account(&self) -> &AccountRules {
+        &self.settings.account
+    }
+
+    /// The rate of a quota, as it is written; none if it has none.
+    pub fn rate(&self, limit: &str, quota: &Quota) -> Option<Rate> {
+        rate(&self.settings, limit, quota)
+    }
+
+    /// Whether CORS is configured on a route.
+    pub fn has_cors(&self, route: usize) -> bool {
+        self.policies
+            .get(route)
+            .is_some_and(|policy| policy.cors.is_some())
+    }
+
+    /// How many buckets may be kept.
+    pub fn memory(&self) -> MemorySettings {
+        match &self.settings.process.store {
+            weir_config::StoreSettings::Memory(memory) => *memory,
+            weir_config::StoreSettings::Redis(_) => MemorySettings::default(),
+        }
+    }
+
+    /// The routes that are found by headers.
+    pub fn has_header_matches(&self) -> bool {
+        self.settings
+            .routes
+            .iter()
+            .any(|route| !route.matcher.headers.is_empty())
+    }
+
+    /// The details of lines that these rules ask for.
+    pub fn wants(&self) -> Wants {
+        let uses = self.policies.iter().flat_map(|policy| &policy.limits);
+        let bans = self
+            .settings
+            .access
+            .bans
+            .iter()
+            .flat_map(|ban| ban.ban.per());
+        let sources = uses.flat_map(|usage| usage.limit.per()).chain(bans);
+        let mut wants = Wants::default();
+        for source in sources {
+            match source {
+                KeySource::Account => wants.account = true,
+                KeySource::Host | KeySource::Domain => wants.host = true,
+                KeySource::Header(_) => wants.headers = true,
+                _ => {}
+            }
+        }
+        let lists = &self.settings.access.lists;
+        wants.account |= lists.allow.len().1 + lists.block.len().1 > 0;
+        wants.host |= self
+            .settings
+            .routes
+            .iter()
+            .any(|route| route.matcher.host.is_some());
+        wants.route |= self.has_header_matches();
+        wants.headers |= self.has_header_matches();
+        wants
+    }
+
+    /// How requests may be divided.
+    pub fn partitioning(&self) -> Partitioning {
+        if self.policies.iter().any(|policy| policy.delay.is_some()) {
+            return Partitioning::One;
+        }
+        let uses = self.policies.iter().flat_map(|policy| &policy.limits);
+        let uses = uses.map(|usage| usage.limit.per());
+        let bans = self.settings.access.bans.iter().map(|ban| ban.ban.per());
+        let all: Vec<&[KeySource]> = uses.chain(bans).collect();
+        let address = |per: &&[KeySource]| {
+            per.iter().find_map(|source| match source {
+                KeySource::Address {
+                    v4_prefix,
+                    v6_prefix,
+                } => Some((*v4_prefix, *v6_prefix)),
+                _ => None,
+            })
+        };
+        let prefixes: Option<Vec<(u8, u8)>> = all.iter().map(address).collect();
+        if let Some(prefixes) = prefixes {
+            return Partitioning::Address {
+                v4_prefix: prefixes.iter().map(|(v4, _)| *v4).min().unwrap_or(32),
+                v6_prefix: prefixes.iter().map(|(_, v6)| *v6).min().unwrap_or(64),
+            };
+        }
+        match all.iter().all(|per| per.contains(&KeySource::Account)) {
+            true => Partitioning::Account,
+            false => Partitioning::One,
+        }
+    }
+}
+
+impl Partitioning {
+    /// What suits both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (
+                Self::Address {
+                    v4_prefix,
+                    v6_prefix,
+                },
+                Self::Address {
+                    v4_prefix: other_v4,
+                    v6_prefix: other_v6,
+                },
+            ) => Self::Address {
+                v4_prefix: v4_prefix.min(other_v4),
+                v6_prefix: v6_prefix.min(other_v6),
+            },
+            (Self::Account, Self::Account) => Self::Account,
+            _ => Self::One,
+        }
+    }
+}
+
+fn changed(
+    limit: &Arc<Limit>,
+    settings: &Settings,
+    change: impl Fn(&Limit, Option<Rate>) -> Option<Quota>,
+) -> Arc<Limit> {
+    let quota = limit.quota();
+    let rate = quota.and_then(|quota| rate(settings, limit.name(), &quota));
+    match change(limit, rate) {
+        Some(quota) => Arc::new(Limit::clone(limit).with_quota(quota)),
+        None => Arc::clone(limit),
+    }
+}
+
+/// The rate of a quota, as it is written; none if it has none.
+fn rate(settings: &Settings, limit: &str, quota: &Quota) -> Option<Rate> {
+    let written = settings.parameters_of(limit, quota)?;
+    Some(Rate {
+        count: written.count?,
+        period: written.period?.0,
+    })
+}
+
+/// Why a limit cannot be replayed, if it cannot.
+fn why_not(usage: &LimitUse, log: Log) -> Option<String> {
+    if let Cost::Measured(_) = usage.cost {
+        return Some(
+            "its cost is said by headers or bodies of requests and responses, which logs do not have"
+                .to_owned(),
+        );
+    }
+    let mut sources = usage.limit.per().iter();
+    sources.find_map(|source| log.lacks(source))
+}
+
+#[derive(Clone, Copy)]
+struct Log {
+    format: Format,
+    has_queries: bool,
+}
+
+impl Log {
+    /// Why the log does not say what requests have for this source, if it does not.
+    fn lacks(self, source: &KeySource) -> Option<String> {
+        match source {
+            KeySource::Header(name) if self.format.has_header(name.as_str()) => None,
+            KeySource::Header(_) | KeySource::Cookie(_) => Some(format!(
+                "it is counted per {source}, which the log does not have"
+            )),
+            KeySource::Query(_) if !self.has_queries => Some(format!(
+                "it is counted per {source}, and Weir's log has queries with `log: {{query: true}}` only"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// What cannot be replayed of a route as a whole.
+fn route_gaps(route: &weir_config::Route, log: Log) -> Vec<Gap> {
+    let what = || format!("route {}", route.policy.name);
+    let mut gaps = Vec::new();
+    let unlogged = |name: &http::HeaderName| !log.format.has_header(name.as_str());
+    if route.matcher.headers.iter().any(|(name, _)| unlogged(name)) {
+        gaps.push(Gap {
+            what: what(),
+            why: "it is found by headers, which the log does not have; requests take it if Weir's log \
+                  says that they took a route of this name"
+                .to_owned(),
+        });
+    }
+    if !route.matcher.query.is_empty() && !log.has_queries {
+        gaps.push(Gap {
+            what: what(),
+            why: "it is found by query parameters, and Weir's log has queries with `log: {query: \
+                  true}` only"
+                .to_owned(),
+        });
+    }
+    if route.policy.cors.is_some() {
+        gaps.push(Gap {
+            what: what(),
+            why: "logs do not tell preflights of CORS from other OPTIONS requests: each of those \
+                  is counted, unless Weir's log says that no limit applied"
+                .to_owned(),
+        });
+    }
+    gaps
+}

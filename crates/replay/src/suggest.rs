@@ -1,0 +1,465 @@
+//! `weir suggest`: limits for routes that have none, by what their clients have done.
+//!
+//! Each such route gets a limit per address that denies nothing, and what its subjects need is
+//! measured by a replay. Without a configuration, routes are made of the paths that the log has most of.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use serde::Serialize;
+use weir_config::{HumanDuration, Parameters, Settings};
+use weir_limit::Quota;
+use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
+
+use super::format::{Line, Names, Parsed, Wants, split_query};
+use super::input::Input;
+use super::need::{NeedReport, Promise, Suggestion};
+use super::report::LimitReport;
+use super::ruleset::Ruleset;
+use super::{Job, Options, ReplayError, progress};
+
+/// The rate that suggestions begin at a twentieth of, which is one a minute.
+const RATE: (u64, Duration) = (20, Duration::from_secs(60));
+
+/// A burst that denies nothing.
+const BOUNDLESS: u64 = 1 << 40;
+
+/// Chunks that are looked at to find out which paths there are.
+const SAMPLED_CHUNKS: usize = 64;
+
+/// The most routes that are made of paths.
+const MOST_ROUTES: usize = 30;
+
+/// Paths with fewer than this part of all requests are not worth a route.
+const LEAST_SHARE: u64 = 500;
+
+/// The route of all paths that have none of their own.
+const CATCH_ALL: &str = "everything";
+
+/// Files that apps serve as they are. Each would get a route of its own.
+const STATIC_FILES: [&str; 24] = [
+    "avif", "css", "eot", "gif", "gz", "ico", "jpeg", "jpg", "js", "map", "mjs", "mp3", "mp4",
+    "otf", "pdf", "png", "svg", "ttf", "txt", "wasm", "webm", "webp", "woff", "woff2",
+];
+
+/// Segments of a path that are told apart.
+const SEGMENTS: usize = 2;
+
+/// A text this long names one thing, and not a kind of things.
+const LONGEST_WORD: usize = 24;
+
+const WRITES: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
+/// What is suggested.
+#[derive(Debug, Serialize)]
+pub struct Suggestions {
+    /// Whether routes are those of a configuration.
+    pub config: Option<String>,
+    /// The requests of the log.
+    pub requests: u64,
+    /// The routes without limits that requests took, those with the most requests first.
+    pub routes: Vec<SuggestedRoute>,
+}
+
+/// A limit for a route.
+#[derive(Debug, Serialize)]
+pub struct SuggestedRoute {
+    /// The route's name.
+    pub route: String,
+    /// What it matches.
+    pub matches: String,
+    /// Its line in `gateway.yaml`, if it is made of paths.
+    pub yaml: Option<String>,
+    /// Its requests.
+    pub requests: u64,
+    /// The limit's name.
+    pub limit: String,
+    /// What its clients need, and what is suggested.
+    pub need: NeedReport,
+}
+
+/// Suggests limits for the routes of the configuration that have none, or, where there is no such file,
+/// for routes made of the log's paths.
+///
+/// # Errors
+/// When the configuration is in error, or a file cannot be read.
+pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
+    options.check()?;
+    let progress = progress();
+    let mut input = Input::open(&options.logs, options.format, &progress)?;
+    let (format, key) = (input.format(), HashKey::random());
+    let has_config = options.config.exists() || options.config.as_os_str() == "-";
+    let mut made = BTreeMap::new();
+    let mut settings = match has_config {
+        true => weir_config::load(&options.config, &key).map_err(ReplayError::Configuration)?,
+        false => {
+            made = sampled(&mut input)?;
+            let text = gateway_yaml(&made);
+            let files: HashMap<PathBuf, Vec<u8>> = [
+                (PathBuf::from("gateway.yaml"), text.into_bytes()),
+                (PathBuf::from("limits/defaults.yaml"), b"{}\n".to_vec()),
+            ]
+            .into();
+            let read = weir_config::read_in_memory(files, Path::new("gateway.yaml"), &key);
+            read.outcome.map_err(ReplayError::Configuration)?
+        }
+    };
+    let added = add_limits(&mut settings, &key);
+    let matches: HashMap<String, String> = settings
+        .routes
+        .iter()
+        .map(|route| (route.policy.name.to_string(), route.description.clone()))
+        .collect();
+    let mut names = Names::default();
+    let rules = Ruleset::new(settings, format, &mut names, |_, _| None);
+    let job = Job {
+        options,
+        names: &names,
+        rules: &rules,
+        baseline: None,
+        variants: &[],
+    };
+    let report = job.run(input, &progress)?;
+    let of_limit = |limit: LimitReport| {
+        let route = limit.routes.first()?.clone();
+        let is_added = added.contains(&limit.name);
+        Some(SuggestedRoute {
+            matches: matches.get(&route).cloned().unwrap_or_default(),
+            yaml: made.get(&route).map(|made| made.yaml(&route, &limit.name)),
+            requests: limit.requests,
+            limit: limit.name,
+            need: NeedReport {
+                own: None,
+                ..limit.need.filter(|_| is_added)?
+            },
+            route,
+        })
+    };
+    let mut routes: Vec<SuggestedRoute> = report.limits.into_iter().filter_map(of_limit).collect();
+    if !has_config && !routes.iter().any(|route| route.route == CATCH_ALL) {
+        routes.push(catch_all(options.target));
+    }
+    routes.sort_by(|one, other| (other.requests, &one.route).cmp(&(one.requests, &other.route)));
+    Ok(Suggestions {
+        config: has_config.then(|| options.config.display().to_string()),
+        requests: report.log.counts.requests,
+        routes,
+    })
+}
+
+/// The route of all other paths, where the log has no request of it: scanners ask for such paths.
+fn catch_all(target_percent: f64) -> SuggestedRoute {
+    let limit = limit_name(CATCH_ALL);
+    let (burst, period) = (RATE.0, HumanDuration(RATE.1));
+    let nobody = Promise {
+        value: burst,
+        denied_subjects: 0,
+        denied_at_most: 0,
+        denied_at_most_percent: 0.0,
+    };
+    let rest = MadeRoute {
+        path: "/*".to_owned(),
+        writes: false,
+    };
+    SuggestedRoute {
+        route: CATCH_ALL.to_owned(),
+        matches: "path /*".to_owned(),
+        yaml: Some(rest.yaml(CATCH_ALL, &limit)),
+        requests: 0,
+        need: NeedReport {
+            of: "burst",
+            own: None,
+            subjects: 0,
+            p50: 0,
+            p99: 0,
+            max: 0,
+            curve: Vec::new(),
+            smallest: nobody,
+            target_percent,
+            suggested: Some(Suggestion {
+                yaml: format!(
+                    "{limit}: {{per: address, burst: {burst}, count: {burst}, period: {period}}}"
+                ),
+                promise: nobody,
+            }),
+        },
+        limit,
+    }
+}
+
+/// Gives each route without limits one that denies nothing, and returns the names of these.
+fn add_limits(settings: &mut Settings, key: &HashKey) -> Vec<String> {
+    let mut added = Vec::new();
+    let (count, period) = RATE;
+    for route in &mut settings.routes {
+        let quota =
+            Quota::new(BOUNDLESS, count, period).or_else(|_| Quota::new(count, count, period));
+        let mut name = limit_name(&route.policy.name);
+        if added.contains(&name) {
+            let _ = write!(name, "{}", added.len());
+        }
+        let per = vec![KeySource::Address {
+            v4_prefix: 32,
+            v6_prefix: 64,
+        }];
+        let limit = quota
+            .ok()
+            .and_then(|quota| Limit::new(&name, per, quota, Missing::Skip, key.clone()).ok());
+        if let (true, Some(limit)) = (route.policy.limits.is_empty(), limit) {
+            settings
+                .parameters
+                .extend(limit.quota().map(|quota| Parameters {
+                    limit: name.as_str().into(),
+                    quota,
+                    count: Some(count),
+                    period: Some(HumanDuration(period)),
+                }));
+            route.policy.limits.push(LimitUse::of(Arc::new(limit)));
+            added.push(name);
+        }
+    }
+    added
+}
+
+/// `RequestsOfOrdersPerAddress`, for a route called `orders`.
+fn limit_name(route: &str) -> String {
+    let words = route.split(|character: char| !character.is_ascii_alphanumeric());
+    let mut name = String::from("RequestsOf");
+    for word in words.filter(|word| !word.is_empty()) {
+        let (first, rest) = word.split_at(1);
+        name.push_str(&first.to_ascii_uppercase());
+        name.push_str(rest);
+    }
+    name.truncate(40);
+    name + "PerAddress"
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct MadeRoute {
+    path: String,
+    writes: bool,
+}
+
+impl MadeRoute {
+    fn yaml(&self, name: &str, limits: &str) -> String {
+        let methods = match self.writes {
+            true => "POST, PUT, PATCH, DELETE",
+            false => "GET",
+        };
+        let methods = match self.path == "/*" {
+            true => String::new(),
+            false => format!(", methods: [{methods}]"),
+        };
+        let path = &self.path;
+        format!(
+            "{{name: {name}, match: {{path: \"{path}\"{methods}}}, upstream: app, limits: [{limits}]}}"
+        )
+    }
+}
+
+/// The routes that the most requests of the first part of the log would take, by their names.
+fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError> {
+    let names = Names::default();
+    let mut parser = input.format().parser(&names, Wants::default());
+    let mut counts: HashMap<(String, bool), u64> = HashMap::new();
+    let mut all = 0;
+    for chunk in input.sample(SAMPLED_CHUNKS)? {
+        for line in chunk.bytes.split(|byte| *byte == b'\n') {
+            if let Parsed::Request(line) = parser.parse(line) {
+                all += 1;
+                *counts.entry(kind_of(&line)).or_default() += 1;
+            }
+        }
+    }
+    let mut kinds: Vec<_> = counts
+        .into_iter()
+        .filter(|((path, _), count)| path != "/*" && count * LEAST_SHARE >= all)
+        .collect();
+    kinds.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+    let made = kinds
+        .into_iter()
+        .take(MOST_ROUTES)
+        .map(|((path, writes), _)| {
+            let name = route_name(&path, writes);
+            (name, MadeRoute { path, writes })
+        });
+    let mut made: BTreeMap<String, MadeRoute> = made.collect();
+    let rest = MadeRoute {
+        path: "/*".to_owned(),
+        writes: false,
+    };
+    made.insert(CATCH_ALL.to_owned(), rest);
+    Ok(made)
+}
+
+/// The pattern of a request's path, and whether it writes.
+fn kind_of(line: &Line) -> (String, bool) {
+    let mut path = String::new();
+    let target = str::from_utf8(&line.target).unwrap_or_default();
+    let target = split_query(target).0;
+    let writes = WRITES.contains(&line.method);
+    let mut segments = target.split('/').filter(|segment| !segment.is_empty());
+    if !writes && is_static(target) {
+        return match (segments.next(), segments.next()) {
+            (Some(folder), Some(_)) if is_word(folder) => (format!("/{folder}/*"), false),
+            _ => ("/*".to_owned(), false),
+        };
+    }
+    for (index, segment) in segments.by_ref().take(SEGMENTS).enumerate() {
+        path.push('/');
+        match is_word(segment) {
+            true => path.push_str(segment),
+            false => {
+                let _ = write!(path, "{{id{}}}", index + 1);
+            }
+        }
+    }
+    if path.is_empty() {
+        path.push('/');
+    } else if segments.next().is_some() {
+        path.push_str("/*");
+    }
+    (path, writes)
+}
+
+/// Whether the path is that of a file that is served as it is.
+fn is_static(path: &str) -> bool {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|extension| {
+        let known = |known: &str| known.eq_ignore_ascii_case(extension);
+        STATIC_FILES.iter().any(|file| known(file))
+    })
+}
+
+/// Whether a segment names a kind of things, and not one of them.
+fn is_word(segment: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let digits = segment.bytes().filter(u8::is_ascii_digit).count();
+    // A version, such as v1, is one of a few.
+    let is_version =
+        segment.starts_with(['v', 'V']) && segment.len() <= 3 && digits + 1 == segment.len();
+    segment.len() <= LONGEST_WORD
+        && segment.bytes().all(is_plain)
+        && (is_version || digits * 3 <= segment.len())
+        && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+fn route_name(path: &str, writes: bool) -> String {
+    let words = path.split(|character: char| !character.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let name = if words.is_empty() {
+        "root".to_owned()
+    } else {
+        words.join("-")
+    };
+    match (writes, path.ends_with("/*")) {
+        (true, true) => format!("write-{name}-below"),
+        (true, false) => format!("write-{name}"),
+        (false, true) => format!("{name}-below"),
+        (false, false) => name,
+    }
+}
+
+/// A configuration of these routes.
+fn gateway_yaml(made: &BTreeMap<String, MadeRoute>) -> String {
+    let mut text = "upstreams: {app: {servers: [\"http://127.0.0.1:1\"]}}\nroutes:\n".to_owned();
+    for (name, route) in made {
+        let _ = writeln!(text, "  - {}", route.yaml(name, ""));
+    }
+    text
+}
+
+/// Writes the suggestions as YAML, with what they are founded on.
+///
+/// # Errors
+/// When `out` fails, as a `String` never does.
+pub fn write_suggestions(out: &mut String, suggestions: &Suggestions) -> fmt::Result {
+    writeln!(
+        out,
+        "# by {} requests; leave room above past traffic, and try it with",
+        suggestions.requests
+    )?;
+    writeln!(out, "# `enforce: false` first")?;
+    writeln!(
+        out,
+        "# \"at most\" is an upper bound: as if denied requests took units as well"
+    )?;
+    writeln!(out, "\n# limits/defaults.yaml")?;
+    for route in &suggestions.routes {
+        let need = &route.need;
+        let Some(suggested) = &need.suggested else {
+            continue;
+        };
+        writeln!(
+            out,
+            "# {}: {} requests of {} clients",
+            route.matches, route.requests, need.subjects
+        )?;
+        let promise = &suggested.promise;
+        match need.subjects {
+            0 => writeln!(out, "# a guess, for paths that the log does not have")?,
+            _ => writeln!(
+                out,
+                "# denies {} of them, at most {} requests ({}%)",
+                promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
+            )?,
+        }
+        writeln!(out, "{}", suggested.yaml)?;
+    }
+    writeln!(out, "\n# gateway.yaml, routes")?;
+    for route in &suggestions.routes {
+        match &route.yaml {
+            Some(yaml) => writeln!(out, "- {yaml}")?,
+            None => writeln!(out, "# route {}: limits: [{}]", route.route, route.limit)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(method: Method, target: &'static str) -> (String, bool) {
+        kind_of(&Line {
+            at: weir_limit::time::Timestamp::default(),
+            answered: weir_limit::time::Timestamp::default(),
+            ended: weir_limit::time::Timestamp::default(),
+            client: std::net::Ipv4Addr::LOCALHOST.into(),
+            method,
+            target: target.as_bytes().into(),
+            status: None,
+            details: None,
+            recorded: None,
+        })
+    }
+
+    #[test]
+    fn paths_that_differ_by_what_they_name_are_of_one_kind() {
+        for (target, pattern) in [
+            ("/", "/"),
+            ("/login?next=/", "/login"),
+            ("/users/4711", "/users/{id2}"),
+            (
+                "/users/3f2a9c70-1b2e-4a4e-9d10-0a1b2c3d4e5f",
+                "/users/{id2}",
+            ),
+            ("/api/v1/orders/7", "/api/v1/*"),
+            ("/a%20b/c", "/{id1}/c"),
+            // Not one for each file.
+            ("/static/css/app.4f2a.css?v=3", "/static/*"),
+            ("/static/logo.PNG", "/static/*"),
+            ("/favicon.ico", "/*"),
+            ("/4711.css/favicon.ico", "/*"),
+            ("/js", "/js"),
+        ] {
+            assert_eq!(kind(Method::GET, target), (pattern.to_owned(), false));
+        }
+        assert_eq!(kind(Method::POST, "/login"), ("/login".to_owned(), true));
+        assert_eq!(kind(Method::POST, "/a.js"), ("/a.js".to_owned(), true));
+    }
+}

@@ -1,0 +1,412 @@
+//! What a replay counts. Each partition counts for itself, and all are added up in the end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use serde::{Serialize, Serializer};
+use weir_limit::time::Timestamp;
+use weir_telemetry::Disposition;
+
+use super::format::{Name, Names};
+use super::need::{Gauge, LevelsByRate, Need};
+use super::shown;
+
+/// Subjects that are remembered of each limit, in all partitions together. Further ones are decided
+/// about, but nothing is known of their needs.
+pub const MOST_SUBJECTS: usize = 1_000_000;
+
+/// What became of a request, as far as two replays are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The kind of it.
+    pub kind: Kind,
+    /// The limit or ban that decided.
+    pub by: Option<Name>,
+}
+
+/// The kinds of outcomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It was let through.
+    Passes,
+    /// It was let through, and would not have been, were all limits and bans enforced.
+    WouldDeny,
+    /// It was denied, by a limit, a ban or a list.
+    Denied,
+}
+
+impl Outcome {
+    /// Of a request that no limit denies.
+    pub const PASSES: Self = Self {
+        kind: Kind::Passes,
+        by: None,
+    };
+
+    /// The outcome that a decision of a limit or ban of this name comes to.
+    pub fn of(decision: Disposition, by: Option<Name>) -> Self {
+        let kind = match decision {
+            Disposition::Denied
+            | Disposition::Shadowed
+            | Disposition::Diverted
+            | Disposition::Tarpitted
+            | Disposition::Dropped => Kind::Denied,
+            Disposition::WouldDeny => Kind::WouldDeny,
+            _ => return Self::PASSES,
+        };
+        Self { kind, by }
+    }
+
+    /// The outcome in words.
+    pub fn shown(self, names: &Names) -> String {
+        let kind = match self.kind {
+            Kind::Passes => return "passes".to_owned(),
+            Kind::WouldDeny => "would be denied",
+            Kind::Denied => "denied",
+        };
+        match self.by {
+            Some(name) => format!("{kind} by {}", names.name(name)),
+            None => kind.to_owned(),
+        }
+    }
+}
+
+/// What one replay counts.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// All requests.
+    pub requests: u64,
+    /// Those that no limit applied to.
+    pub unlimited: u64,
+    /// Those that limits or bans let through.
+    pub allowed: u64,
+    /// Of these, those that waited for their turn.
+    pub delayed: u64,
+    /// Those that were let through in a dry run alone.
+    pub would_deny: u64,
+    /// Those that limits, bans or lists denied.
+    pub denied: u64,
+    /// Those that were refused before any limit was asked.
+    pub refused: u64,
+    /// Those that took no route.
+    pub unrouted: u64,
+    /// Those that were denied at the time by a limit that cannot be replayed.
+    pub carried_over: u64,
+    /// Those of clients on a list.
+    pub blocked: u64,
+    /// What each limit decided, by its number.
+    pub limits: Vec<LimitTally>,
+    /// Requests that each ban kept out, or would have.
+    pub bans: BTreeMap<Name, u64>,
+    /// Buckets that were evicted before they were full.
+    pub evicted: u64,
+}
+
+/// What one limit decided.
+#[derive(Debug)]
+pub struct LimitTally {
+    /// Requests that it was asked about.
+    pub requests: u64,
+    /// Those that it allowed.
+    pub allowed: u64,
+    /// Those that it denied.
+    pub denied: u64,
+    /// Those that it would have denied, were it enforced.
+    pub would_deny: u64,
+    /// When it first denied one.
+    pub first: Option<Timestamp>,
+    /// When it last did.
+    pub last: Option<Timestamp>,
+    /// Of those that it denied as the strictest, how many passed in the baseline.
+    pub newly_denied: u64,
+    /// Of those that it denied in the baseline as the strictest, how many pass.
+    pub no_longer_denied: u64,
+    /// How the needs of its subjects are measured; none where they are not.
+    pub gauge: Option<Gauge>,
+    /// How many requests found which level, by rate.
+    pub levels: Option<LevelsByRate>,
+    subjects: Subjects,
+    /// The subjects of other partitions. None is in two of them, and to put all into one map would take
+    /// the memory of both.
+    others: Vec<Subjects>,
+    /// Requests of subjects that are not remembered, as there were too many.
+    pub untracked: u64,
+    most_subjects: usize,
+}
+
+/// What is known of subjects, by hashes of their keys.
+type Subjects = HashMap<u64, Subject, BuildHasherDefault<Hashed>>;
+
+/// What is known of a subject.
+#[derive(Debug)]
+pub struct Subject {
+    /// Its requests.
+    pub requests: u64,
+    /// Those that were denied, or would have been.
+    pub denied: u64,
+    /// When the first and the last of these were.
+    pub span: (Timestamp, Timestamp),
+    /// Its key, once one is denied.
+    pub key: Option<Box<str>>,
+    /// What it needs.
+    pub need: Option<Need>,
+}
+
+/// One decision of a limit.
+pub struct Decided<'k> {
+    pub key: &'k str,
+    pub hash: u64,
+    pub cost: std::num::NonZeroU64,
+    pub disposition: Disposition,
+    pub at: Timestamp,
+    pub ended: Timestamp,
+    /// Whether the subject's needs are to be measured: it is not overridden, and the request counts.
+    pub is_measured: bool,
+}
+
+impl LimitTally {
+    /// Nothing so far, of a limit whose subjects may be this many.
+    pub fn new(gauge: Option<Gauge>, most_subjects: usize) -> Self {
+        Self {
+            requests: 0,
+            allowed: 0,
+            denied: 0,
+            would_deny: 0,
+            first: None,
+            last: None,
+            newly_denied: 0,
+            no_longer_denied: 0,
+            levels: gauge.as_ref().map(Gauge::levels),
+            gauge,
+            subjects: Subjects::default(),
+            others: Vec::new(),
+            untracked: 0,
+            most_subjects,
+        }
+    }
+
+    /// Counts a decision.
+    pub fn decided(&mut self, decided: &Decided<'_>) {
+        self.requests += 1;
+        let is_denied = match decided.disposition {
+            Disposition::Denied => {
+                self.denied += 1;
+                true
+            }
+            Disposition::WouldDeny => {
+                self.would_deny += 1;
+                true
+            }
+            _ => {
+                self.allowed += 1;
+                false
+            }
+        };
+        if is_denied {
+            self.first.get_or_insert(decided.at);
+            self.last = Some(decided.at);
+        }
+        if self.subjects.len() >= self.most_subjects && !self.subjects.contains_key(&decided.hash) {
+            self.untracked += 1;
+            return;
+        }
+        let subject = self
+            .subjects
+            .entry(decided.hash)
+            .or_insert_with(|| Subject {
+                requests: 0,
+                denied: 0,
+                span: (decided.at, decided.at),
+                key: None,
+                need: None,
+            });
+        subject.requests += 1;
+        if is_denied {
+            if subject.denied == 0 {
+                subject.span.0 = decided.at;
+                subject.key = Some(decided.key.into());
+            }
+            subject.denied += 1;
+            subject.span.1 = decided.at;
+        }
+        if let (Some(gauge), Some(levels), true) =
+            (&self.gauge, &mut self.levels, decided.is_measured)
+        {
+            let need = subject.need.get_or_insert_with(|| gauge.nothing());
+            gauge.take(need, decided.cost, decided.at, decided.ended, levels);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.would_deny += other.would_deny;
+        self.newly_denied += other.newly_denied;
+        self.no_longer_denied += other.no_longer_denied;
+        self.untracked += other.untracked;
+        self.first = [self.first, other.first].into_iter().flatten().min();
+        self.last = self.last.max(other.last);
+        if let (Some(levels), Some(more)) = (&mut self.levels, &other.levels) {
+            levels.add(more);
+        }
+        self.others.push(other.subjects);
+        self.others.extend(other.others);
+    }
+
+    /// What is known of subjects.
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        let all = std::iter::once(&self.subjects).chain(&self.others);
+        all.flat_map(Subjects::values)
+    }
+}
+
+impl Tally {
+    /// Adds what another partition has counted.
+    pub fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.unlimited += other.unlimited;
+        self.allowed += other.allowed;
+        self.delayed += other.delayed;
+        self.would_deny += other.would_deny;
+        self.denied += other.denied;
+        self.refused += other.refused;
+        self.unrouted += other.unrouted;
+        self.carried_over += other.carried_over;
+        self.blocked += other.blocked;
+        self.evicted += other.evicted;
+        for (ban, held) in other.bans {
+            *self.bans.entry(ban).or_default() += held;
+        }
+        if self.limits.is_empty() {
+            self.limits = other.limits;
+            return;
+        }
+        for (limit, more) in self.limits.iter_mut().zip(other.limits) {
+            limit.add(more);
+        }
+    }
+
+    /// Counts what was decided about a request in the end.
+    pub fn decided(&mut self, decision: Disposition) {
+        self.requests += 1;
+        match decision {
+            Disposition::Allowed => self.allowed += 1,
+            Disposition::Delayed => {
+                self.allowed += 1;
+                self.delayed += 1;
+            }
+            Disposition::WouldDeny => self.would_deny += 1,
+            Disposition::Unrouted => self.unrouted += 1,
+            Disposition::Unlimited => self.unlimited += 1,
+            _ => self.denied += 1,
+        }
+    }
+}
+
+/// How two outcomes of the same requests differ.
+#[derive(Debug, Default, Serialize)]
+pub struct Changes {
+    /// Requests that were compared.
+    pub compared: u64,
+    /// Those with the same outcome, by the same limit or ban.
+    pub same: u64,
+    /// Those that are denied, and were not.
+    pub newly_denied: u64,
+    /// Those that were denied, and are not.
+    pub no_longer_denied: u64,
+    /// Those that are denied as they were, by another limit or ban.
+    pub denied_by_another: u64,
+    /// What the log does not say the outcome of, or not one that can be compared.
+    pub not_compared: u64,
+    /// The first that differ.
+    pub examples: Vec<Example>,
+}
+
+/// A request whose outcomes differ.
+#[derive(Debug, Serialize)]
+pub struct Example {
+    /// When.
+    #[serde(serialize_with = "as_shown")]
+    pub at: Timestamp,
+    /// Of which client.
+    pub client: std::net::IpAddr,
+    /// Its method and path.
+    pub request: String,
+    /// What became of it.
+    pub was: String,
+    /// What becomes of it.
+    pub is: String,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn as_shown<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&shown(*time))
+}
+
+/// How many examples are kept.
+const EXAMPLES: usize = 10;
+
+impl Changes {
+    /// Compares two outcomes; `example` describes the request.
+    pub fn compare(&mut self, was: Outcome, is: Outcome, example: impl FnOnce() -> Example) {
+        self.compared += 1;
+        if was == is {
+            self.same += 1;
+            return;
+        }
+        match (was.kind == Kind::Denied, is.kind == Kind::Denied) {
+            (false, true) => self.newly_denied += 1,
+            (true, false) => self.no_longer_denied += 1,
+            (true, true) => self.denied_by_another += 1,
+            (false, false) => {}
+        }
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(example());
+        }
+    }
+
+    /// Adds what another partition has compared.
+    pub fn add(&mut self, other: Self) {
+        self.compared += other.compared;
+        self.same += other.same;
+        self.newly_denied += other.newly_denied;
+        self.no_longer_denied += other.no_longer_denied;
+        self.denied_by_another += other.denied_by_another;
+        self.not_compared += other.not_compared;
+        self.examples.extend(other.examples);
+        self.examples.sort_by_key(|example| example.at);
+        self.examples.truncate(EXAMPLES);
+    }
+}
+
+/// How many requests there were in a minute, and how many of them were denied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Minute {
+    pub requests: u64,
+    pub denied: u64,
+    /// The same in the baseline.
+    pub denied_before: u64,
+}
+
+/// Passes a hash on that is one already.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
