@@ -11,6 +11,7 @@ use crate::yaml::{OneOrMany, Spanned, WordOr};
 
 /// Which clients are banned, for what, and for how long.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ban {
     pub(crate) per: OneOrMany<Spanned<String>>,
@@ -26,6 +27,7 @@ pub(crate) struct Ban {
 
 /// What counts as a strike, and how many in how long ban.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Strikes {
     pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
@@ -37,6 +39,7 @@ pub(crate) struct Strikes {
 
 /// What a banned or blocked request gets.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Treatment {
     Reject(Option<Rejection>),
@@ -48,6 +51,7 @@ pub(crate) enum Treatment {
 
 /// How requests are held.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tarpit {
     pub(crate) hold: Option<Spanned<HumanDuration>>,
@@ -56,6 +60,7 @@ pub(crate) struct Tarpit {
 
 /// Clients that are let through in any case.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allow {
     pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
@@ -63,6 +68,7 @@ pub(crate) struct Allow {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Block {
     pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
@@ -72,7 +78,9 @@ pub(crate) struct Block {
 
 /// A file with an entry on each line.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListFile {
+    /// A file with an entry on each line, which is read again when it changes.
     pub(crate) file: Spanned<String>,
 }

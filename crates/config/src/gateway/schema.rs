@@ -12,6 +12,7 @@ use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gateway {
     pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
@@ -50,6 +51,7 @@ impl Gateway {
 
 /// A socket to listen on.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
@@ -61,6 +63,7 @@ pub(crate) struct Listener {
 
 /// Where HTTPS is, if it is not at its usual port.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpsRedirect {
     pub(crate) port: NonZeroU16,
@@ -68,6 +71,7 @@ pub(crate) struct HttpsRedirect {
 
 /// What browsers are told about HTTPS.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hsts {
     pub(crate) max_age: Spanned<HumanDuration>,
@@ -77,6 +81,7 @@ pub(crate) struct Hsts {
 
 /// Whose certificates clients show.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientAuth {
     pub(crate) ca: Spanned<String>,
@@ -86,6 +91,7 @@ pub(crate) struct ClientAuth {
 
 /// Whether clients have to show one.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClientAuthMode {
     Required,
@@ -94,6 +100,7 @@ pub(crate) enum ClientAuthMode {
 
 /// Who says by the PROXY protocol from whom a connection is.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProxyProtocol {
     pub(crate) trusted: Spanned<Vec<Spanned<String>>>,
@@ -101,6 +108,7 @@ pub(crate) struct ProxyProtocol {
 
 /// A certificate and its key, or how both are obtained.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenerCertificate {
     pub(crate) certificate: Option<Spanned<String>>,
@@ -110,6 +118,7 @@ pub(crate) struct ListenerCertificate {
 
 /// Certificates by ACME, with what is said of them beside their domains.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Acme {
     pub(crate) domains: Spanned<OneOrMany<Spanned<String>>>,
@@ -123,6 +132,7 @@ pub(crate) struct Acme {
 
 /// How an ACME server sees that the gateway serves a domain.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum AcmeChallenge {
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
@@ -132,6 +142,7 @@ pub(crate) enum AcmeChallenge {
 
 /// An account that there is already, which the ACME account is bound to.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExternalAccount {
     pub(crate) key_id: String,
@@ -139,6 +150,7 @@ pub(crate) struct ExternalAccount {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Admin {
     pub(crate) address: Spanned<String>,
@@ -154,6 +166,7 @@ pub(crate) type Workers = String;
 
 /// What clients' connections may do, and for how long.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Connections {
     pub(crate) max_connections: Option<Spanned<String>>,
@@ -167,6 +180,7 @@ pub(crate) struct Connections {
 
 /// Whose word on a client's address is taken.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientAddress {
     pub(crate) trusted_proxies: Option<Vec<Spanned<String>>>,
@@ -176,12 +190,14 @@ pub(crate) struct ClientAddress {
 
 /// Which header ids of requests are sent in.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestId {
     pub(crate) header: Spanned<String>,
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AccountSource {
     Header(Spanned<String>),
@@ -194,6 +210,7 @@ pub(crate) enum AccountSource {
 
 /// Users with passwords.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Basic {
     pub(crate) file: Spanned<String>,
@@ -201,6 +218,7 @@ pub(crate) struct Basic {
 
 /// What of a client's certificate names the account.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CertificateField {
     SubjectCn,
@@ -212,11 +230,13 @@ pub(crate) enum CertificateField {
 
 /// A bearer token has nothing to set.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Bearer {}
 
 /// A JSON web token, which is verified.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Jwt {
     pub(crate) claim: Option<String>,
@@ -231,6 +251,7 @@ pub(crate) struct Jwt {
 
 /// A key set that is fetched.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Jwks {
     pub(crate) url: Spanned<String>,
@@ -241,6 +262,7 @@ pub(crate) struct Jwks {
 
 /// The signatures that can be asked for.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) enum JwtAlgorithm {
     #[serde(rename = "HS256")]
     Hs256,
@@ -254,6 +276,7 @@ pub(crate) enum JwtAlgorithm {
 
 /// Something that is not written into the file itself.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename = "$weir::Secret", rename_all = "snake_case")]
 pub(crate) enum Secret {
     File(String),
@@ -262,6 +285,7 @@ pub(crate) enum Secret {
 
 /// What remembers buckets.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Store {
     pub(crate) memory: Option<Memory>,
@@ -271,6 +295,7 @@ pub(crate) struct Store {
 
 /// Whose time decisions are taken in.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClockSource {
     Store,
@@ -278,12 +303,14 @@ pub(crate) enum ClockSource {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Memory {
     pub(crate) max_buckets: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redis {
     pub(crate) url: Option<Spanned<String>>,
@@ -300,6 +327,7 @@ pub(crate) struct Redis {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cluster {
     pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
@@ -307,6 +335,7 @@ pub(crate) struct Cluster {
 
 /// Sentinels, and the primary that they watch.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sentinel {
     pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
@@ -318,6 +347,7 @@ pub(crate) struct Sentinel {
 
 /// What becomes of requests while the store is out of reach.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnFailure {
     Allow,
@@ -326,6 +356,7 @@ pub(crate) enum OnFailure {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
     pub(crate) format: Option<LogFormat>,
@@ -338,6 +369,7 @@ pub(crate) struct Log {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Telemetry {
     pub(crate) otlp: Spanned<Otlp>,
@@ -345,6 +377,7 @@ pub(crate) struct Telemetry {
 
 /// A collector of OpenTelemetry.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Otlp {
     pub(crate) endpoint: Spanned<String>,
@@ -356,6 +389,7 @@ pub(crate) struct Otlp {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogAccount {
     Hash,
@@ -364,6 +398,7 @@ pub(crate) enum LogAccount {
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
     Auto,

@@ -245,6 +245,7 @@ pub(super) mod schema {
     pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
 
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct DefaultLimit {
         pub(crate) per: Option<OneOrMany<Spanned<String>>>,
@@ -266,6 +267,7 @@ pub(super) mod schema {
 
     /// How many units gateways may take ahead of their requests.
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Prefetch {
         pub(crate) units: Spanned<String>,
@@ -274,6 +276,7 @@ pub(super) mod schema {
 
     /// How a limit counts.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
     pub(crate) enum AlgorithmName {
         Gcra,
@@ -285,6 +288,7 @@ pub(super) mod schema {
 
     /// What fixed windows begin with.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
     pub(crate) enum AlignTo {
         Period,
@@ -293,6 +297,7 @@ pub(super) mod schema {
 
     /// What a calendar window spans.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
     pub(crate) enum CalendarUnit {
         Day,
@@ -302,6 +307,7 @@ pub(super) mod schema {
 
     /// What a request without a value to count by gets.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
     pub(crate) enum MissingValue {
         Skip,
@@ -310,6 +316,7 @@ pub(super) mod schema {
 
     /// Other parameters of a limit, for some ids.
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct OverrideEntry {
         pub(crate) burst: Option<Spanned<u64>>,
@@ -321,6 +328,7 @@ pub(super) mod schema {
     }
 
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Id {
         pub(crate) id: String,
@@ -330,6 +338,7 @@ pub(super) mod schema {
     }
 
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct LimitUse {
         pub(crate) limit: Spanned<String>,
@@ -345,6 +354,7 @@ pub(super) mod schema {
 
     /// What a request does with the bucket of a limit.
     #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
     pub(crate) enum UseKind {
         CheckAndSpend,
@@ -354,6 +364,7 @@ pub(super) mod schema {
 
     /// Where the cost of a request is said.
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct MeasuredCost {
         pub(crate) request_header: Option<Spanned<String>>,
@@ -365,6 +376,7 @@ pub(super) mod schema {
     }
 
     #[derive(Clone, Debug, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Responses {
         pub(crate) status: Spanned<OneOrMany<Spanned<String>>>,

@@ -10,11 +10,14 @@ use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteDefaults {
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+    /// The name that `ratelimit_headers` had before.
+    #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) cors: Option<Spanned<Cors>>,
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
@@ -24,6 +27,7 @@ pub(crate) struct RouteDefaults {
 
 /// Requests of one kind, and what becomes of them.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Route {
     pub(crate) name: Option<Spanned<String>>,
@@ -38,6 +42,8 @@ pub(crate) struct Route {
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+    /// The name that `ratelimit_headers` had before.
+    #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) enforce: Option<Spanned<Enforce>>,
     pub(crate) cors: Option<Spanned<Cors>>,
@@ -51,6 +57,7 @@ pub(crate) struct Route {
 }
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Compression {
     pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<ContentCoding>>>>,
@@ -59,6 +66,7 @@ pub(crate) struct Compression {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ContentCoding {
     Zstd,
@@ -68,6 +76,7 @@ pub(crate) enum ContentCoding {
 
 /// How much of request bodies is read before they are sent on.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestBuffering {
     pub(crate) max: Spanned<String>,
@@ -76,6 +85,7 @@ pub(crate) struct RequestBuffering {
 
 /// What pages of other origins may do.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cors {
     pub(crate) origins: Spanned<OneOrMany<Spanned<String>>>,
@@ -89,6 +99,7 @@ pub(crate) struct Cors {
 
 /// Which requests take a route.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Match {
     pub(crate) host: Option<Spanned<String>>,
@@ -102,6 +113,7 @@ pub(crate) struct Match {
 
 /// What the values of a header or of a query parameter must be like.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ValueMatch {
     pub(crate) regex: Option<Spanned<String>>,
@@ -110,6 +122,7 @@ pub(crate) struct ValueMatch {
 
 /// Whether the case of a path matters.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PathCase {
     Insensitive,
@@ -118,6 +131,7 @@ pub(crate) enum PathCase {
 
 /// What a request that a limit denies gets.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnDenied {
     Reject(Option<Rejection>),
@@ -127,6 +141,7 @@ pub(crate) enum OnDenied {
 
 /// How requests wait for their turn in place of a denial, and what those get that may not wait.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Delay {
     pub(crate) up_to: Spanned<HumanDuration>,
@@ -137,10 +152,13 @@ pub(crate) struct Delay {
 
 /// An answer to take the place of the problem document.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rejection {
+    /// The status: by default 429 for a denial, 403 for a blocked client, 200 for a response of a route.
     pub(crate) status: Option<Spanned<u16>>,
     pub(crate) headers: Option<Entries<Spanned<String>>>,
+    /// The body: by default a problem document, and nothing for a response of a route.
     pub(crate) body: Option<String>,
 }
 
@@ -149,6 +167,7 @@ pub(crate) type HeaderFormsList = Spanned<OneOrMany<Spanned<HeaderForm>>>;
 
 /// The forms in which limits are told to clients.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HeaderForm {
     Draft,
@@ -160,6 +179,7 @@ pub(crate) enum HeaderForm {
 
 /// The app behind the gateway, or something built in.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
     pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
@@ -186,6 +206,7 @@ pub(crate) struct Upstream {
 
 /// What is spoken to the servers of an upstream.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Protocol {
     Http1,
@@ -195,6 +216,7 @@ pub(crate) enum Protocol {
 
 /// The version of the PROXY protocol that servers are told by from whom connections are.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProxyProtocol {
     V1,
@@ -202,6 +224,7 @@ pub(crate) enum ProxyProtocol {
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpstreamTls {
     pub(crate) ca: Option<Spanned<String>>,
@@ -212,6 +235,7 @@ pub(crate) struct UpstreamTls {
 
 /// The upstreams inside Weir.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Builtin {
     Echo,
@@ -219,6 +243,7 @@ pub(crate) enum Builtin {
 
 /// The answer that a shadow-banned request gets.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Decoy {
     pub(crate) status: Option<Spanned<u16>>,
@@ -228,6 +253,7 @@ pub(crate) struct Decoy {
 
 /// How the path is rewritten.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rewrite {
     pub(crate) strip_prefix: Option<Spanned<String>>,
@@ -236,6 +262,7 @@ pub(crate) struct Rewrite {
 
 /// Where clients are sent.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redirect {
     pub(crate) to: Spanned<String>,
@@ -244,6 +271,7 @@ pub(crate) struct Redirect {
 
 /// What is changed about headers. `always` is for those of responses alone.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderEdits {
     pub(crate) set: Option<Entries<Spanned<String>>>,
@@ -258,6 +286,7 @@ pub(super) const CLOSED: &str = "closed";
 pub(super) const TIMEOUT: &str = "timeout";
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
     pub(crate) url: Spanned<String>,
@@ -266,6 +295,7 @@ pub(crate) struct Server {
 
 /// How the next server is chosen.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Balance {
     RoundRobin,
@@ -275,6 +305,7 @@ pub(crate) enum Balance {
 
 /// When a server that fails gets no requests.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ejection {
     pub(crate) failures: Option<Spanned<u32>>,
@@ -286,6 +317,7 @@ pub(crate) struct Ejection {
 
 /// When a request is sent again.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retries {
     pub(crate) budget: Option<Spanned<String>>,
@@ -294,6 +326,7 @@ pub(crate) struct Retries {
 
 /// How servers are asked whether they are healthy.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HealthCheck {
     pub(crate) path: Spanned<String>,

@@ -4,16 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::certificates::{Authority, Pair};
-
+use super::json_schema::all_keys;
 use super::*;
-
-/// The files that define what may be written.
-const SCHEMA: [&str; 4] = [
-    include_str!("../bans/schema.rs"),
-    include_str!("../gateway/schema.rs"),
-    include_str!("../limits/mod.rs"),
-    include_str!("../routes/schema.rs"),
-];
 
 /// Limits of the examples.
 const CALLS: &str = "\
@@ -31,35 +23,24 @@ const USERS: &str = "red:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP
 const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",
 "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
-fn top_level(path: &str) -> PathBuf {
+pub(super) fn top_level(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .join(path)
 }
 
-fn reference() -> String {
+pub(super) fn reference() -> String {
     fs::read_to_string(top_level("docs/CONFIG.md")).unwrap()
 }
 
-/// Every key that a struct of the schema has.
+/// Every key that there is.
 fn keys() -> BTreeSet<String> {
-    let mut keys = BTreeSet::new();
-    let mut renamed = None;
-    // A schema that is not a file of its own is the last module of its file.
-    let schemas = SCHEMA.map(|file| file.split("mod schema {").last().unwrap());
-    for line in schemas.iter().flat_map(|file| file.lines()).map(str::trim) {
-        let field = line.strip_prefix("pub(crate) ");
-        if let Some((name, _)) = field.and_then(|field| field.split_once(": ")) {
-            keys.insert(renamed.unwrap_or(name).to_owned());
-        }
-        let rename = line.strip_prefix("#[serde(rename = \"");
-        renamed = rename.and_then(|name| name.split('"').next());
-    }
-    keys
+    let all = all_keys().into_iter();
+    all.map(|key| key.name).collect()
 }
 
 /// The YAML blocks of the reference, each with the file that its first line names.
-fn examples() -> Vec<(String, String)> {
+pub(super) fn examples() -> Vec<(String, String)> {
     let text = reference();
     let blocks = text.split("```yaml\n").skip(1);
     blocks

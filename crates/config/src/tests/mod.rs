@@ -12,6 +12,7 @@ mod counting;
 mod documented;
 mod errors;
 mod in_flight;
+mod json_schema;
 mod loading;
 mod prefetch;
 mod redis;

@@ -260,6 +260,9 @@ impl<'d> Deserializer<'d> for Reader<'d> {
             visitor.visit_seq(SpanThenValue::new(span, self))
         } else if let Some(error) = self.lacks_keys(fields) {
             Err(error)
+        } else if let Content::Sequence(_) = self.node.content {
+            // Serde would take its items for the values of the keys.
+            Err(de::Error::invalid_type(self.found(), &"keys and values"))
         } else {
             self.deserialize_any(visitor)
         }

@@ -125,6 +125,14 @@ fn a_text_for_keys_and_a_value_for_a_word_are_told_what_to_write() {
     }
 }
 
+#[test]
+fn a_list_is_not_taken_for_the_values_of_keys() {
+    let mut found = Diagnostics::default();
+    let _ = Document::parse(0, "zoo.yaml", "lock: [brass]", &mut found).read::<Cage>(&mut found);
+    let told = "zoo.yaml:1:1: lock: expected keys and values, found a list";
+    assert!(found.to_string().starts_with(told), "{found}");
+}
+
 /// Nobody knows whether a value was forgotten, lost, or meant to be the default.
 #[test]
 fn what_is_left_empty_is_an_error_unless_nothing_need_be_said() {

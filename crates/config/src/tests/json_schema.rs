@@ -1,0 +1,455 @@
+//! The JSON Schemas of the files, by which editors complete keys and mark errors: derived from the types
+//! that the files are read as, with what docs/CONFIG.md says of each key.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::documented::{examples, reference, top_level};
+use crate::diagnostics::Diagnostics;
+use crate::gateway::schema::Gateway;
+use crate::limits::schema::{DefaultLimits, Overrides};
+use crate::values::{HumanDuration, Until};
+use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
+
+impl<T: JsonSchema> JsonSchema for Spanned<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("OneOrMany{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for WordOr<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("WordOr{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let more = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [{"type": "string"}, more]})
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Entries<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Entries{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let value = generator.subschema_for::<T>();
+        json_schema!({"type": "object", "additionalProperties": value})
+    }
+}
+
+impl JsonSchema for Note {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Note".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"const": null}]})
+    }
+}
+
+impl JsonSchema for HumanDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
+            "type": "string",
+            "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
+        })
+    }
+}
+
+impl JsonSchema for Until {
+    fn schema_name() -> Cow<'static, str> {
+        "Until".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A day, to the end of it in UTC, or a moment such as 2026-12-31T18:00:00+01:00.",
+            "type": "string",
+            "pattern": "^\\d{4}-\\d{2}-\\d{2}([Tt].+)?$",
+        })
+    }
+}
+
+/// What a value is where it says all there is to say by being there, as `reject` does.
+const EMPTY: &str = "null";
+
+fn is_null(schema: &Value) -> bool {
+    schema["type"] == EMPTY
+}
+
+/// From what serde would read to what is read here: no key may be empty, a text may look like anything,
+/// and a word that needs no value stands alone.
+fn as_read(schema: &mut Value) {
+    match schema {
+        Value::Object(keywords) => {
+            words_alone(keywords);
+            without_null(keywords);
+            keywords.remove("format");
+            let is_text = keywords.get("type") == Some(&json!("string"));
+            if is_text
+                && !["const", "enum", "pattern"]
+                    .iter()
+                    .any(|key| keywords.contains_key(*key))
+            {
+                keywords.insert("type".into(), json!(["string", "number", "boolean"]));
+            }
+            for (keyword, value) in keywords {
+                // These have names of the files for keys.
+                match (keyword.as_str(), value) {
+                    ("properties" | "$defs", Value::Object(named)) => {
+                        named.values_mut().for_each(as_read);
+                    }
+                    (_, value) => as_read(value),
+                }
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(as_read),
+        _ => {}
+    }
+}
+
+/// A variant with a value that may be left out is a word as well.
+fn words_alone(keywords: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = keywords.get_mut("oneOf") else {
+        return;
+    };
+    let mut words = Vec::new();
+    for variant in &mut *variants {
+        let Some(properties) = variant.get_mut("properties").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (word, value) in properties {
+            let options = value.get_mut("anyOf").and_then(Value::as_array_mut);
+            if let Some(null) =
+                options.and_then(|options| options.iter_mut().find(|one| is_null(one)))
+            {
+                *null = json!({"const": null});
+                words.push(json!({"const": word}));
+            }
+        }
+    }
+    variants.extend(words);
+}
+
+fn without_null(keywords: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = keywords.get_mut("type") {
+        types.retain(|name| name != EMPTY);
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            keywords.insert("type".into(), only);
+        }
+    }
+    if let Some(Value::Array(words)) = keywords.get_mut("enum") {
+        words.retain(|word| !word.is_null());
+    }
+    let Some(Value::Array(options)) = keywords.get_mut("anyOf") else {
+        return;
+    };
+    options.retain(|option| !is_null(option));
+    if let [only] = options.as_slice() {
+        let only = only.as_object().unwrap().clone();
+        keywords.remove("anyOf");
+        for (key, value) in only {
+            keywords.entry(key).or_insert(value);
+        }
+    }
+}
+
+/// What the tables of the reference say of their keys: the meaning, and the default.
+fn tables() -> Vec<BTreeMap<String, String>> {
+    let text = reference();
+    let tables = text
+        .split("\n\n")
+        .filter(|table| table.starts_with("| key"));
+    tables.map(table).collect()
+}
+
+fn table(text: &str) -> BTreeMap<String, String> {
+    let rows = text.lines().skip(2).map(|row| row.replace("\\|", "\u{1}"));
+    let mut keys = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<String> = row
+            .split('|')
+            .map(|cell| plain(&cell.replace('\u{1}', "|")))
+            .collect();
+        let default = match cells[3].as_str() {
+            "" | "none" => String::new(),
+            default if default.contains("required") || default.contains("below") => String::new(),
+            default => format!(" Default: {default}."),
+        };
+        for key in cells[1].split(',') {
+            let meaning = format!("{}.{default}", cells[4].trim_end_matches('.'));
+            keys.insert(key.trim().trim_matches('`').to_owned(), meaning);
+        }
+    }
+    keys
+}
+
+/// Markdown without its links and the marks of footnotes.
+fn plain(cell: &str) -> String {
+    let mut text = cell
+        .trim()
+        .trim_end_matches(['\u{b9}', '\u{b2}', '\u{b3}', ' '])
+        .to_owned();
+    while let Some(middle) = text.find("](") {
+        let start = text[..middle].rfind('[').unwrap();
+        let end = middle + text[middle..].find(')').unwrap();
+        text = [&text[..start], &text[start + 1..middle], &text[end + 1..]].concat();
+    }
+    text
+}
+
+/// Gives each key what the longest table says of it that has no key besides those of its type, or else
+/// the shortest that has all of them.
+fn describe(keywords: &mut Map<String, Value>, tables: &[BTreeMap<String, String>]) {
+    let Some(Value::Object(properties)) = keywords.get_mut("properties") else {
+        return;
+    };
+    let keys = |of: &Map<String, Value>| -> BTreeSet<String> {
+        let known = of
+            .iter()
+            .filter(|(_, of_key)| of_key.get("deprecated").is_none());
+        known.map(|(key, _)| key.clone()).collect()
+    };
+    let keys = keys(properties);
+    let parts = tables
+        .iter()
+        .filter(|table| table.keys().all(|key| keys.contains(key)));
+    let wholes = tables
+        .iter()
+        .filter(|table| keys.iter().all(|key| table.contains_key(key)));
+    let (mut parts, mut wholes): (Vec<_>, Vec<_>) = (parts.collect(), wholes.collect());
+    parts.sort_by_key(|table| Reverse(table.len()));
+    wholes.sort_by_key(|table| table.len());
+    for key in keys {
+        let said = parts
+            .iter()
+            .chain(&wholes)
+            .find_map(|table| table.get(&key));
+        // What a type says itself of a key goes first.
+        if let (Some(said), None) = (said, properties[&key].get("description")) {
+            properties[&key]["description"] = json!(said);
+        }
+    }
+}
+
+fn schema_of<T: JsonSchema>(title: &str) -> Value {
+    let mut schema = SchemaGenerator::default()
+        .into_root_schema_for::<T>()
+        .to_value();
+    as_read(&mut schema);
+    let tables = tables();
+    if let Some(Value::Object(types)) = schema.get_mut("$defs") {
+        for of_type in types.values_mut().filter_map(Value::as_object_mut) {
+            describe(of_type, &tables);
+        }
+    }
+    let root = schema.as_object_mut().unwrap();
+    describe(root, &tables);
+    root.insert("title".into(), json!(title));
+    schema
+}
+
+fn schemas() -> [(&'static str, Value); 3] {
+    [
+        ("gateway", schema_of::<Gateway>("gateway.yaml of Weir")),
+        (
+            "defaults",
+            schema_of::<DefaultLimits>("limits/defaults.yaml of Weir"),
+        ),
+        (
+            "overrides",
+            schema_of::<Overrides>("limits/overrides.yaml of Weir"),
+        ),
+    ]
+}
+
+/// `UPDATE_SCHEMAS=1` writes them anew.
+#[test]
+fn the_checked_in_schemas_are_those_of_the_types() {
+    for (name, schema) in schemas() {
+        let path = top_level(&format!("docs/schema/{name}.json"));
+        let derived = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &derived).unwrap();
+        }
+        let checked_in = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            checked_in == derived,
+            "{} is not up to date: set UPDATE_SCHEMAS=1",
+            path.display()
+        );
+    }
+}
+
+/// Whether a file of this text is read without an error.
+fn is_read<T: DeserializeOwned>(text: &str) -> bool {
+    let mut found = Diagnostics::default();
+    let read: Result<Option<T>, _> =
+        Document::parse(0, "a.yaml", text, &mut found).read(&mut found);
+    read.is_ok() && found.is_empty()
+}
+
+/// Each value of a document replaced by others in turn, and each mapping with a key more.
+fn variations(root: &serde_yaml::Value) -> Vec<serde_yaml::Value> {
+    let others = [
+        "~",
+        "7",
+        "true",
+        "some text",
+        "20s",
+        "[]",
+        "{}",
+        "[some text]",
+        "{some: text}",
+        "-1",
+        "1.5",
+    ];
+    let mut all: Vec<_> = others
+        .iter()
+        .map(|text| serde_yaml::from_str(text).unwrap())
+        .collect();
+    match root {
+        serde_yaml::Value::Mapping(map) => {
+            let mut more = map.clone();
+            more.insert("novel".into(), "key".into());
+            all.push(more.into());
+            for (key, value) in map {
+                let mut less = map.clone();
+                less.remove(key);
+                all.push(less.into());
+                all.extend(variations(value).into_iter().map(|value| {
+                    let mut map = map.clone();
+                    map.insert(key.clone(), value);
+                    map.into()
+                }));
+            }
+        }
+        serde_yaml::Value::Sequence(list) => {
+            for (at, value) in list.iter().enumerate() {
+                all.extend(variations(value).into_iter().map(|value| {
+                    let mut list = list.clone();
+                    list[at] = value;
+                    list.into()
+                }));
+            }
+        }
+        _ => {}
+    }
+    all
+}
+
+#[test]
+fn a_schema_accepts_what_is_read_and_refuses_what_is_not() {
+    let schemas =
+        schemas().map(|(name, schema)| (name, jsonschema::validator_for(&schema).unwrap()));
+    let mut wrong = Vec::new();
+    let mut tried = 0;
+    for (file, yaml) in examples() {
+        let (of, is_read): (_, fn(&str) -> bool) = match file.as_str() {
+            "gateway.yaml" => ("gateway", is_read::<Gateway>),
+            "limits/defaults.yaml" => ("defaults", is_read::<DefaultLimits>),
+            "limits/overrides.yaml" => ("overrides", is_read::<Overrides>),
+            other => panic!("{other}"),
+        };
+        let (_, validator) = schemas.iter().find(|(name, _)| *name == of).unwrap();
+        let root: serde_yaml::Value = serde_yaml::from_str(&yaml).unwrap();
+        for document in variations(&root).into_iter().chain([root]) {
+            let text = serde_yaml::to_string(&document).unwrap();
+            let json = serde_json::to_value(&document).unwrap();
+            tried += 1;
+            if is_read(&text) != validator.is_valid(&json) {
+                wrong.push(format!("{file}, read: {}\n{text}", is_read(&text)));
+            }
+        }
+    }
+    assert!(tried > 1000, "{tried}");
+    let few: Vec<_> = wrong.iter().take(5).collect();
+    assert!(wrong.is_empty(), "{} of {tried}\n{few:#?}", wrong.len());
+}
+
+/// A key of a schema.
+pub(super) struct Key {
+    /// The type of the mapping that it stands in; empty for a file.
+    of: String,
+    pub(super) name: String,
+    is_described: bool,
+}
+
+pub(super) fn all_keys() -> Vec<Key> {
+    fn of_type(of: &str, schema: &Value) -> Vec<Key> {
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let key = |(name, value): (&String, &Value)| Key {
+            of: of.to_owned(),
+            name: name.clone(),
+            is_described: value.get("description").is_some(),
+        };
+        properties.map(key).collect()
+    }
+    let mut keys = Vec::new();
+    for (_, schema) in schemas() {
+        keys.extend(of_type("", &schema));
+        let types = schema["$defs"].as_object().into_iter().flatten();
+        keys.extend(types.flat_map(|(of, schema)| of_type(of, schema)));
+    }
+    keys
+}
+
+#[test]
+fn every_key_of_a_schema_is_described() {
+    let keys = all_keys();
+    let lacking = keys.iter().filter(|key| !key.is_described);
+    let lacking: Vec<_> = lacking
+        .map(|key| format!("{}.{}", key.of, key.name))
+        .collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+}
