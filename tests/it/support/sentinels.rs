@@ -70,7 +70,7 @@ impl Sentinels {
                 let text = format!(
                     "sentinel monitor {PRIMARY} 127.0.0.1 {first} 2\n\
                      sentinel down-after-milliseconds {PRIMARY} 60000\n\
-                     sentinel failover-timeout {PRIMARY} 3000\n\
+                     sentinel failover-timeout {PRIMARY} 20000\n\
                      sentinel parallel-syncs {PRIMARY} 2\n"
                 );
                 fs::write(folder.path().join("sentinel.conf"), text).expect("a file");

@@ -18,12 +18,12 @@ pub(crate) use redis_cluster::RedisCluster;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use redis_server::free_port;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits until something holds.
 ///
 /// # Panics
-/// When it still does not after half a minute.
+/// When it still does not after two minutes.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !holds() {
@@ -34,7 +34,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Waits until something yields a value.
 ///
 /// # Panics
-/// When it still does not after half a minute.
+/// When it still does not after two minutes.
 pub(crate) async fn eventually_some<T>(
     what: &str,
     mut attempt: impl AsyncFnMut() -> Option<T>,
