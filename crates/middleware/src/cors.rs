@@ -132,25 +132,26 @@ impl Cors {
     }
 
     /// Whether limits leave a request alone: it is a preflight of an allowed page, and preflights
-    /// are not counted. A request with a body is not a preflight.
-    pub(super) fn exempts<B: Body>(&self, request: &Request<B>) -> bool {
-        !self.counts_preflights && self.is_preflight(request)
+    /// are not counted.
+    pub fn exempts(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        body_bytes: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        !self.counts_preflights && self.is_preflight(method, headers, body_bytes)
     }
 
-    /// The same of a request without a body.
-    pub fn exempts_head(&self, method: &Method, headers: &HeaderMap) -> bool {
-        !self.counts_preflights && self.is_head_of_preflight(method, headers)
-    }
-
-    /// Whether a request is a preflight of an allowed page.
-    pub(super) fn is_preflight<B: Body>(&self, request: &Request<B>) -> bool {
-        self.is_head_of_preflight(request.method(), request.headers())
-            && request.body().is_end_stream()
-    }
-
-    fn is_head_of_preflight(&self, method: &Method, headers: &HeaderMap) -> bool {
+    /// Whether a request is a preflight of an allowed page. One with a body is not.
+    pub(super) fn is_preflight(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        body_bytes: impl FnOnce() -> Option<u64>,
+    ) -> bool {
         preflighted(method, headers).is_some()
             && origin(headers).is_some_and(|origin| self.allows(origin))
+            && body_bytes() == Some(0)
     }
 
     /// Whether preflights are answered here, and not by the app.
@@ -175,7 +176,7 @@ impl Cors {
         if !request.body().is_end_stream() {
             return None;
         }
-        if !self.is_preflight(request) {
+        if !self.is_preflight(request.method(), headers, || Some(0)) {
             let detail = "Pages of this origin may not send requests here.";
             return Some(ResponseBody::problem(Problem::new(
                 StatusCode::FORBIDDEN,
@@ -308,19 +309,28 @@ mod tests {
         request.body(Full::from(body)).unwrap()
     }
 
+    fn exempts(cors: &Cors, request: &Request<Full<Bytes>>) -> bool {
+        let size = || request.body().size_hint().exact();
+        cors.exempts(request.method(), request.headers(), size)
+    }
+
     #[test]
     fn limits_leave_preflights_of_allowed_pages_alone_and_nothing_that_resembles_them() {
-        assert!(listed().exempts(&preflight("")));
-        assert!(!listed().exempts(&preflight("a body")));
+        assert!(exempts(&listed(), &preflight("")));
+        assert!(!exempts(&listed(), &preflight("a body")));
         let counting = Cors {
             counts_preflights: true,
             ..listed()
         };
-        assert!(!counting.exempts(&preflight("")) && counting.is_preflight(&preflight("")));
+        let counted = preflight("");
+        let (method, headers) = (counted.method(), counted.headers());
+        assert!(
+            !exempts(&counting, &counted) && counting.is_preflight(method, headers, || Some(0))
+        );
         let altered = |alter: fn(&mut Request<Full<Bytes>>)| {
             let mut request = preflight("");
             alter(&mut request);
-            listed().exempts(&request)
+            exempts(&listed(), &request)
         };
         assert!(!altered(|request| *request.method_mut() = Method::GET));
         assert!(!altered(|request| drop(

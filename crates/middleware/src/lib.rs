@@ -82,7 +82,7 @@ pub use rate_limit::{
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
-pub use rate_limit::{LimitDecision, PastRequest, Progress, Simulated, Simulation, Waiting};
+pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};

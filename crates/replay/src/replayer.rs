@@ -12,9 +12,7 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body_util::Empty;
 use siphasher::sip::SipHasher13;
 use weir_limit::time::Timestamp;
-use weir_middleware::{
-    LimitDecision, PastRequest, Progress, RouteState, Simulated, Simulation, Waiting,
-};
+use weir_middleware::{LimitDecision, Progress, RouteState, Simulated, Simulation, Waiting};
 use weir_rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
 use weir_store::{Memory, MemorySettings};
 use weir_telemetry::{Disposition, Metrics};
@@ -224,22 +222,18 @@ impl<'r> Replayer<'r> {
             ended: past.ended,
             status: past.upstream_status(),
         };
-        let past_request = PastRequest {
-            request,
-            route,
-            attributes: RequestAttributes {
-                method: request.method(),
-                uri: request.uri(),
-                headers: request.headers(),
-                client: past.client,
-                account: account.as_ref(),
-                route: route.name(),
-                captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
-                now: past.at,
-            },
+        let attributes = RequestAttributes {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            client: past.client,
+            account: account.as_ref(),
+            route: route.name(),
+            captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
+            now: past.at,
         };
         let limits = &mut self.tally.limits;
-        let progress = self.simulation.arrive(&past_request, |decision| {
+        let progress = self.simulation.arrive(route, &attributes, |decision| {
             count(
                 self.rules,
                 &self.hasher,

@@ -55,6 +55,15 @@ pub enum PendingCost {
     Body,
 }
 
+impl Estimate {
+    pub(crate) const fn fixed(cost: NonZeroU64) -> Self {
+        Self {
+            units: cost.get(),
+            pending: PendingCost::Nothing,
+        }
+    }
+}
+
 impl Default for Cost {
     fn default() -> Self {
         Self::Fixed(NonZeroU64::MIN)

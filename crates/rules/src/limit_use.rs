@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use weir_limit::{Algorithm, Mode, Quota, Transaction};
+use weir_limit::{Algorithm, BucketKey, Mode, Quota, Transaction};
 
 use crate::cost::{Cost, Estimate, PendingCost};
 use crate::{Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet};
@@ -37,13 +37,15 @@ pub enum SpendWhen {
     ExceptOn(StatusSet),
 }
 
-/// Whether a limit applies to a request, and to which bucket.
+/// What a limit has to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitMatch<'l> {
-    /// The request is counted by this bucket.
+    /// Nothing, as it is switched off.
+    Off,
+    /// The request is counted by a bucket.
     Counted {
-        /// What is asked of the bucket, unless [`LimitUse::admission`] knows better.
-        transaction: Transaction,
+        /// What is done with the bucket.
+        admission: Admission,
         /// The override that applies.
         overridden: Option<&'l Override>,
     },
@@ -51,8 +53,14 @@ pub enum LimitMatch<'l> {
     Skipped(&'l KeySource),
     /// Not counted: the limit has only overrides, and none for this subject.
     Exempt,
-    /// The request is to be denied: it has no value for this source.
-    Missing(&'l KeySource),
+    /// The request is to be denied: it has no value for a source.
+    Missing {
+        /// The source.
+        source: &'l KeySource,
+        /// Whether that is acted upon. A request without a subject is not among the share for which
+        /// a limit is enforced.
+        acts: bool,
+    },
 }
 
 /// What a limit does with a request that arrives.
@@ -65,7 +73,7 @@ pub struct Admission {
     /// Whether a denial is acted upon. When it is not, the transaction never denies.
     pub acts: bool,
     /// The cost, as far as is known.
-    pub units: u64,
+    pub estimate: Estimate,
     /// What is left to be done.
     pub later: Option<Deferred>,
 }
@@ -96,7 +104,7 @@ impl LimitUse {
         self.mode != Mode::AllowOnly
     }
 
-    /// Whether [`LimitUse::matching`] says all that there is to do, for every request.
+    /// Whether the limit does the same with every request, and at once.
     pub fn is_plain(&self) -> bool {
         matches!(self.cost, Cost::Fixed(_))
             && self.spend == SpendWhen::Always
@@ -129,51 +137,76 @@ impl LimitUse {
         counts && self.mode.checks() && self.mode.spends()
     }
 
-    /// Whether the limit applies to the request, and to which bucket.
-    pub fn matching(&self, attributes: &RequestAttributes<'_>) -> LimitMatch<'_> {
+    /// What the limit has to do with a request, whose body has `body_bytes` if that is known.
+    pub fn matching(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl FnOnce() -> Option<u64>,
+    ) -> LimitMatch<'_> {
+        if !self.is_enabled() {
+            return LimitMatch::Off;
+        }
         let limit = &*self.limit;
-        match limit.bucket(attributes) {
-            Ok(key) => {
-                let overridden = limit.override_for(&key, attributes);
-                let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
-                quota.map_or(LimitMatch::Exempt, |quota| LimitMatch::Counted {
-                    transaction: Transaction {
-                        mode: self.mode,
-                        ..Transaction::new(key, quota, self.cost.least())
-                    },
-                    overridden,
-                })
-            }
+        let key = match limit.bucket(attributes) {
+            Ok(key) => key,
             // What never denies does not do so for want of a value either.
             Err(source) if limit.missing() == Missing::Deny && self.mode.checks() => {
-                LimitMatch::Missing(source)
+                let acts = !self.enforcement.is_partial();
+                return LimitMatch::Missing { source, acts };
             }
-            Err(source) => LimitMatch::Skipped(source),
+            Err(source) => return LimitMatch::Skipped(source),
+        };
+        let overridden = limit.override_for(&key, attributes);
+        let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
+        let Some(quota) = quota else {
+            return LimitMatch::Exempt;
+        };
+        let admission = match (self.is_plain(), &self.cost) {
+            (true, Cost::Fixed(cost)) => Admission {
+                estimate: Estimate::fixed(*cost),
+                transaction: Transaction {
+                    mode: self.mode,
+                    ..Transaction::new(key, quota, *cost)
+                },
+                is_free: false,
+                acts: true,
+                later: None,
+            },
+            _ => self.admission((key, quota), attributes.headers, body_bytes()),
+        };
+        LimitMatch::Counted {
+            admission,
+            overridden,
         }
     }
 
     /// What is done with the bucket of a request with these headers and a body of `body_bytes`, if
     /// that is known.
-    pub fn admission(
+    fn admission(
         &self,
-        counted: Transaction,
+        (key, quota): (BucketKey, Quota),
         headers: &HeaderMap,
         body_bytes: Option<u64>,
     ) -> Admission {
-        let estimate = self.cost.estimate(headers, body_bytes);
+        let estimate = match &self.cost {
+            Cost::Fixed(cost) => Estimate::fixed(*cost),
+            Cost::Measured(measured) => measured.estimate(headers, body_bytes),
+        };
+        // What is taken later has to find room for one unit at least.
+        let cost = NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN);
+        let counted = Transaction::new(key, quota, cost);
         let acts = self.enforcement.acts_on(&counted.key);
         let is_known = estimate.pending == PendingCost::Nothing;
         let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
         if is_known && estimate.units == 0 {
             return Admission {
                 transaction: Transaction {
-                    cost: NonZeroU64::MIN,
                     mode: Mode::Peek,
                     ..counted
                 },
                 is_free: true,
                 acts,
-                units: 0,
+                estimate,
                 later: None,
             };
         }
@@ -189,8 +222,6 @@ impl LimitUse {
             _ => Mode::Peek,
         };
         let transaction = Transaction {
-            // What is taken later has to find room for one unit at least.
-            cost: NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN),
             mode: if acts { mode } else { mode.non_denying() },
             ..counted
         };
@@ -198,30 +229,8 @@ impl LimitUse {
             transaction,
             is_free: false,
             acts,
-            units: estimate.units,
+            estimate,
             later,
-        }
-    }
-}
-
-impl Cost {
-    /// The least that is asked for when nothing is known of a request.
-    fn least(&self) -> NonZeroU64 {
-        match self {
-            Self::Fixed(cost) => *cost,
-            Self::Measured(measured) => {
-                NonZeroU64::new(measured.default).unwrap_or(NonZeroU64::MIN)
-            }
-        }
-    }
-
-    fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
-        match self {
-            Self::Fixed(cost) => Estimate {
-                units: cost.get(),
-                pending: PendingCost::Nothing,
-            },
-            Self::Measured(measured) => measured.estimate(headers, body_bytes),
         }
     }
 }
@@ -263,11 +272,7 @@ mod tests {
 
     fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Admission {
         let quota = usage.limit.quota().unwrap();
-        let counted = Transaction {
-            mode: usage.mode,
-            ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)
-        };
-        usage.admission(counted, &HeaderMap::new(), body_bytes)
+        usage.admission(("L:*".into(), quota), &HeaderMap::new(), body_bytes)
     }
 
     /// The mode and the cost of what is asked, and what is left to do.

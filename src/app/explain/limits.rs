@@ -3,14 +3,15 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use weir_config::{ByteSize, HumanDuration, Route, Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Mode, Quota, Transaction};
 use weir_middleware::OnDenied;
 use weir_rules::{
-    Cost, Enforcement, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost, Override,
-    OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
+    Admission, Cost, Enforcement, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost,
+    Override, OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
 
 use crate::app::startup_log::describe_quota;
@@ -21,11 +22,16 @@ pub(super) fn write_limits(
     route: &Route,
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
+    let body_bytes = || body_bytes(facts.headers);
+    let cors = route.policy.cors.as_ref();
+    if cors.is_some_and(|cors| cors.exempts(facts.method, facts.headers, body_bytes)) {
+        return writeln!(out, "\nlimits: none counts a preflight of an allowed page");
+    }
     if route.policy.limits.is_empty() {
         writeln!(out, "\nlimits: none")?;
     }
-    for usage in &route.policy.limits {
-        write_limit(out, settings, route, usage, facts)?;
+    for (usage, found) in route.policy.matches(facts, body_bytes) {
+        write_limit(out, settings, route, (usage, &found), facts)?;
     }
     Ok(())
 }
@@ -34,24 +40,22 @@ fn write_limit(
     out: &mut String,
     settings: &Settings,
     route: &Route,
-    usage: &LimitUse,
+    (usage, found): (&LimitUse, &LimitMatch<'_>),
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let name = usage.limit.name();
-    if !usage.is_enabled() {
-        return writeln!(out, "\nlimit {name}: is switched off");
-    }
-    match usage.matching(facts) {
+    match *found {
+        LimitMatch::Off => writeln!(out, "\nlimit {name}: is switched off"),
         LimitMatch::Counted {
-            transaction,
+            ref admission,
             overridden,
         } => {
             writeln!(out, "\nlimit {name}: applies")?;
             writeln!(out, "  is counted per {}", list(usage.limit.per()))?;
-            write_bucket(out, settings, usage, &transaction, facts)?;
+            write_bucket(out, settings, usage, admission)?;
             write_override(out, &usage.limit, overridden)?;
             write_ended(out, usage, facts, overridden)?;
-            write_enforcement(out, usage.enforcement, &transaction.key)
+            write_enforcement(out, usage.enforcement, &admission.transaction.key)
         }
         LimitMatch::Exempt => {
             writeln!(
@@ -66,14 +70,15 @@ fn write_limit(
                 "\nlimit {name}: skipped, as the request has no {source}"
             )
         }
-        LimitMatch::Missing(source) => {
-            if usage.enforcement.is_partial() {
-                return writeln!(
-                    out,
-                    "\nlimit {name}: would deny, as the request has no {source}\n  is enforced on {}",
-                    reach(usage.enforcement)
-                );
-            }
+        LimitMatch::Missing {
+            source,
+            acts: false,
+        } => writeln!(
+            out,
+            "\nlimit {name}: would deny, as the request has no {source}\n  is enforced on {}",
+            reach(usage.enforcement)
+        ),
+        LimitMatch::Missing { source, acts: true } => {
             writeln!(
                 out,
                 "\nlimit {name}: denies, as the request has no {source}"
@@ -96,11 +101,11 @@ fn write_bucket(
     out: &mut String,
     settings: &Settings,
     usage: &LimitUse,
-    transaction: &Transaction,
-    facts: &RequestAttributes<'_>,
+    admission: &Admission,
 ) -> fmt::Result {
+    let transaction = &admission.transaction;
     let quota = &transaction.quota;
-    let cost = cost(usage, transaction, facts);
+    let cost = cost(admission.estimate);
     writeln!(out, "  bucket {}", transaction.key)?;
     if quota.is_in_flight() {
         writeln!(out, "  in_flight: at most {} at once", quota.burst())?;
@@ -210,7 +215,7 @@ fn write_ended(
     let LimitMatch::Counted {
         overridden: Some(ended),
         ..
-    } = usage.matching(&before_all_ends)
+    } = usage.matching(&before_all_ends, || None)
     else {
         return Ok(());
     };
@@ -231,15 +236,7 @@ fn span(nanos: Nanos) -> HumanDuration {
 }
 
 /// The cost of the request, as far as its head determines it.
-pub(super) fn cost(
-    usage: &LimitUse,
-    transaction: &Transaction,
-    facts: &RequestAttributes<'_>,
-) -> String {
-    let Cost::Measured(measured) = &usage.cost else {
-        return transaction.cost.to_string();
-    };
-    let estimate = measured.estimate(facts.headers, body_bytes(facts));
+fn cost(estimate: Estimate) -> String {
     let units = estimate.units;
     match estimate.pending {
         PendingCost::Nothing => units.to_string(),
@@ -249,16 +246,16 @@ pub(super) fn cost(
 }
 
 /// The size of the body, as declared by the head.
-fn body_bytes(facts: &RequestAttributes<'_>) -> Option<u64> {
-    if facts.headers.contains_key(TRANSFER_ENCODING) {
+pub(super) fn body_bytes(headers: &HeaderMap) -> Option<u64> {
+    if headers.contains_key(TRANSFER_ENCODING) {
         return None;
     }
-    let length = facts.headers.get(CONTENT_LENGTH);
+    let length = headers.get(CONTENT_LENGTH);
     length.map_or(Some(0), |length| length.to_str().ok()?.parse().ok())
 }
 
 /// Writes how this use differs from one that checks and spends at once.
-pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
+fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
     if let Cost::Measured(measured) = &usage.cost {
         writeln!(out, "  the cost is said by {}", cost_sources(measured))?;
     }
@@ -322,10 +319,67 @@ pub(super) fn write_enforcement(
 }
 
 /// On how many subjects a limit is enforced.
-pub(super) fn reach(enforcement: Enforcement) -> String {
+fn reach(enforcement: Enforcement) -> String {
     if enforcement == Enforcement::NONE {
         "no subject".to_owned()
     } else {
         enforcement.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HeaderName, ORIGIN};
+    use http::{HeaderMap, HeaderValue, Method};
+    use weir_config::testing::Folder;
+
+    use super::CONTENT_LENGTH;
+    use crate::app::{Request, explain};
+
+    /// Explains a preflight with another header.
+    fn explained(cors: &str, other: (HeaderName, &'static str)) -> String {
+        let gateway = format!(
+            "account: [{{header: x-api-key}}]\n\
+             upstreams: {{app: {{servers: ['http://127.0.0.1:3000']}}}}\n\
+             routes: [{{match: {{}}, upstream: app, cors: {cors}, limits: [Calls]}}]\n"
+        );
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway.as_str()),
+            (
+                "limits/defaults.yaml",
+                "Calls: {per: account, missing: deny, burst: 5, count: 5, period: 1h}\n",
+            ),
+        ]);
+        let headers = [
+            (ORIGIN, "https://app.example"),
+            (ACCESS_CONTROL_REQUEST_METHOD, "POST"),
+            other,
+        ];
+        let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+        let request = Request {
+            method: Method::OPTIONS,
+            uri: "/".parse().unwrap(),
+            peer: "203.0.113.9".parse().unwrap(),
+            headers: HeaderMap::from_iter(headers),
+        };
+        explain(&folder.gateway(), &request).unwrap()
+    }
+
+    /// A browser sends no credentials with its preflights, so the gateway denies none for that.
+    #[test]
+    fn a_preflight_that_is_counted_is_not_denied_for_want_of_an_account() {
+        let counted = "{origins: '*', count_preflights: true}";
+        let told = explained(counted, (CONTENT_LENGTH, "0"));
+        let skipped = "limit Calls: skipped, as the request has no account";
+        assert!(told.contains(skipped), "{told}");
+    }
+
+    #[test]
+    fn a_request_with_a_body_is_no_preflight_that_limits_leave_alone() {
+        let told = explained("{origins: '*'}", (CONTENT_LENGTH, "0"));
+        assert!(told.contains("none counts a preflight"), "{told}");
+        let told = explained("{origins: '*'}", (CONTENT_LENGTH, "5"));
+        let denied = "limit Calls: denies, as the request has no account";
+        assert!(told.contains(denied), "{told}");
     }
 }

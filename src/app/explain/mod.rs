@@ -186,12 +186,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         now: SystemClock.now(),
     };
     if let Some(route) = route {
-        let cors = route.policy.cors.as_ref();
-        if cors.is_some_and(|cors| cors.exempts_head(&request.method, &request.headers)) {
-            writeln!(out, "\nlimits: none counts a preflight of an allowed page")?;
-        } else {
-            limits::write_limits(out, settings, route, &facts)?;
-        }
+        limits::write_limits(out, settings, route, &facts)?;
     }
     bans::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };
@@ -235,7 +230,8 @@ fn write_route(
     }
     let cors = route.policy.cors.as_ref();
     let is_preflight = cors.is_some_and(|cors| {
-        cors.answers_preflights() && cors.exempts_head(&request.method, &request.headers)
+        let body_bytes = || limits::body_bytes(&request.headers);
+        cors.answers_preflights() && cors.exempts(&request.method, &request.headers, body_bytes)
     });
     if is_preflight {
         return writeln!(out, "  is answered as a preflight of an allowed page");

@@ -25,7 +25,7 @@ use weir_telemetry::Disposition;
 use super::decisions::Denial;
 use super::in_flight::InFlight;
 use super::pending_decision::PendingDecision;
-use super::plan::{MissingValue, StoreQuery, attributes};
+use super::plan::{MissingValue, StoreQuery, attributes, size};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
 use super::{Denied, LimitedService, RateLimit, RequestBody, State};
@@ -170,7 +170,8 @@ impl<S> RateLimit<S> {
             let no_captures = Captures::default();
             let captures = routed.map_or(&no_captures, |routed| &routed.captures);
             let attributes = attributes(&request, route.name(), captures, now);
-            let planned = route.policy.plan(&request, &attributes, &mut query);
+            let body_bytes = || size(request.body());
+            let planned = route.policy.plan(&attributes, body_bytes, &mut query);
             if planned.is_err() {
                 query = StoreQuery::new(true);
             }
@@ -223,8 +224,9 @@ impl<S> RateLimit<S> {
             };
             return self.keep_out(request, KeptOut::banned(ban, verdict));
         }
-        let asked = (&request, &attributes);
-        let planned = PendingDecision::plan(route, asked, (access, backend), looks);
+        let body_bytes = || size(request.body());
+        let asked = (access, backend);
+        let planned = PendingDecision::plan(route, &attributes, body_bytes, asked, looks);
         let Some((decision, mut batch)) = planned else {
             return self.pass(request, None);
         };

@@ -48,7 +48,7 @@ pub use self::policy::{OnDenied, RoutePolicy};
 pub use self::response_context::Metered;
 use self::response_context::ResponseContext;
 #[cfg(feature = "gateway")]
-pub use self::simulation::{LimitDecision, PastRequest, Progress, Simulated, Simulation, Waiting};
+pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};

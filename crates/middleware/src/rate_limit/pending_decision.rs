@@ -5,8 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
-use http_body::Body;
 use weir_limit::Batch;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::RequestAttributes;
@@ -48,15 +46,16 @@ impl PendingDecision {
     /// remembered has to answer before another denial that is. None where there is nothing to ask,
     /// and no decoy learns from the response.
     #[inline(always)]
-    pub(super) fn plan<B: Body>(
+    pub(super) fn plan(
         route: &Arc<RouteState>,
-        (request, attributes): (&Request<B>, &RequestAttributes<'_>),
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
         (access, backend): (Option<&AccessControl>, &Backend),
         looks: bool,
     ) -> Option<(Self, Batch)> {
         let bans = access.and_then(|access| access.check(attributes, backend));
         let mut query = StoreQuery::new(looks);
-        let missing = route.policy.plan(request, attributes, &mut query).err();
+        let missing = route.policy.plan(attributes, body_bytes, &mut query).err();
         if missing.is_some() {
             query = StoreQuery::new(looks);
         }

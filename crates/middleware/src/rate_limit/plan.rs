@@ -59,51 +59,41 @@ pub(super) fn attributes<'a, B>(
 impl RoutePolicy<PreparedLimit> {
     /// Adds the buckets of a request to `query`, unless a limit must have a value that the request
     /// lacks.
-    pub(super) fn plan<B: Body>(
+    pub(super) fn plan(
         &self,
-        request: &Request<B>,
         attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
         query: &mut StoreQuery,
     ) -> Result<(), Box<MissingValue>> {
-        let cors = self.cors.as_deref();
-        if cors.is_some_and(|cors| cors.exempts(request)) {
-            return Ok(());
-        }
         let ahead = self.delay.as_deref().map(|delay| delay.longest.into());
-        for (index, limit) in self.limits.iter().enumerate() {
-            let used = &limit.used;
-            if !used.is_enabled() {
-                continue;
-            }
-            match used.matching(attributes) {
-                LimitMatch::Counted { transaction, .. } if used.is_plain() => {
-                    let asked = limit.asked(index, &transaction, attributes, query.looks);
-                    query.ask(asked, Role::new(used.mode, true), transaction, ahead);
+        for (index, (limit, found)) in self.matches(attributes, body_bytes).enumerate() {
+            match found {
+                // The limit's headers are logged_cost all the same, if the route shows any.
+                LimitMatch::Counted { admission, .. }
+                    if !admission.is_free || self.headers != HeaderForms::NONE =>
+                {
+                    let subject = match query.looks {
+                        true => None,
+                        false => limit.tracked(
+                            &admission.transaction,
+                            attributes.now,
+                            attributes.account,
+                        ),
+                    };
+                    query.add((index, subject), limit.used.mode, admission, ahead);
                 }
-                LimitMatch::Counted { transaction, .. } => {
-                    let size = size(request.body());
-                    let arrival = used.admission(transaction, attributes.headers, size);
-                    // The limit's headers are logged_cost all the same, if the route shows any.
-                    if !arrival.is_free || self.headers != HeaderForms::NONE {
-                        let asked =
-                            limit.asked(index, &arrival.transaction, attributes, query.looks);
-                        query.add(asked, used.mode, arrival, ahead);
-                    }
-                }
-                LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
-                LimitMatch::Missing(KeySource::Account) if query.looks => {}
-                // A request without a subject is not among the share that is acted upon.
-                LimitMatch::Missing(_) if used.enforcement.is_partial() => {
+                LimitMatch::Missing { source, .. }
+                    if query.looks && *source == KeySource::Account => {}
+                LimitMatch::Missing { acts: false, .. } => {
                     query.queried.missing_in_dry_run.get_or_insert(index);
                 }
-                // A browser sends no credentials with its preflights.
-                LimitMatch::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
-                LimitMatch::Missing(source) => {
+                LimitMatch::Missing { source, .. } => {
                     return Err(Box::new(MissingValue {
                         limit: Arc::clone(&limit.name),
                         source: source.clone(),
                     }));
                 }
+                _ => {}
             }
         }
         Ok(())
@@ -111,38 +101,14 @@ impl RoutePolicy<PreparedLimit> {
 }
 
 /// The bytes of a body, where they are known before it is read.
-fn size<B: Body>(body: &B) -> Option<u64> {
+pub(super) fn size<B: Body>(body: &B) -> Option<u64> {
     if body.is_end_stream() {
         return Some(0);
     }
     body.size_hint().exact()
 }
 
-/// A limit of the route by its index, and the subject of it that is tracked.
-#[derive(Clone, Copy)]
-struct Asked {
-    limit: usize,
-    subject: Option<NonZeroU64>,
-}
-
 impl PreparedLimit {
-    fn asked(
-        &self,
-        index: usize,
-        transaction: &Transaction,
-        attributes: &RequestAttributes<'_>,
-        looks: bool,
-    ) -> Asked {
-        let subject = match looks {
-            true => None,
-            false => self.tracked(transaction, attributes.now, attributes.account),
-        };
-        Asked {
-            limit: index,
-            subject,
-        }
-    }
-
     /// The subject of a request, where subjects are tracked.
     pub(super) fn tracked(
         &self,
@@ -187,38 +153,34 @@ impl StoreQuery {
         }
     }
 
-    fn add(&mut self, asked: Asked, mode: Mode, arrival: Admission, ahead: Option<Nanos>) {
-        let transaction = arrival.transaction;
-        if let Some(later) = arrival.later {
+    fn add(
+        &mut self,
+        (limit, subject): (usize, Option<NonZeroU64>),
+        mode: Mode,
+        admission: Admission,
+        ahead: Option<Nanos>,
+    ) {
+        let mut transaction = admission.transaction;
+        if let Some(later) = admission.later {
             self.charges.push(DeferredCharge {
-                limit: asked.limit,
+                limit,
                 decision: self.batch.len(),
                 transaction: transaction.clone(),
-                units: arrival.units,
+                units: admission.estimate.units,
                 later,
                 taken_until: None,
             });
         }
         // What costs nothing is not denied.
-        let mode = if arrival.is_free { Mode::Peek } else { mode };
-        let role = Role::new(mode, arrival.acts);
-        self.ask(asked, role, transaction, ahead);
-    }
-
-    fn ask(
-        &mut self,
-        asked: Asked,
-        role: Role,
-        mut transaction: Transaction,
-        ahead: Option<Nanos>,
-    ) {
+        let mode = if admission.is_free { Mode::Peek } else { mode };
+        let role = Role::new(mode, admission.acts);
         let cost = match transaction.mode.spends() {
             true => logged_cost(transaction.cost.get()),
             false => 0,
         };
         let queried = QueriedLimit {
-            limit: asked.limit,
-            subject: asked.subject,
+            limit,
+            subject,
             quota: transaction.quota,
             role,
             cost,

@@ -1,11 +1,12 @@
 //! What holds on a route: its limits, and what becomes of a request that one of them denies.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderName;
 use weir_limit::time::Nanos;
-use weir_rules::{Cost, KeySource, LimitUse};
+use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
 use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
@@ -126,6 +127,42 @@ impl RoutePolicy {
             #[cfg(feature = "gateway")]
             compression: self.compression,
         }
+    }
+}
+
+impl<L: Borrow<LimitUse>> RoutePolicy<L> {
+    /// What each limit has to do with a request, whose body has `body_bytes` if that is known. Limits
+    /// may leave preflights alone.
+    #[inline]
+    pub fn matches<'p>(
+        &'p self,
+        attributes: &'p RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64> + 'p,
+    ) -> impl Iterator<Item = (&'p L, LimitMatch<'p>)> {
+        let cors = self.cors.as_deref();
+        let (method, headers) = (attributes.method, attributes.headers);
+        let limits = match cors.is_some_and(|cors| cors.exempts(method, headers, &body_bytes)) {
+            true => &[],
+            false => &*self.limits,
+        };
+        limits.iter().map(move |limit| {
+            let is_preflight =
+                || cors.is_some_and(|cors| cors.is_preflight(method, headers, &body_bytes));
+            let found = match limit.borrow().matching(attributes, &body_bytes) {
+                // A browser sends no credentials with its preflights.
+                LimitMatch::Missing { source, acts: true } if is_preflight() => {
+                    LimitMatch::Skipped(source)
+                }
+                found => found,
+            };
+            (limit, found)
+        })
+    }
+}
+
+impl Borrow<LimitUse> for PreparedLimit {
+    fn borrow(&self) -> &LimitUse {
+        &self.used
     }
 }
 

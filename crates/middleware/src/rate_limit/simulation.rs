@@ -10,8 +10,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body::Body;
+use http::{Response, StatusCode};
 use http_body_util::Empty;
 use weir_limit::time::{ManualClock, Timestamp};
 use weir_limit::{Batch, BucketKey, Quota};
@@ -38,16 +37,6 @@ pub struct Simulation {
     store: Arc<Memory>,
     /// None where all clients may come.
     access: Option<AccessControl>,
-}
-
-/// A request of the past.
-pub struct PastRequest<'r, B> {
-    /// Its head.
-    pub request: &'r Request<B>,
-    /// Its route; a route without limits where none matched.
-    pub route: &'r Arc<RouteState>,
-    /// What limits and bans go by.
-    pub attributes: RequestAttributes<'r>,
 }
 
 /// How far a request is.
@@ -106,18 +95,17 @@ impl Simulation {
         &self.store
     }
 
-    /// Decides about a request that arrives at its attributes' time, and passes on what each limit
-    /// that was asked decided.
-    pub fn arrive<B: Body>(
+    /// Decides about a request without a body that takes this route, one without limits where none
+    /// matched. It arrives at its attributes' time. Passes on what each limit that was asked decided.
+    pub fn arrive(
         &self,
-        past: &PastRequest<'_, B>,
+        route: &Arc<RouteState>,
+        attributes: &RequestAttributes<'_>,
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Progress {
-        let attributes = &past.attributes;
         self.clock.set(attributes.now);
         let decided = |verdict| {
-            let route = Arc::clone(past.route);
-            Progress::Decided(ResponseContext::new(verdict, Some(route)).into())
+            Progress::Decided(ResponseContext::new(verdict, Some(Arc::clone(route))).into())
         };
         let access = self.access.as_ref();
         let account = attributes.account.map(|account| account.id);
@@ -133,9 +121,9 @@ impl Simulation {
                 ..Verdict::new(disposition)
             });
         }
-        let asked = (past.request, attributes);
         let backend = &self.backend;
-        let planned = PendingDecision::plan(past.route, asked, (access, backend), false);
+        let asked = (access, backend);
+        let planned = PendingDecision::plan(route, attributes, || Some(0), asked, false);
         let Some((mut decision, asked)) = planned else {
             return decided(Verdict::new(Disposition::Unlimited));
         };
@@ -144,7 +132,7 @@ impl Simulation {
             return decided(Verdict::new(Disposition::Unavailable));
         };
         let ban = decision.judge_bans(&mut outcome);
-        decision.count_bans(ban.is_some(), past.request.uri().path());
+        decision.count_bans(ban.is_some(), attributes.uri.path());
         if let Some(ban) = ban {
             return decided(Verdict {
                 banned_by: Some(ban.name),

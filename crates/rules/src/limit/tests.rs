@@ -94,8 +94,8 @@ fn used(limit: Limit) -> LimitUse {
 
 /// The bucket key of a request, or what became of it instead.
 fn counted(limit: Limit, request: &Request) -> String {
-    match used(limit).matching(&request.attributes()) {
-        LimitMatch::Counted { transaction, .. } => transaction.key.to_string(),
+    match used(limit).matching(&request.attributes(), || None) {
+        LimitMatch::Counted { admission, .. } => admission.transaction.key.to_string(),
         other => format!("{other:?}"),
     }
 }
@@ -111,11 +111,11 @@ fn hash(secret: &str) -> String {
 fn is_overridden(per: &[&str], id: &str) -> bool {
     let limit = used(with_override(per, id).unwrap());
     let request = Request::new();
-    match limit.matching(&request.attributes()) {
+    match limit.matching(&request.attributes(), || None) {
         LimitMatch::Counted {
-            transaction,
+            admission,
             overridden,
-        } => overridden.is_some() && transaction.quota == quota(500),
+        } => overridden.is_some() && admission.transaction.quota == quota(500),
         other => panic!("{other:?}"),
     }
 }
@@ -182,12 +182,15 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     let absent = KeySource::parse("header:x-none", 64).unwrap();
     let (skip, deny) = (limit_use(Missing::Skip), limit_use(Missing::Deny));
     assert_eq!(
-        skip.matching(&request.attributes()),
+        skip.matching(&request.attributes(), || None),
         LimitMatch::Skipped(&absent)
     );
     assert_eq!(
-        deny.matching(&request.attributes()),
-        LimitMatch::Missing(&absent)
+        deny.matching(&request.attributes(), || None),
+        LimitMatch::Missing {
+            source: &absent,
+            acts: true
+        }
     );
 }
 
@@ -484,7 +487,7 @@ proptest! {
         let id = name.replace('*', "\\*");
         let limit = with_override(&["account"], &id).unwrap();
         let limit = used(limit);
-        let found = limit.matching(&request.attributes());
+        let found = limit.matching(&request.attributes(), || None);
         let is_overridden = matches!(found, LimitMatch::Counted { overridden: Some(_), .. });
         prop_assert!(is_overridden);
     }

@@ -96,12 +96,12 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         now,
     };
     let used = LimitUse::of(limit.into());
-    match used.matching(&attributes) {
+    match used.matching(&attributes, || None) {
         LimitMatch::Counted {
-            transaction,
+            admission,
             overridden,
         } => (
-            transaction.key.to_string(),
+            admission.transaction.key.to_string(),
             overridden.map(|overridden| overridden.id.clone()),
         ),
         other => panic!("{other:?}"),
@@ -365,7 +365,7 @@ fn a_limit_with_overrides_alone_counts_no_other_subject() {
             captures: &Captures::default(),
             now: at(1),
         };
-        matches!(used.matching(&attributes), LimitMatch::Exempt)
+        matches!(used.matching(&attributes, || None), LimitMatch::Exempt)
     };
     assert!(used(&limit));
     limit = added(limit, "acme", None).unwrap();
@@ -411,7 +411,7 @@ fn limits_do_not_mix_up_their_wildcards() {
             now: at(1),
         };
         let used = LimitUse::of(limit.into());
-        match used.matching(&attributes) {
+        match used.matching(&attributes, || None) {
             LimitMatch::Counted { overridden, .. } => {
                 overridden.map(|overridden| overridden.id.clone())
             }
