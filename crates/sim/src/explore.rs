@@ -315,10 +315,12 @@ mod tests {
         assert!(failures[0].what.starts_with("panicked: "));
     }
 
+    /// All of them take minutes without optimisation: CI runs `weir-sim --kept`.
     #[test]
-    fn no_seed_that_ever_found_something_fails_again() {
-        let seeds = Seeds::List(kept(include_str!("../seeds.txt")));
-        let findings = explore(&seeds, |_| {});
+    fn the_newest_seeds_that_found_something_do_not_fail_again() {
+        let mut seeds = kept(include_str!("../seeds.txt"));
+        let newest = seeds.split_off(seeds.len() - 6);
+        let findings = explore(&Seeds::List(newest), |_| {});
         assert_eq!(findings.failed, []);
     }
 }

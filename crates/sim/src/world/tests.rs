@@ -16,11 +16,10 @@ fn trace(scenario: &Scenario) -> Trace {
 fn a_seed_gives_the_same_trace_each_time() {
     let mut topologies = BTreeSet::new();
     for seed in 0..64 {
-        if seed >= 12 && topologies.len() == 4 {
-            break;
-        }
         let scenario = Scenario::generate(seed);
-        topologies.insert(format!("{:?}", discriminant(&scenario.store.topology)));
+        if !topologies.insert(format!("{:?}", discriminant(&scenario.store.topology))) {
+            continue;
+        }
         let (first, second) = (trace(&scenario), trace(&scenario));
         let both = first.events.iter().zip(&second.events);
         let differs = both.enumerate().find(|(_, (one, other))| one != other);
