@@ -303,6 +303,7 @@ mod tests {
             at: Duration::MAX,
             what: What::Promoted {
                 server: 0,
+                replaced: 1,
                 lost_writes: 0,
             },
         };

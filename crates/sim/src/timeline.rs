@@ -178,9 +178,16 @@ fn line(scenario: &Scenario, event: &Event) -> Option<String> {
         }
         What::Promoted {
             server,
+            replaced,
             lost_writes,
         } => {
-            format!("server {server} is the primary, and lacks {lost_writes} writes")
+            format!(
+                "server {server} is the primary in place of {replaced}, and lacks {lost_writes} \
+                 writes"
+            )
+        }
+        What::SlotZeroMoved { from, to } => {
+            format!("slot 0 moved from server {from} to {to}, whose clock is followed from now on")
         }
         What::Log {
             gateway,

@@ -92,8 +92,15 @@ pub enum What {
     /// A server became a primary, by a failover or otherwise.
     Promoted {
         server: usize,
+        /// The primary whose place it took.
+        replaced: usize,
         /// Writes of the former primary that it had not got, as far as the world knows.
         lost_writes: u64,
+    },
+    /// Slot 0 of a Cluster, whose node's clock gateways follow, moved from one server to another.
+    SlotZeroMoved {
+        from: usize,
+        to: usize,
     },
     /// A line of a gateway's log, access log not included.
     Log {

@@ -1,7 +1,7 @@
 //! A trace, sorted out: each request with what became of it, what was in force when, and what was
 //! out of order when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::scenario::client::Request;
@@ -19,6 +19,12 @@ const BEFORE: Duration = Duration::from_millis(100);
 
 /// Older writes than these have reached a replica, where nothing is wrong.
 const REPLICATED: Duration = Duration::from_millis(60);
+
+/// A gateway that is not told of a slot's new owner by MOVED learns of it with its next map.
+const MAPPED: Duration = Duration::from_secs(60);
+
+/// How far the clocks of two servers differ that count as equal.
+pub const SERVERS_DIFFER: Duration = Duration::from_millis(20);
 
 /// What has no end, ends then: later than any simulation, and no overflow.
 pub const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -188,6 +194,8 @@ pub struct Jump {
     pub at: Duration,
     /// By how many nanoseconds.
     pub by: i64,
+    /// How long gateways may take to learn of it.
+    pub learned: Duration,
 }
 
 impl Jump {
@@ -207,7 +215,7 @@ impl Jump {
         };
         Span::new(
             self.at,
-            self.at + Duration::from_nanos(slews) + Duration::from_secs(8),
+            self.at + self.learned + Duration::from_nanos(slews) + Duration::from_secs(8),
         )
     }
 }
@@ -388,7 +396,13 @@ impl<'a> History<'a> {
                 } => {
                     self.in_force(*gateway, at, *configuration);
                 }
-                What::Promoted { server, .. } => self.promoted(at, *server),
+                What::Promoted {
+                    server, replaced, ..
+                } => {
+                    self.promoted(at);
+                    self.follow(at, (*replaced, *server), Duration::ZERO);
+                }
+                What::SlotZeroMoved { from, to } => self.follow(at, (*from, *to), MAPPED),
                 What::Quiet => self.quiet = at,
                 What::FaultBegan { .. } | What::FaultEnded { .. } | What::Log { .. } => {}
                 What::Holds { .. } => {}
@@ -402,8 +416,33 @@ impl<'a> History<'a> {
         }
     }
 
-    /// A replica that takes over lacks the latest writes, and has a clock of its own.
-    fn promoted(&mut self, at: Duration, server: usize) {
+    /// Gateways follow another server's clock.
+    fn follow(&mut self, at: Duration, (from, to): (usize, usize), learned: Duration) {
+        let by = self.ahead(to, at) - self.ahead(from, at);
+        if Duration::from_nanos(by.unsigned_abs()) > SERVERS_DIFFER {
+            self.jumps.push(Jump { at, by, learned });
+        }
+    }
+
+    /// How many nanoseconds a server's clock is ahead of the world's at a time.
+    fn ahead(&self, server: usize, at: Duration) -> i64 {
+        let clock = self.scenario.store.clocks.get(server).copied();
+        let clock = clock.unwrap_or_default();
+        let micros = i64::try_from(at.as_micros()).unwrap_or(0);
+        let drift = micros * i64::from(clock.drift) / 1000;
+        let set = self.scenario.faults.iter().map(|fault| match fault.kind {
+            FaultKind::StepServerClock { server: own, by }
+                if fault.at <= at && own.is_none_or(|own| own == server) =>
+            {
+                by
+            }
+            _ => 0,
+        });
+        clock.ahead + drift + set.sum::<i64>()
+    }
+
+    /// A replica that takes over lacks the latest writes.
+    fn promoted(&mut self, at: Duration) {
         let span = Span::new(
             at.saturating_sub(Duration::from_secs(20)),
             at + Duration::from_secs(2),
@@ -433,22 +472,17 @@ impl<'a> History<'a> {
                 Span::new(absence.until, told),
             ]),
         });
-        let clocks = &self.scenario.store.clocks;
-        let ahead = |index: usize| clocks.get(index).map_or(0, |clock| clock.ahead);
-        for other in 0..clocks.len() {
-            let by = ahead(server) - ahead(other);
-            if other != server && by.unsigned_abs() > 20_000_000 {
-                self.jumps.push(Jump { at, by });
-            }
-        }
+    }
+
+    fn set(&mut self, at: Duration, by: i64) {
+        let learned = Duration::ZERO;
+        self.jumps.push(Jump { at, by, learned });
     }
 
     fn learn_faults(&mut self) {
         let scenario = self.scenario;
         let redis = scenario.store.topology != Topology::Memory;
         let all = 0..scenario.gateways.len();
-        // Who may own slot 0, whose clock gateways of a Cluster go by.
-        let mut references = BTreeSet::from([0]);
         for fault in &scenario.faults {
             let at = fault.at;
             let spans =
@@ -502,24 +536,9 @@ impl<'a> History<'a> {
                     // A gateway that starts while the store is out of reach waits for a second.
                     outage(one(*gateway), restarts_after.unwrap_or_default());
                 }
-                FaultKind::StepServerClock { by, .. } if redis => {
-                    self.jumps.push(Jump { at, by: *by });
-                }
+                FaultKind::StepServerClock { by, .. } if redis => self.set(at, *by),
                 FaultKind::StepGatewayClock { by, .. } if !redis || scenario.store.local_clock => {
-                    self.jumps.push(Jump { at, by: *by });
-                }
-                FaultKind::MoveSlots { from, to, .. } if references.contains(from) => {
-                    // A gateway that is not told of a new owner by MOVED learns of it with its next
-                    // map, within a minute.
-                    references.insert(*to);
-                    let clocks = &scenario.store.clocks;
-                    let ahead = |server: usize| clocks.get(server).map_or(0, |clock| clock.ahead);
-                    let by = ahead(*to) - ahead(*from);
-                    let steps = if by == 0 { 0..0 } else { 0..7 };
-                    self.jumps.extend(steps.map(|step| Jump {
-                        at: at + Duration::from_secs(10) * step,
-                        by,
-                    }));
+                    self.set(at, *by);
                 }
                 FaultKind::StepServerClock { .. }
                 | FaultKind::StepGatewayClock { .. }
@@ -746,11 +765,8 @@ impl<'a> History<'a> {
     fn set_back(&self, since: Duration) -> Duration {
         let jumps = self.jumps.iter();
         let back = jumps.filter(|jump| jump.by < 0 && jump.span().until >= since);
-        // A slot that moves has jumps of one amount, of which one comes true.
-        let mut amounts: Vec<u64> = back.map(|jump| jump.by.unsigned_abs()).collect();
-        amounts.sort_unstable();
-        amounts.dedup();
-        amounts.into_iter().map(Duration::from_nanos).sum()
+        back.map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))
+            .sum()
     }
 
     /// Whether an operator changed a bucket, its limit for the subject, or refunded it.

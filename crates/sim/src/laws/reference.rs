@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::history::{
-    Bucket, Exchange, FOREVER, History, Loss, Span, counts_denied, delays, takes_or_denies,
+    Bucket, Exchange, FOREVER, History, Loss, SERVERS_DIFFER, Span, counts_denied, delays,
+    takes_or_denies,
 };
 use super::{Failure, Law};
-use crate::scenario::{Act, Algorithm, Cost, Kind, LimitUse, Parameters, Topology};
+use crate::scenario::{Act, Algorithm, Cost, FaultKind, Kind, LimitUse, Parameters, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "reference",
@@ -41,9 +42,6 @@ const RETRIED: Duration = Duration::from_secs(3);
 
 /// How long a gateway may remember a denial that is out of date.
 const REMEMBERED: Duration = Duration::from_millis(1050);
-
-/// How far the clocks of two servers differ that count as equal.
-const SERVERS_DIFFER: Duration = Duration::from_millis(20);
 
 /// Units that a request takes, has given back, or may take.
 #[derive(Debug, Clone, Copy)]
@@ -236,7 +234,9 @@ impl<'a> Ledger<'a> {
         }
         let mut drift = Duration::from_millis(10) + history.end / 3000 + history.jitter();
         drift += history.clocks_differ();
-        if !doubtful.is_empty() {
+        let faults = &history.scenario.faults;
+        let moves = |kind: &FaultKind| matches!(kind, FaultKind::MoveSlots { .. });
+        if !doubtful.is_empty() || faults.iter().any(|fault| moves(&fault.kind)) {
             drift += SERVERS_DIFFER;
         }
         let tolerance = nanos(drift);

@@ -305,6 +305,7 @@ fn a_failover_hands_out_no_more_than_a_burst() {
         ms(2000),
         What::Promoted {
             server: 1,
+            replaced: 0,
             lost_writes: 3,
         },
     );
@@ -780,6 +781,7 @@ fn nothing_that_a_failover_kept_is_given_back() {
             ms(2500),
             What::Promoted {
                 server: 1,
+                replaced: 0,
                 lost_writes: 0,
             },
         );

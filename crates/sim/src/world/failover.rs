@@ -194,6 +194,7 @@ impl World<'_> {
         };
         self.note(What::Promoted {
             server: new,
+            replaced: old,
             lost_writes,
         });
         if let Topology::Cluster { .. } = self.servers.topology {
@@ -363,6 +364,9 @@ impl World<'_> {
         }
         for node in [from, to] {
             self.servers.give(node, slot, to);
+        }
+        if slot == 0 {
+            self.note(What::SlotZeroMoved { from, to });
         }
         for node in 0..self.servers.count() {
             if node != from && node != to {
