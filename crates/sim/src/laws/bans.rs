@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::history::{Exchange, FOREVER, History, Operated, Span};
+use super::history::{AROUND, Exchange, FOREVER, History, LIST_SPREADS, Loss, Operated, Span};
 use super::{Failure, Law};
 use crate::scenario::{Act, Ban, Kind, LimitUse, Strikes, Topology, subject};
 use crate::trace::moment;
@@ -37,9 +37,6 @@ const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holdin
     the time that was left, but no longer than its longest ban is now, from the next request of \
     the subject on. Up to three seconds more are not cut.";
 
-/// How long a gateway may not know of a standing ban, or remember one that is over.
-const SPREADS: Duration = Duration::from_millis(2200);
-
 const BANNED: u16 = 403;
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
@@ -70,54 +67,67 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
     let (begun, 200..=204, _) = operated.answer? else {
         return None;
     };
-    if *name != ban.name {
-        return None;
-    }
-    let mut until = length.map_or(history.end, |length| {
-        operated.sent.unwrap_or(begun) + length
-    });
-    for other in &history.operations {
-        let (Act::Lift { subject, .. } | Act::Ban { subject, .. }) = &other.operation.act else {
-            continue;
-        };
-        let sent = other.sent.unwrap_or(FOREVER);
-        if subject == banned && sent >= operated.sent? && !std::ptr::eq(other, operated) {
-            until = until.min(sent);
+    let sent = operated.sent.filter(|_| *name == ban.name)?;
+    let written = Span::new(sent, begun);
+    let mut until = length.map_or(history.end, |length| sent + length);
+    for other in history.operations.iter().filter(|other| {
+        !std::ptr::eq(*other, operated)
+            && matches!(&other.operation.act, Act::Lift { subject, .. } | Act::Ban { subject, .. }
+                if subject == banned)
+    }) {
+        let is_later = other.sent.is_none_or(|at| at >= sent);
+        let is_done = matches!(other.answer, Some((at, 200..=204, _)) if at < sent);
+        if is_later {
+            until = until.min(other.sent.unwrap_or(FOREVER));
+        } else if !is_done {
+            // Either may be the last.
+            return None;
         }
     }
-    let memory = history.scenario.store.topology == Topology::Memory;
     // One that is longer than the longest, or for ever, is told from gateway to gateway. Another is
     // cut by gateways whose longest is shorter.
-    let longest = longest_at(history, ban, operated.operation.gateway, begun);
-    let standing = length.is_none_or(|length| length > longest);
-    if !standing {
-        let gateways = 0..history.scenario.gateways.len();
-        let all = gateways.map(|gateway| longest_at(history, ban, gateway, begun));
-        until = until.min(begun + all.min().unwrap_or_default());
+    let asked = operated.operation.gateway;
+    let longest = longest_in(history, ban, asked, written);
+    let is_longer = |longest: &(Duration, Duration)| length.is_none_or(|it| it > longest.1);
+    let standing = longest.iter().any(is_longer);
+    if standing != longest.iter().all(is_longer) {
+        return None;
     }
+    let memory = history.scenario.store.topology == Topology::Memory;
     for exchange in &history.exchanges {
         let gateway = exchange.request.gateway;
-        let here = gateway == operated.operation.gateway;
-        let Some(reached) = exchange.reached.filter(|_| here || !memory) else {
+        let is_asked = gateway == asked || !memory;
+        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
+        let Some(reached) = exchange.reached.filter(|_| theirs && is_asked) else {
             continue;
         };
-        let from = if here || !standing {
-            begun
+        let decided = Span::new(exchange.sent, reached);
+        let store = memory.then_some(gateway);
+        let lost = |loss: &Loss| loss.may_concern(store, written, reached);
+        let known = if standing && !memory {
+            known_from(history, operated, written, exchange)
+        } else if history.losses.iter().any(lost)
+            || history.is_outage(gateway, decided)
+            || history.is_frozen(gateway, decided)
+        {
+            None
         } else {
-            begun + SPREADS
+            Some(begun)
         };
+        let mut until = until;
+        let gateways = 0..history.scenario.gateways.len();
+        for gateway in gateways.filter(|_| !standing) {
+            let all = longest_in(history, ban, gateway, Span::new(begun, reached));
+            let cut = all
+                .iter()
+                .map(|(since, longest)| *longest + begun.max(*since));
+            until = until.min(cut.min().unwrap_or(until));
+        }
         let early = Duration::from_millis(20)
             + (reached - begun.min(reached)) / 1000
-            + history.clocks_differ();
-        let since = Span::new(begun, reached);
-        let excused = history.is_disturbed(since)
-            || history
-                .in_force
-                .iter()
-                .flatten()
-                .any(|(at, _)| *at > begun && *at <= reached);
-        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
-        if theirs && exchange.sent > from && reached + early < until && !excused {
+            + history.clocks_differ()
+            + ends_earlier(history, written, reached);
+        if known.is_some_and(|known| exchange.sent > known) && reached + early < until {
             let what = format!(
                 "{} reached the app {:?} after {banned} had been banned by {name} until {}",
                 exchange.request.name(),
@@ -135,14 +145,74 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
     None
 }
 
-/// The longest ban by the configuration that a gateway goes by at some time.
-fn longest_at(history: &History<'_>, ban: &Ban, gateway: usize, at: Duration) -> Duration {
-    let mut changes = history.in_force.get(gateway).into_iter().flatten();
-    let current = changes.rfind(|(since, _)| *since <= at);
-    let configuration = current.and_then(|(_, index)| history.scenario.configurations.get(*index));
-    let mut bans = configuration.into_iter().flat_map(|one| &one.bans);
-    let own = bans.find(|one| one.name == ban.name);
-    own.map(longest_of).unwrap_or(longest_of(ban))
+/// From when on the gateway of a request must know of a standing ban, if it must: the one that was
+/// asked knows it while it runs; another after a look at the list, for which a Redis that has lost
+/// it gets it back from a gateway that knows it.
+fn known_from(
+    history: &History<'_>,
+    operated: &Operated<'_>,
+    written: Span,
+    exchange: &Exchange<'_>,
+) -> Option<Duration> {
+    let (asked, gateway) = (operated.operation.gateway, exchange.request.gateway);
+    let run = |gateway: usize| {
+        let runs = history.runs.get(gateway)?;
+        runs.iter().rfind(|run| run.from <= exchange.sent)
+    };
+    let keeps =
+        run(asked).is_some_and(|run| run.from <= written.from && run.until >= exchange.sent);
+    if keeps && gateway == asked {
+        return Some(written.until);
+    }
+    let mut since = written.until.max(run(gateway)?.from);
+    for loss in &history.losses {
+        if loss.may_concern(None, written, exchange.sent) {
+            let again = since.max(loss.span.until);
+            since = history.undisturbed(asked, again, LIST_SPREADS);
+            if !keeps {
+                return None;
+            }
+        }
+    }
+    Some(history.undisturbed(gateway, since, LIST_SPREADS))
+}
+
+/// By how much a ban may end early, as the clock that it goes by was set: ahead since, or back
+/// while the gateway that wrote it may not have followed.
+fn ends_earlier(history: &History<'_>, written: Span, reached: Duration) -> Duration {
+    let jumps = history.jumps.iter().filter(|jump| {
+        let until = if jump.by > 0 { reached } else { written.until };
+        jump.span().meets(Span::new(written.from, until))
+    });
+    jumps
+        .map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))
+        .sum()
+}
+
+/// The longest bans by the configurations that a gateway goes by at some time of a span, each with
+/// since when.
+fn longest_in(
+    history: &History<'_>,
+    ban: &Ban,
+    gateway: usize,
+    span: Span,
+) -> Vec<(Duration, Duration)> {
+    let changes = history
+        .in_force
+        .get(gateway)
+        .map_or(&[][..], |all| &all[..]);
+    let all = changes
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (since, number))| {
+            let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
+            let since = since.saturating_sub(AROUND);
+            let is_met = Span::new(since, until + AROUND).meets(span);
+            let configuration = history.scenario.configurations.get(*number);
+            let own = configuration?.bans.iter().find(|one| one.name == ban.name);
+            Some((since, longest_of(own.unwrap_or(ban)))).filter(|_| is_met)
+        });
+    all.collect()
 }
 
 fn longest_of(ban: &Ban) -> Duration {
@@ -175,7 +245,7 @@ fn too_long(history: &History<'_>, ban: &Ban) -> Option<Failure> {
             continue;
         }
         // What it went by just before may be remembered.
-        let may_remember = exchange.sent.saturating_sub(SPREADS);
+        let may_remember = exchange.sent.saturating_sub(LIST_SPREADS);
         let changes = history.in_force.get(gateway).into_iter().flatten();
         let changes: Vec<&(Duration, usize)> = changes.filter(|(at, _)| *at <= answer.at).collect();
         let current = changes
@@ -232,7 +302,7 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
             continue;
         };
-        let late = over + SPREADS + (over - begun) / 1000 + history.clocks_differ();
+        let late = over + LIST_SPREADS + (over - begun) / 1000 + history.clocks_differ();
         let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
         if !theirs || exchange.sent < late || history.is_disturbed(Span::new(begun, answer.at)) {
             continue;

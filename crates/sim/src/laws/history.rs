@@ -17,6 +17,13 @@ const RECOVERS: Duration = Duration::from_secs(7);
 /// How much earlier than its fault's beginning something may be touched by it: what was on its way.
 const BEFORE: Duration = Duration::from_millis(100);
 
+/// How long a gateway may not know of a change to the lists of overrides and standing bans, or
+/// remember a ban that is over.
+pub const LIST_SPREADS: Duration = Duration::from_millis(2200);
+
+/// How long before or after its line in the log a configuration may come into force.
+pub const AROUND: Duration = Duration::from_millis(100);
+
 /// Older writes than these have reached a replica, where nothing is wrong.
 const REPLICATED: Duration = Duration::from_millis(60);
 
@@ -185,6 +192,17 @@ pub struct Loss {
     pub gateway: Option<usize>,
     /// When the writes were made that may be lost, if all others are kept.
     pub writes: Option<[Span; 2]>,
+}
+
+impl Loss {
+    /// Whether a store lacks by a moment what was written to it in a span.
+    #[must_use]
+    pub fn may_concern(&self, gateway: Option<usize>, written: Span, by: Duration) -> bool {
+        let writes = self.writes.as_ref();
+        self.gateway == gateway
+            && self.span.meets(Span::new(written.from, by))
+            && writes.is_none_or(|lost| lost.iter().any(|span| span.meets(written)))
+    }
 }
 
 /// A clock by which decisions are taken was set.
@@ -555,6 +573,22 @@ impl<'a> History<'a> {
         outages.is_some_and(|outages| outages.iter().any(|outage| outage.meets(span)))
     }
 
+    /// When a gateway that was to do something from a moment on has had so long for it, with its
+    /// store and without standing still.
+    #[must_use]
+    pub fn undisturbed(&self, gateway: usize, since: Duration, lasts: Duration) -> Duration {
+        let disturbed = [&self.outages, &self.freezes].map(|all| all.get(gateway));
+        let disturbed: Vec<&Span> = disturbed.into_iter().flatten().flatten().collect();
+        let mut from = since;
+        while let Some(span) = disturbed
+            .iter()
+            .find(|span| span.meets(Span::new(from, from + lasts)))
+        {
+            from = span.until + Duration::from_nanos(1);
+        }
+        from + lasts
+    }
+
     /// Whether a gateway stood still at some time.
     #[must_use]
     pub fn is_frozen(&self, gateway: usize, span: Span) -> bool {
@@ -762,7 +796,8 @@ impl<'a> History<'a> {
     }
 
     /// By how much what ends at a moment of the store's clock may last longer, as that was set back.
-    fn set_back(&self, since: Duration) -> Duration {
+    #[must_use]
+    pub fn set_back(&self, since: Duration) -> Duration {
         let jumps = self.jumps.iter();
         let back = jumps.filter(|jump| jump.by < 0 && jump.span().until >= since);
         back.map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))

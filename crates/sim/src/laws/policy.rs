@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::history::{Bucket, Exchange, FOREVER, History, Operated, Span};
+use super::history::{AROUND, Bucket, Exchange, FOREVER, History, LIST_SPREADS, Operated, Span};
 use super::{Failure, Law};
 use crate::scenario::{Act, Algorithm, Parameters, Topology};
 
@@ -19,12 +19,6 @@ const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the cou
     period in seconds";
 const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
     seconds, and on the one that is asked before it answers";
-
-/// How long a change takes to other gateways.
-const SPREADS: Duration = Duration::from_millis(2100);
-
-/// How long before or after its line in the log a configuration may come into force.
-const AROUND: Duration = Duration::from_millis(100);
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {
@@ -110,7 +104,7 @@ impl<'h> View<'h> {
                 .filter(|(_, status, _)| (200..300).contains(status));
             let answered = answered.map_or(FOREVER, |(at, ..)| at);
             let here = operated.operation.gateway == self.gateway;
-            let spreads = if here { Duration::ZERO } else { SPREADS };
+            let spreads = if here { Duration::ZERO } else { LIST_SPREADS };
             let since = self.started().max(answered);
             let known = answered < FOREVER && since + spreads <= self.span.from;
             let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
@@ -168,7 +162,7 @@ impl<'h> View<'h> {
         let answered = operated.answer.map_or(self.history.end, |(at, ..)| at);
         let slack = *length / 1000 + AROUND + self.history.clocks_differ();
         let may_be_over = self.span.until + slack >= sent + *length;
-        let is_over = self.span.from > answered + *length + SPREADS + slack;
+        let is_over = self.span.from > answered + *length + LIST_SPREADS + slack;
         let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
         match (may_be_over || disturbed, is_over && !disturbed) {
             (_, true) => vec![None],
