@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::history::{AROUND, Exchange, FOREVER, History, LIST_SPREADS, Loss, Operated, Span};
+use super::history::{
+    AROUND, Exchange, FOREVER, History, Jump, LIST_SPREADS, Loss, Operated, SERVERS_DIFFER, Span,
+};
 use super::{Failure, Law};
 use crate::scenario::{Act, Ban, Kind, LimitUse, Strikes, Topology, subject};
 use crate::trace::moment;
@@ -315,9 +317,8 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
                 && later
                 && !std::ptr::eq(other, operated)
         });
-        let earned = strikes(history, ban, exchange, since);
-        if again || earned >= least_strikes(history, ban) {
-            return None;
+        if again || may_be_earned(history, ban, exchange, since) {
+            continue;
         }
         let what = format!(
             "{} is banned {:?} after the ban {} of {banned} was over",
@@ -346,14 +347,7 @@ fn unfounded(history: &History<'_>, ban: &Ban) -> Option<Failure> {
             matches!(&operated.operation.act, Act::Ban { subject, .. } if Some(subject) == theirs.as_ref())
                 && operated.sent.is_some_and(|at| at < answer.at)
         });
-        // Where a clock was set back, the bucket of strikes goes on as an empty one: any strike is
-        // then the last.
-        let set_back = history
-            .jumps
-            .iter()
-            .any(|jump| jump.at < answer.at && !jump.is_slewed());
-        let least = least_strikes(history, ban).min(if set_back { 2 } else { u64::MAX });
-        if !by_operator && strikes(history, ban, exchange, Duration::ZERO) < least {
+        if !by_operator && !may_be_earned(history, ban, exchange, Duration::ZERO) {
             let what = format!(
                 "{} is banned, and its subject was not",
                 exchange.request.name()
@@ -455,32 +449,79 @@ fn is_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool 
         })
 }
 
-/// How many strikes cause a ban at the least: with clocks that differ, fewer by those that are
-/// forgotten in that time.
-fn least_strikes(history: &History<'_>, ban: &Ban) -> u64 {
+/// Whether a subject may have earned the ban that keeps a request out: after a moment, and no longer
+/// ago than a ban lasts.
+fn may_be_earned(history: &History<'_>, ban: &Ban, banned: &Exchange<'_>, after: Duration) -> bool {
     let Strikes { count, period, .. } = ban.strikes;
-    let apart = history.clocks_differ().as_nanos() * u128::from(count);
-    let early = u64::try_from(apart.div_ceil(period.as_nanos().max(1))).unwrap_or(u64::MAX);
-    count.saturating_sub(early).max(1)
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let theirs = subject(banned.client, ban.per);
+    let bans = history
+        .scenario
+        .configurations
+        .iter()
+        .flat_map(|one| &one.bans);
+    let longest = bans.map(longest_of).max().unwrap_or_default();
+    let lasts = longest + longest / 1000 + NOT_CUT;
+    let at = banned.decided();
+    // After a jump, any strike of a subject that has strikes may be the last.
+    let jumps = history.jumps.iter().filter(|jump| jump.at < at);
+    let is_last = |jump: &&Jump| {
+        let back = Duration::from_nanos(jump.by.min(0).unsigned_abs());
+        !jump.is_slewed() && at < jump.span().until + back + lasts
+    };
+    let any_is_last = jumps.clone().any(|jump| is_last(&jump));
+    // What is forgotten by one clock may still count by another.
+    let slewed = jumps.filter(|jump| jump.is_slewed());
+    let slewed: Duration = slewed
+        .map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))
+        .sum();
+    let apart = history.clocks_differ() + slewed + SERVERS_DIFFER + history.jitter();
+    let oldest = banned
+        .sent
+        .saturating_sub(lasts + history.set_back(Duration::ZERO));
+    // Strikes are forgotten one by one: how long that lasts for those that count.
+    let each = period / count;
+    let spared = Duration::from_secs(1).min(each / 8);
+    let (mut counted, mut number, mut last) = (Duration::ZERO, 0, after);
+    for other in &history.exchanges {
+        let is_before = other.request.id != banned.request.id && other.sent < at;
+        let is_theirs = theirs.is_some() && subject(other.client, ban.per) == theirs;
+        if !is_before || !is_theirs || other.over() < after || !may_be_strike(history, ban, other) {
+            continue;
+        }
+        let gateway = other.request.gateway;
+        let over = match other.over().min(history.end) {
+            over if history.is_outage(gateway, Span::new(other.sent, over)) => {
+                history.undisturbed(gateway, over, Duration::ZERO)
+            }
+            over => over,
+        };
+        let passed = other.sent.saturating_sub(last);
+        counted = counted.saturating_sub(passed - passed / 1000) + each;
+        number += 1;
+        last = last.max(over);
+        let is_earned = counted + apart > each * (count - 1) + spared;
+        if over >= oldest && (is_earned || any_is_last && number > 1) {
+            return true;
+        }
+    }
+    false
 }
 
-/// How many strikes the subject of a request may have earned before it, and after a moment.
-fn strikes(history: &History<'_>, ban: &Ban, before: &Exchange<'_>, since: Duration) -> u64 {
-    let theirs = subject(before.client, ban.per);
-    let earned = history.exchanges.iter().filter(|other| {
-        let strike = match other.answer {
-            // Banned clients earn none.
-            Some(answer) if answer.status == BANNED => false,
-            Some(answer) if ban.strikes.on_5xx => answer.status >= 500,
-            // A decoy looks like a response.
-            _ => ban.strikes.on_5xx || other.reached.is_none(),
-        };
-        other.request.id != before.request.id
-            && other.sent < before.decided()
-            && other.over() >= since
-            && strike
-            && theirs.is_some()
-            && subject(other.client, ban.per) == theirs
-    });
-    earned.count() as u64
+/// Whether a request may have been a strike.
+fn may_be_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool {
+    let status = exchange.answer.map(|answer| answer.status);
+    if ban.strikes.on_5xx {
+        let fails = exchange.request.status >= 500 || status.is_some_and(|status| status >= 500);
+        return exchange.reached.is_some() && fails;
+    }
+    let mut uses = history
+        .route(exchange)
+        .into_iter()
+        .flat_map(|route| &route.limits);
+    let denies = |one: &LimitUse| {
+        one.kind != Kind::SpendOnly && one.enforce && ban.strikes.limits.contains(&one.limit)
+    };
+    // Banned clients earn none.
+    exchange.reached.is_none() && status != Some(BANNED) && uses.any(denies)
 }
