@@ -107,7 +107,7 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let store = memory.then_some(gateway);
         let lost = |loss: &Loss| loss.may_concern(store, written, reached);
         let known = if standing && !memory {
-            known_from(history, operated, written, exchange)
+            history.listed((asked, gateway), written, exchange.sent)
         } else if history.losses.iter().any(lost)
             || history.is_outage(gateway, decided)
             || history.is_frozen(gateway, decided)
@@ -128,7 +128,7 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         let early = Duration::from_millis(20)
             + (reached - begun.min(reached)) / 1000
             + history.clocks_differ()
-            + ends_earlier(history, written, reached);
+            + history.ends_earlier(written, reached);
         if known.is_some_and(|known| exchange.sent > known) && reached + early < until {
             let what = format!(
                 "{} reached the app {:?} after {banned} had been banned by {name} until {}",
@@ -145,50 +145,6 @@ fn passed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         }
     }
     None
-}
-
-/// From when on the gateway of a request must know of a standing ban, if it must: the one that was
-/// asked knows it while it runs; another after a look at the list, for which a Redis that has lost
-/// it gets it back from a gateway that knows it.
-fn known_from(
-    history: &History<'_>,
-    operated: &Operated<'_>,
-    written: Span,
-    exchange: &Exchange<'_>,
-) -> Option<Duration> {
-    let (asked, gateway) = (operated.operation.gateway, exchange.request.gateway);
-    let run = |gateway: usize| {
-        let runs = history.runs.get(gateway)?;
-        runs.iter().rfind(|run| run.from <= exchange.sent)
-    };
-    let keeps =
-        run(asked).is_some_and(|run| run.from <= written.from && run.until >= exchange.sent);
-    if keeps && gateway == asked {
-        return Some(written.until);
-    }
-    let mut since = written.until.max(run(gateway)?.from);
-    for loss in &history.losses {
-        if loss.may_concern(None, written, exchange.sent) {
-            let again = since.max(loss.span.until);
-            since = history.undisturbed(asked, again, LIST_SPREADS);
-            if !keeps {
-                return None;
-            }
-        }
-    }
-    Some(history.undisturbed(gateway, since, LIST_SPREADS))
-}
-
-/// By how much a ban may end early, as the clock that it goes by was set: ahead since, or back
-/// while the gateway that wrote it may not have followed.
-fn ends_earlier(history: &History<'_>, written: Span, reached: Duration) -> Duration {
-    let jumps = history.jumps.iter().filter(|jump| {
-        let until = if jump.by > 0 { reached } else { written.until };
-        jump.span().meets(Span::new(written.from, until))
-    });
-    jumps
-        .map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))
-        .sum()
 }
 
 /// The longest bans by the configurations that a gateway goes by at some time of a span, each with

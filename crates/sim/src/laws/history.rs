@@ -795,6 +795,46 @@ impl<'a> History<'a> {
         all
     }
 
+    /// From when on a gateway must know of a change to the lists of overrides and standing bans
+    /// that another was asked for, if it must. The one that was asked knows it while it runs;
+    /// another after a look at the list, and a Redis that has lost it gets it back from a gateway
+    /// that knows it.
+    #[must_use]
+    pub fn listed(
+        &self,
+        (asked, gateway): (usize, usize),
+        written: Span,
+        by: Duration,
+    ) -> Option<Duration> {
+        let run = |gateway: usize| self.runs.get(gateway)?.iter().rfind(|run| run.from <= by);
+        let keeps = |run: &Span| run.from <= written.from && run.until >= by;
+        let keeps = run(asked).is_some_and(keeps);
+        if keeps && gateway == asked {
+            return Some(written.until);
+        }
+        let mut since = written.until.max(run(gateway)?.from);
+        for loss in &self.losses {
+            if loss.may_concern(None, written, by) {
+                let lost = since.max(loss.span.until);
+                since = keeps.then(|| self.undisturbed(asked, lost, LIST_SPREADS))?;
+            }
+        }
+        Some(self.undisturbed(gateway, since, LIST_SPREADS))
+    }
+
+    /// By how much what ends at a moment of the store's clock may end earlier, as that was set: ahead
+    /// since, or back while the gateway that wrote the moment may not have followed.
+    #[must_use]
+    pub fn ends_earlier(&self, written: Span, by: Duration) -> Duration {
+        let jumps = self.jumps.iter().filter(|jump| {
+            let until = if jump.by > 0 { by } else { written.until };
+            jump.span().meets(Span::new(written.from, until))
+        });
+        jumps
+            .map(|jump| Duration::from_nanos(jump.by.unsigned_abs()))
+            .sum()
+    }
+
     /// By how much what ends at a moment of the store's clock may last longer, as that was set back.
     #[must_use]
     pub fn set_back(&self, since: Duration) -> Duration {

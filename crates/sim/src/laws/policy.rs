@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::history::{AROUND, Bucket, Exchange, FOREVER, History, LIST_SPREADS, Operated, Span};
+use super::history::{
+    AROUND, Bucket, Exchange, FOREVER, History, LIST_SPREADS, Loss, Operated, Span,
+};
 use super::{Failure, Law};
 use crate::scenario::{Act, Algorithm, Parameters, Topology};
 
@@ -103,13 +105,11 @@ impl<'h> View<'h> {
                 .answer
                 .filter(|(_, status, _)| (200..300).contains(status));
             let answered = answered.map_or(FOREVER, |(at, ..)| at);
-            let here = operated.operation.gateway == self.gateway;
-            let spreads = if here { Duration::ZERO } else { LIST_SPREADS };
-            let since = self.started().max(answered);
-            let known = answered < FOREVER && since + spreads <= self.span.from;
-            let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
             // Of two that overlap, either may be the last.
-            if known && !disturbed && before < sent {
+            if before < sent
+                && answered < FOREVER
+                && self.is_known(operated, Span::new(sent, answered))
+            {
                 overrides.clear();
             }
             overrides.extend(states);
@@ -120,6 +120,17 @@ impl<'h> View<'h> {
             all.extend(self.configured());
         }
         all
+    }
+
+    /// Whether the gateway knows of a change by the beginning of the span. A deletion that Redis has
+    /// lost is forgotten.
+    fn is_known(&self, operated: &Operated<'_>, written: Span) -> bool {
+        let by = self.span.from;
+        let lost = |loss: &Loss| loss.may_concern(None, written, by);
+        let deletes = matches!(operated.operation.act, Act::DeleteOverride { .. });
+        let asked = (operated.operation.gateway, self.gateway);
+        let known = self.history.listed(asked, written, by);
+        known.is_some_and(|known| known <= by) && !(deletes && self.history.losses.iter().any(lost))
     }
 
     /// What the operators asked for that may concern the gateway by the end of the span.
@@ -159,25 +170,22 @@ impl<'h> View<'h> {
         let (Some(length), Some(sent)) = (length, operated.sent) else {
             return vec![Some(*parameters)];
         };
-        let answered = operated.answer.map_or(self.history.end, |(at, ..)| at);
-        let slack = *length / 1000 + AROUND + self.history.clocks_differ();
-        let may_be_over = self.span.until + slack >= sent + *length;
-        let is_over = self.span.from > answered + *length + LIST_SPREADS + slack;
-        let disturbed = self.history.is_disturbed(Span::new(sent, self.span.until));
-        match (may_be_over || disturbed, is_over && !disturbed) {
+        let history = self.history;
+        let answered = operated.answer.map_or(history.end, |(at, ..)| at);
+        let slack = *length / 1000 + AROUND + history.clocks_differ();
+        let earlier = history.ends_earlier(Span::new(sent, answered), self.span.until);
+        let may_be_over = self.span.until + slack + earlier >= sent + *length;
+        let later = LIST_SPREADS + slack + history.set_back(sent);
+        let follows = history
+            .jumps
+            .iter()
+            .any(|jump| jump.span().meets(self.span));
+        let is_over = self.span.from > answered + *length + later && !follows;
+        match (may_be_over, is_over) {
             (_, true) => vec![None],
             (true, false) => vec![None, Some(*parameters)],
             (false, false) => vec![Some(*parameters)],
         }
-    }
-
-    /// Since when the gateway runs.
-    fn started(&self) -> Duration {
-        let runs = self.history.runs.get(self.gateway).into_iter().flatten();
-        let started = runs
-            .map(|run| run.from)
-            .filter(|from| *from <= self.span.from);
-        started.max().unwrap_or_default()
     }
 
     /// What configurations say that may be in force.

@@ -852,6 +852,57 @@ fn a_ban_holds_on_every_gateway_until_its_end() {
 }
 
 #[test]
+fn an_outage_that_is_over_and_a_reload_excuse_no_pass_of_a_banned_client() {
+    let at_the_end = |longest: u64| {
+        let mut story = banned();
+        if let Act::Ban { length, .. } = &mut story.scenario.operations[0].act {
+            *length = Some(ms(10_000));
+        }
+        let kind = FaultKind::FreezeServer {
+            server: 0,
+            lasts: ms(500),
+        };
+        story.fault(1100, kind);
+        let mut other = story.scenario.configurations[0].clone();
+        other.bans[0].length = ms(longest);
+        story.scenario.configurations.push(other);
+        let in_force = What::InForce {
+            gateway: 1,
+            configuration: 1,
+        };
+        story.event(ms(3000), in_force);
+        story.passes(10_500, 1, "");
+        story
+    };
+    at_the_end(7000).is_kept();
+    at_the_end(9000).breaks("bans");
+    // Until the clock that was set ahead.
+    let mut story = at_the_end(9000);
+    let by = 1_000_000_000;
+    story.fault(4000, FaultKind::StepServerClock { server: None, by });
+    story.is_kept();
+}
+
+#[test]
+fn strikes_that_are_forgotten_cause_no_ban() {
+    for (denials, is_kept) in [([3900, 3950], true), ([2000, 3900], false)] {
+        let mut story = gcra(1, 1, 600);
+        story.scenario.configurations[0].bans = banned().scenario.configurations.remove(0).bans;
+        story.passes(0, 0, "");
+        for at in denials {
+            story.is_denied(at, 0, "600");
+        }
+        let request = story.sent(ms(4000), 1);
+        story.response(4002, request, 403, &[("retry-after", "10")]);
+        if is_kept {
+            story.is_kept();
+        } else {
+            story.breaks("bans");
+        }
+    }
+}
+
+#[test]
 fn a_ban_ends_and_nobody_is_banned_without_a_reason() {
     let mut story = banned();
     let request = story.sent(ms(4000), 1);
@@ -1076,6 +1127,25 @@ fn an_override_is_in_force_at_once_where_it_is_set_and_within_two_seconds_elsewh
 }
 
 #[test]
+fn an_outage_that_is_over_excuses_no_gateway_that_does_not_know_an_override() {
+    for (at, is_kept) in [(10_000, true), (11_000, false)] {
+        let mut story = gcra(5, 5, 1);
+        story.operation(1000, 0, set_override(None), 200, "{}");
+        let kind = FaultKind::FreezeServer {
+            server: 0,
+            lasts: ms(500),
+        };
+        story.fault(1100, kind);
+        story.is_told(at, 1, "\"L0\";q=5;w=1");
+        if is_kept {
+            story.is_kept();
+        } else {
+            story.breaks("policy");
+        }
+    }
+}
+
+#[test]
 fn an_override_that_was_deleted_is_in_force_nowhere_after_two_seconds() {
     let mut story = gcra(3, 1, 1);
     story.operation(1000, 0, set_override(None), 200, "");
@@ -1259,4 +1329,36 @@ fn clocks_that_differ_begin_a_ban_early_by_the_strikes_that_are_forgotten_meanwh
             story.breaks("bans");
         }
     }
+}
+
+#[test]
+fn a_slot_that_moves_sets_the_clock_once_and_when_it_does() {
+    let moved = |moves: bool, after: u64| {
+        let mut story = gcra(3, 1, 600);
+        story.scenario.store.topology = Topology::Cluster {
+            primaries: 2,
+            replicas: 0,
+            lag: ms(1),
+        };
+        let ahead = 5_000_000_000;
+        story.scenario.store.clocks = vec![Clock::default(), Clock { ahead, drift: 0 }];
+        let fault = FaultKind::MoveSlots {
+            slots: 1,
+            from: 0,
+            to: 1,
+            lasts: ms(100),
+        };
+        story.fault(500, fault);
+        if moves {
+            story.event(ms(2000), What::SlotZeroMoved { from: 0, to: 1 });
+        }
+        for number in 0..3 + after {
+            story.passes(3000 + 10 * number, 0, "");
+        }
+        story
+    };
+    moved(false, 0).is_kept();
+    moved(false, 1).breaks("bound");
+    moved(true, 6).is_kept();
+    moved(true, 7).breaks("bound");
 }
