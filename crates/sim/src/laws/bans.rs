@@ -155,20 +155,13 @@ fn longest_in(
     gateway: usize,
     span: Span,
 ) -> Vec<(Duration, Duration)> {
-    let changes = history
-        .in_force
-        .get(gateway)
-        .map_or(&[][..], |all| &all[..]);
-    let all = changes
-        .iter()
-        .enumerate()
-        .filter_map(|(index, (since, number))| {
-            let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
-            let since = since.saturating_sub(AROUND);
-            let is_met = Span::new(since, until + AROUND).meets(span);
-            let configuration = history.scenario.configurations.get(*number);
-            let own = configuration?.bans.iter().find(|one| one.name == ban.name);
-            Some((since, longest_of(own.unwrap_or(ban)))).filter(|_| is_met)
+    let all = history
+        .configurations(gateway)
+        .filter_map(|(during, configuration)| {
+            let since = during.from.saturating_sub(AROUND);
+            let own = configuration.bans.iter().find(|one| one.name == ban.name);
+            let is_met = Span::new(since, during.until + AROUND).meets(span);
+            is_met.then(|| (since, longest_of(own.unwrap_or(ban))))
         });
     all.collect()
 }
@@ -204,20 +197,10 @@ fn too_long(history: &History<'_>, ban: &Ban) -> Option<Failure> {
         }
         // What it went by just before may be remembered.
         let may_remember = exchange.sent.saturating_sub(LIST_SPREADS);
-        let changes = history.in_force.get(gateway).into_iter().flatten();
-        let changes: Vec<&(Duration, usize)> = changes.filter(|(at, _)| *at <= answer.at).collect();
-        let current = changes
-            .iter()
-            .rposition(|(at, _)| *at <= may_remember)
-            .unwrap_or(0);
-        let longest = changes
-            .iter()
-            .skip(current)
-            .filter_map(|(_, index)| history.scenario.configurations.get(*index))
-            .flat_map(|one| &one.bans)
-            .filter(|one| one.name == ban.name)
-            .map(longest_of)
-            .max()?;
+        let longest = longest_in(history, ban, gateway, Span::new(may_remember, answer.at));
+        let Some(longest) = longest.iter().map(|(_, longest)| *longest).max() else {
+            continue;
+        };
         let told = Duration::from_secs(answer.retry_after().unwrap_or(0));
         if told > longest + NOT_CUT {
             let what = format!(

@@ -14,6 +14,12 @@ use crate::trace::{Trace, What};
 /// The longest back-off of a breaker is five seconds; then a probe has to succeed.
 const RECOVERS: Duration = Duration::from_secs(7);
 
+/// A broken connection is noticed within two seconds, by the check once a second.
+const NOTICED: Duration = Duration::from_millis(2200);
+
+/// How long a failover lasts until all have heard of it.
+const SETTLES: Duration = Duration::from_secs(6);
+
 /// How much earlier than its fault's beginning something may be touched by it: what was on its way.
 const BEFORE: Duration = Duration::from_millis(100);
 
@@ -629,7 +635,7 @@ impl<'a> History<'a> {
                     (Some(*gateway), Duration::ZERO, true)
                 }
                 FaultKind::RestartServer { down, .. } => (None, *down, true),
-                FaultKind::Failover { .. } => (None, Duration::from_secs(5), true),
+                FaultKind::Failover { .. } => (None, Duration::ZERO, true),
                 FaultKind::OutOfMemory { lasts, .. } | FaultKind::Refuse { lasts, .. } => {
                     (None, *lasts, true)
                 }
@@ -639,7 +645,14 @@ impl<'a> History<'a> {
                 | FaultKind::MoveSlots { .. }
                 | FaultKind::SlowApp { .. } => return false,
             };
-            let during = Span::new(fault.at.saturating_sub(BEFORE), fault.at + lasts + RECOVERS);
+            // Servers close connections when they change their roles.
+            let after = match &fault.kind {
+                FaultKind::FreezeServer { .. }
+                | FaultKind::RestartServer { .. }
+                | FaultKind::Failover { .. } => SETTLES,
+                _ => NOTICED,
+            };
+            let during = Span::new(fault.at.saturating_sub(BEFORE), fault.at + lasts + after);
             breaks && whose.is_none_or(|whose| whose == gateway) && during.meets(span)
         })
     }
@@ -723,6 +736,25 @@ impl<'a> History<'a> {
         found.into_iter().filter_map(bucket).collect()
     }
 
+    /// The configurations that a gateway went by, each with when, while it ran.
+    pub fn configurations(
+        &self,
+        gateway: usize,
+    ) -> impl Iterator<Item = (Span, &'a Configuration)> {
+        let changes = self.in_force.get(gateway).map_or(&[][..], |all| &all[..]);
+        let runs = self.runs.get(gateway).map_or(&[][..], |all| &all[..]);
+        let all = self.scenario.configurations.as_slice();
+        changes
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, (from, number))| {
+                let next = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
+                let run = runs.iter().rfind(|run| run.from <= *from);
+                let until = run.map_or(next, |run| run.until.min(next));
+                Some((Span::new(*from, until), all.get(*number)?))
+            })
+    }
+
     /// The definitions of a limit that may be in force for a subject at some time of a span, on
     /// some gateway or on the one that is named.
     #[must_use]
@@ -733,16 +765,12 @@ impl<'a> History<'a> {
                 all.push(parameters);
             }
         };
-        for (gateway, changes) in self.in_force.iter().enumerate() {
-            if bucket.gateway.is_some_and(|own| own != gateway) {
-                continue;
-            }
-            for (index, (from, configuration)) in changes.iter().enumerate() {
-                let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
-                let configuration = self.scenario.configurations.get(*configuration);
-                let limit = configuration.and_then(|one| one.limit(&bucket.limit.name));
+        let gateways = 0..self.scenario.gateways.len();
+        for gateway in gateways.filter(|one| bucket.gateway.is_none_or(|own| own == *one)) {
+            for (during, configuration) in self.configurations(gateway) {
+                let limit = configuration.limit(&bucket.limit.name);
                 if let Some(limit) = limit
-                    && Span::new(*from, until + BEFORE).meets(span)
+                    && Span::new(during.from, during.until + BEFORE).meets(span)
                 {
                     add(limit.parameters(&bucket.subject));
                 }

@@ -190,21 +190,14 @@ impl<'h> View<'h> {
 
     /// What configurations say that may be in force.
     fn configured(&self) -> Vec<Parameters> {
-        let changes = self
-            .history
-            .in_force
-            .get(self.gateway)
-            .map_or(&[][..], |all| &all[..]);
-        let mut all = Vec::new();
-        for (index, (from, configuration)) in changes.iter().enumerate() {
-            let until = changes.get(index + 1).map_or(FOREVER, |(at, _)| *at);
-            let during = Span::new(from.saturating_sub(AROUND), until + AROUND);
-            let configuration = self.history.scenario.configurations.get(*configuration);
-            let limit = configuration.and_then(|one| one.limit(&self.bucket.limit.name));
-            if let Some(limit) = limit.filter(|_| during.meets(self.span)) {
-                all.push(limit.parameters(&self.bucket.subject));
-            }
-        }
-        all
+        let configurations = self.history.configurations(self.gateway);
+        let met = configurations.filter(|(during, _)| {
+            let from = during.from.saturating_sub(AROUND);
+            Span::new(from, during.until + AROUND).meets(self.span)
+        });
+        let limits = met.filter_map(|(_, one)| one.limit(&self.bucket.limit.name));
+        limits
+            .map(|limit| limit.parameters(&self.bucket.subject))
+            .collect()
     }
 }

@@ -38,11 +38,12 @@ fn unanswered(history: &History<'_>) -> Option<Failure> {
         let Some(sent) = operated.sent.filter(|sent| *sent >= history.quiet) else {
             continue;
         };
-        let runs = history.runs.get(operated.operation.gateway)?;
-        if !runs
-            .iter()
-            .any(|run| run.from <= sent && run.until == FOREVER)
-        {
+        let mut runs = history
+            .runs
+            .get(operated.operation.gateway)
+            .into_iter()
+            .flatten();
+        if !runs.any(|run| run.from <= sent && run.until == FOREVER) {
             continue;
         }
         let status = operated.answer.map(|(_, status, _)| status);

@@ -629,8 +629,9 @@ impl<'a> Ledger<'a> {
     fn fields(&self) -> Option<Failure> {
         let history = self.history;
         for (index, exchange) in self.bucket.exchanges.iter().enumerate() {
-            let one = history.limit_use(exchange, &self.bucket.limit.name)?;
-            let Some(answer) = exchange.answer.filter(|_| takes_or_denies(one)) else {
+            let one = history.limit_use(exchange, &self.bucket.limit.name);
+            let one = one.filter(|one| takes_or_denies(one));
+            let Some((one, answer)) = one.zip(exchange.answer) else {
                 continue;
             };
             let Some(r) = answer.rate_limit(&self.bucket.limit.name, "r") else {
