@@ -239,12 +239,14 @@ fn stayed(history: &History<'_>, ban: &Ban, operated: &Operated<'_>) -> Option<F
         Act::Lift { .. } => operated.sent?,
         _ => Duration::ZERO,
     };
+    let memory = history.scenario.store.topology == Topology::Memory;
     for exchange in &history.exchanges {
         let Some(answer) = exchange.answer.filter(|answer| answer.status == BANNED) else {
             continue;
         };
         let late = over + LIST_SPREADS + (over - begun) / 1000 + history.clocks_differ();
-        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned);
+        let theirs = subject(exchange.client, ban.per).as_ref() == Some(banned)
+            && (!memory || exchange.request.gateway == operated.operation.gateway);
         if !theirs || exchange.sent < late || history.is_disturbed(Span::new(begun, answer.at)) {
             continue;
         }
@@ -394,6 +396,7 @@ fn may_be_earned(history: &History<'_>, ban: &Ban, banned: &Exchange<'_>, after:
     let Strikes { count, period, .. } = ban.strikes;
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let theirs = subject(banned.client, ban.per);
+    let memory = history.scenario.store.topology == Topology::Memory;
     let bans = history
         .scenario
         .configurations
@@ -424,7 +427,9 @@ fn may_be_earned(history: &History<'_>, ban: &Ban, banned: &Exchange<'_>, after:
     let (mut counted, mut number, mut last) = (Duration::ZERO, 0, after);
     for other in &history.exchanges {
         let is_before = other.request.id != banned.request.id && other.sent < at;
-        let is_theirs = theirs.is_some() && subject(other.client, ban.per) == theirs;
+        let is_theirs = theirs.is_some()
+            && subject(other.client, ban.per) == theirs
+            && (!memory || other.request.gateway == banned.request.gateway);
         if !is_before || !is_theirs || other.over() < after || !may_be_strike(history, ban, other) {
             continue;
         }
