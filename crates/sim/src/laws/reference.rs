@@ -79,17 +79,20 @@ struct Ledger<'a> {
     tolerance: i128,
 }
 
+/// By limit, subject and gateway.
+type Ledgers<'a> = BTreeMap<(&'a str, String, Option<usize>), Ledger<'a>>;
+
 /// Used units, or debt in nanoseconds: the least and the greatest.
 type Used = (i128, i128);
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     let buckets = history.buckets();
-    let mut ledgers: BTreeMap<(&str, &str, Option<usize>), Ledger<'_>> = BTreeMap::new();
+    let mut ledgers = Ledgers::new();
     for bucket in &buckets {
         if let Some(ledger) = Ledger::new(history, bucket) {
             let key = (
                 bucket.limit.name.as_str(),
-                bucket.subject.as_str(),
+                bucket.subject.clone(),
                 bucket.gateway,
             );
             ledgers.insert(key, ledger);
@@ -99,109 +102,93 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         failures.extend(ledger.fields());
         failures.extend(ledger.looks());
     }
-    failures.extend(denials(history, &ledgers));
-    failures.extend(early(history, &ledgers));
+    let mut exchanges = history.exchanges.iter();
+    failures.extend(exchanges.find_map(|exchange| denial(history, &ledgers, exchange)));
 }
 
-/// The first denied request that is told to come back while one of its limits still has no room.
-fn early(
+/// What is wrong with a denial: there was room in all of the request's buckets, or it is told to
+/// come back before there is, or long after.
+fn denial(
     history: &History<'_>,
-    ledgers: &BTreeMap<(&str, &str, Option<usize>), Ledger<'_>>,
+    ledgers: &Ledgers<'_>,
+    exchange: &Exchange<'_>,
 ) -> Option<Failure> {
     let configuration = history.scenario.configurations.first()?;
     let memory = history.scenario.store.topology == Topology::Memory;
-    for exchange in &history.exchanges {
-        let answer = exchange.answer.filter(|answer| answer.status == 429);
-        let told = answer.and_then(|answer| answer.retry_after());
-        let gateway = exchange.request.gateway;
-        let span = Span::new(exchange.sent.saturating_sub(REMEMBERED), exchange.decided());
-        let quiet = !history.is_outage(gateway, span) && !history.is_frozen(gateway, span);
-        let (Some(told), Some(route), true) = (told, history.route(exchange), quiet) else {
-            continue;
-        };
-        let limits = || {
-            route
-                .limits
-                .iter()
-                .map(|one| configuration.limit(&one.limit))
-        };
-        if limits().flatten().any(|limit| limit.prefetch.is_some()) {
-            continue;
-        }
-        for one in route.limits.iter().filter(|one| takes_or_denies(one)) {
-            let limit = configuration.limit(&one.limit)?;
-            let subject = crate::scenario::subject(exchange.client, limit.per).unwrap_or_default();
-            let own = memory.then_some(gateway);
-            let Some(ledger) = ledgers.get(&(limit.name.as_str(), subject.as_str(), own)) else {
-                continue;
-            };
-            let wait = ledger.waits(exchange, one);
-            if wait > i128::from(told) * 1_000_000_000 {
-                let (name, request) = (ledger.bucket.name(), exchange.request.name());
-                let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
-                let what = format!(
-                    "{request} is told to retry after {told} s, and {name} has no room for it \
-                     within {wait:?}"
-                );
-                return Some(Failure {
-                    law: LAW.name,
-                    promise: RETRY_AFTER,
-                    at: exchange.decided(),
-                    what,
-                });
-            }
-        }
+    let answer = exchange.answer.filter(|answer| answer.status == 429)?;
+    let gateway = exchange.request.gateway;
+    let span = Span::new(exchange.sent.saturating_sub(REMEMBERED), exchange.decided());
+    if history.is_outage(gateway, span) || history.is_frozen(gateway, span) {
+        return None;
     }
-    None
-}
-
-/// The first request that was denied although there was room in all of its buckets.
-fn denials(
-    history: &History<'_>,
-    ledgers: &BTreeMap<(&str, &str, Option<usize>), Ledger<'_>>,
-) -> Option<Failure> {
-    let configuration = history.scenario.configurations.first()?;
-    let memory = history.scenario.store.topology == Topology::Memory;
-    'exchanges: for exchange in &history.exchanges {
-        let denied = exchange.answer.is_some_and(|answer| answer.status == 429);
-        let span = Span::new(exchange.sent.saturating_sub(REMEMBERED), exchange.decided());
-        let gateway = exchange.request.gateway;
-        let quiet = !history.is_outage(gateway, span) && !history.is_frozen(gateway, span);
-        let Some(route) = history.route(exchange).filter(|_| denied && quiet) else {
+    let denying = history
+        .route(exchange)?
+        .limits
+        .iter()
+        .filter(|one| one.enforce);
+    let mut uses = Vec::new();
+    let (mut is_known, mut prefetched) = (true, false);
+    for one in denying.filter(|one| one.kind != Kind::SpendOnly) {
+        let limit = configuration.limit(&one.limit)?;
+        let Some(subject) = crate::scenario::subject(exchange.client, limit.per) else {
             continue;
         };
-        let mut names = Vec::new();
-        for one in &route.limits {
-            let limit = configuration.limit(&one.limit)?;
-            let Some(subject) = crate::scenario::subject(exchange.client, limit.per) else {
-                continue;
-            };
-            let key = (
-                limit.name.as_str(),
-                subject.as_str(),
-                memory.then_some(gateway),
+        prefetched |= limit.prefetch.is_some();
+        let own = memory.then_some(gateway);
+        let ledger = ledgers.get(&(limit.name.as_str(), subject, own));
+        is_known &= ledger.is_some();
+        uses.extend(ledger.map(|ledger| (one, ledger)));
+    }
+    let failure = |promise, what| Failure {
+        law: LAW.name,
+        promise,
+        at: exchange.decided(),
+        what,
+    };
+    let request = exchange.request.name();
+    let names = || {
+        uses.iter()
+            .map(|(_, ledger)| ledger.bucket.limit.name.as_str())
+    };
+    if is_known
+        && uses
+            .iter()
+            .all(|(one, ledger)| ledger.has_room(exchange, one))
+    {
+        let names: Vec<&str> = names().collect();
+        let names = names.join(", ");
+        let what =
+            format!("{request} was denied, and there was room in each of its limits ({names})");
+        return Some(failure(EXACT, what));
+    }
+    let told = answer.retry_after()?;
+    let nanos = i128::from(told) * 1_000_000_000;
+    let takes = uses
+        .iter()
+        .filter(|(one, _)| !prefetched && takes_or_denies(one));
+    for (one, ledger) in takes {
+        let wait = ledger.waits(exchange, one);
+        if wait > nanos {
+            let wait = Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX));
+            let name = ledger.bucket.name();
+            let what = format!(
+                "{request} is told to retry after {told} s, and {name} has no room for it within \
+                 {wait:?}"
             );
-            let Some(ledger) = ledgers.get(&key) else {
-                continue 'exchanges;
-            };
-            if !ledger.has_room(exchange, one) {
-                continue 'exchanges;
-            }
-            names.push(limit.name.as_str());
+            return Some(failure(RETRY_AFTER, what));
         }
-        let what = format!(
-            "{} was denied, and there was room in each of its limits ({})",
-            exchange.request.name(),
-            names.join(", ")
-        );
-        return Some(Failure {
-            law: LAW.name,
-            promise: EXACT,
-            at: exchange.decided(),
-            what,
-        });
     }
-    None
+    let waits = uses
+        .iter()
+        .map(|(one, ledger)| ledger.waits_at_most(exchange, one));
+    let most = waits.collect::<Option<Vec<i128>>>()?.into_iter().max()?;
+    (is_known && nanos >= most.max(0) + 1_000_000_000).then(|| {
+        let wait = Duration::from_nanos(u64::try_from(most.max(0)).unwrap_or(u64::MAX));
+        let what = format!(
+            "{request} is told to retry after {told} s, and there is room for it within {wait:?}"
+        );
+        failure(RETRY_AFTER, what)
+    })
 }
 
 impl<'a> Ledger<'a> {
@@ -548,11 +535,7 @@ impl<'a> Ledger<'a> {
 
     fn left(&self, (least, most): Used, cost: u64) -> (u64, u64) {
         let burst = i128::from(self.parameters.burst);
-        let unit = if self.bucket.limit.algorithm == Algorithm::Gcra {
-            self.interval()
-        } else {
-            1
-        };
+        let unit = self.unit();
         let left = |used: i128| {
             let left = (burst * unit - used - i128::from(cost) * unit).div_euclid(unit.max(1));
             u64::try_from(left.clamp(0, burst)).unwrap_or(0)
@@ -566,29 +549,44 @@ impl<'a> Ledger<'a> {
         format!("the requests that were let through leave {left} of its {full} units")
     }
 
-    /// Whether a request certainly had room.
-    fn has_room(&self, exchange: &Exchange<'_>, one: &LimitUse) -> bool {
+    /// What was used when a denied request was decided, if that is known and no denial is
+    /// remembered; the index of the request; and its cost.
+    fn denied(&self, exchange: &Exchange<'_>, one: &LimitUse) -> Option<(Used, usize, i128)> {
         let id = exchange.request.id;
-        let index = self
-            .bucket
-            .exchanges
-            .iter()
-            .position(|other| other.request.id == id);
+        let mut exchanges = self.bucket.exchanges.iter();
+        let index = exchanges.position(|other| other.request.id == id)?;
         let span = Span::new(exchange.sent, exchange.decided());
-        let Some((_, most)) = self.used(span, index) else {
-            return false;
-        };
-        let unit = if self.bucket.limit.algorithm == Algorithm::Gcra {
-            self.interval()
-        } else {
-            1
-        };
+        let used = self.used(span, Some(index))?;
         let cost = match one.cost {
             Cost::ResponseHeader { default } => default.max(1),
             _ => exchange.cost(one),
         };
-        !self.may_be_remembered(exchange)
-            && most + i128::from(cost) * unit <= i128::from(self.parameters.burst) * unit
+        (!self.may_be_remembered(exchange)).then_some((used, index, i128::from(cost)))
+    }
+
+    /// What one unit is in terms of what is used.
+    fn unit(&self) -> i128 {
+        match self.bucket.limit.algorithm {
+            Algorithm::Gcra => self.interval(),
+            _ => 1,
+        }
+    }
+
+    /// Whether a request certainly had room.
+    fn has_room(&self, exchange: &Exchange<'_>, one: &LimitUse) -> bool {
+        let burst = i128::from(self.parameters.burst);
+        let denied = self.denied(exchange, one);
+        denied.is_some_and(|((_, most), _, cost)| most <= (burst - cost) * self.unit())
+    }
+
+    /// How many nanoseconds it lasts at the most until a denied request fits.
+    fn waits_at_most(&self, exchange: &Exchange<'_>, one: &LimitUse) -> Option<i128> {
+        let ((least, most), index, cost) = self.denied(exchange, one)?;
+        if self.bucket.limit.algorithm == Algorithm::Gcra {
+            return Some(most + (cost - i128::from(self.parameters.burst)) * self.unit());
+        }
+        let span = Span::new(exchange.sent, exchange.decided());
+        Some(self.full_in((least, most), span, 0, index)?.1)
     }
 
     /// How many nanoseconds it lasts at the least until a denied request fits, by what was taken

@@ -740,6 +740,21 @@ fn nobody_is_denied_while_there_is_room() {
 }
 
 #[test]
+fn nobody_is_told_to_come_back_long_after_there_is_room() {
+    for (told, is_kept) in [("10", true), ("12", false)] {
+        let mut story = gcra(2, 1, 10);
+        story.passes(0, 0, "");
+        story.passes(5, 0, "");
+        story.is_denied(100, 0, told);
+        if is_kept {
+            story.is_kept();
+        } else {
+            story.breaks("reference");
+        }
+    }
+}
+
+#[test]
 fn nobody_is_told_to_come_back_while_one_of_the_limits_has_no_room() {
     let mut story = gcra(2, 1, 10);
     story.passes(0, 0, "");
@@ -890,7 +905,7 @@ fn strikes_that_are_forgotten_cause_no_ban() {
         story.scenario.configurations[0].bans = banned().scenario.configurations.remove(0).bans;
         story.passes(0, 0, "");
         for at in denials {
-            story.is_denied(at, 0, "600");
+            story.is_denied(at, 0, &(600 - at / 1000).to_string());
         }
         let request = story.sent(ms(4000), 1);
         story.response(4002, request, 403, &[("retry-after", "10")]);
@@ -941,9 +956,9 @@ fn a_ban_is_no_longer_than_the_longest_that_its_gateway_has_after_a_reload() {
     let mut shorter = story.scenario.configurations[0].clone();
     shorter.bans[0].length = ms(2000);
     story.scenario.configurations.push(shorter);
-    for at in [6900, 7000, 7100] {
+    for (at, told) in [(6900, "600"), (7000, "599"), (7100, "599")] {
         let request = story.sent(ms(at), 1);
-        story.response(at + 2, request, 429, &[("retry-after", "600")]);
+        story.response(at + 2, request, 429, &[("retry-after", told)]);
     }
     let banned = |story: &mut Story, at, seconds| {
         let request = story.sent(ms(at), 1);
