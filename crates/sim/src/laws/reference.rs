@@ -254,9 +254,32 @@ impl<'a> Ledger<'a> {
             }
             ledger.takes.extend(take.map(|take| (index, take)));
         }
+        ledger.age();
         ledger.takes.sort_by_key(|(_, take)| take.span.from);
         ledger.cut_to_room();
         Some(ledger)
+    }
+
+    /// Refunds of windows and logs take the newest units, and leave the older ones in their place.
+    fn age(&mut self) {
+        let windows = [Algorithm::Gcra, Algorithm::FixedWindow];
+        if windows.contains(&self.bucket.limit.algorithm) {
+            return;
+        }
+        let held = |take: &Take| Some(Span::new(take.span.from, take.back?.0.until));
+        let held: Vec<Span> = self
+            .takes
+            .iter()
+            .filter_map(|(_, take)| held(take))
+            .collect();
+        for (_, take) in &mut self.takes {
+            let taken = Span::new(take.span.from, take.span.from);
+            let older = held
+                .iter()
+                .filter(|one| one.meets(taken))
+                .map(|one| one.from);
+            take.span.from = older.min().unwrap_or(take.span.from);
+        }
     }
 
     /// Cuts takes that take no more than there is to what there may have been.
