@@ -73,6 +73,9 @@ pub enum Seeds {
     For(u64, Duration),
 }
 
+/// What happens in so long after a fault that is over in a moment is counted as its.
+const AFTERMATH: Duration = Duration::from_secs(1);
+
 /// What many simulations have found.
 #[derive(Debug, Default)]
 pub struct Findings {
@@ -80,6 +83,8 @@ pub struct Findings {
     pub failed: Vec<(u64, Failure)>,
     /// How many simulations there were.
     pub runs: u64,
+    /// How long their worlds lasted, added up.
+    pub worlds: Duration,
     /// How long gateways ran in them, added up.
     pub simulated: Duration,
     /// How much time processors spent.
@@ -138,28 +143,37 @@ impl Findings {
         let scenario = &outcome.scenario;
         self.runs += 1;
         let gateways = u32::try_from(scenario.gateways.len()).unwrap_or(1);
-        self.simulated += (scenario.duration + scenario.quiet) * gateways;
+        let lasts = scenario.duration + scenario.quiet;
+        self.worlds += lasts;
+        self.simulated += lasts * gateways;
         if let Some(failure) = outcome.failures.first() {
             self.failed.push((scenario.seed, failure.clone()));
         }
-        let mut open: BTreeMap<usize, String> = BTreeMap::new();
+        let mut open: BTreeMap<usize, (String, Duration)> = BTreeMap::new();
         for (number, circumstance) in scenario.circumstances().into_iter().enumerate() {
             self.faults.entry(circumstance.into()).or_default().count += 1;
-            open.insert(usize::MAX - number, circumstance.into());
+            open.insert(usize::MAX - number, (circumstance.into(), Duration::MAX));
         }
         for event in &outcome.trace.events {
+            open.retain(|_, (_, until)| event.at <= *until);
             match &event.what {
                 What::FaultBegan { fault } => {
                     let kind = scenario.faults.get(*fault).map(|fault| fault.kind.name());
                     let kind = kind.unwrap_or_default();
                     self.faults.entry(kind.clone()).or_default().count += 1;
-                    open.insert(*fault, kind);
+                    open.insert(*fault, (kind, Duration::MAX));
                 }
                 What::FaultEnded { fault } => {
-                    open.remove(fault);
+                    let began = scenario
+                        .faults
+                        .get(*fault)
+                        .map_or(event.at, |fault| fault.at);
+                    if let Some((_, until)) = open.get_mut(fault) {
+                        *until = event.at.max(began + AFTERMATH);
+                    }
                 }
                 What::Answered { status, .. } => {
-                    for kind in open.values() {
+                    for (kind, _) in open.values() {
                         let met = self.faults.entry(kind.clone()).or_default();
                         *met.statuses.entry(*status).or_default() += 1;
                     }
@@ -167,7 +181,7 @@ impl Findings {
                 What::Log { line, .. } => {
                     // Without its fields.
                     let text = line.split(['=', '"']).next().unwrap_or_default();
-                    for kind in open.values() {
+                    for (kind, _) in open.values() {
                         self.faults
                             .entry(kind.clone())
                             .or_default()
@@ -199,14 +213,15 @@ impl Findings {
             );
         }
         let minutes = self.processors.as_secs_f64() / 60.0;
+        let worlds = self.worlds.as_secs_f64() / 3600.0;
         let hours = self.simulated.as_secs_f64() / 3600.0;
         let _ = writeln!(
             out,
-            "{} simulations, {} failed; {hours:.1} hours of gateways in {minutes:.2} minutes of \
-             processors: {:.2} hours a minute, {:.0} times real time",
+            "{} simulations, {} failed; {worlds:.1} hours of worlds, {hours:.1} of gateways in \
+             {minutes:.2} minutes of processors: {:.0} times real time, {:.0} by gateways",
             self.runs,
             self.failed.len(),
-            hours / minutes.max(1e-9),
+            60.0 * worlds / minutes.max(1e-9),
             60.0 * hours / minutes.max(1e-9),
         );
         for (seed, failure) in &self.failed {
@@ -256,6 +271,7 @@ pub fn kept(text: &str) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::laws::LAWS;
+    use crate::scenario::{Fault, FaultKind};
     use crate::trace::Event;
 
     #[test]
@@ -294,6 +310,45 @@ mod tests {
                 "--seed N --shrink tells one of them as a story",
             ]
         );
+    }
+
+    #[test]
+    fn what_follows_a_momentary_fault_is_counted_as_its() {
+        let mut scenario = Scenario::generate(7);
+        scenario.faults = vec![Fault {
+            at: Duration::from_secs(1),
+            kind: FaultKind::Flush { server: 0 },
+        }];
+        let event = |millis, what| Event {
+            at: Duration::from_millis(millis),
+            what,
+        };
+        let answered = |millis| {
+            let (request, status, headers) = ((0, 0), 200, Vec::new());
+            event(
+                millis,
+                What::Answered {
+                    request,
+                    status,
+                    headers,
+                },
+            )
+        };
+        let events = vec![
+            answered(900),
+            event(1000, What::FaultBegan { fault: 0 }),
+            event(1000, What::FaultEnded { fault: 0 }),
+            answered(1500),
+            answered(2500),
+        ];
+        let mut findings = Findings::default();
+        findings.add(&Outcome {
+            scenario,
+            trace: Trace { events },
+            failures: Vec::new(),
+        });
+        let met = &findings.faults["Flush"];
+        assert_eq!((met.count, met.statuses[&200]), (1, 1));
     }
 
     #[test]
