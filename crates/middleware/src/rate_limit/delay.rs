@@ -7,8 +7,7 @@
 //!
 //! A request that is given up leaves its turn to the one behind it in this process, whose own turn
 //! goes to the next, and so on. Only the last turn goes back to the store, and only if no other
-//! gateway has promised a later one. See
-//! `docs/decisions/0073-what-becomes-of-the-turn-of-a-client-that-leaves-a-delay.md`.
+//! gateway has promised a later one. See `docs/decisions/0017-leases-and-turns.md`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -4,7 +4,8 @@
 //! expiry gives it more time than it needs and notes the end beside the TAT, and each take reads
 //! that note: so every gateway sees from the reply whether the bucket lasts, whatever other client
 //! has flushed, reset or shortened it meanwhile. What a worker remembers only tells it what to
-//! expect, and whether to send an expiry in the same breath; see `docs/decisions/`.
+//! expect, and whether to send an expiry in the same breath; see
+//! `docs/decisions/0001-no-lua-in-redis.md`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
