@@ -24,7 +24,7 @@ use crate::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
 /// How long a denial is remembered at most.
 const LONGEST: Nanos = Nanos::from_secs(1);
 
-/// How many buckets are remembered at most, in 256 KiB.
+/// How many buckets are remembered at most, in 320 KiB, and 72 bytes for each of a windowed limit.
 const PLACES: usize = 8192;
 
 /// How many threads may read at once without waiting for each other.
@@ -37,19 +37,37 @@ const LOCKS: usize = 64;
 pub struct DenialCache {
     hasher: KeyHasher,
     shards: Box<[Mutex<Box<[Denial]>>]>,
-    windows: WindowDenials,
     /// How often something was removed from each of the shards.
     removals: Box<[AtomicU32]>,
 }
 
-#[derive(Clone, Copy, Default)]
+/// A bucket of a batch that was denied.
+#[derive(Default)]
 struct Denial {
     /// Zero when there is none.
     tag: u64,
-    tat: Timestamp,
     seen: Timestamp,
     /// Whether the bucket denied, and not another one of its batch.
     denied: bool,
+    bucket: SeenBucket,
+}
+
+/// How a bucket was seen.
+enum SeenBucket {
+    /// By GCRA. Its debt answers for every quota and cost.
+    Debt { tat: Timestamp },
+    /// In a window.
+    Window(Box<SeenWindow>),
+}
+
+/// What a window's denial says holds for the same quota and the same cost only: until its retry time
+/// the bucket has no room for that cost, whatever others take from it.
+struct SeenWindow {
+    quota: Quota,
+    cost: NonZeroU64,
+    remaining: u64,
+    retry_at: Timestamp,
+    reset_at: Timestamp,
 }
 
 /// How a bucket stands to a transaction, as far as is remembered.
@@ -58,13 +76,19 @@ enum Remembered {
     Allows,
 }
 
+impl Default for SeenBucket {
+    fn default() -> Self {
+        let tat = Timestamp::default();
+        Self::Debt { tat }
+    }
+}
+
 impl Default for DenialCache {
     fn default() -> Self {
-        let shard = || Mutex::new(vec![Denial::default(); PLACES / LOCKS].into_boxed_slice());
+        let shard = || Mutex::new((0..PLACES / LOCKS).map(|_| Denial::default()).collect());
         Self {
             hasher: KeyHasher::random(),
             shards: (0..LOCKS).map(|_| shard()).collect(),
-            windows: WindowDenials::default(),
             removals: (0..LOCKS).map(|_| AtomicU32::default()).collect(),
         }
     }
@@ -73,13 +97,7 @@ impl Default for DenialCache {
 impl DenialCache {
     /// Remembers what the store said after so many removals. If there were more since, it may have
     /// said so before a refund.
-    fn remember(&self, key: HashedKey, removals: u32, decision: &Decision, seen: Timestamp) {
-        let denial = Denial {
-            tag: key.tag,
-            tat: seen + decision.reset_in,
-            seen,
-            denied: !decision.allowed,
-        };
+    fn remember(&self, key: HashedKey, removals: u32, denial: Denial) {
         self.at(key, |place| {
             if self.removals(key) == removals {
                 *place = denial;
@@ -88,14 +106,14 @@ impl DenialCache {
     }
 
     fn removals(&self, key: HashedKey) -> u32 {
-        let (shard, _) = place(key, PLACES);
+        let (shard, _) = place(key);
         let removals = self.removals.get(shard);
         removals.map_or(0, |removals| removals.load(Ordering::Acquire))
     }
 
     /// What the store said before is not remembered any more from here on.
     fn remove(&self, key: HashedKey) {
-        let (shard, _) = place(key, PLACES);
+        let (shard, _) = place(key);
         if let Some(removals) = self.removals.get(shard) {
             removals.fetch_add(1, Ordering::AcqRel);
         }
@@ -104,156 +122,115 @@ impl DenialCache {
                 *place = Denial::default();
             }
         });
-        self.windows.remove(key);
     }
 
-    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
+    /// How a bucket of a batch that was denied a moment ago stands to this transaction, whose quota
+    /// and cost need not be those that were denied before.
     fn stand(
         &self,
         key: HashedKey,
         transaction: &Transaction,
         now: Timestamp,
     ) -> Option<Remembered> {
-        let denial = self.at(key, |place| *place)?;
-        // On a clock that has stepped back the age of the denial is unknown.
-        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
-        let debt = denial.tat.since(now);
-        // Another definition made the debt, so the store has to be asked: this one may count by a
-        // level of its own.
-        let is_stale = transaction.quota.is_stale(debt);
-        if denial.tag != key.tag || !is_fresh || is_stale {
+        if !transaction.mode.checks() && !transaction.mode.spends() {
             return None;
         }
-        match transaction.decide(debt) {
-            decision if decision.fits() => Some(Remembered::Allows),
-            decision => denial.denied.then_some(Remembered::Denies(decision)),
-        }
+        self.at(key, |denial| {
+            let is_own = denial.tag == key.tag;
+            is_own.then(|| denial.stand(transaction, now)).flatten()
+        })?
     }
 
     fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Denial) -> T) -> Option<T> {
-        let (shard, place) = place(key, PLACES);
+        let (shard, place) = place(key);
         let mut shard = self.shards.get(shard)?.lock();
         shard.get_mut(place).map(act)
     }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "both remainders are small")]
-fn place(key: HashedKey, places: usize) -> (usize, usize) {
-    let place = key.shard % places as u64;
+fn place(key: HashedKey) -> (usize, usize) {
+    let place = key.shard % PLACES as u64;
     (place as usize % LOCKS, place as usize / LOCKS)
 }
 
-/// How many denials are remembered at most, in some 256 KiB.
-const WINDOW_PLACES: usize = 2048;
-
-/// Denials of limits that are counted in windows, in a table of fixed size that takes no memory
-/// before the first of them.
-///
-/// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only:
-/// until its retry time the bucket has no room for that cost, whatever others take from it.
-struct WindowDenials(Box<[Mutex<Vec<Option<WindowDenial>>>]>);
-
-#[derive(Clone, Copy)]
-struct WindowDenial {
-    tag: u64,
-    quota: Quota,
-    cost: NonZeroU64,
-    remaining: u64,
-    retry_at: Timestamp,
-    reset_at: Timestamp,
-    seen: Timestamp,
-    denied: bool,
-}
-
-impl Default for WindowDenials {
-    fn default() -> Self {
-        Self((0..LOCKS).map(|_| Mutex::default()).collect())
-    }
-}
-
-impl WindowDenials {
-    fn remember(
-        &self,
+impl Denial {
+    /// What was decided about a key, with the transaction if its limit is counted in windows.
+    fn new(
         key: HashedKey,
-        transaction: &Transaction,
+        windowed: Option<&Transaction>,
         decision: &Decision,
         now: Timestamp,
-        is_current: impl FnOnce() -> bool,
-    ) {
-        let (shard, place) = place(key, WINDOW_PLACES);
-        let Some(shard) = self.0.get(shard) else {
-            return;
-        };
-        let mut shard = shard.lock();
-        if !is_current() {
-            return;
-        }
-        shard.resize(WINDOW_PLACES / LOCKS, None);
-        if let Some(place) = shard.get_mut(place) {
-            *place = Some(WindowDenial {
-                tag: key.tag,
-                quota: transaction.quota,
-                cost: transaction.cost,
-                remaining: decision.remaining,
-                retry_at: now + decision.retry_in,
-                reset_at: now + decision.reset_in,
-                seen: now,
-                denied: !decision.allowed,
-            });
+    ) -> Self {
+        let reset_at = now + decision.reset_in;
+        Self {
+            tag: key.tag,
+            seen: now,
+            denied: !decision.allowed,
+            bucket: match windowed {
+                None => SeenBucket::Debt { tat: reset_at },
+                Some(transaction) => SeenBucket::Window(Box::new(SeenWindow {
+                    quota: transaction.quota,
+                    cost: transaction.cost,
+                    remaining: decision.remaining,
+                    retry_at: now + decision.retry_in,
+                    reset_at,
+                })),
+            },
         }
     }
 
-    fn remove(&self, key: HashedKey) {
-        let (shard, place) = place(key, WINDOW_PLACES);
-        if let Some(shard) = self.0.get(shard)
-            && let Some(place) = shard.lock().get_mut(place)
-            && place.is_some_and(|denial| denial.tag == key.tag)
-        {
-            *place = None;
+    fn stand(&self, transaction: &Transaction, now: Timestamp) -> Option<Remembered> {
+        // On a clock that has stepped back the age of the denial is unknown.
+        let is_fresh = self.seen <= now && now.since(self.seen) < LONGEST;
+        match &self.bucket {
+            _ if !is_fresh => None,
+            SeenBucket::Debt { tat } if !transaction.is_windowed() => {
+                let debt = tat.since(now);
+                // Another definition made the debt, so the store has to be asked: this one may count
+                // by a level of its own.
+                if transaction.quota.is_stale(debt) {
+                    return None;
+                }
+                match transaction.decide(debt) {
+                    decision if decision.fits() => Some(Remembered::Allows),
+                    decision => self.denied.then_some(Remembered::Denies(decision)),
+                }
+            }
+            SeenBucket::Window(window) if window.quota == transaction.quota => {
+                self.stand_in(window, transaction, now)
+            }
+            _ => None,
         }
     }
 
-    /// How a bucket of a batch that was denied a moment ago stands to this transaction.
-    fn stand(
+    fn stand_in(
         &self,
-        key: HashedKey,
+        window: &SeenWindow,
         transaction: &Transaction,
         now: Timestamp,
     ) -> Option<Remembered> {
-        let (shard, place) = place(key, WINDOW_PLACES);
-        let denial = (*self.0.get(shard)?.lock().get(place)?)?;
-        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
-        if denial.tag != key.tag || denial.quota != transaction.quota || !is_fresh {
-            return None;
-        }
         // What never fits is denied beyond the end of the window, when all of it is there again.
-        let is_over = denial.seen < denial.reset_at && denial.reset_at <= now;
-        let cost = transaction.cost;
-        if is_over {
+        if self.seen < window.reset_at && window.reset_at <= now {
             return None;
         }
-        if !denial.denied {
-            return (cost.get() <= denial.remaining).then_some(Remembered::Allows);
+        let cost = transaction.cost;
+        if !self.denied {
+            return (cost.get() <= window.remaining).then_some(Remembered::Allows);
         }
-        (cost == denial.cost && now < denial.retry_at).then(|| {
+        let retry_in = match transaction.fits_beside(0) {
+            true => window.retry_at.since(now),
+            false => Nanos::NEVER,
+        };
+        (cost == window.cost && now < window.retry_at).then(|| {
             Remembered::Denies(Decision {
                 allowed: false,
-                remaining: denial.remaining,
-                retry_in: denial.retry_in(transaction, now),
-                reset_in: denial.reset_at.since(now),
-                reset_before_secs: denial.reset_at.since(now).whole_secs(),
+                remaining: window.remaining,
+                retry_in,
+                reset_in: window.reset_at.since(now),
+                reset_before_secs: window.reset_at.since(now).whole_secs(),
             })
         })
-    }
-}
-
-impl WindowDenial {
-    fn retry_in(&self, transaction: &Transaction, now: Timestamp) -> Nanos {
-        if transaction.fits_beside(0) {
-            self.retry_at.since(now)
-        } else {
-            Nanos::NEVER
-        }
     }
 }
 
@@ -283,7 +260,7 @@ impl<S> DenialCached<S> {
         let mut changing = Keys::new();
         let mut decisions: Decisions = smallvec![None; batch.len()];
         for ((transaction, &key), place) in batch.iter().zip(keys).zip(&mut decisions) {
-            match self.stand(transaction, key, now) {
+            match self.denials.stand(key, transaction, now) {
                 Some(Remembered::Denies(decision)) if transaction.mode.checks() => {
                     is_denied = true;
                     *place = Some(decision);
@@ -305,21 +282,6 @@ impl<S> DenialCached<S> {
         }
         changing.iter().for_each(|&key| self.denials.remove(key));
         None
-    }
-
-    /// The bucket is judged by this transaction's quota and cost, which need not be those that
-    /// were denied before.
-    fn stand(
-        &self,
-        transaction: &Transaction,
-        key: HashedKey,
-        now: Timestamp,
-    ) -> Option<Remembered> {
-        match transaction.mode {
-            mode if !mode.checks() && !mode.spends() => None,
-            _ if transaction.is_windowed() => self.denials.windows.stand(key, transaction, now),
-            _ => self.denials.stand(key, transaction, now),
-        }
     }
 
     fn hash(&self, key: &BucketKey) -> HashedKey {
@@ -361,15 +323,9 @@ impl DenialRecorder {
         for (at, (&(key, removals), decision)) in keys {
             let Some(decision) = decision else { continue };
             let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
-            match transaction.filter(|transaction| transaction.is_windowed()) {
-                Some(transaction) => {
-                    let is_current = || denials.removals(key) == removals;
-                    denials
-                        .windows
-                        .remember(key, transaction, decision, self.now, is_current);
-                }
-                None => denials.remember(key, removals, decision, self.now),
-            }
+            let windowed = transaction.filter(|transaction| transaction.is_windowed());
+            let denial = Denial::new(key, windowed, decision, self.now);
+            denials.remember(key, removals, denial);
         }
     }
 }

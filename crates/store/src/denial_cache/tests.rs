@@ -492,7 +492,7 @@ fn who_shares_a_place_with_the_denied_is_not_denied() {
     decide(&subject, windowed(log, 10), NOW);
     assert!(!decide(&subject, windowed(log, 10), NOW).is_allowed());
     let other = Transaction {
-        key: neighbour(&subject, WINDOW_PLACES as u64),
+        key: neighbour(&subject, PLACES as u64),
         ..windowed(log, 10)
     };
     assert!(decide(&subject, other, NOW).is_allowed());
