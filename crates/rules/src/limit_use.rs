@@ -138,6 +138,7 @@ impl LimitUse {
     }
 
     /// What the limit has to do with a request, whose body has `body_bytes` if that is known.
+    #[inline(always)]
     pub fn matching(
         &self,
         attributes: &RequestAttributes<'_>,

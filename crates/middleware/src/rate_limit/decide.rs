@@ -182,7 +182,7 @@ impl<S> RateLimit<S> {
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         query.set_aside();
-        let (mut decision, batch) = PendingDecision::new(&route, query, now);
+        let (mut decision, batch) = PendingDecision::new(&route, query, None, None, now);
         decision.delayed = None;
         let mut pending = PendingRequest::new(request, decision);
         pending.kept_out = Some(Box::new(kept_out));

@@ -63,24 +63,20 @@ impl PendingDecision {
         if !asks && route.decoys().next().is_none() {
             return None;
         }
-        let (mut planned, mut batch) = Self::new(route, query, attributes.now);
-        planned.missing = missing;
-        planned.bans = bans.map(|(bans, checks)| {
-            batch.insert_many(0, checks);
-            bans
-        });
-        Some((planned, batch))
+        Some(Self::new(route, query, bans, missing, attributes.now))
     }
 
-    /// A request that no ban is asked about, and what the store is asked about its limits.
+    /// A request, and what the store is asked about it.
     #[inline(always)]
     pub(super) fn new(
         route: &Arc<RouteState>,
         query: StoreQuery,
+        bans: Option<(Box<BanCheck>, Batch)>,
+        missing: Option<Box<MissingValue>>,
         arrived: Timestamp,
     ) -> (Self, Batch) {
         let StoreQuery {
-            batch,
+            mut batch,
             claims,
             queried,
             charges,
@@ -93,15 +89,20 @@ impl PendingDecision {
             })
         });
         let delayed = route.policy.delay.is_some();
+        let delayed = delayed.then(|| Box::new(batch.clone()));
+        let bans = bans.map(|(bans, checks)| {
+            batch.insert_many(0, checks);
+            bans
+        });
         let planned = Self {
             route: Arc::clone(route),
             queried,
             charges,
             leases,
-            delayed: delayed.then(|| Box::new(batch.clone())),
+            delayed,
             delay: None,
-            bans: None,
-            missing: None,
+            bans,
+            missing,
             arrived,
         };
         (planned, batch)
@@ -251,6 +252,7 @@ impl PendingDecision {
     }
 
     /// The result for a request that limits deny, which may be a strike.
+    #[inline(always)]
     pub(super) fn denied(self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
         let verdict = Verdict {
             denied_by: Some(denial.limit()),
@@ -269,7 +271,7 @@ impl PendingDecision {
     }
 
     /// The result for a request that is let through.
-    #[inline]
+    #[inline(always)]
     pub(super) fn allowed(
         mut self,
         outcome: Outcome,

@@ -153,6 +153,7 @@ impl StoreQuery {
         }
     }
 
+    #[inline(always)]
     fn add(
         &mut self,
         (limit, subject): (usize, Option<NonZeroU64>),

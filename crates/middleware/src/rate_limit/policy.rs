@@ -148,13 +148,13 @@ impl<L: Borrow<LimitUse>> RoutePolicy<L> {
         limits.iter().map(move |limit| {
             let is_preflight =
                 || cors.is_some_and(|cors| cors.is_preflight(method, headers, &body_bytes));
-            let found = match limit.borrow().matching(attributes, &body_bytes) {
-                // A browser sends no credentials with its preflights.
-                LimitMatch::Missing { source, acts: true } if is_preflight() => {
-                    LimitMatch::Skipped(source)
-                }
-                found => found,
-            };
+            let mut found = limit.borrow().matching(attributes, &body_bytes);
+            // A browser sends no credentials with its preflights.
+            if let LimitMatch::Missing { source, acts: true } = found
+                && is_preflight()
+            {
+                found = LimitMatch::Skipped(source);
+            }
             (limit, found)
         })
     }
