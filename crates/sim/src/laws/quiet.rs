@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::history::{FOREVER, History};
+use super::history::{FOREVER, History, Span};
 use super::{Failure, Law};
 use crate::scenario::{Act, FaultKind, LinkFault, Topology};
 use crate::trace::What;
@@ -89,20 +89,24 @@ fn held(history: &History<'_>) -> Option<Failure> {
         // What waits for a reply on a connection whose peer has vanished waits until TCP gives up,
         // which this network never does: the connections of before each such fault, and those that
         // were opened while it lasted.
-        let vanished = history.scenario.faults.iter().filter(|fault| {
-            matches!(
-                &fault.kind,
-                FaultKind::Link {
-                    what: LinkFault::HalfOpen | LinkFault::RepliesLost,
-                    gateway: whose,
-                    ..
-                } if whose.is_none_or(|whose| whose == *gateway)
-            )
+        let vanished = history.scenario.faults.iter().filter_map(|fault| {
+            let FaultKind::Link {
+                what: LinkFault::HalfOpen | LinkFault::RepliesLost,
+                gateway: whose,
+                lasts,
+                ..
+            } = &fault.kind
+            else {
+                return None;
+            };
+            let is_its = whose.is_none_or(|whose| whose == *gateway);
+            is_its.then(|| Span::new(fault.at, fault.at + *lasts))
         });
-        let times = 1 + 2 * vanished.count() as u64;
+        let vanished: Vec<Span> = vanished.collect();
+        let times = 1 + 2 * vanished.len() as u64;
         let most = |name: &str| match name {
             "connections" => times * connections,
-            "tasks" => times * tasks,
+            "tasks" => times * tasks + in_vain(history, *gateway, &vanished),
             "memory buckets" => buckets(history),
             _ => 0,
         };
@@ -122,6 +126,19 @@ fn held(history: &History<'_>) -> Option<Failure> {
         }
     }
     None
+}
+
+/// How many requests may have asked a store by a connection whose peer had vanished: each has a task
+/// that waits for the reply. Once the store is known to be out of reach, none is asked.
+fn in_vain(history: &History<'_>, gateway: usize, vanished: &[Span]) -> u64 {
+    let asked = history.exchanges.iter().filter(|exchange| {
+        let span = exchange.span();
+        let has_waited = span.until - span.from >= history.scenario.store.timeout;
+        exchange.request.gateway == gateway
+            && has_waited
+            && vanished.iter().any(|fault| fault.meets(span))
+    });
+    asked.count() as u64
 }
 
 /// How many buckets there are at most: of each limit one a subject, in two windows or four levels,
