@@ -329,6 +329,10 @@ impl<'a> Ledger<'a> {
         if outage && (history.passes_without_store() || breaks && !is_decided) {
             take.least = 0;
         }
+        // A store that was late takes what has passed without it as late as it can.
+        if outage && history.passes_without_store() {
+            take.span.until = self.outage_ends(gateway, decided);
+        }
         let answered = exchange.answer.map(|answer| answer.at);
         if exchange.refused() {
             // Another limit denied it, or Redis was late: given back, if it was taken.
