@@ -123,17 +123,25 @@ impl Answer<'_> {
         self.item("ratelimit-policy", limit, key)
     }
 
+    /// Whether a field has an item of a limit.
+    #[must_use]
+    pub fn names(&self, field: &str, limit: &str) -> bool {
+        self.parameters(field, limit).is_some()
+    }
+
     fn item(&self, field: &str, limit: &str, key: &str) -> Option<u64> {
+        let of_key = |part: &str| part.strip_prefix(&format!("{key}="))?.parse().ok();
+        self.parameters(field, limit)?.find_map(of_key)
+    }
+
+    /// The parameters of a limit's item in a field.
+    fn parameters(&self, field: &str, limit: &str) -> Option<impl Iterator<Item = &str>> {
         let fields = self.headers.iter().filter(|(name, _)| name == field);
-        let items = fields.flat_map(|(_, value)| value.split(','));
-        for item in items {
+        let mut items = fields.flat_map(|(_, value)| value.split(','));
+        items.find_map(|item| {
             let mut parts = item.trim().split(';');
-            if parts.next() == Some(&format!("\"{limit}\"")) {
-                let of_key = |part: &str| part.strip_prefix(&format!("{key}="))?.parse().ok();
-                return parts.find_map(of_key);
-            }
-        }
-        None
+            (parts.next() == Some(&format!("\"{limit}\""))).then_some(parts)
+        })
     }
 }
 

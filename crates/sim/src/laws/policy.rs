@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::history::{
-    AROUND, Bucket, Exchange, FOREVER, History, LIST_SPREADS, Loss, Operated, Span,
+    AROUND, Bucket, Exchange, FOREVER, History, LIST_SPREADS, Loss, Operated, Span, takes_or_denies,
 };
 use super::{Failure, Law};
-use crate::scenario::{Act, Algorithm, Parameters, Topology};
+use crate::scenario::{Act, Algorithm, OnDenied, OnFailure, Parameters, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "policy",
-    promises: &[GCRA, OTHERS, OVERRIDES],
+    promises: &[GCRA, OTHERS, OVERRIDES, TOLD],
     check,
 };
 
@@ -19,6 +19,8 @@ const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, a
     of seconds, rounded up, in which an empty bucket fills";
 const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
     period in seconds";
+const TOLD: &str = "docs/CONFIG.md: | `ratelimit_headers` | form or list of them | `draft` | the \
+    headers that tell a client where it stands |";
 const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
     seconds, and on the one that is asked before it answers";
 
@@ -32,6 +34,22 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
 fn wrong(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) -> Option<Failure> {
     let answer = exchange.answer?;
     let name = &bucket.limit.name;
+    let mut headers = ["ratelimit-policy", "ratelimit"].into_iter();
+    if must_tell(history, bucket, exchange)
+        && let Some(field) = headers.find(|header| !answer.names(header, name))
+    {
+        let what = format!(
+            "{} passed, and {field} of its response has no {}",
+            exchange.request.name(),
+            bucket.name()
+        );
+        return Some(Failure {
+            law: LAW.name,
+            promise: TOLD,
+            at: answer.at,
+            what,
+        });
+    }
     let told = (
         answer.policy(name, "q")?,
         answer.policy(name, "w").unwrap_or(0),
@@ -67,6 +85,21 @@ fn wrong(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) ->
         at: answer.at,
         what,
     })
+}
+
+/// Whether the response to a request has to tell of a limit: its store has certainly let it pass.
+fn must_tell(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) -> bool {
+    let gateway = exchange.request.gateway;
+    let shows = history
+        .route(exchange)
+        .is_some_and(|route| route.on_denied != OnDenied::Shadow);
+    let one = history.limit_use(exchange, &bucket.limit.name);
+    let undecided = history.scenario.store.on_failure == OnFailure::Allow
+        && history.is_outage(gateway, exchange.span());
+    let is_apps = exchange
+        .answer
+        .is_some_and(|answer| matches!(answer.status, 200 | 500));
+    exchange.reached.is_some() && is_apps && shows && one.is_some_and(takes_or_denies) && !undecided
 }
 
 /// `q` and `w`.

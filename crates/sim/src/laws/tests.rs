@@ -147,8 +147,14 @@ impl Story {
     }
 
     fn response(&mut self, at: u64, request: (u64, u32), status: u16, fields: &[(&str, &str)]) {
+        // What passes is told of the limit, if only by its name.
+        let named = [("ratelimit-policy", "\"L0\""), ("ratelimit", "\"L0\"")];
         let fields = fields.iter().filter(|(_, value)| !value.is_empty());
+        let lacks = |(name, _): &&(&str, &str)| fields.clone().all(|(other, _)| other != name);
+        let named = named.iter().filter(lacks);
         let headers = fields
+            .clone()
+            .chain(named)
             .map(|(name, value)| ((*name).into(), (*value).into()))
             .collect();
         self.event(
@@ -1182,6 +1188,28 @@ fn an_override_stays_in_force_that_a_gateway_which_did_not_answer_was_to_delete(
         story.operation(5000, 1, Act::DeleteOverride { limit, subject }, status, "");
         story.is_told(8000, 0, "\"L0\";q=5;w=3");
         assert_eq!(story.failures().is_empty(), stays, "{status}");
+    }
+}
+
+#[test]
+fn no_response_from_the_app_is_silent_about_its_limit() {
+    for lacking in ["ratelimit", "ratelimit-policy"] {
+        let mut story = gcra(3, 1, 1);
+        let request = story.sent(ms(0), 0);
+        story.event(
+            ms(1),
+            What::ReachedApp {
+                request,
+                gateway: 0,
+            },
+        );
+        let all = [("ratelimit", "\"L1\""), ("ratelimit-policy", "\"L1\"")];
+        let fields = all.map(|(name, value)| match name == lacking {
+            true => (name, value),
+            false => (name, "\"L0\""),
+        });
+        story.response(2, request, 200, &fields);
+        story.breaks("policy");
     }
 }
 
