@@ -59,7 +59,7 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
 ///
 /// With a configuration that is `in_force`, its overrides stay when the file of overrides is empty
 /// or missing: a file that is being written looks like that, and many clients would get other
-/// limits by mistake. Boulder keeps them, too.
+/// limits by mistake. Let's Encrypt's Boulder keeps them, too.
 pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> LoadResult {
     read_from(Inputs::default(), path, process_key, in_force)
 }

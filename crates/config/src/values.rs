@@ -217,7 +217,7 @@ impl<'de> Deserialize<'de> for Until {
     }
 }
 
-const SIZE_UNITS: [(&str, u64); 9] = [
+pub(super) const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("B", 1),
     ("kB", 1000),
@@ -233,17 +233,17 @@ const SIZE_UNITS: [(&str, u64); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is not a size, and what to write instead.
+/// Why a text is not a size. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ByteSizeError {
-    #[error("the size `{0}` has the unknown unit `{1}`; units are B, kB, KiB, MB, MiB, GB and GiB")]
+    #[error("the size `{0}` has the unknown unit `{1}`\nunits are B, kB, KiB, MB, MiB, GB and GiB")]
     UnknownUnit(String, String),
     /// It is 2^64 bytes or more.
-    #[error("the size `{0}` is too great; choose a smaller one")]
+    #[error("the size `{0}` is too great\nchoose a smaller one")]
     TooGreat(String),
     /// It is something else.
-    #[error("`{0}` is not a size; write it like 512, 64kB or 1MiB")]
+    #[error("`{0}` is not a size\nwrite it like 512, 64kB or 1MiB")]
     Malformed(String),
 }
 
@@ -276,6 +276,12 @@ impl fmt::Display for ByteSize {
             Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
             None => write!(f, "{}B", self.0),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a size such as `64KiB`")
     }
 }
 
@@ -420,8 +426,14 @@ mod tests {
     #[test]
     fn what_is_no_size_is_told_what_is_wrong_with_it() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
-        insta::assert_snapshot!(error("1kib"), @"the size `1kib` has the unknown unit `kib`; units are B, kB, KiB, MB, MiB, GB and GiB");
-        insta::assert_snapshot!(error("99999999999GiB"), @"the size `99999999999GiB` is too great; choose a smaller one");
+        insta::assert_snapshot!(error("1kib"), @r"
+        the size `1kib` has the unknown unit `kib`
+        units are B, kB, KiB, MB, MiB, GB and GiB
+        ");
+        insta::assert_snapshot!(error("99999999999GiB"), @r"
+        the size `99999999999GiB` is too great
+        choose a smaller one
+        ");
         for text in ["", "KiB", "-1", "1.5MiB", "1 MiB", "much"] {
             assert!(error(text).contains("write it like"), "{text}");
         }

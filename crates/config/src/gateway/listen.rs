@@ -281,7 +281,7 @@ pub(super) fn connections(
         return Ok(settings);
     };
     let most = max_connections(cx, written.max_connections.as_ref());
-    let bytes = header_bytes(cx, written.max_header_bytes.as_ref());
+    let bytes = header_bytes(cx, written.max_header_bytes);
     let headers = within(cx, written.max_headers, HEADERS);
     let streams = within(cx, written.max_streams, STREAMS);
     for (setting, written) in [
@@ -316,13 +316,12 @@ fn max_connections(
     })
 }
 
-fn header_bytes(cx: &mut Lowering<'_>, written: Option<&Spanned<String>>) -> Lowered<Option<u64>> {
+fn header_bytes(cx: &mut Lowering<'_>, written: Option<Spanned<ByteSize>>) -> Lowered<Option<u64>> {
     let Some(written) = written else {
         return Ok(None);
     };
-    let ByteSize(bytes) = cx.ok(written.span, written.value.parse())?;
     let size = Spanned {
-        value: bytes,
+        value: written.value.0,
         span: written.span,
     };
     let (least, most) = HEADER_BYTES.into_inner();

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
-use crate::values::HumanDuration;
+use crate::values::{ByteSize, HumanDuration};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// The whole file.
@@ -171,7 +171,7 @@ pub(crate) type Workers = String;
 pub(crate) struct Connections {
     pub(crate) max_connections: Option<Spanned<String>>,
     pub(crate) header_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) max_header_bytes: Option<Spanned<String>>,
+    pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
     pub(crate) max_headers: Option<Spanned<u64>>,
     pub(crate) max_streams: Option<Spanned<u64>>,
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,

@@ -233,7 +233,7 @@ pub(super) mod schema {
 
     use serde::Deserialize;
 
-    use crate::values::{HumanDuration, Until};
+    use crate::values::{ByteSize, HumanDuration, Until};
     use crate::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
     /// `defaults.yaml`, or `limits` in `gateway.yaml`.
@@ -371,7 +371,7 @@ pub(super) mod schema {
         pub(crate) response_json: Option<Spanned<OneOrMany<Spanned<String>>>>,
         pub(crate) response_trailer: Option<Spanned<String>>,
         pub(crate) response_header: Option<Spanned<String>>,
-        pub(crate) request_bytes: Option<Spanned<String>>,
+        pub(crate) request_bytes: Option<Spanned<ByteSize>>,
         pub(crate) default: Option<Spanned<u64>>,
     }
 

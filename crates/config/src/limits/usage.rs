@@ -214,7 +214,7 @@ fn measured_cost(
     let response_trailer = header(&written.response_trailer);
     let response_header = header(&written.response_header);
     let request_header = header(&written.request_header);
-    let request_bytes = written.request_bytes.as_ref().map(|bytes| unit(cx, bytes));
+    let request_bytes = written.request_bytes.map(|bytes| unit(cx, bytes));
     let default = written.default.map(|default| {
         let fits = require_burst(cx, def, default.span, default.value);
         fits.map(|()| default.value)
@@ -244,9 +244,8 @@ fn json_pointers(
 }
 
 /// Bytes that make a unit of cost.
-fn unit(cx: &mut Lowering<'_>, written: &Spanned<String>) -> Lowered<NonZeroU64> {
-    let ByteSize(bytes) = cx.ok(written.span, written.value.parse())?;
-    NonZeroU64::new(bytes).ok_or_else(|| {
+fn unit(cx: &mut Lowering<'_>, written: Spanned<ByteSize>) -> Lowered<NonZeroU64> {
+    NonZeroU64::new(written.value.0).ok_or_else(|| {
         cx.error(written.span, "a unit has at least one byte")
             .help("say how many bytes cost 1, such as 1KiB")
     })

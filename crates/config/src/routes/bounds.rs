@@ -64,7 +64,7 @@ pub(super) fn timeouts(
 /// How long request bodies may be.
 pub(super) fn max_body_bytes(
     cx: &mut Lowering<'_>,
-    written: Option<&Spanned<String>>,
+    written: Option<Spanned<ByteSize>>,
 ) -> Lowered<Option<u64>> {
     written.map(|size| positive_size(cx, size)).transpose()
 }
@@ -85,16 +85,16 @@ pub(super) fn request_buffering(
     let Some(keys) = keys_or_off(cx, written, "request_buffering")? else {
         return Ok(Some(None));
     };
-    let max = positive_size(cx, &keys.max)?;
+    let max = positive_size(cx, keys.max)?;
     if max > MAX_BUFFERED {
         let message = format!("more than {} of one body", ByteSize(MAX_BUFFERED));
         let error = cx.error(keys.max.span, message);
         return Err(error.help("bodies are kept in memory; longer ones are sent on as they come"));
     }
-    let total = keys.total.as_ref().map(|size| positive_size(cx, size));
+    let total = keys.total.map(|size| positive_size(cx, size));
     let total = total.transpose()?.unwrap_or(TOTAL_BUFFERED.max(max));
     if total < max {
-        let span = keys.total.as_ref().map_or(written.span, |size| size.span);
+        let span = keys.total.map_or(written.span, |size| size.span);
         let error = cx.error(span, "there is no room for one body of `max` bytes");
         return Err(error.help("raise `total`, or lower `max`"));
     }
@@ -103,8 +103,8 @@ pub(super) fn request_buffering(
     Ok(Some(Some(Arc::new(buffering))))
 }
 
-fn positive_size(cx: &mut Lowering<'_>, size: &Spanned<String>) -> Lowered<u64> {
-    let ByteSize(bytes) = cx.ok(size.span, size.value.parse())?;
+fn positive_size(cx: &mut Lowering<'_>, size: Spanned<ByteSize>) -> Lowered<u64> {
+    let ByteSize(bytes) = size.value;
     if bytes == 0 {
         let error = cx.error(size.span, "a size of zero leaves no room at all");
         return Err(error.help("leave it out, or write it like 64KiB or 10MiB"));

@@ -6,7 +6,6 @@ use super::balancing::keys_or_off;
 use super::schema::{self, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
-use crate::values::ByteSize;
 use crate::yaml::Spanned;
 
 /// What the route says, or else the defaults; none where responses are not compressed.
@@ -37,8 +36,7 @@ pub(super) fn compression(
         compression.types = all(types.map(|media_type| self::media_type(cx, media_type)))?;
     }
     if let Some(size) = &keys.min_bytes {
-        let ByteSize(bytes) = cx.ok(size.span, size.value.parse())?;
-        compression.min_bytes = bytes;
+        compression.min_bytes = size.value.0;
     }
     Ok(Some(compression))
 }

@@ -141,7 +141,7 @@ fn route(
         .ok()
         .and_then(|place| upstreams.get((*place)?));
     let times = of_upstream.map_or_else(Timeouts::default, |upstream| upstream.settings.timeouts);
-    let max_body_bytes = max_body_bytes(cx, route.max_body_bytes.as_ref());
+    let max_body_bytes = max_body_bytes(cx, route.max_body_bytes);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
     let cors = cors(cx, shared, &headers);
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());

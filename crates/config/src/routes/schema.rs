@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use serde::Deserialize;
 
 use crate::limits::schema::{Enforce, LimitUse};
-use crate::values::HumanDuration;
+use crate::values::{ByteSize, HumanDuration};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
@@ -51,7 +51,7 @@ pub(crate) struct Route {
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) max_body_bytes: Option<Spanned<String>>,
+    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Route {
 pub(crate) struct Compression {
     pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<ContentCoding>>>>,
     pub(crate) types: Option<Spanned<OneOrMany<Spanned<String>>>>,
-    pub(crate) min_bytes: Option<Spanned<String>>,
+    pub(crate) min_bytes: Option<Spanned<ByteSize>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub(crate) enum ContentCoding {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestBuffering {
-    pub(crate) max: Spanned<String>,
-    pub(crate) total: Option<Spanned<String>>,
+    pub(crate) max: Spanned<ByteSize>,
+    pub(crate) total: Option<Spanned<ByteSize>>,
 }
 
 /// What pages of other origins may do.
@@ -196,7 +196,7 @@ pub(crate) struct Upstream {
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) max_body_bytes: Option<Spanned<String>>,
+    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
     pub(crate) max_connections: Option<Spanned<usize>>,
     pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,

@@ -105,7 +105,7 @@ fn upstream(
         settings.host = host(cx, written)?;
     }
     settings.max_connections = max_connections(cx, &settings, upstream)?;
-    let max_body_bytes = max_body_bytes(cx, upstream.max_body_bytes.as_ref());
+    let max_body_bytes = max_body_bytes(cx, upstream.max_body_bytes);
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
     Ok(Upstream {

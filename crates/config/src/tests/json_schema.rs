@@ -14,7 +14,7 @@ use super::documented::{examples, reference, top_level};
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
-use crate::values::{HumanDuration, Until};
+use crate::values::{ByteSize, HumanDuration, SIZE_UNITS, Until};
 use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
 
 impl<T: JsonSchema> JsonSchema for Spanned<T> {
@@ -100,6 +100,22 @@ impl JsonSchema for HumanDuration {
             "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
             "type": "string",
             "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
+        })
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "Size".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let units: Vec<_> = SIZE_UNITS.iter().map(|(unit, _)| *unit).collect();
+        json_schema!({
+            "description": "A size in bytes, such as 512, 64kB or 1MiB.",
+            "type": ["integer", "string"],
+            "minimum": 0,
+            "pattern": format!("^\\d+({})$", units.join("|")),
         })
     }
 }

@@ -46,7 +46,7 @@ impl LeaseRequest {
         }
     }
 
-    /// What the request holds, of all that was asked for; nothing where it got nothing.
+    /// The places that the request got, if any.
     pub(super) fn places(
         &self,
         policy: &RoutePolicy<PreparedLimit>,
@@ -97,8 +97,8 @@ pub(super) fn undecided(limits: usize) -> Outcome {
     }
 }
 
-/// Adds the decisions about places to those about buckets. The source of the whole is the one that
-/// is farther from the store.
+/// Adds the decisions about places to those about buckets. Of what decided about either (the store,
+/// what stood in for it, or nothing), the outcome names what is farther from the store.
 pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
     decided.decisions.extend(leased.decisions.iter().copied());
     if distance(leased.source) > distance(decided.source) {

@@ -17,7 +17,7 @@ use crate::hashed_key::HashedKey;
 /// What is asked about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// About one of GCRA, with what stands for its key in the cache of expiries.
+    /// About one of GCRA, with the hash of its key, for the cache of expiries.
     Gcra(GcraCommand, HashedKey),
     /// About one that is counted in windows.
     Window(WindowCommand),

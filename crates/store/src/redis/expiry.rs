@@ -4,7 +4,7 @@
 //! expiry gives it more time than it needs and notes the end beside the TAT, and each take reads
 //! that note: so every gateway sees from the reply whether the bucket lasts, whatever other client
 //! has flushed, reset or shortened it meanwhile. What a worker remembers only tells it what to
-//! expect, and whether to send an expiry in the same breath; see
+//! expect, and whether to send an expiry beside the take; see
 //! `docs/decisions/0001-no-lua-in-redis.md`.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const PLACES: usize = 32_768;
 pub(super) enum Expiry {
     /// The bucket is expected to last long enough as it is.
     Expected,
-    /// It is set in the same breath.
+    /// The take comes with one.
     Set,
 }
 
