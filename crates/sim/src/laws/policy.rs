@@ -94,7 +94,9 @@ fn must_tell(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>
         .route(exchange)
         .is_some_and(|route| route.on_denied != OnDenied::Shadow);
     let one = history.limit_use(exchange, &bucket.limit.name);
-    let undecided = history.scenario.store.on_failure == OnFailure::Allow
+    // What takes nothing needs no store that answers.
+    let takes = one.is_some_and(|one| exchange.cost(one) > 0);
+    let undecided = (history.scenario.store.on_failure == OnFailure::Allow || !takes)
         && history.is_outage(gateway, exchange.span());
     let is_apps = exchange
         .answer

@@ -155,7 +155,11 @@ impl World<'_> {
             }
             Step::Demote(server) => self.demote(server),
             Step::Replaced(node, old, new) => self.servers.replace(node, old, new),
-            Step::Owner(node, slot, owner) => self.servers.give(node, slot, owner),
+            // The owner may have been replaced since it was told of.
+            Step::Owner(node, slot, owner) => {
+                let owner = self.servers.current(owner);
+                self.servers.give(node, slot, owner);
+            }
             Step::Coverage(node) => self.servers.cover(node, self.lacks_primary()),
             Step::MoveKey(from, to, key) => self.move_key(from, to, &key),
             Step::Moved(slots) => self.end_move(slots),
