@@ -224,15 +224,20 @@ impl<'a> Bound<'a> {
         let waits = self.longest_wait();
         let touched = Span::new(span.from.saturating_sub(waits), span.until);
         let definitions = history.definitions(self.bucket, touched);
-        let full = |one: &Parameters| {
+        let waiting = |one: &Parameters| {
             let waiting = waits.as_nanos() * u128::from(one.count);
             let waiting = waiting.div_ceil(one.period.as_nanos().max(1));
-            one.burst + u64::try_from(waiting).unwrap_or(u64::MAX / 8)
+            u64::try_from(waiting).unwrap_or(u64::MAX / 8)
         };
+        let full = |one: &Parameters| one.burst + waiting(one);
         let burst = definitions.iter().map(full).max().unwrap_or(0);
         let mut time = span.until - span.from + self.tolerance();
         time += time / 3000;
-        let mut units = 0;
+        // Behind a request that waits by one definition, others get units by a stricter one.
+        let mut units = match definitions.len() {
+            0 | 1 => 0,
+            _ => definitions.iter().map(waiting).max().unwrap_or(0),
+        };
         for jump in history
             .jumps
             .iter()
