@@ -105,15 +105,14 @@ impl Client {
     /// last failure is the answer.
     pub(super) async fn each_node<T, F>(
         &self,
-        requests: NodeRequests,
+        requests: impl IntoIterator<Item = (usize, (Arc<Session>, Request))>,
         awaited: &AwaitedNodes,
         mut work: impl FnMut(usize, Arc<Session>, Request) -> F,
     ) -> Result<Vec<T>, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let all = requests.into_requests().enumerate();
-        let all = all.map(|(index, (session, request))| {
+        let all = requests.into_iter().map(|(index, (session, request))| {
             let work = work(index, Arc::clone(&session), request);
             async move {
                 let done = awaited.wait_on(&session, work).await;
@@ -132,7 +131,9 @@ impl Client {
     ) -> Result<(), StoreError> {
         let send =
             |_, session, request| async move { self.send(&session, request).await.map(drop) };
-        self.each_node(requests, awaited, send).await.map(drop)
+        self.each_node(requests.into_requests(), awaited, send)
+            .await
+            .map(drop)
     }
 
     /// The clock by which requests are decided.

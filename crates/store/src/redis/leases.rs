@@ -98,7 +98,9 @@ fn acquire(
                 parse(own.map(|(claim, _)| claim), &replies).ok_or_else(|| session.unfit(&replies))
             }
         };
-        let parsed = client.each_node(requests, &awaited, ask).await?;
+        let parsed = client
+            .each_node(requests.into_requests(), &awaited, ask)
+            .await?;
         let mut parsed: Vec<_> = parsed.into_iter().map(IntoIterator::into_iter).collect();
         let of_each = nodes
             .iter()

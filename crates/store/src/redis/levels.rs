@@ -98,7 +98,8 @@ impl Client {
         let mut request = Request::default();
         gcra::read_levels(&mut request, key);
         let reply = self.one_reply(session, request, awaited).await?;
-        let levels = gcra::parse_levels(&reply).ok_or_else(|| session.unfit_value())?;
+        let levels =
+            gcra::parse_levels(&reply).ok_or_else(|| session.failure(session.unfit_value()))?;
         Ok(transaction.quota.choose_level(first, &levels, now))
     }
 
@@ -127,13 +128,13 @@ impl Client {
                 let costs = (increment, transaction.quota.tolerance());
                 gcra::take_level(&mut request, key, costs, level, now);
                 let reply = self.one_reply(session, request, awaited).await?;
-                let (debt, taken) =
-                    gcra::parse_take_level(&reply).ok_or_else(|| session.unfit_value())?;
+                let (debt, taken) = gcra::parse_take_level(&reply)
+                    .ok_or_else(|| session.failure(session.unfit_value()))?;
                 if !taken {
                     // Another gateway was faster. The levels above were charged all the same.
                     let mut back = Request::default();
                     gcra::refund_levels(&mut back, key, increment, 0..level.index, now);
-                    self.send(session, back).await?;
+                    self.one_reply(session, back, awaited).await?;
                 }
                 Ok(GcraReply {
                     debt,
@@ -163,6 +164,6 @@ impl Client {
         session.record(sent.as_ref().err());
         let replies = sent.map_err(|error| session.failure(error))?;
         let reply = replies.into_iter().next();
-        reply.ok_or_else(|| session.unfit_value())
+        reply.ok_or_else(|| session.failure(session.unfit_value()))
     }
 }

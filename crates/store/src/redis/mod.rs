@@ -221,7 +221,7 @@ impl Store for Redis {
                     }
                 };
                 client
-                    .each_node(requests, &awaited, give_back)
+                    .each_node(requests.into_requests(), &awaited, give_back)
                     .await
                     .map(drop)
             })

@@ -102,10 +102,10 @@ impl NodeRequests {
         &self.requests
     }
 
-    /// The connections, each with its commands.
-    pub(super) fn into_requests(self) -> impl Iterator<Item = (Arc<Session>, Request)> {
-        let requests = self.requests.into_iter();
-        requests.map(|request| (request.session, request.request))
+    /// The connections, each with its commands, by their indices.
+    pub(super) fn into_requests(self) -> impl Iterator<Item = (usize, (Arc<Session>, Request))> {
+        let requests = self.requests.into_iter().enumerate();
+        requests.map(|(index, request)| (index, (request.session, request.request)))
     }
 
     /// Sends all requests, each in its connection's next write.

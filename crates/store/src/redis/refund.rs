@@ -56,7 +56,10 @@ impl Client {
                     let own: SmallVec<[&Transaction; 3]> = own.map(|(own, _)| own).collect();
                     client.refund_on_node(session, own, now)
                 };
-                client.each_node(requests, &awaited, refund).await.map(drop)
+                // A node that has no part in it has not shown that it answers.
+                let asked = requests.into_requests();
+                let asked = asked.filter(|(index, _)| nodes.contains(index));
+                client.each_node(asked, &awaited, refund).await.map(drop)
             })
         })
     }

@@ -109,7 +109,9 @@ impl Redis {
                     let client = Arc::clone(&client);
                     async move { client.send(&session, request).await }
                 };
-                let replies = client.each_node(requests, &awaited, send).await?;
+                let replies = client
+                    .each_node(requests.into_requests(), &awaited, send)
+                    .await?;
                 let parsed = parse(&mut replies.into_iter().flatten());
                 parsed.ok_or_else(|| StoreError::Failed("a list that is none".into()))
             })
