@@ -504,7 +504,7 @@ impl<'a> Ledger<'a> {
                 (certain, possible)
             }
             Algorithm::SlidingWindow { .. } => {
-                let longer = period / 60 + slack;
+                let longer = sub_window_late(period) + slack;
                 (
                     taken + period > last + slack,
                     taken_last + period + longer >= now,
@@ -537,7 +537,7 @@ impl<'a> Ledger<'a> {
                 return (first + end < period)
                     .then(|| (is_used(used.0) * (rest - end), is_used(used.1) * rest));
             }
-            Algorithm::SlidingWindow { .. } => period / 60,
+            Algorithm::SlidingWindow { .. } => sub_window_late(period),
             _ => 0,
         };
         let (mut least, mut most) = match cost {
@@ -776,4 +776,9 @@ fn number(body: &str, key: &str) -> Option<u64> {
 
 fn nanos(duration: Duration) -> i128 {
     i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX / 8)
+}
+
+/// How late a unit of a sliding window may come back: sub-windows are of whole milliseconds.
+fn sub_window_late(period: i128) -> i128 {
+    61 * nanos(Duration::from_millis(1)) * (period + 59_999_999).div_euclid(60_000_000) - period
 }
