@@ -1,7 +1,8 @@
 //! What operators see: metrics, events and logs.
 //!
-//! An event is a function that logs and counts at once, so that neither is forgotten where something
-//! happens. Metric names live in `names`; no subject (an address, an account) is ever a label.
+//! An event is a function that logs and counts at once, so that neither is forgotten where
+//! something happens. Metric names live in `names`; no subject (an address, an account) is ever a
+//! label.
 //!
 //! ```
 //! use weir::telemetry::{Metrics, PageFormat};

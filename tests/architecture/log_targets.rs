@@ -1,5 +1,5 @@
-//! Filters in configurations name the targets of log lines. A crate's log lines say theirs, as otherwise
-//! they would have the crate's name in place of `weir`.
+//! Filters in configurations name the targets of log lines. A crate's log lines say theirs, as
+//! otherwise they would have the crate's name in place of `weir`.
 
 use std::fs;
 

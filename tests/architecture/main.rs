@@ -1,6 +1,6 @@
-//! Holds `src/` and the crates to docs/ARCHITECTURE.md: what a crate depends on, and which files follow
-//! one another. Also, that no two files import each other, and that log lines have the targets that
-//! filters name.
+//! Holds `src/` and the crates to docs/ARCHITECTURE.md: what a crate depends on, and which files
+//! follow one another. Also, that no two files import each other, and that log lines have the
+//! targets that filters name.
 //!
 //! Unit tests may know every module: files of tests, and what follows `#[cfg(test)]` with a module
 //! in braces, are not looked at.

@@ -1,4 +1,5 @@
-//! What the crates depend on: the table of docs/ARCHITECTURE.md, and libraries that a crate must not have.
+//! What the crates depend on: the table of docs/ARCHITECTURE.md, and libraries that a crate must
+//! not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! The two walks of docs/ARCHITECTURE.md name files that exist, and few enough of them: all that run
-//! for a request, by a measurement, and those that a limit passes through.
+//! The two walks of docs/ARCHITECTURE.md name files that exist, and few enough of them: all that
+//! run for a request, by a measurement, and those that a limit passes through.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The tower layers, one concern each. Most services need only [`RateLimitLayer`]. The crate `weir`
-//! has what is promised of it to users, as `weir::middleware`; what else is public here serves Weir's
-//! other crates.
+//! has what is promised of it to users, as `weir::middleware`; what else is public here serves
+//! Weir's other crates.
 //!
 //! They stand on each other through the [`RequestContext`] in a request's extensions:
 //! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route, and

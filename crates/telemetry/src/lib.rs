@@ -1,9 +1,9 @@
 //! What operators see: metrics, events and logs.
 //!
-//! An event is a function that logs and counts at once, so that neither is forgotten where something
-//! happens. Metric names live in `names`; no subject (an address, an account) is ever a label. The
-//! crate `weir` has what is promised of it to users, as `weir::telemetry`; what else is public here
-//! serves Weir's other crates.
+//! An event is a function that logs and counts at once, so that neither is forgotten where
+//! something happens. Metric names live in `names`; no subject (an address, an account) is ever a
+//! label. The crate `weir` has what is promised of it to users, as `weir::telemetry`; what else is
+//! public here serves Weir's other crates.
 
 #![forbid(unsafe_code)]
 // A limiter alone leaves out what calls some of the code that it shares with the gateway.

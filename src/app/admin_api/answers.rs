@@ -1,5 +1,5 @@
-//! What the admin API answers, as JSON. docs/openapi.json is derived from these types: their comments
-//! are its descriptions.
+//! What the admin API answers, as JSON. docs/openapi.json is derived from these types: their
+//! comments are its descriptions.
 
 use std::fmt;
 
@@ -158,8 +158,8 @@ pub(super) struct Remedy {
     /// The ban that the action is about.
     pub(super) ban: Option<String>,
     pub(super) text: String,
-    /// The command that does it, quoted for a shell; null if the subject has characters that are not
-    /// safe to paste.
+    /// The command that does it, quoted for a shell; null if the subject has characters that are
+    /// not safe to paste.
     pub(super) command: Option<String>,
     /// The body of the request that sets the override; null for other remedies.
     pub(super) parameters: Option<RaisedLimit>,

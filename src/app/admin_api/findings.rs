@@ -46,8 +46,8 @@ const MIN_REQUESTS: u64 = 5;
 /// A limit is slow if a unit comes back once in this interval, or less often.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Report the network instead of its clients from this many abusers on, or from this many clients on
-/// that are denied seldom each, but mostly in all.
+/// Report the network instead of its clients from this many abusers on, or from this many clients
+/// on that are denied seldom each, but mostly in all.
 const ABUSERS_OF_NETWORK: usize = 3;
 const CLIENTS_OF_NETWORK: usize = 8;
 

@@ -1,5 +1,5 @@
-//! The admin API: shows and changes buckets, bans, overrides and the level of the log. `endpoint` has
-//! its paths and `answers` what they answer; docs/openapi.json describes both.
+//! The admin API: shows and changes buckets, bans, overrides and the level of the log. `endpoint`
+//! has its paths and `answers` what they answer; docs/openapi.json describes both.
 //!
 //! What changes something answers with the state afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.

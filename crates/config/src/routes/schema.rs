@@ -155,7 +155,8 @@ pub(crate) struct Delay {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rejection {
-    /// The status: by default 429 for a denial, 403 for a blocked client, 200 for a response of a route.
+    /// The status: by default 429 for a denial, 403 for a blocked client, 200 for a response of a
+    /// route.
     pub(crate) status: Option<Spanned<u16>>,
     pub(crate) headers: Option<Entries<Spanned<String>>>,
     /// The body: by default a problem document, and nothing for a response of a route.

@@ -1,5 +1,5 @@
-//! The JSON Schemas of the files, by which editors complete keys and mark errors: derived from the types
-//! that the files are read as, with what docs/CONFIG.md says of each key.
+//! The JSON Schemas of the files, by which editors complete keys and mark errors: derived from the
+//! types that the files are read as, with what docs/CONFIG.md says of each key.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -134,15 +134,15 @@ impl JsonSchema for Until {
     }
 }
 
-/// What a value is where it says all there is to say by being there, as `reject` does.
-const EMPTY: &str = "null";
+/// The type of a key that is left empty.
+const NULL: &str = "null";
 
 fn is_null(schema: &Value) -> bool {
-    schema["type"] == EMPTY
+    schema["type"] == NULL
 }
 
-/// From what serde would read to what is read here: no key may be empty, a text may look like anything,
-/// and a word that needs no value stands alone.
+/// From what serde would read to what is read here: no key may be empty, a text may look like
+/// anything, and a word that needs no value stands alone.
 fn as_read(schema: &mut Value) {
     match schema {
         Value::Object(keywords) => {
@@ -197,7 +197,7 @@ fn words_alone(keywords: &mut Map<String, Value>) {
 
 fn without_null(keywords: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = keywords.get_mut("type") {
-        types.retain(|name| name != EMPTY);
+        types.retain(|name| name != NULL);
         if let [only] = types.as_slice() {
             let only = only.clone();
             keywords.insert("type".into(), only);
@@ -263,8 +263,8 @@ fn plain(cell: &str) -> String {
     text
 }
 
-/// Gives each key what the longest table says of it that has no key besides those of its type, or else
-/// the shortest that has all of them.
+/// Gives each key what the longest table says of it that has no key besides those of its type, or
+/// else the shortest that has all of them.
 fn describe(keywords: &mut Map<String, Value>, tables: &[BTreeMap<String, String>]) {
     let Some(Value::Object(properties)) = keywords.get_mut("properties") else {
         return;

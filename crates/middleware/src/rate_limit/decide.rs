@@ -1,5 +1,6 @@
-//! A request's way from the lists to what becomes of it: `start`, `ask`, `decided`, `lease`, `leased`,
-//! `conclude`, then `forward` or `deny`. What is decided on the way is in `pending_decision`.
+//! A request's way from the lists to what becomes of it: `start`, `ask`, `decided`, `lease`,
+//! `leased`, `conclude`, then `forward` or `deny`. What is decided on the way is in
+//! `pending_decision`.
 //!
 //! Where the account is needed, and only a password that nobody has verified yet names it, what needs
 //! no account is looked at first, and nothing is taken. The password of a request that is refused by

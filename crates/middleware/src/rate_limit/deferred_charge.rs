@@ -75,8 +75,8 @@ enum Change {
 }
 
 impl DeferredCharges {
-    /// The charges of a request that arrived then and was decided about so. A dry run charges nothing
-    /// for what it would have denied.
+    /// The charges of a request that arrived then and was decided about so. A dry run charges
+    /// nothing for what it would have denied.
     pub(super) fn new(
         route: &Arc<RouteState>,
         backend: &Backend,

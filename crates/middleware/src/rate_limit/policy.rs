@@ -131,8 +131,8 @@ impl RoutePolicy {
 }
 
 impl<L: Borrow<LimitUse>> RoutePolicy<L> {
-    /// What each limit has to do with a request, whose body has `body_bytes` if that is known. Limits
-    /// may leave preflights alone.
+    /// What each limit has to do with a request, whose body has `body_bytes` if that is known.
+    /// Limits may leave preflights alone.
     #[inline]
     pub fn matches<'p>(
         &'p self,

@@ -2,9 +2,9 @@
 //! steps, at a time that the caller says. Nothing is forwarded, and nobody waits. `weir replay` is
 //! made of it.
 //!
-//! A request that is let through is [answered](Simulation::answer) when the caller says so, and over
-//! when the caller drops it, so that what is charged by responses and what is in flight count at
-//! their times.
+//! A request that is let through is [answered](Simulation::answer) when the caller says so, and
+//! over when the caller drops it, so that what is charged by responses and what is in flight count
+//! at their times.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -96,7 +96,8 @@ impl Simulation {
     }
 
     /// Decides about a request without a body that takes this route, one without limits where none
-    /// matched. It arrives at its attributes' time. Passes on what each limit that was asked decided.
+    /// matched. It arrives at its attributes' time. Passes on what each limit that was asked
+    /// decided.
     pub fn arrive(
         &self,
         route: &Arc<RouteState>,

@@ -172,8 +172,9 @@ impl Ban {
         }
     }
 
-    /// Whether a strike was the last of those that ban. Gateways' clocks differ, and a strike that a
-    /// clock behind counted leaves a debt a little above the strikes so far: that is not one more.
+    /// Whether a strike was the last of those that ban. Gateways' clocks differ, and a strike that
+    /// a clock behind counted leaves a debt a little above the strikes so far: that is not one
+    /// more.
     fn is_last(&self, strike: &Decision) -> bool {
         let interval = self.strikes.emission_interval();
         let others = self.strikes.tolerance().saturating_sub(interval);

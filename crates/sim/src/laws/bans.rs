@@ -390,8 +390,8 @@ fn is_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool 
         })
 }
 
-/// Whether a subject may have earned the ban that keeps a request out: after a moment, and no longer
-/// ago than a ban lasts.
+/// Whether a subject may have earned the ban that keeps a request out: after a moment, and no
+/// longer ago than a ban lasts.
 fn may_be_earned(history: &History<'_>, ban: &Ban, banned: &Exchange<'_>, after: Duration) -> bool {
     let Strikes { count, period, .. } = ban.strikes;
     let count = u32::try_from(count).unwrap_or(u32::MAX);

@@ -858,8 +858,8 @@ impl<'a> History<'a> {
         Some(self.undisturbed(gateway, since, LIST_SPREADS))
     }
 
-    /// By how much what ends at a moment of the store's clock may end earlier, as that was set: ahead
-    /// since, or back while the gateway that wrote the moment may not have followed.
+    /// By how much what ends at a moment of the store's clock may end earlier, as that was set:
+    /// ahead since, or back while the gateway that wrote the moment may not have followed.
     #[must_use]
     pub fn ends_earlier(&self, written: Span, by: Duration) -> Duration {
         let jumps = self.jumps.iter().filter(|jump| {

@@ -157,8 +157,8 @@ impl<'h> View<'h> {
         all
     }
 
-    /// Whether the gateway knows of a change by the beginning of the span. A deletion that Redis has
-    /// lost is forgotten.
+    /// Whether the gateway knows of a change by the beginning of the span. A deletion that Redis
+    /// has lost is forgotten.
     fn is_known(&self, operated: &Operated<'_>, written: Span) -> bool {
         let by = self.span.from;
         let lost = |loss: &Loss| loss.may_concern(None, written, by);

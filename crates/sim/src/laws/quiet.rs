@@ -128,8 +128,8 @@ fn held(history: &History<'_>) -> Option<Failure> {
     None
 }
 
-/// How many requests may have asked a store by a connection whose peer had vanished: each has a task
-/// that waits for the reply. Once the store is known to be out of reach, none is asked.
+/// How many requests may have asked a store by a connection whose peer had vanished: each has a
+/// task that waits for the reply. Once the store is known to be out of reach, none is asked.
 fn in_vain(history: &History<'_>, gateway: usize, vanished: &[Span]) -> u64 {
     let asked = history.exchanges.iter().filter(|exchange| {
         let span = exchange.span();

@@ -27,8 +27,8 @@ fn a_replica_has_what_its_primary_has_and_goes_on_with_that() {
             zero,
         ]
     });
-    // A replica that links up later gets a copy, in which is also what a primary tells no replica: a string
-    // that grew for a write which then failed.
+    // A replica that links up later gets a copy, in which is also what a primary tells no replica:
+    // a string that grew for a write which then failed.
     let is_linked = || {
         let reply = real.command(&["SET marker 1\r\nWAIT 1 1000"]);
         reply.contains(":1\r\n").then_some(())

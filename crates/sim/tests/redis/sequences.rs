@@ -77,7 +77,8 @@ pub(crate) fn read_back(peers: &mut Peers) {
                 true => Likeness::Near(2000),
                 false => Likeness::Same,
             };
-            // A key that expires after one server was asked and before the other gets a second look.
+            // A key that expires after one server was asked and before the other gets a second
+            // look.
             let replies = peers.replies(&text);
             if !are_alike(&replies[0], &replies[1], likeness) {
                 peers.check_all(&[(words(&text), likeness)], None);

@@ -60,8 +60,8 @@ enum SeenBucket {
     Window(Box<SeenWindow>),
 }
 
-/// What a window's denial says holds for the same quota and the same cost only: until its retry time
-/// the bucket has no room for that cost, whatever others take from it.
+/// What a window's denial says holds for the same quota and the same cost only: until its retry
+/// time the bucket has no room for that cost, whatever others take from it.
 struct SeenWindow {
     quota: Quota,
     cost: NonZeroU64,
@@ -187,8 +187,8 @@ impl Denial {
             _ if !is_fresh => None,
             SeenBucket::Debt { tat } if !transaction.is_windowed() => {
                 let debt = tat.since(now);
-                // Another definition made the debt, so the store has to be asked: this one may count
-                // by a level of its own.
+                // Another definition made the debt, so the store has to be asked: this one may
+                // count by a level of its own.
                 if transaction.quota.is_stale(debt) {
                     return None;
                 }

@@ -209,9 +209,9 @@ impl BatchCall {
         })
     }
 
-    /// Decides by these replies, and does in the background what is left to do: gives back what must
-    /// not stay, repairs what another quota has left behind, and sets the expiry of buckets that
-    /// last less long than was expected, or are new.
+    /// Decides by these replies, and does in the background what is left to do: gives back what
+    /// must not stay, repairs what another quota has left behind, and sets the expiry of buckets
+    /// that last less long than was expected, or are new.
     #[inline(always)]
     fn settle(&self, replies: &[Reply]) -> Outcome {
         let decision = |(transaction, command, reply): (&Transaction, Command, &Reply)| {

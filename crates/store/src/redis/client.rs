@@ -101,8 +101,8 @@ impl Client {
         }
     }
 
-    /// Does something with each request at the same time, and counts how it went with each node. The
-    /// last failure is the answer.
+    /// Does something with each request at the same time, and counts how it went with each node.
+    /// The last failure is the answer.
     pub(super) async fn each_node<T, F>(
         &self,
         requests: impl IntoIterator<Item = (usize, (Arc<Session>, Request))>,

@@ -219,8 +219,8 @@ pub(super) fn refund_levels(
     bitfield(request, key, &steps);
 }
 
-/// Notes what the level above is, and makes one that begins empty. It gets the greater of two moments, by
-/// additions that saturate.
+/// Notes what the level above is, and makes one that begins empty. It gets the greater of two
+/// moments, by additions that saturate.
 fn begin_steps(
     level: &LevelChoice,
     taken: Nanos,

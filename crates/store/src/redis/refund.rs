@@ -64,8 +64,8 @@ impl Client {
         })
     }
 
-    /// Gives back transactions of one node. What of a sliding window is owed has to be read first, and
-    /// when a fixed one ends.
+    /// Gives back transactions of one node. What of a sliding window is owed has to be read first,
+    /// and when a fixed one ends.
     async fn refund_on_node(
         &self,
         session: Arc<Session>,

@@ -1,5 +1,5 @@
-//! What becomes of a batch whose replies do not decide it at once: some are redirections or errors, or
-//! tell of a debt of another definition of the limit.
+//! What becomes of a batch whose replies do not decide it at once: some are redirections or errors,
+//! or tell of a debt of another definition of the limit.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ pub(super) struct Resolution {
 
 impl Resolution {
     /// Finds out all that the batch's nodes can tell. A limit that needs a command that a server
-    /// refuses does not affect the others; nor do those on a node that failed affect what others did.
+    /// refuses does not affect the others; nor do those on a node that failed affect what others
+    /// did.
     pub(super) async fn run(mut self) -> Resolved {
         let failure_elsewhere = match self.client.nodes() {
             Nodes::One(_) => None,

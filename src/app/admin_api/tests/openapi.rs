@@ -1,5 +1,5 @@
-//! Derives docs/openapi.json from the table of paths, and from the types of bodies and answers. To write
-//! it anew: `UPDATE_OPENAPI=1 cargo test -p weir --lib openapi`.
+//! Derives docs/openapi.json from the table of paths, and from the types of bodies and answers. To
+//! write it anew: `UPDATE_OPENAPI=1 cargo test -p weir --lib openapi`.
 
 use std::borrow::Cow;
 use std::fs;
@@ -466,8 +466,8 @@ fn listener_paths() -> Value {
     })
 }
 
-/// Says what holds in the whole document: all members are known, no number is negative, and the width
-/// of integers is of no concern.
+/// Says what holds in the whole document: all members are known, no number is negative, and the
+/// width of integers is of no concern.
 fn adapt(schema: &mut Schema) {
     let Some(members) = schema.as_object_mut() else {
         return;
