@@ -14,14 +14,25 @@ use crate::yaml::{OneOrMany, Spanned, WordOr};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ban {
+    /// What it bans, as for [limits](#defaultsyaml); a request without a value is never banned.
+    /// Type: source or list of them.
     pub(crate) per: OneOrMany<Spanned<String>>,
+    /// What earns a strike, and how many strikes within how long cause a ban.
     pub(crate) strikes: Spanned<Strikes>,
+    /// How long the first ban is, at least `1s`.
     #[serde(rename = "for")]
     pub(crate) length: Spanned<HumanDuration>,
+    /// How many times longer each ban is than the one before. Default: `1`.
     pub(crate) factor: Option<Spanned<NonZeroU32>>,
+    /// For bans that grow: the longest ban. Default: `24h`.
     pub(crate) max: Option<Spanned<HumanDuration>>,
+    /// For bans that grow: how long after the start of its ban an offence is forgotten, one by one;
+    /// longer than `for`. Default: the longest.
     pub(crate) forget: Option<Spanned<HumanDuration>>,
+    /// What banned clients get. Type: below. Default: `reject` with 429.
     pub(crate) on_denied: Option<Spanned<Treatment>>,
+    /// Whether the ban is enforced: [dry runs](#dry-runs). Type: `true`, `false` or a percentage.
+    /// Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
@@ -30,10 +41,21 @@ pub(crate) struct Ban {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Strikes {
+    /// A request that one of these limits denies is a strike. Type: name or list of them.
     pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
+    /// A request that passes and gets a response with such a status is a strike: `404`, `4xx`,
+    /// `500-503`. The status is the upstream's, or Weir's if there is no route (404) or no server
+    /// (502 to 504). Type: status or list of them.
     pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// A request for one of these paths, [in any spelling](#routes) and case, is a strike, whatever
+    /// its response; `/.git/*` includes `/.git`. Type: path or list of them.
     pub(crate) paths: Option<OneOrMany<Spanned<String>>>,
+    /// The number of strikes that cause a ban; it begins with the last of them.
     pub(crate) count: Spanned<u64>,
+    /// The time within which they count; strikes are forgotten one by one, as units of a `gcra`
+    /// limit come back. A last strike that comes less than a second (or less than an eighth of
+    /// `period` / `count`) before one is forgotten begins no ban, as gateways' clocks may differ by
+    /// so much.
     pub(crate) period: Spanned<HumanDuration>,
 }
 
@@ -54,7 +76,10 @@ pub(crate) enum Treatment {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tarpit {
+    /// How long a request is held, at most `1h`; a drain releases all of them. Default: `30s`.
     pub(crate) hold: Option<Spanned<HumanDuration>>,
+    /// How many requests all tarpits of a gateway hold together; any further request is answered at
+    /// once. Default: `1000`.
     pub(crate) most: Option<Spanned<NonZeroU32>>,
 }
 
@@ -63,7 +88,10 @@ pub(crate) struct Tarpit {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allow {
+    /// Addresses and networks, and `{file: PATH}` for files of them.
     pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
+    /// [Accounts](#account), written as they are or as `hash:` with their hash, and `{file: PATH}`
+    /// for files of them.
     pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
 }
 
@@ -71,8 +99,12 @@ pub(crate) struct Allow {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Block {
+    /// Addresses and networks, and `{file: PATH}` for files of them.
     pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
+    /// [Accounts](#account), written as they are or as `hash:` with their hash, and `{file: PATH}`
+    /// for files of them.
     pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
+    /// What blocked clients get. Type: [as for bans](#bans). Default: `reject` with 403.
     pub(crate) on_denied: Option<Spanned<Treatment>>,
 }
 
@@ -81,6 +113,7 @@ pub(crate) struct Block {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListFile {
-    /// A file with an entry on each line, which is read again when it changes.
+    /// A file with one entry per line; a `#` at the start of a line or after a blank begins a
+    /// comment. Type: path.
     pub(crate) file: Spanned<String>,
 }

@@ -15,30 +15,62 @@ use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gateway {
+    /// [Where requests are taken](#listen). Type: `{address, tls}` or list of them. Default:
+    /// `127.0.0.1:8080`. Takes a restart.
     pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
+    /// What browsers are told about [HTTPS](#https). Default: none.
     pub(crate) hsts: Option<Spanned<Hsts>>,
+    /// [The admin listener](#admin). Default: none.
     pub(crate) admin: Option<Admin>,
+    /// Whether changed files are [reloaded automatically](OPERATIONS.md#reload). Default: `true`.
     pub(crate) watch: Option<bool>,
+    /// Threads; `auto` is one per core. Type: `auto` or 1 to 1024. Default: `auto`. Takes a
+    /// restart.
     pub(crate) workers: Option<Spanned<Workers>>,
+    /// [What clients' connections may do](#connections). Takes a restart.
     pub(crate) connections: Option<Connections>,
+    /// How long requests in flight may take to finish on SIGTERM. Default: `30s`. Takes a restart.
     pub(crate) grace: Option<HumanDuration>,
+    /// [Which proxies may say what the client's address is](#client_address).
     pub(crate) client_address: Option<ClientAddress>,
+    /// [Ids](#request_id) by which logs, apps and clients speak of the same request. Type: `true`,
+    /// `false`, or `{header}`. Default: `false`.
     pub(crate) request_id: Option<Spanned<WordOr<RequestId>>>,
+    /// [Where requests name their account](#account).
     pub(crate) account: Option<Spanned<Vec<Spanned<AccountSource>>>>,
+    /// [The key of hashes](#hash_key). Default: random.
     pub(crate) hash_key: Option<Spanned<Secret>>,
+    /// [What remembers buckets](#store). Default: memory. Takes a restart.
     pub(crate) store: Option<Spanned<Store>>,
+    /// Clients that are [always let through](#allow-and-block). Default: none.
     pub(crate) allow: Option<Spanned<Allow>>,
+    /// Clients that are [never let through](#allow-and-block). Default: none.
     pub(crate) block: Option<Spanned<Block>>,
+    /// [Clients that are kept out for a while, and why](#bans).
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
+    /// The folder of [`defaults.yaml` and `overrides.yaml`](#limits), or the limits themselves.
+    /// Type: path, or names and keys. Default: `limits`.
     pub(crate) limits: Option<Spanned<WordOr<DefaultLimits>>>,
+    /// The [overrides](#overridesyaml) of limits that stand in `gateway.yaml`.
     pub(crate) overrides: Option<Overrides>,
+    /// [The apps behind the gateway](#upstreams).
     pub(crate) upstreams: Option<Spanned<Entries<Spanned<Upstream>>>>,
+    /// [The answers that shadow-banned requests get](#decoys).
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
+    /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Type:
+    /// `true`, `false` or a percentage. Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
+    /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
     pub(crate) errors: Option<Entries<Spanned<String>>>,
+    /// `limits`, `on_denied`, `ratelimit_headers`, `cors`, `compression`, `request_headers` and
+    /// `response_headers` of [routes](#routes) that do not say otherwise.
     pub(crate) defaults: Option<RouteDefaults>,
+    /// [Which requests go where, under which limits](#routes).
     pub(crate) routes: Spanned<Vec<Spanned<Route>>>,
+    /// [What is logged](#log). Takes a restart.
     pub(crate) log: Option<Log>,
+    /// Where [traces and metrics](#telemetry) are sent by OTLP; only in a build that has it.
+    /// Default: none. Takes a restart.
     pub(crate) telemetry: Option<Telemetry>,
 }
 
@@ -54,10 +86,18 @@ impl Gateway {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
+    /// `0.0.0.0:8080`, or `[::]:8080` for IPv6. Type: address and port. Takes a restart.
     pub(crate) address: Spanned<String>,
+    /// The certificates of a TLS listener; switching TLS on or off takes a restart. Type: keys, or
+    /// a list of them.
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
+    /// The [certificates that clients show](#certificates-of-clients). Default: none.
     pub(crate) client_auth: Option<Spanned<ClientAuth>>,
+    /// The load balancers that say by the PROXY protocol from whom a connection is; switching it on
+    /// or off takes a restart. Default: none.
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
+    /// Whether requests that did not come by [HTTPS](#https) are redirected there. Type: `true`,
+    /// `false`, or `{port}`. Default: `false`. Takes a restart.
     pub(crate) redirect_to_https: Option<Spanned<WordOr<HttpsRedirect>>>,
 }
 
@@ -66,6 +106,7 @@ pub(crate) struct Listener {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpsRedirect {
+    /// The port of HTTPS. Default: `443`.
     pub(crate) port: NonZeroU16,
 }
 
@@ -74,8 +115,12 @@ pub(crate) struct HttpsRedirect {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hsts {
+    /// For how long browsers remember it; `0s` makes them forget.
     pub(crate) max_age: Spanned<HumanDuration>,
+    /// Whether it holds for all hosts below as well. Default: `false`.
     pub(crate) include_subdomains: Option<bool>,
+    /// Whether browsers may put the host on their lists; needs a `max_age` of `365d` and
+    /// `include_subdomains`. Default: `false`.
     pub(crate) preload: Option<Spanned<bool>>,
 }
 
@@ -84,9 +129,14 @@ pub(crate) struct Hsts {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientAuth {
+    /// The authorities (PEM) that sign certificates of clients. Type: path.
     pub(crate) ca: Spanned<String>,
-    pub(crate) crl: Option<Spanned<String>>,
+    /// Whether a client without a certificate is refused; one with a certificate that is not
+    /// accepted always is. Default: `required`.
     pub(crate) mode: Option<ClientAuthMode>,
+    /// Revocation lists (PEM), one of each authority; a certificate on them is refused, and so is
+    /// one whose authority has no list. Type: path.
+    pub(crate) crl: Option<Spanned<String>>,
 }
 
 /// Whether clients have to show one.
@@ -103,6 +153,8 @@ pub(crate) enum ClientAuthMode {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProxyProtocol {
+    /// The load balancers, which must then send a header, before TLS. Type: list of addresses and
+    /// networks.
     pub(crate) trusted: Spanned<Vec<Spanned<String>>>,
 }
 
@@ -111,8 +163,12 @@ pub(crate) struct ProxyProtocol {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenerCertificate {
+    /// A PEM file: the leaf certificate, then the intermediates (`fullchain.pem`). Type: path.
     pub(crate) certificate: Option<Spanned<String>>,
+    /// A PEM file with its unencrypted private key: PKCS#8, PKCS#1 or SEC1. Type: path.
     pub(crate) key: Option<Spanned<String>>,
+    /// In place of both: the domains whose [certificates Weir obtains](#certificates-by-acme).
+    /// Type: domain, keys, or a list of them.
     pub(crate) acme: Option<Spanned<OneOrMany<Spanned<WordOr<Acme>>>>>,
 }
 
@@ -121,12 +177,24 @@ pub(crate) struct ListenerCertificate {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Acme {
+    /// The domains; no wildcards, which take a challenge by DNS, and no addresses. Type: name or
+    /// list of names.
     pub(crate) domains: Spanned<OneOrMany<Spanned<String>>>,
+    /// Whom the authority may write to. Type: address.
     pub(crate) email: Option<Spanned<String>>,
+    /// The directory of the ACME server, with `https://`; for tries,
+    /// `https://acme-staging-v02.api.letsencrypt.org/directory`. Type: URL. Default: Let's Encrypt.
     pub(crate) directory: Option<Spanned<String>>,
+    /// The authorities (PEM) that the ACME server's own certificate is checked by. Type: path.
+    /// Default: the public authorities.
     pub(crate) ca: Option<Spanned<String>>,
+    /// The folder in which accounts, certificates and their keys are kept; made when it is needed,
+    /// and readable for Weir's user alone. Type: path. Default: `acme`.
     pub(crate) cache: Option<Spanned<String>>,
+    /// How the authority sees that the domain is yours. Default: both.
     pub(crate) challenge: Option<Spanned<AcmeChallenge>>,
+    /// An account at the authority that the ACME account is bound to, if the authority asks for
+    /// that. Default: none.
     pub(crate) eab: Option<ExternalAccount>,
 }
 
@@ -145,7 +213,9 @@ pub(crate) enum AcmeChallenge {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExternalAccount {
+    /// The account's name.
     pub(crate) key_id: String,
+    /// Its key, in base64url as the authority shows it.
     pub(crate) hmac_key: Spanned<Secret>,
 }
 
@@ -153,11 +223,26 @@ pub(crate) struct ExternalAccount {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Admin {
+    /// Where it listens. Type: address and port. Takes a restart.
     pub(crate) address: Spanned<String>,
+    /// The token that a request must carry to see or change buckets, at least 16 bytes long:
+    /// `openssl rand -hex 32 > admin.token`; without a token, only this machine may. `weir check`
+    /// warns of an address other than a loopback one without a token.
     pub(crate) token: Option<Spanned<Secret>>,
+    /// More tokens, one for each person or program: the [log of
+    /// changes](ADMIN_API.md#who-changed-what) shows the name. That of `token` is `admin`. Type:
+    /// secrets by name.
     pub(crate) tokens: Option<Entries<Spanned<Secret>>>,
+    /// Those of the tokens that can only see: what would change something is refused. Type: list of
+    /// names.
     pub(crate) read_only: Option<Vec<Spanned<String>>>,
+    /// Whether `/` is the [dashboard](ADMIN_API.md#dashboard); without a token, the listener must
+    /// have a loopback address, or all addresses. Default: `false`.
     pub(crate) dashboard: Option<Spanned<bool>>,
+    /// With the memory store: the file in which [overrides by the admin
+    /// API](ADMIN_API.md#overrides) are kept. The gateway's user must be able to write it and its
+    /// folder, or `weir check` warns; with `deploy/weir.service`, that is a folder below
+    /// `/var/lib/weir`. Type: path. Default: `admin-overrides.json`.
     pub(crate) overrides_file: Option<Spanned<String>>,
 }
 
@@ -169,12 +254,23 @@ pub(crate) type Workers = String;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Connections {
+    /// How many may be open at the same time, over all listeners and workers; `auto` derives the
+    /// number from the [limit of file descriptors](OPERATIONS.md#limits-of-connections). Type:
+    /// `auto` or a number. Default: `auto`.
     pub(crate) max_connections: Option<Spanned<String>>,
+    /// How long a TLS handshake and the head of a request may each take. Default: `10s`.
     pub(crate) header_timeout: Option<Spanned<HumanDuration>>,
+    /// How large the head of a request may be, from `8KiB` to `1MiB`. Default: `64KiB`.
     pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
+    /// How many header lines a request may have. Type: 1 to 1000. Default: 100.
     pub(crate) max_headers: Option<Spanned<u64>>,
+    /// How many requests one HTTP/2 connection may have in flight. Type: 1 to 10000. Default: 200.
     pub(crate) max_streams: Option<Spanned<u64>>,
+    /// How long a connection may be idle; make it longer than the idle time-out of a load balancer
+    /// in front. Default: `75s`.
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a client may neither send the next part of a request body nor read the next part of
+    /// a response. Default: `60s`.
     pub(crate) stall_timeout: Option<Spanned<HumanDuration>>,
 }
 
@@ -183,8 +279,13 @@ pub(crate) struct Connections {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientAddress {
+    /// The proxies whose forwarding headers are trusted. Type: list of addresses and networks.
     pub(crate) trusted_proxies: Option<Vec<Spanned<String>>>,
+    /// The header that they set: `x-forwarded-for`, `forwarded`, or any header with a single
+    /// address, such as `x-real-ip`. Type: header name. Default: `x-forwarded-for`.
     pub(crate) header: Option<Spanned<String>>,
+    /// The prefix that identifies an IPv6 client, unless a limit says otherwise. Type: 32 to 128.
+    /// Default: `64`.
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
 }
 
@@ -193,6 +294,7 @@ pub(crate) struct ClientAddress {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestId {
+    /// The header that ids are taken from and sent in. Type: header name. Default: `X-Request-Id`.
     pub(crate) header: Spanned<String>,
 }
 
@@ -200,11 +302,21 @@ pub(crate) struct RequestId {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AccountSource {
+    /// The header's value. Type: header name.
     Header(Spanned<String>),
+    /// The token of `Authorization: Bearer`. Type: nothing: `bearer: {}`.
     Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
-    Cookie(String),
-    Certificate(CertificateField),
+    /// The user of `Authorization: Basic`, if the password is right; a wrong one names no account.
+    /// Type: keys, below.
     Basic(Basic),
+    /// The cookie's value. Type: cookie name.
+    Cookie(String),
+    /// What the [client's certificate](#certificates-of-clients) says: the common name of its
+    /// subject, the first alternative name of a kind, or the SHA-256 hash of the certificate, in
+    /// lower-case hex digits. Type: `subject_cn`, `san_dns`, `san_email`, `san_uri`, `fingerprint`.
+    Certificate(CertificateField),
+    /// A claim of a JSON Web Token, which is verified; an invalid token names no account. Type:
+    /// keys, below.
     Jwt(Box<Spanned<Jwt>>),
 }
 
@@ -213,6 +325,8 @@ pub(crate) enum AccountSource {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Basic {
+    /// The users, as `htpasswd -B -c FILE NAME` writes them: a name, a colon, and a hash of bcrypt
+    /// or Argon2 on each line. Type: path.
     pub(crate) file: Spanned<String>,
 }
 
@@ -239,13 +353,23 @@ pub(crate) struct Bearer {}
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Jwt {
+    /// The claim that names the account. Default: `sub`.
     pub(crate) claim: Option<String>,
+    /// Where the token is; `Bearer` is dropped. Type: header name. Default: `authorization`.
     pub(crate) header: Option<Spanned<String>>,
+    /// The shared secret of HS256, at least 32 bytes long.
     pub(crate) secret: Option<Spanned<Secret>>,
+    /// A JSON Web Key Set; exactly one of `jwks` and `secret` is required. Type: path, `https://`
+    /// URL, or keys.
     pub(crate) jwks: Option<Spanned<WordOr<Jwks>>>,
+    /// The signature algorithms that are accepted. Type: list of `HS256`, `RS256`, `ES256`,
+    /// `EdDSA`. Default: those that fit the keys.
     pub(crate) algorithms: Option<Spanned<Vec<JwtAlgorithm>>>,
+    /// The `iss` that a token must have. Default: any.
     pub(crate) issuer: Option<String>,
+    /// The `aud` that a token must have. Default: any.
     pub(crate) audience: Option<String>,
+    /// The clock skew that is tolerated. Default: `60s`.
     pub(crate) leeway: Option<HumanDuration>,
 }
 
@@ -254,9 +378,15 @@ pub(crate) struct Jwt {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Jwks {
+    /// Where the key set is; redirects are not followed. Type: `https://` URL.
     pub(crate) url: Spanned<String>,
+    /// The certificate authorities (PEM) that may sign the server's certificate. Type: path.
+    /// Default: public ones.
     pub(crate) ca: Option<Spanned<String>>,
+    /// How long to wait before the next fetch if the response does not say. Default: `10m`.
     pub(crate) refresh: Option<Spanned<HumanDuration>>,
+    /// How old keys may become while they cannot be fetched; older ones verify nothing. Default:
+    /// `24h`.
     pub(crate) max_stale: Option<Spanned<HumanDuration>>,
 }
 
@@ -277,6 +407,7 @@ pub(crate) enum JwtAlgorithm {
 /// Something that is not written into the file itself.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(title = "secret", rename = "Secret"))]
 #[serde(rename = "$weir::Secret", rename_all = "snake_case")]
 pub(crate) enum Secret {
     File(String),
@@ -288,8 +419,14 @@ pub(crate) enum Secret {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Store {
+    /// The memory store; with `redis` and `on_failure: local`, the store to fall back to.
     pub(crate) memory: Option<Memory>,
+    /// Redis 3.2 or later, or Valkey: [where it is](#where-redis-is), and how it is used. Default:
+    /// none.
     pub(crate) redis: Option<Spanned<Redis>>,
+    /// With `redis`: whose time limits and bans go by. `store`: Redis's, so gateways agree whatever
+    /// their own clocks say. `local`: this machine's; Redis is not used while the two differ by
+    /// more than 2 s. Default: `store`.
     pub(crate) clock: Option<Spanned<ClockSource>>,
 }
 
@@ -306,6 +443,8 @@ pub(crate) enum ClockSource {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Memory {
+    /// The greatest number of buckets, at most about 32 bytes each; [bans](#bans) and their strikes
+    /// may use as many again. Default: `1000000`.
     pub(crate) max_buckets: Option<Spanned<u64>>,
 }
 
@@ -313,16 +452,37 @@ pub(crate) struct Memory {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redis {
+    /// One server that holds all keys: `redis://HOST:PORT/DATABASE`, `rediss://` for TLS,
+    /// `unix:///PATH?db=DATABASE`. Type: URL. Default: one of the three is required.
     pub(crate) url: Option<Spanned<String>>,
+    /// A Redis Cluster: `nodes` alone. Default: one of the three is required.
     pub(crate) cluster: Option<Spanned<Cluster>>,
+    /// One primary and its replicas, watched by Sentinels, which name the primary. Default: one of
+    /// the three is required.
     pub(crate) sentinel: Option<Spanned<Sentinel>>,
+    /// The prefix of every key; without `{` in a Cluster, where it would put all keys on one node.
+    /// Default: `weir`.
     pub(crate) prefix: Option<Spanned<String>>,
+    /// How long a call may take. Default: `20ms`.
     pub(crate) timeout: Option<Spanned<HumanDuration>>,
+    /// What happens when Redis cannot be reached: requests pass, get 503, or are counted by the
+    /// memory store. Default: `local`.
     pub(crate) on_failure: Option<OnFailure>,
+    /// How long a request in flight still counts when its gateway is gone; at least `1s`, and the
+    /// same on all gateways. A lease is renewed three times during its length. Default: `30s`.
     pub(crate) lease: Option<Spanned<HumanDuration>>,
+    /// The user to log in as, at every server that holds buckets; a file is read again for each
+    /// connection. Default: the URL's.
     pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    /// The password; a file is read again for each connection, so a changed one needs no restart.
+    /// Default: the URL's.
     pub(crate) password: Option<Spanned<Secret>>,
+    /// With `rediss://`: the certificate authorities (PEM) that may sign the servers' certificates;
+    /// the file is read again for each connection. Type: path. Default: public ones.
     pub(crate) ca: Option<Spanned<String>>,
+    /// With `rediss://`: the name that the servers' certificates must state, for servers that are
+    /// reached by, or announce, IP addresses that no certificate states. Type: name. Default: the
+    /// host connected to.
     pub(crate) tls_name: Option<Spanned<String>>,
 }
 
@@ -330,6 +490,9 @@ pub(crate) struct Redis {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cluster {
+    /// `redis://HOST:PORT`, or `rediss://` for TLS with all servers and Sentinels: some nodes of
+    /// the Cluster, or all Sentinels. The URLs hold no user, password or database. Type: list of
+    /// URLs.
     pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
 }
 
@@ -338,10 +501,17 @@ pub(crate) struct Cluster {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sentinel {
+    /// `redis://HOST:PORT`, or `rediss://` for TLS with all servers and Sentinels: some nodes of
+    /// the Cluster, or all Sentinels. The URLs hold no user, password or database. Type: list of
+    /// URLs.
     pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+    /// The name that the Sentinels know the primary by, as in `sentinel monitor NAME ...`.
     pub(crate) primary: Spanned<String>,
+    /// The database of the primary. Default: `0`.
     pub(crate) database: Option<Spanned<u64>>,
+    /// The user to log in as at the Sentinels; the `username` of `redis` is for the primary.
     pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    /// The password for the Sentinels.
     pub(crate) password: Option<Spanned<Secret>>,
 }
 
@@ -359,12 +529,24 @@ pub(crate) enum OnFailure {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
+    /// `auto` is `human` on a terminal and `json` elsewhere. Default: `auto`.
     pub(crate) format: Option<LogFormat>,
+    /// A line for every request, whatever the `level`. Default: `true`.
     pub(crate) access: Option<Spanned<bool>>,
+    /// The form of these lines, if it is another than `format`:
+    /// [templates](LOGS.md#other-formats-of-the-access-log). Type: `combined`, template.
     pub(crate) access_format: Option<Spanned<String>>,
+    /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter of `tracing` such as
+    /// `info,weir::proxy=debug`. Type: filter. Default: `info`.
     pub(crate) level: Option<Spanned<String>>,
+    /// How the access log shows accounts: as a hash, or by the account's name, which may be a
+    /// secret. A reload applies changes. Default: `hash`.
     pub(crate) account: Option<LogAccount>,
+    /// Whether the access log shows queries, which may hold secrets, also those of a `Referer`. A
+    /// reload applies changes. Default: `false`.
     pub(crate) query: Option<bool>,
+    /// How many lines a second the access log has for requests that were [not let
+    /// through](LOGS.md#the-access-log); the others are counted. A reload applies changes.
     pub(crate) denied_per_second: Option<NonZeroU32>,
 }
 
@@ -372,6 +554,7 @@ pub(crate) struct Log {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Telemetry {
+    /// The collector.
     pub(crate) otlp: Spanned<Otlp>,
 }
 
@@ -380,11 +563,20 @@ pub(crate) struct Telemetry {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Otlp {
+    /// `http://` or `https://`; `/v1/traces` and `/v1/metrics` are added. Type: URL.
     pub(crate) endpoint: Spanned<String>,
+    /// Headers of each request to it; a value may be a [secret](#configuration). Type: names and
+    /// values.
     pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>>>,
+    /// A PEM file of the certificates to trust in their place. Type: path. Default: public
+    /// authorities.
     pub(crate) ca: Option<Spanned<String>>,
+    /// How many of the traces that begin here are sent; also of those that other clients than
+    /// trusted proxies began. Type: percentage. Default: `100%`.
     pub(crate) sample: Option<Spanned<String>>,
+    /// The name of the service. Default: `weir`.
     pub(crate) service_name: Option<String>,
+    /// How often metrics are sent; traces are sent each second. Default: `60s`.
     pub(crate) interval: Option<Spanned<HumanDuration>>,
 }
 

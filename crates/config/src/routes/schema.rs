@@ -13,15 +13,28 @@ use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteDefaults {
+    /// The [limits](#routes) of routes that list none of their own.
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+    /// What a denied request gets on routes that do not say. Type: as of [routes](#routes).
+    /// Default: `reject`.
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
+    /// The [headers](#routes) that tell a client where it stands, on routes that do not say. Type:
+    /// form or list of them. Default: `draft`.
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
+    /// What pages of other origins may do on routes without a [`cors`](#cors) of their own.
+    /// Default: none.
     pub(crate) cors: Option<Spanned<Cors>>,
+    /// Which responses are [compressed](#compression) on routes that do not say. Type: `off`, or
+    /// keys.
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
+    /// What is changed about [headers of requests](#headers) on routes that do not say. Default:
+    /// none.
     pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
+    /// What is changed about [headers of responses](#headers) on routes that do not say. Default:
+    /// none.
     pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
 }
 
@@ -30,38 +43,70 @@ pub(crate) struct RouteDefaults {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Route {
+    /// The name in logs, metrics and `per: route`. Default: made from what it matches.
     pub(crate) name: Option<Spanned<String>>,
+    /// Which requests take the route; `{}` for all.
     #[serde(rename = "match")]
     pub(crate) matches: Spanned<Match>,
+    /// Where they go; a route has either an `upstream`, a `redirect` or a `response`. Type: name.
     pub(crate) upstream: Option<Spanned<String>>,
+    /// [Where clients are sent](#redirects-and-fixed-responses). Type: URL, or keys.
     pub(crate) redirect: Option<Spanned<WordOr<Redirect>>>,
+    /// [What all requests get](#redirects-and-fixed-responses).
     pub(crate) response: Option<Spanned<Rejection>>,
+    /// How [the path is rewritten](#rewrites). Default: none.
     pub(crate) rewrite: Option<Spanned<Rewrite>>,
+    /// What is changed about [headers of requests](#headers). Default: the defaults.
     pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
+    /// What is changed about [headers of responses](#headers). Default: the defaults.
     pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
+    /// The limits, each a name or keys, below; `[]` for none. `weir check` warns of a route that
+    /// forwards requests and has neither its own nor the defaults. Default: the defaults.
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+    /// What a denied request gets. Type: below. Default: `reject`.
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
+    /// The headers that tell a client where it stands. Type: form or list of them. Default:
+    /// `draft`.
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
+    /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Type: `true`, `false`
+    /// or a percentage. Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
+    /// [What web pages of other origins may do](#cors). Default: the defaults.
     pub(crate) cors: Option<Spanned<Cors>>,
-    pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
-    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    /// Which responses are [compressed](#compression). Type: `off`, or keys. Default: the defaults.
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
+    /// How long connecting may take; see [bounds](#bounds-of-requests). Default: the upstream's.
+    pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
+    /// How long the head of a response may take; see [bounds](#bounds-of-requests). Default: the
+    /// upstream's.
+    pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    /// How long Weir waits for more of a response's body; see [bounds](#bounds-of-requests).
+    /// Default: the upstream's.
+    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a request may take in all; see [bounds](#bounds-of-requests). Default: the
+    /// upstream's.
+    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a request body may be; see [bounds](#bounds-of-requests). Default: the upstream's.
+    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
+    /// How much of request bodies is read before they are sent on; see
+    /// [bounds](#bounds-of-requests). Type: `off`, or keys. Default: the upstream's.
+    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Compression {
+    /// What is offered; of those that a client likes equally, the first is taken. Type: `zstd`,
+    /// `br`, `gzip`, or a list of them. Default: `[zstd, br, gzip]`.
     pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<ContentCoding>>>>,
+    /// What is compressed, such as `text/html`, or `text/*` for all of a kind. Type: media type or
+    /// list of them. Default: text, JSON, XML, JavaScript, SVG, WebAssembly.
     pub(crate) types: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// How long a response is at least; those of unknown length are compressed. Default: `1KiB`.
     pub(crate) min_bytes: Option<Spanned<ByteSize>>,
 }
 
@@ -79,7 +124,10 @@ pub(crate) enum ContentCoding {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestBuffering {
+    /// How much of one body is kept in memory, at most `1GiB`.
     pub(crate) max: Spanned<ByteSize>,
+    /// How much of all these bodies may be kept at the same time, in the whole process. Default:
+    /// `64MiB`, or `max`.
     pub(crate) total: Option<Spanned<ByteSize>>,
 }
 
@@ -88,12 +136,25 @@ pub(crate) struct RequestBuffering {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cors {
+    /// The allowed origins: `https://app.example.com`, as browsers write it;
+    /// `https://*.example.com` for all hosts below a domain; `http://localhost:*` for any port; or
+    /// `"*"` for all. `[]` is for none, whatever the defaults are. Type: origin or list of them.
     pub(crate) origins: Spanned<OneOrMany<Spanned<String>>>,
+    /// The methods that pages may use, or `"*"` for all: Weir answers preflights. Type: method or
+    /// list of them.
     pub(crate) methods: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// The headers that pages may send beside those that are always allowed, or `"*"` for all but
+    /// `authorization`. Type: name or list of them.
     pub(crate) headers: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// Headers of responses that pages may read beside the RateLimit headers, or `"*"` for all.
+    /// Type: name or list of them.
     pub(crate) expose: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// For how long a browser may remember the answer to a preflight. Default: the browser's.
     pub(crate) max_age: Option<Spanned<HumanDuration>>,
+    /// Whether pages may read responses to requests with cookies or other credentials; not with
+    /// `"*"` anywhere. Default: `false`.
     pub(crate) credentials: Option<Spanned<bool>>,
+    /// Whether the route's limits count preflights. Default: `false`.
     pub(crate) count_preflights: Option<bool>,
 }
 
@@ -102,12 +163,26 @@ pub(crate) struct Cors {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Match {
+    /// `app.example.com`, or `*.example.com` for all below it. Type: host. Default: any.
     pub(crate) host: Option<Spanned<String>>,
+    /// `/login`; `/teams/{team}/invites` captures a segment; `/api/*` matches `/api` and everything
+    /// below it, but not `/apix`. A segment `:id` or `<id>` is an error, because it would match
+    /// only itself, and so is a regular expression (see `path_regex`); a `:` within a segment is
+    /// literal (`/v1/docs:batchGet`). At most 64 segments. Type: path. Default: `/*`.
     pub(crate) path: Option<Spanned<String>>,
+    /// What the path must match [beside `path`](#expressions-queries-and-headers). Type: regular
+    /// expression.
     pub(crate) path_regex: Option<Spanned<String>>,
+    /// Whether `/Login` and `/login` are different paths. Beside a route for `/login`, a
+    /// `sensitive` route for `/Login` takes the requests spelled that way. Default: `insensitive`.
     pub(crate) case: Option<PathCase>,
+    /// Such as `[GET, HEAD]`; a request whose method has lower-case letters gets 501 on every
+    /// route, as an app may take `post` for `POST`. Type: method or list of them. Default: any.
     pub(crate) methods: Option<OneOrMany<Spanned<String>>>,
+    /// Headers that the request must all have, each with exactly this value, or as
+    /// [described](#expressions-queries-and-headers). Type: names and values.
     pub(crate) headers: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
+    /// Query parameters that it must all have, in the same way. Type: names and values.
     pub(crate) query: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
 }
 
@@ -116,7 +191,9 @@ pub(crate) struct Match {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ValueMatch {
+    /// What the whole value must match; letters match in their case only. Type: regular expression.
     pub(crate) regex: Option<Spanned<String>>,
+    /// Whether there must be a value, or must be none.
     pub(crate) present: Option<bool>,
 }
 
@@ -144,9 +221,16 @@ pub(crate) enum OnDenied {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Delay {
+    /// How long a request may wait, at most `2s`.
     pub(crate) up_to: Spanned<HumanDuration>,
+    /// How many requests of the route may wait at the same time in this process; one more is
+    /// denied. Default: `1000`.
     pub(crate) max_requests: Option<NonZeroU32>,
+    /// Whether responses say how long their requests waited: `Server-Timing:
+    /// ratelimit;dur=MILLISECONDS`. Default: `false`.
     pub(crate) server_timing: Option<bool>,
+    /// What a request gets that may not wait. Type: `reject`, `{reject: ...}` or `{shadow: ...}`.
+    /// Default: `reject`.
     pub(crate) otherwise: Option<Box<Spanned<OnDenied>>>,
 }
 
@@ -155,11 +239,14 @@ pub(crate) struct Delay {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rejection {
-    /// The status: by default 429 for a denial, 403 for a blocked client, 200 for a response of a
-    /// route.
+    /// The status. Type: 200 to 599. Default: `429` for a denial, `403` for a blocked client, `200`
+    /// for a response of a route.
     pub(crate) status: Option<Spanned<u16>>,
+    /// Additional headers. The body of a route's `response` is `text/plain; charset=utf-8` unless
+    /// they say otherwise.
     pub(crate) headers: Option<Entries<Spanned<String>>>,
-    /// The body: by default a problem document, and nothing for a response of a route.
+    /// The body, which `HEAD` does not get. Default: a problem document; empty for a response of a
+    /// route.
     pub(crate) body: Option<String>,
 }
 
@@ -183,26 +270,62 @@ pub(crate) enum HeaderForm {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
+    /// The servers, by default at port 80 or 443 and with a weight of 1; see [several
+    /// servers](#several-servers). Type: list of `http://HOST:PORT`, `https://HOST:PORT` or
+    /// `unix:///PATH`, or of `url` and `weight`.
     pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
+    /// [TLS to servers](#tls-to-upstreams) with `https://`.
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
+    /// What is [spoken to the servers](#http2-to-upstreams). Type: `http1`, `http2`, or `auto`.
+    /// Default: `http1`.
     pub(crate) protocol: Option<Spanned<Protocol>>,
+    /// The version of the [PROXY protocol](#the-proxy-protocol-to-upstreams) by which servers are
+    /// told from whom a connection is.
     pub(crate) proxy_protocol: Option<Spanned<ProxyProtocol>>,
+    /// The demo upstream, a server inside Weir that responds with the request as an upstream would
+    /// receive it.
     pub(crate) builtin: Option<Builtin>,
-    pub(crate) balance: Option<Spanned<Balance>>,
-    pub(crate) slow_start: Option<Spanned<HumanDuration>>,
-    pub(crate) health_check: Option<Spanned<HealthCheck>>,
-    pub(crate) ejection: Option<Spanned<WordOr<Ejection>>>,
-    pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
+    /// How long connecting may take. Default: `5s`.
     pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
+    /// How long the head of a response may take before Weir answers 504. Default: `60s`.
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    /// How long Weir waits for more of a response's body before it closes both connections; the
+    /// time that the client takes does not count. A WebSocket is closed when nothing has passed for
+    /// as long, in either direction. Default: `5m`.
     pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a request may take in all; see [bounds](#bounds-of-requests).
     pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a request body may be.
     pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
+    /// How much of request bodies is [read before they are sent on](#bounds-of-requests). Type:
+    /// `off`, or keys. Default: `off`.
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    /// How many connections [each server may have](#connections-of-a-server).
     pub(crate) max_connections: Option<Spanned<usize>>,
-    pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
+    /// How long an idle connection is kept. Default: `60s`.
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
+    /// How long a connection to a server with a name serves requests; the next one resolves the
+    /// name again, so that requests follow a name that moves. A name with several addresses is one
+    /// server, of which the first that accepts is used. While the name cannot be resolved, or does
+    /// not exist any more, its last known addresses are used, without a bound in time; Envoy does
+    /// so only for the former. Default: `30s`.
+    pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
+    /// The `Host` that the upstream gets: the client's, the server's own, or this one. Type:
+    /// `preserve`, `upstream`, or a host. Default: `preserve`.
     pub(crate) host: Option<Spanned<String>>,
+    /// [Which server](#several-servers) gets a request. Type: `round_robin`, `least_requests`,
+    /// `hash` and sources. Default: `round_robin`.
+    pub(crate) balance: Option<Spanned<Balance>>,
+    /// For how long a server that is back gets less than its share.
+    pub(crate) slow_start: Option<Spanned<HumanDuration>>,
+    /// How Weir [asks servers](#health-checks) whether they are healthy. Default: none.
+    pub(crate) health_check: Option<Spanned<HealthCheck>>,
+    /// When a server that [fails](#servers-that-fail) gets no requests for a while. Type: `off`, or
+    /// keys. Default: those of its [keys](#servers-that-fail).
+    pub(crate) ejection: Option<Spanned<WordOr<Ejection>>>,
+    /// When a request is [sent again](#retries). Type: `off`, or keys. Default: those of its
+    /// [keys](#retries).
+    pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
 }
 
 /// What is spoken to the servers of an upstream.
@@ -228,9 +351,16 @@ pub(crate) enum ProxyProtocol {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpstreamTls {
+    /// A PEM file of the certificates to trust in their place: of authorities, or of servers
+    /// themselves, as `openssl req -x509` makes them. Type: path. Default: public authorities.
     pub(crate) ca: Option<Spanned<String>>,
+    /// The name that certificates must be valid for, and that is asked for (SNI). Type: host.
+    /// Default: the server's own.
     pub(crate) server_name: Option<Spanned<String>>,
+    /// What Weir shows to servers that ask for a certificate: a PEM file of the leaf certificate
+    /// with its intermediates. Type: path.
     pub(crate) certificate: Option<Spanned<String>>,
+    /// The private key of `certificate`, a PEM file. Type: path.
     pub(crate) key: Option<Spanned<String>>,
 }
 
@@ -247,8 +377,11 @@ pub(crate) enum Builtin {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Decoy {
+    /// The status, which should be that of a real response. Type: 200 to 599. Default: `200`.
     pub(crate) status: Option<Spanned<u16>>,
+    /// Headers with fixed values, such as `content-type`.
     pub(crate) headers: Option<Entries<Spanned<String>>>,
+    /// The body. Type: template. Default: empty.
     pub(crate) body: Option<Spanned<String>>,
 }
 
@@ -257,7 +390,10 @@ pub(crate) struct Decoy {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rewrite {
+    /// Whole segments that are taken from the beginning of the path; all paths of the route must
+    /// begin with them. Type: path.
     pub(crate) strip_prefix: Option<Spanned<String>>,
+    /// Whole segments that are put in front of the rest. Type: path.
     pub(crate) add_prefix: Option<Spanned<String>>,
 }
 
@@ -266,7 +402,12 @@ pub(crate) struct Rewrite {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redirect {
+    /// Where clients are sent; the values above may stand in it, percent-encoded; in the value of a
+    /// parameter (`/login?next=https://{{ host }}{{ uri }}`), also `path`, `query` and `uri` with
+    /// all that could end it. Type: path or URL.
     pub(crate) to: Spanned<String>,
+    /// With 307 and 308, clients keep the method and the body. Type: 301, 302, 303, 307, 308.
+    /// Default: `302`.
     pub(crate) status: Option<Spanned<u16>>,
 }
 
@@ -275,9 +416,14 @@ pub(crate) struct Redirect {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderEdits {
-    pub(crate) set: Option<Entries<Spanned<String>>>,
-    pub(crate) add: Option<Entries<Spanned<String>>>,
+    /// Headers that are removed, before all else. Type: name or list of them.
     pub(crate) remove: Option<OneOrMany<Spanned<String>>>,
+    /// Headers that take the place of those with the same name.
+    pub(crate) set: Option<Entries<Spanned<String>>>,
+    /// Headers that are added beside those with the same name.
+    pub(crate) add: Option<Entries<Spanned<String>>>,
+    /// Of `response_headers`: whether denials and errors that Weir responds with are changed as
+    /// well. Default: `false`.
     pub(crate) always: Option<Spanned<bool>>,
 }
 
@@ -290,7 +436,9 @@ pub(super) const TIMEOUT: &str = "timeout";
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
+    /// The server. Type: as in `servers`.
     pub(crate) url: Spanned<String>,
+    /// Its share of the requests, beside the weights of the others. Type: 1 to 1000. Default: `1`.
     pub(crate) weight: Option<Spanned<u32>>,
 }
 
@@ -309,10 +457,17 @@ pub(crate) enum Balance {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ejection {
+    /// How many failures in a row eject a server: a closed connection, what is not a response, a
+    /// time-out, or a `status`. Default: `5`.
     pub(crate) failures: Option<Spanned<u32>>,
+    /// Which statuses are failures. Type: status or list of them. Default: `5xx`.
     pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// How long the first ejection lasts. Default: `1s`.
     pub(crate) base_time: Option<Spanned<HumanDuration>>,
+    /// How long an ejection lasts at most. Default: `1m`.
     pub(crate) max_time: Option<Spanned<HumanDuration>>,
+    /// How many of the servers may be ejected at a time, rounded up; never all. Type: percent.
+    /// Default: `50%`.
     pub(crate) max_ejected: Option<Spanned<String>>,
 }
 
@@ -321,7 +476,13 @@ pub(crate) struct Ejection {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retries {
+    /// How many retries there may be at a time, of the requests in flight to the upstream; at least
+    /// 3, unless it is `0%`. Others wait for their turn, for up to a second. Type: percent.
+    /// Default: `20%`.
     pub(crate) budget: Option<Spanned<String>>,
+    /// After what: a connection that was closed before the response, no response within
+    /// `response_timeout`, or a response with such a status. Type: `closed`, `timeout`, statuses.
+    /// Default: `[closed, timeout]`.
     pub(crate) on: Option<Spanned<OneOrMany<Spanned<String>>>>,
 }
 
@@ -330,10 +491,16 @@ pub(crate) struct Retries {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HealthCheck {
+    /// What is asked for, with its query if there is one. Type: path.
     pub(crate) path: Spanned<String>,
+    /// How long Weir waits between two checks, give or take a tenth. Default: `5s`.
     pub(crate) interval: Option<Spanned<HumanDuration>>,
+    /// How long a check may take. Default: `1s`.
     pub(crate) timeout: Option<Spanned<HumanDuration>>,
-    pub(crate) healthy_after: Option<Spanned<u32>>,
-    pub(crate) unhealthy_after: Option<Spanned<u32>>,
+    /// The statuses with which a check passes. Type: status or list of them. Default: `200-399`.
     pub(crate) expect: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// How many checks in a row must pass before an unhealthy server is healthy. Default: `2`.
+    pub(crate) healthy_after: Option<Spanned<u32>>,
+    /// How many checks in a row must fail before a healthy server is unhealthy. Default: `3`.
+    pub(crate) unhealthy_after: Option<Spanned<u32>>,
 }

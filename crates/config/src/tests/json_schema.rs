@@ -1,16 +1,15 @@
 //! The JSON Schemas of the files, by which editors complete keys and mark errors: derived from the
-//! types that the files are read as, with what docs/CONFIG.md says of each key.
+//! types that the files are read as, with their doc comments.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::documented::{examples, reference, top_level};
+use super::documented::{examples, top_level};
+use super::reference::{keys_of, plain_description};
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
@@ -97,6 +96,7 @@ impl JsonSchema for HumanDuration {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
+            "title": "duration",
             "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
             "type": "string",
             "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
@@ -112,6 +112,7 @@ impl JsonSchema for ByteSize {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let units: Vec<_> = SIZE_UNITS.iter().map(|(unit, _)| *unit).collect();
         json_schema!({
+            "title": "size",
             "description": "A size in bytes, such as 512, 64kB or 1MiB.",
             "type": ["integer", "string"],
             "minimum": 0,
@@ -127,11 +128,19 @@ impl JsonSchema for Until {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
+            "title": "day or moment",
             "description": "A day, to the end of it in UTC, or a moment such as 2026-12-31T18:00:00+01:00.",
             "type": "string",
             "pattern": "^\\d{4}-\\d{2}-\\d{2}([Tt].+)?$",
         })
     }
+}
+
+/// What a type of its own is called in docs/CONFIG.md.
+pub(super) fn reads_as(schema: &Value) -> Option<&str> {
+    schema["title"]
+        .as_str()
+        .filter(|_| schema.get("properties").is_none())
 }
 
 /// The type of a key that is left empty.
@@ -219,129 +228,72 @@ fn without_null(keywords: &mut Map<String, Value>) {
     }
 }
 
-/// What the tables of the reference say of their keys: the meaning, and the default.
-fn tables() -> Vec<BTreeMap<String, String>> {
-    let text = reference();
-    let tables = text
-        .split("\n\n")
-        .filter(|table| table.starts_with("| key"));
-    tables.map(table).collect()
-}
-
-fn table(text: &str) -> BTreeMap<String, String> {
-    let rows = text.lines().skip(2).map(|row| row.replace("\\|", "\u{1}"));
-    let mut keys = BTreeMap::new();
-    for row in rows {
-        let cells: Vec<String> = row
-            .split('|')
-            .map(|cell| plain(&cell.replace('\u{1}', "|")))
-            .collect();
-        let default = match cells[3].as_str() {
-            "" | "none" => String::new(),
-            default if default.contains("required") || default.contains("below") => String::new(),
-            default => format!(" Default: {default}."),
-        };
-        for key in cells[1].split(',') {
-            let meaning = format!("{}.{default}", cells[4].trim_end_matches('.'));
-            keys.insert(key.trim().trim_matches('`').to_owned(), meaning);
+/// Puts doc comments into the form in which editors show them.
+fn describe(schema: &mut Value) {
+    match schema {
+        Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                match (keyword.as_str(), value) {
+                    ("description", Value::String(comment)) => {
+                        *comment = plain_description(comment)
+                    }
+                    // These have names of the files for keys.
+                    ("properties" | "$defs", Value::Object(named)) => {
+                        named.values_mut().for_each(describe);
+                    }
+                    (_, value) => describe(value),
+                }
+            }
         }
-    }
-    keys
-}
-
-/// Markdown without its links and the marks of footnotes.
-fn plain(cell: &str) -> String {
-    let mut text = cell
-        .trim()
-        .trim_end_matches(['\u{b9}', '\u{b2}', '\u{b3}', ' '])
-        .to_owned();
-    while let Some(middle) = text.find("](") {
-        let start = text[..middle].rfind('[').unwrap();
-        let end = middle + text[middle..].find(')').unwrap();
-        text = [&text[..start], &text[start + 1..middle], &text[end + 1..]].concat();
-    }
-    text
-}
-
-/// Gives each key what the longest table says of it that has no key besides those of its type, or
-/// else the shortest that has all of them.
-fn describe(keywords: &mut Map<String, Value>, tables: &[BTreeMap<String, String>]) {
-    let Some(Value::Object(properties)) = keywords.get_mut("properties") else {
-        return;
-    };
-    let keys = |of: &Map<String, Value>| -> BTreeSet<String> {
-        let known = of
-            .iter()
-            .filter(|(_, of_key)| of_key.get("deprecated").is_none());
-        known.map(|(key, _)| key.clone()).collect()
-    };
-    let keys = keys(properties);
-    let parts = tables
-        .iter()
-        .filter(|table| table.keys().all(|key| keys.contains(key)));
-    let wholes = tables
-        .iter()
-        .filter(|table| keys.iter().all(|key| table.contains_key(key)));
-    let (mut parts, mut wholes): (Vec<_>, Vec<_>) = (parts.collect(), wholes.collect());
-    parts.sort_by_key(|table| Reverse(table.len()));
-    wholes.sort_by_key(|table| table.len());
-    for key in keys {
-        let said = parts
-            .iter()
-            .chain(&wholes)
-            .find_map(|table| table.get(&key));
-        // What a type says itself of a key goes first.
-        if let (Some(said), None) = (said, properties[&key].get("description")) {
-            properties[&key]["description"] = json!(said);
-        }
+        Value::Array(all) => all.iter_mut().for_each(describe),
+        _ => {}
     }
 }
 
-fn schema_of<T: JsonSchema>(title: &str) -> Value {
+fn commented_schema<T: JsonSchema>() -> Value {
     let mut schema = SchemaGenerator::default()
         .into_root_schema_for::<T>()
         .to_value();
     as_read(&mut schema);
-    let tables = tables();
-    if let Some(Value::Object(types)) = schema.get_mut("$defs") {
-        for of_type in types.values_mut().filter_map(Value::as_object_mut) {
-            describe(of_type, &tables);
-        }
-    }
-    let root = schema.as_object_mut().unwrap();
-    describe(root, &tables);
-    root.insert("title".into(), json!(title));
     schema
 }
 
-fn schemas() -> [(&'static str, Value); 3] {
+/// The schemas with the doc comments of their keys for descriptions.
+pub(super) fn commented_schemas() -> [(&'static str, Value); 3] {
     [
-        ("gateway", schema_of::<Gateway>("gateway.yaml of Weir")),
-        (
-            "defaults",
-            schema_of::<DefaultLimits>("limits/defaults.yaml of Weir"),
-        ),
-        (
-            "overrides",
-            schema_of::<Overrides>("limits/overrides.yaml of Weir"),
-        ),
+        ("gateway", commented_schema::<Gateway>()),
+        ("defaults", commented_schema::<DefaultLimits>()),
+        ("overrides", commented_schema::<Overrides>()),
     ]
 }
 
-/// `UPDATE_SCHEMAS=1` writes them anew.
+fn schemas() -> [(&'static str, Value); 3] {
+    commented_schemas().map(|(name, mut schema)| {
+        let file = match name {
+            "gateway" => "gateway.yaml",
+            "defaults" => "limits/defaults.yaml",
+            _ => "limits/overrides.yaml",
+        };
+        describe(&mut schema);
+        schema["title"] = json!(format!("{file} of Weir"));
+        (name, schema)
+    })
+}
+
+/// `UPDATE_REFERENCE=1` writes them anew.
 #[test]
 fn the_checked_in_schemas_are_those_of_the_types() {
     for (name, schema) in schemas() {
         let path = top_level(&format!("docs/schema/{name}.json"));
         let derived = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, &derived).unwrap();
         }
         let checked_in = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             checked_in == derived,
-            "{} is not up to date: set UPDATE_SCHEMAS=1",
+            "{} is not up to date: set UPDATE_REFERENCE=1",
             path.display()
         );
     }
@@ -433,39 +385,21 @@ fn a_schema_accepts_what_is_read_and_refuses_what_is_not() {
     assert!(wrong.is_empty(), "{} of {tried}\n{few:#?}", wrong.len());
 }
 
-/// A key of a schema.
-pub(super) struct Key {
-    /// The type of the mapping that it stands in; empty for a file.
-    of: String,
-    pub(super) name: String,
-    is_described: bool,
-}
-
-pub(super) fn all_keys() -> Vec<Key> {
-    fn of_type(of: &str, schema: &Value) -> Vec<Key> {
-        let properties = schema["properties"].as_object().into_iter().flatten();
-        let key = |(name, value): (&String, &Value)| Key {
-            of: of.to_owned(),
-            name: name.clone(),
-            is_described: value.get("description").is_some(),
-        };
-        properties.map(key).collect()
-    }
-    let mut keys = Vec::new();
-    for (_, schema) in schemas() {
-        keys.extend(of_type("", &schema));
+/// The names of all keys that there are, each with whether it is described.
+pub(super) fn all_keys() -> Vec<(String, bool)> {
+    let schemas = commented_schemas();
+    let types = schemas.iter().flat_map(|(_, schema)| {
         let types = schema["$defs"].as_object().into_iter().flatten();
-        keys.extend(types.flat_map(|(of, schema)| of_type(of, schema)));
-    }
-    keys
+        types.map(|(_, of_type)| of_type).chain([schema])
+    });
+    let keys = types.flat_map(keys_of);
+    keys.map(|key| (key.name.to_owned(), key.comment.is_some()))
+        .collect()
 }
 
 #[test]
 fn every_key_of_a_schema_is_described() {
-    let keys = all_keys();
-    let lacking = keys.iter().filter(|key| !key.is_described);
-    let lacking: Vec<_> = lacking
-        .map(|key| format!("{}.{}", key.of, key.name))
-        .collect();
+    let keys = all_keys().into_iter();
+    let lacking: Vec<_> = keys.filter(|(_, is_described)| !is_described).collect();
     assert!(lacking.is_empty(), "{lacking:?}");
 }

@@ -16,6 +16,7 @@ mod json_schema;
 mod loading;
 mod prefetch;
 mod redis;
+mod reference;
 mod routing;
 mod tls;
 mod upstreams;

@@ -31,7 +31,7 @@ const STANDING: &str = "docs/ADMIN_API.md: They hold on this gateway at once, on
 const LIFTED: &str = "docs/ADMIN_API.md: a ban that is lifted holds there for up to a second more \
     if they denied its subject just before";
 const FOR: &str = "docs/ADMIN_API.md: bans it from now on, for the duration in `{\"for\": \"2h\"}`";
-const STRIKES: &str = "docs/CONFIG.md: the number of strikes that cause a ban; it begins with the \
+const STRIKES: &str = "docs/CONFIG.md: The number of strikes that cause a ban; it begins with the \
     last of them";
 const EARNED: &str =
     "docs/CONFIG.md: the ban applies from the next request on, through every gateway";

@@ -14,7 +14,7 @@ pub(super) const LAW: Law = Law {
 
 const ORDER: &str = "docs/CONFIG.md: Nobody overtakes those that wait at the same gateway, except, \
     with Redis, requests that arrive within a few milliseconds of each other.";
-const UP_TO: &str = "docs/CONFIG.md: `up_to` | duration | required | how long a request may wait";
+const UP_TO: &str = "docs/CONFIG.md: `up_to` | duration | required | How long a request may wait";
 const LEFT: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst` ... In `RateLimit`, \
     `r` is what is left";
 
