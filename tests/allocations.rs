@@ -97,7 +97,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
         let proxy =
-            Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).behind_refusal();
+            Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).assume_checked();
         let services = UpstreamRouter::new([proxy.clone(), proxy]);
         let stack = layers().stack(
             store,

@@ -443,7 +443,7 @@ mod tests {
     use weir_limit::time::ManualClock;
 
     fn bans_on(store: &Arc<Lists>) -> SharedBans {
-        let clock = Arc::new(ManualClock::at(moment(1000)));
+        let clock = Arc::new(ManualClock::new(moment(1000)));
         SharedBans::new(
             KnownBans::default(),
             clock,
@@ -509,7 +509,7 @@ mod tests {
             bans_on(&store),
             SharedBans::new(
                 KnownBans::default(),
-                Arc::new(ManualClock::at(moment(1000))),
+                Arc::new(ManualClock::new(moment(1000))),
                 None,
             ),
         ] {

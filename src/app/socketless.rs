@@ -108,7 +108,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         &self,
         request: Request<Bytes>,
     ) -> impl Future<Output = Result<Response<AdminBody>, Infallible>> + Send + use<S> {
-        let mut request = request.map(RequestBody::arrived);
+        let mut request = request.map(RequestBody::buffered);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         request.extensions_mut().insert(Connection {
             peer: local,

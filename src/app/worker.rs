@@ -17,7 +17,8 @@ use weir_middleware::{
     ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
 };
 use weir_proxy::{
-    ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
+    ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings,
+    UpstreamState,
 };
 use weir_rules::ClientCertificate;
 use weir_server::{Connection, Draining, Http, RequestBody, Transport};
@@ -107,9 +108,9 @@ fn ends(connection: &Connection) -> Arc<ConnectionEnds> {
     })
 }
 
-fn client_ends(head: &request::Parts) -> Option<ClientEnds> {
-    let (source, destination) = RequestContext::client_ends(&head.extensions)?;
-    Some(ClientEnds {
+fn connection_addrs(head: &request::Parts) -> Option<ConnectionAddrs> {
+    let (source, destination) = RequestContext::connection_addrs(&head.extensions)?;
+    Some(ConnectionAddrs {
         source,
         destination,
     })
@@ -144,7 +145,7 @@ impl Upstreams {
             known.map_or_else(
                 || {
                     let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
-                    Upstream::within(budget, shutdown, Arc::clone(state), settings.clone())
+                    Upstream::with_state(budget, shutdown, Arc::clone(state), settings.clone())
                 },
                 |(_, upstream)| upstream.clone(),
             )
@@ -157,13 +158,13 @@ impl Upstreams {
         let proxies = upstreams.map(|((_, upstream), settings)| {
             // The stack refuses what it would.
             let mut proxy = Proxy::new(upstream.clone())
-                .behind_refusal()
+                .assume_checked()
                 .with_request_buffering(settings.request_buffering.clone());
             if snapshot.settings.request_id.is_some() {
                 proxy = proxy.with_request_ids(request_id);
             }
             if settings.sends_proxy_headers() {
-                proxy = proxy.with_client_ends(client_ends);
+                proxy = proxy.with_connection_addrs(connection_addrs);
             }
             match settings.hash.clone() {
                 Some(hash) => proxy.with_key(Arc::new(move |head| upstream_key(&hash, head))),

@@ -20,7 +20,7 @@ const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
 const COUNT: u32 = 20;
 
 /// The most items of a page.
-const LARGEST_PAGE: usize = 1000;
+const MAX_PAGE_ITEMS: usize = 1000;
 
 /// Where the gateway is.
 #[derive(Args, Debug)]
@@ -289,7 +289,7 @@ impl AdminArgs {
         let client = AdminClient::new(config, self.admin, self.token()?)?;
         let (mut listed, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page_count = (count - listed.len()).clamp(1, LARGEST_PAGE);
+            let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
             let path = format!("{path}?count={page_count}{cursor}");
             let mut page = client.ask(Method::GET, &path, None)?;
             if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {

@@ -271,7 +271,7 @@ impl View {
                 self.findings = Finding::all(&answer, self.query.limit.as_deref());
                 let subjects = answer.get("subjects").and_then(Value::as_array);
                 let subjects = subjects.into_iter().flatten();
-                self.subjects = subjects.map(Subject::of).collect();
+                self.subjects = subjects.map(Subject::from_json).collect();
                 let limits = self.subjects.iter().map(|subject| subject.limit.clone());
                 self.limits.extend(limits);
                 self.error = None;
@@ -533,7 +533,7 @@ fn fitted(text: &str, width: usize) -> String {
 }
 
 impl Subject {
-    fn of(subject: &Value) -> Self {
+    fn from_json(subject: &Value) -> Self {
         let text = |name| {
             escaped(
                 subject

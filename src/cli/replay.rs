@@ -29,11 +29,11 @@ pub(super) struct LogArgs {
 
     /// The first moment that counts, such as 2026-11-21 or 2026-11-21T14:00:00Z
     #[arg(long, value_name = "TIME")]
-    from: Option<Moment>,
+    from: Option<LogTime>,
 
     /// The first moment that does not count any more
     #[arg(long, value_name = "TIME")]
-    to: Option<Moment>,
+    to: Option<LogTime>,
 
     /// The share of a limit's subjects that a suggested definition may deny
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
@@ -101,9 +101,9 @@ impl FromStr for Share {
 
 /// A day or a time.
 #[derive(Clone, Copy, Debug)]
-struct Moment(Timestamp);
+struct LogTime(Timestamp);
 
-impl FromStr for Moment {
+impl FromStr for LogTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -131,8 +131,8 @@ impl LogArgs {
             baseline: None,
             logs: self.logs,
             format: self.format,
-            from: self.from.map(|moment| moment.0),
-            to: self.to.map(|moment| moment.0),
+            from: self.from.map(|time| time.0),
+            to: self.to.map(|time| time.0),
             sweep: None,
             top: 0,
             target: self.target.0,

@@ -44,7 +44,7 @@ impl BucketKey {
 
     /// The bucket that counts for this limit and subject what is kept out.
     #[must_use]
-    pub fn of_kept_out(&self) -> Self {
+    pub fn for_kept_out(&self) -> Self {
         let mut key = Self::from(":kept-out:");
         key.push_str(self.as_str());
         key

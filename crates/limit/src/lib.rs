@@ -22,8 +22,8 @@ pub use in_flight::{Claim, Claims};
 pub use levels::{LEVELS, Level, LevelChoice};
 pub use prefetch::Prefetch;
 pub use quota::{
-    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_DELAY, LONGEST_LOG,
-    MAX_LOG_ENTRIES, MAX_UNCHECKED_LOG_ENTRIES, Quota, QuotaError, Rate,
+    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, MAX_DELAY, MAX_LOG_ENTRIES, MAX_LOG_UNITS,
+    MAX_UNCHECKED_LOG_ENTRIES, Quota, QuotaError, Rate,
 };
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
 pub use window::{

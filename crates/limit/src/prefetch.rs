@@ -17,16 +17,16 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Fewer units than these save next to nothing.
-    pub const FEWEST: u32 = 8;
+    pub const MIN_UNITS: u32 = 8;
 
     /// How long units are held, unless told otherwise.
     pub const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
 
     /// At most this many units, none of them held for longer than `max_age`, which is cut to whole
-    /// milliseconds. None for fewer units than [`Prefetch::FEWEST`], or less than a millisecond.
+    /// milliseconds. None for fewer units than [`Prefetch::MIN_UNITS`], or less than a millisecond.
     pub fn new(units: u32, max_age: Duration) -> Option<Self> {
         let max_age_millis = u32::try_from(max_age.as_millis()).unwrap_or(u32::MAX);
-        let units = NonZeroU32::new(units).filter(|units| units.get() >= Self::FEWEST)?;
+        let units = NonZeroU32::new(units).filter(|units| units.get() >= Self::MIN_UNITS)?;
         (max_age_millis > 0).then_some(Self {
             units,
             max_age_millis,

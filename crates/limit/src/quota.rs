@@ -22,19 +22,19 @@ pub const CLOCK_BOUND: Nanos = Nanos::from_secs(2);
 /// clock that is ahead by the bound, and is seen on one that is behind by the tolerance.
 pub(super) const CLOCK_SPREAD: Nanos = Nanos::new(CLOCK_BOUND.get() + CLOCK_TOLERANCE.get());
 
-/// The longest that units may be lent before they have come back: see [`Quota::lending`]. A route
+/// The longest that units may be lent before they have come back: see [`Quota::allow_borrowing`]. A route
 /// that does not lend must not take the debts of one that does for leftovers of another quota, so
 /// it is shorter than what clocks alone may cause.
-pub const LONGEST_DELAY: Nanos = Nanos::new(CLOCK_SPREAD.get() - CLOCK_TOLERANCE.get());
+pub const MAX_DELAY: Nanos = Nanos::new(CLOCK_SPREAD.get() - CLOCK_TOLERANCE.get());
 
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
 const MAX_TOLERANCE: u64 = 1 << 62;
 
 /// The shortest period of a window: a sub-window of it has some milliseconds.
-const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// The greatest count of a sliding log, which remembers each unit: 80 kB a bucket in memory.
-pub const LONGEST_LOG: u64 = 10_000;
+pub const MAX_LOG_UNITS: u64 = 10_000;
 
 /// The most entries that one request may add to sliding logs: 53 kB, and a millisecond or two of
 /// Redis.
@@ -160,7 +160,7 @@ pub enum QuotaError {
     #[error("in_flight must be at least 1")]
     ZeroInFlight,
     /// A sliding log of this count takes too much memory.
-    #[error("a sliding_log's count must be at most {LONGEST_LOG}, as it remembers each unit")]
+    #[error("a sliding_log's count must be at most {MAX_LOG_UNITS}, as it remembers each unit")]
     LogTooLong,
 }
 
@@ -220,10 +220,10 @@ impl Quota {
         let gcra = Self::new(count, count, period)?;
         match algorithm {
             Algorithm::Gcra => return Ok(gcra),
-            Algorithm::SlidingLog { .. } if count > LONGEST_LOG => {
+            Algorithm::SlidingLog { .. } if count > MAX_LOG_UNITS => {
                 return Err(QuotaError::LogTooLong);
             }
-            _ if period < SHORTEST_WINDOW => return Err(QuotaError::WindowTooShort),
+            _ if period < MIN_WINDOW => return Err(QuotaError::WindowTooShort),
             _ => {}
         }
         // A window in Redis has 62 bits for its units, of which there is one a nanosecond at most.
@@ -276,9 +276,9 @@ impl Quota {
     /// GCRA lends: the burst is greater by as many units as come back in that time. Units are lent
     /// by the bucket, so they are not prefetched.
     #[must_use]
-    pub fn lending(self, ahead: Nanos) -> Self {
+    pub fn allow_borrowing(self, ahead: Nanos) -> Self {
         let interval = self.emission_interval.get();
-        let units = ahead.get().min(LONGEST_DELAY.get()) / interval;
+        let units = ahead.get().min(MAX_DELAY.get()) / interval;
         let burst = self.burst.saturating_add(units);
         let tolerance = burst.get().checked_mul(interval);
         match (self.counting, tolerance) {
@@ -534,7 +534,7 @@ mod tests {
             count_denied: false,
         };
         let second = Duration::from_secs(1);
-        assert!(Quota::windowed(log, LONGEST_LOG, second).is_ok());
+        assert!(Quota::windowed(log, MAX_LOG_UNITS, second).is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!
 //! use weir::time::{Clock, ManualClock, Nanos, Timestamp};
 //!
-//! let clock = ManualClock::at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+//! let clock = ManualClock::new(Timestamp::from_nanos(1_700_000_000_000_000_000));
 //! let start = clock.now();
 //! clock.advance(Duration::from_millis(1500));
 //! assert_eq!(clock.now().since(start), Nanos::from(Duration::from_millis(1500)));
@@ -172,7 +172,7 @@ pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
     /// A clock that shows `now`.
-    pub fn at(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(now.as_nanos())))
     }
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn clones_of_a_manual_clock_share_its_time() {
-        let clock = ManualClock::at(Timestamp::from_nanos(7));
+        let clock = ManualClock::new(Timestamp::from_nanos(7));
         clock.clone().advance(Duration::from_nanos(3));
         assert_eq!(clock.now(), Timestamp::from_nanos(10));
     }

@@ -190,7 +190,7 @@ pub struct Strictness {
 
 impl Decision {
     /// The state of a full bucket.
-    pub fn of_full(quota: &Quota) -> Self {
+    pub fn full(quota: &Quota) -> Self {
         Self {
             allowed: true,
             remaining: quota.burst().get(),
@@ -462,7 +462,7 @@ mod decision_tests {
             ),
         ] {
             let quota = Quota::windowed(window, 10, Duration::from_secs(period)).unwrap();
-            let full = Decision::of_full(&quota);
+            let full = Decision::full(&quota);
             let after = full.after_taking(&quota, 4, NOW);
             assert_eq!(
                 (after.remaining, after.reset_in),

@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use weir_limit::time::Timestamp;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 use weir_telemetry::{
     ActiveTrace, Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
     Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
@@ -310,7 +310,7 @@ impl Record {
         let is_watched = settings.tail.is_watched();
         let watched = || is_watched.then(|| Arc::clone(&settings.tail));
         Self {
-            since: turn::now(),
+            since: loop_time::now(),
             route: route.unwrap_or(&settings.unrouted).clone(),
             is_head: request.method() == Method::HEAD,
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),

@@ -167,7 +167,7 @@ impl RequestContext {
 
     /// The client of a request and what it connected to, as far as that is known. The port of a
     /// client is, unless a proxy names its address.
-    pub fn client_ends(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
+    pub fn connection_addrs(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
         let context = extensions.get::<Self>()?;
         let client = context.identity.as_ref()?.client.address;
         let ends = context.ends.as_deref();

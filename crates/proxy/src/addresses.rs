@@ -24,20 +24,20 @@ const TARGET: &str = "weir::proxy::addresses";
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the earlier answer goes before the name service is asked again.
-const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+const RETRY_LOOKUP_AFTER: Duration = Duration::from_secs(5);
 
 /// How long an address may take to accept before the next one is tried as well (RFC 8305).
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// What the name service has last said of one server. All workers share it.
 #[derive(Default)]
-pub(crate) struct KnownAddresses(Arc<Mutex<Known>>);
+pub(crate) struct CachedAddresses(Arc<Mutex<AddressCache>>);
 
 /// What a lookup has found; all who wait for it get the same.
-type Answer = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
 #[derive(Default)]
-struct Known {
+struct AddressCache {
     /// None before the first answer.
     addresses: Option<Arc<[SocketAddr]>>,
     /// Until when nobody waits for the name service, which has failed or is late.
@@ -45,10 +45,10 @@ struct Known {
     /// Whether it has failed or was late, and has not answered in time since.
     is_failing: bool,
     /// Where the lookup that is under way will leave its answer.
-    lookup: Option<watch::Receiver<Option<Answer>>>,
+    lookup: Option<watch::Receiver<Option<LookupResult>>>,
 }
 
-impl KnownAddresses {
+impl CachedAddresses {
     /// Connects to the first address of the host that accepts. The caller gives up at `deadline`.
     pub(super) async fn connect(
         &self,
@@ -116,10 +116,10 @@ impl KnownAddresses {
     /// it have given up.
     fn begin(
         &self,
-        known: &mut Known,
+        known: &mut AddressCache,
         host: &str,
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
-    ) -> watch::Receiver<Option<Answer>> {
+    ) -> watch::Receiver<Option<LookupResult>> {
         let (sender, receiver) = watch::channel(None);
         known.trusted_until = None;
         known.lookup = Some(receiver.clone());
@@ -137,16 +137,16 @@ impl KnownAddresses {
     }
 }
 
-impl Known {
+impl AddressCache {
     /// None as well if the worker whose lookup it was has ended.
-    fn lookup_under_way(&self) -> Option<watch::Receiver<Option<Answer>>> {
+    fn lookup_under_way(&self) -> Option<watch::Receiver<Option<LookupResult>>> {
         let lookup = self.lookup.as_ref();
         lookup
             .filter(|lookup| lookup.has_changed().is_ok())
             .cloned()
     }
 
-    fn learn(&mut self, host: &str, answer: &Answer) {
+    fn learn(&mut self, host: &str, answer: &LookupResult) {
         self.lookup = None;
         match answer {
             Ok(found) => {
@@ -165,7 +165,7 @@ impl Known {
         if self.addresses.is_none() {
             return;
         }
-        self.trusted_until = Some(Instant::now() + ASKED_AGAIN_AFTER);
+        self.trusted_until = Some(Instant::now() + RETRY_LOOKUP_AFTER);
         if !mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
                 target: TARGET,
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    impl KnownAddresses {
+    impl CachedAddresses {
         /// The name service says where the server is, and nothing from then on.
         pub(crate) async fn fall_silent(&self, last: SocketAddr) {
             let lookup = async move { Ok(vec![last]) };
@@ -234,20 +234,20 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    async fn answered(known: &KnownAddresses, texts: &[&str]) -> Vec<SocketAddr> {
+    async fn answered(known: &CachedAddresses, texts: &[&str]) -> Vec<SocketAddr> {
         let found = addresses(texts);
         let found = known.resolve("app", later(), async { Ok(found) }).await;
         found.unwrap().to_vec()
     }
 
-    async fn failed(known: &KnownAddresses) -> io::Result<Vec<SocketAddr>> {
+    async fn failed(known: &CachedAddresses) -> io::Result<Vec<SocketAddr>> {
         let lookup = async { Err(io::Error::other("no answer")) };
         Ok(known.resolve("app", later(), lookup).await?.to_vec())
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_the_name_service_is_not_an_outage_of_the_server() {
-        let known = KnownAddresses::default();
+        let known = CachedAddresses::default();
         let error = failed(&known).await.expect_err("nothing is known");
         assert_eq!(error.to_string(), "no answer");
         let none = known.resolve("app", later(), async { Ok(Vec::new()) });
@@ -260,7 +260,7 @@ mod tests {
         let unasked = known.resolve("app", later(), pending()).await.unwrap();
         assert_eq!(*unasked, *addresses(&second));
         assert!(known.0.lock().is_failing);
-        sleep(ASKED_AGAIN_AFTER).await;
+        sleep(RETRY_LOOKUP_AFTER).await;
         assert_eq!(answered(&known, &first).await, addresses(&first));
         assert!(!known.0.lock().is_failing);
         assert_eq!(answered(&known, &second).await, addresses(&second));
@@ -273,7 +273,7 @@ mod tests {
             (LOOKUP_TIMEOUT, LOOKUP_TIMEOUT / 2),
             (LOOKUP_TIMEOUT / 2, LOOKUP_TIMEOUT / 4),
         ] {
-            let known = KnownAddresses::default();
+            let known = CachedAddresses::default();
             let first = ["10.0.0.1:80"];
             answered(&known, &first).await;
             let begin = Instant::now();
@@ -286,7 +286,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_has_waited_for_is_not_lost() {
-        let known = KnownAddresses::default();
+        let known = CachedAddresses::default();
         for texts in [["10.0.0.1:80"], ["10.0.0.2:80"]] {
             let (answer, lookup) = oneshot::channel();
             let lookup = async { Ok(lookup.await.unwrap()) };
@@ -298,13 +298,13 @@ mod tests {
             answer.send(addresses(&texts)).unwrap();
             tokio::task::yield_now().await;
             assert_eq!(failed(&known).await.unwrap(), addresses(&texts));
-            sleep(ASKED_AGAIN_AFTER).await;
+            sleep(RETRY_LOOKUP_AFTER).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_name_service_is_not_taken_for_one_that_answers_again() {
-        let known = KnownAddresses::default();
+        let known = CachedAddresses::default();
         answered(&known, &["10.0.0.1:80"]).await;
         let slow = async {
             sleep(LOOKUP_TIMEOUT * 3).await;
@@ -325,7 +325,7 @@ mod tests {
             .with_ansi(false)
             .with_writer(std::sync::Mutex::new(write));
         tracing::subscriber::with_default(subscriber.finish(), || {
-            let mut known = Known::default();
+            let mut known = AddressCache::default();
             for is_found in [false, true, false, false, true, true] {
                 let answer = match is_found {
                     true => Ok(addresses(&["10.0.0.1:80"]).into()),
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_ends_does_not_leave_others_waiting_for_its_lookup() {
-        let known = KnownAddresses::default();
+        let known = CachedAddresses::default();
         let worker = || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_all().start_paused(true).build().unwrap()
@@ -373,7 +373,7 @@ mod tests {
         let stream = first_to_accept(&[closed, open]).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open);
         assert!(first_to_accept(&[closed, closed]).await.is_err());
-        let known = KnownAddresses::default();
+        let known = CachedAddresses::default();
         let stream = known
             .connect("localhost", open.port(), later())
             .await

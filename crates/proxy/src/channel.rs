@@ -10,7 +10,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
 
-use super::addresses::KnownAddresses;
+use super::addresses::CachedAddresses;
 use super::connection::Connection;
 use super::exchange::{Exchange, ExchangeError, Exchanged};
 use super::http2::{self, Connections, ResponseStream, StreamPermit, Upload};
@@ -45,13 +45,13 @@ impl Channel {
     /// A connection to `server` for one request alone. The caller gives up at `deadline`.
     pub(super) async fn open_alone(
         server: &Server,
-        addresses: &KnownAddresses,
+        addresses: &CachedAddresses,
         deadline: Instant,
     ) -> io::Result<Self> {
         let is_http1 = server.protocol() == Protocol::Http1;
         let stream = Stream::connect(server, addresses, is_http1, None, deadline).await?;
         if is_http1 || !speaks_http2(&stream, server.protocol())? {
-            return Ok(Self::Http1(Connection::over(stream, Weak::new(), None)));
+            return Ok(Self::Http1(Connection::new(stream, Weak::new(), None)));
         }
         let connections = Arc::new(Connections::new(Duration::ZERO, None));
         connections.add(stream, None).await.map(Self::Http2)

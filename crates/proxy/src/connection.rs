@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 use super::balance::InFlight;
 use super::connection_limit::{OpenConnection, Slot};
@@ -44,7 +44,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// A connection over `stream` that is released to `pool`.
-    pub(super) fn over(
+    pub(super) fn new(
         stream: Stream,
         pool: Weak<ConnectionPool>,
         permit: Option<OwnedSemaphorePermit>,
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     fn park(mut self: Box<Self>) {
-        let now = turn::now();
+        let now = loop_time::now();
         let is_retired = self.retires_at.is_some_and(|at| at <= now);
         if is_retired || !self.reader.is_empty() || self.blocks_others() {
             return;

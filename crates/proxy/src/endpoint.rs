@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::balance::{Balance, InFlight, Picker, ServerState, Standing, UpstreamState};
+use super::balance::{Balance, InFlight, Picker, ServerState, ServerStatus, UpstreamState};
 use super::channel::{Channel, speaks_http2};
 use super::connection::{Connection, ConnectionPool};
 use super::connection_limit::Slot;
 use super::error::ProxyError;
 use super::http2::Connections;
 use super::pool::Evict;
-use super::proxy_header::ClientEnds;
+use super::proxy_header::ConnectionAddrs;
 use super::settings::{Server, UpstreamSettings};
 use super::stream::Stream;
 use super::tls::Protocol;
@@ -181,7 +181,7 @@ impl Endpoint {
         deadline: Instant,
         sharing: Sharing,
         slot: Slot,
-        client: Option<&ClientEnds>,
+        client: Option<&ConnectionAddrs>,
     ) -> Result<Channel, ProxyError> {
         let permit = budget.permit(deadline).await?;
         let now = Instant::now();
@@ -199,7 +199,7 @@ impl Endpoint {
         permit: Option<OwnedSemaphorePermit>,
         sharing: Sharing,
         slot: Slot,
-        client: Option<&ClientEnds>,
+        client: Option<&ConnectionAddrs>,
         deadline: Instant,
     ) -> io::Result<Channel> {
         if let Some(http2) = self.http2(sharing == Sharing::Upgrade) {
@@ -247,13 +247,13 @@ impl Endpoint {
     }
 
     fn http1(&self, stream: Stream, permit: Option<OwnedSemaphorePermit>) -> Box<Connection> {
-        let mut connection = Connection::over(stream, Arc::downgrade(&self.pool), permit);
+        let mut connection = Connection::new(stream, Arc::downgrade(&self.pool), permit);
         connection.retires_at = self.resolve_interval.map(|time| Instant::now() + time);
         connection
     }
 }
 
-/// The places of servers that a request has tried.
+/// The indices of servers that a request has tried.
 pub(super) type Tried = SmallVec<[usize; 4]>;
 
 /// The servers of an upstream, and how one is chosen.
@@ -268,8 +268,8 @@ pub(super) struct Endpoints {
 /// The server that was chosen for a request.
 pub(super) struct Picked<'e> {
     pub(super) endpoint: &'e Endpoint,
-    /// Its place among the servers.
-    pub(super) place: usize,
+    /// Its position among the servers.
+    pub(super) index: usize,
     pub(super) in_flight: InFlight,
 }
 
@@ -325,7 +325,7 @@ impl Endpoints {
         if let [only] = &*self.all {
             return tried.is_empty().then(|| Picked {
                 endpoint: only,
-                place: 0,
+                index: 0,
                 in_flight: only.state.begin_as_last_resort(now),
             });
         }
@@ -334,9 +334,9 @@ impl Endpoints {
             let available = |server: &ServerState| {
                 let is_full =
                     skips_full && server.connections().is_some_and(|limit| limit.is_full());
-                server.standing(now) != Standing::Out && !is_full
+                server.status(now) != ServerStatus::Unavailable && !is_full
             };
-            let Some(place) = self.choose(key, tried, now, available) else {
+            let Some(index) = self.choose(key, tried, now, available) else {
                 if !skips_full {
                     break;
                 }
@@ -345,12 +345,12 @@ impl Endpoints {
                 continue;
             };
             // If another request has become the server's probe meanwhile, the server is out now.
-            if let Some(picked) = self.begin(place, |state| state.begin(now)) {
+            if let Some(picked) = self.begin(index, |state| state.begin(now)) {
                 return Some(picked);
             }
         }
-        let place = self.choose(key, tried, now, |server| !server.is_silent())?;
-        self.begin(place, |state| Some(state.begin_as_last_resort(now)))
+        let index = self.choose(key, tried, now, |server| !server.is_silent())?;
+        self.begin(index, |state| Some(state.begin_as_last_resort(now)))
     }
 
     /// Any server that has not been tried, even one that does not answer.
@@ -362,8 +362,8 @@ impl Endpoints {
     ) -> Option<Picked<'_>> {
         let picked = self.pick(key, tried, now);
         picked.or_else(|| {
-            let place = self.choose(key, tried, now, |_| true)?;
-            self.begin(place, |state| Some(state.begin_as_last_resort(now)))
+            let index = self.choose(key, tried, now, |_| true)?;
+            self.begin(index, |state| Some(state.begin_as_last_resort(now)))
         })
     }
 
@@ -374,22 +374,22 @@ impl Endpoints {
         now: Instant,
         is_eligible: impl Fn(&ServerState) -> bool,
     ) -> Option<usize> {
-        self.picker.pick(key, |place, server| {
-            let is_eligible = !tried.contains(&place) && is_eligible(server);
+        self.picker.pick(key, |index, server| {
+            let is_eligible = !tried.contains(&index) && is_eligible(server);
             is_eligible.then(|| server.weight(now))
         })
     }
 
     fn begin(
         &self,
-        place: usize,
+        index: usize,
         begin: impl Fn(&Arc<ServerState>) -> Option<InFlight>,
     ) -> Option<Picked<'_>> {
-        let endpoint = self.all.get(place)?;
+        let endpoint = self.all.get(index)?;
         let in_flight = begin(&endpoint.state)?;
         Some(Picked {
             endpoint,
-            place,
+            index,
             in_flight,
         })
     }

@@ -57,7 +57,7 @@ pub(super) enum ProxyError {
         source: io::Error,
     },
     #[error("{server} ended the connection before it got to the request")]
-    LeftBehind {
+    Unprocessed {
         server: Arc<str>,
         #[source]
         source: io::Error,
@@ -110,7 +110,7 @@ struct Report {
 impl ProxyError {
     /// Why a connection to `server` could not be opened.
     pub(super) fn from_connect(source: io::Error, server: Arc<str>) -> Self {
-        match is_of_tls(&source) {
+        match is_tls_error(&source) {
             true => Self::Tls { server, source },
             false => Self::Connect { server, source },
         }
@@ -126,7 +126,7 @@ impl ProxyError {
 
     /// Whether the server has not processed the request, and said so.
     pub(super) fn is_unprocessed(&self) -> bool {
-        matches!(self, Self::LeftBehind { .. } | Self::Refused { .. })
+        matches!(self, Self::Unprocessed { .. } | Self::Refused { .. })
     }
 
     /// What became of an exchange with `server`.
@@ -135,9 +135,9 @@ impl ProxyError {
             ExchangeError::RequestBody(source) => Self::from_request_body(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
             // With TLS 1.3 a server says only now that it wants another certificate.
-            ExchangeError::Closed(source) if is_of_tls(&source) => Self::Tls { server, source },
+            ExchangeError::Closed(source) if is_tls_error(&source) => Self::Tls { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
-            ExchangeError::LeftBehind(source) => Self::LeftBehind { server, source },
+            ExchangeError::Unprocessed(source) => Self::Unprocessed { server, source },
             ExchangeError::Refused(source) => Self::Refused { server, source },
             ExchangeError::Protocol(source) => Self::Protocol { server, source },
             ExchangeError::Host(_) => Self::Host,
@@ -231,7 +231,7 @@ impl ProxyError {
             | Self::NotUpgraded { .. } => {
                 (StatusCode::BAD_GATEWAY, "bad_response", INVALID_RESPONSE)
             }
-            Self::LeftBehind { .. } | Self::Refused { .. } => (
+            Self::Unprocessed { .. } | Self::Refused { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "refused",
                 "The upstream server takes no more requests at the moment.",
@@ -291,7 +291,7 @@ impl ProxyError {
 }
 
 /// Whether the session broke, as opposed to the connection below it.
-fn is_of_tls(error: &io::Error) -> bool {
+fn is_tls_error(error: &io::Error) -> bool {
     let cause = error.get_ref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
     cause.is_some()

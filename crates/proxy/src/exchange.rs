@@ -59,7 +59,7 @@ pub(super) enum ExchangeError {
     BrokenOff(#[source] io::Error),
     /// The connection ended in order before the server got to the request.
     #[error("the connection ended before the request")]
-    LeftBehind(#[source] io::Error),
+    Unprocessed(#[source] io::Error),
     /// The server says that it has not processed the request, and does not go away in order.
     #[error("the request was refused")]
     Refused(#[source] io::Error),

@@ -18,14 +18,14 @@ use http_body_util::{Either, Full, StreamBody};
 
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, ResponseHead, number};
-use super::request::{Checks, Outbound};
+use super::request::Outbound;
 
 /// A client's request, head and body, with a bar between the pieces of the body and lines that are
 /// trailers after the last one. What is sent to an upstream is one request, and the same one.
 pub fn request(input: &[u8]) {
     for version in [Version::HTTP_11, Version::HTTP_10, Version::HTTP_2] {
         if let Some((request, body)) = received(input, version)
-            && let Ok(outbound) = Outbound::of(request, Checks::Here)
+            && let Ok(outbound) = Outbound::from_request(request, false)
         {
             sent(*outbound, &body);
         }
@@ -173,9 +173,9 @@ fn fields(input: &[u8]) -> HeaderMap {
 /// What a server sends after a request, and what it may send unasked after that.
 pub fn response(input: &[u8]) {
     for method in [Method::GET, Method::HEAD] {
-        let whole = Read::of(input, input.len().max(1), &method);
+        let whole = Read::from_input(input, input.len().max(1), &method);
         for size in [1, 2, 7] {
-            let read = Read::of(input, size, &method);
+            let read = Read::from_input(input, size, &method);
             assert_eq!(read, whole, "in pieces of {size}, after {method}");
         }
         at_once(input, &method, &whole);
@@ -212,7 +212,7 @@ struct Read {
 
 impl Read {
     /// What comes of `input` when it arrives in pieces of `size`, up to the end of the connection.
-    fn of(input: &[u8], size: usize, method: &Method) -> Self {
+    fn from_input(input: &[u8], size: usize, method: &Method) -> Self {
         let mut read = Self::default();
         let mut pieces = input.chunks(size);
         let mut buffer = BytesMut::new();
@@ -391,7 +391,7 @@ mod tests {
 
         #[test]
         fn what_is_not_refused_is_what_hyper_takes_it_for(input in responses()) {
-            let read = Read::of(&input, input.len(), &Method::GET);
+            let read = Read::from_input(&input, input.len(), &Method::GET);
             let ends_with_connection = !read.keep_alive && !read.refused && !read.ended;
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let by_hyper = runtime.block_on(by_hyper(input));
@@ -413,7 +413,7 @@ mod tests {
                 text += &format!("{:X}{extension}\r\n{data}\r\n", data.len());
             }
             text += "0\r\nsum: 1\r\n\r\nrest";
-            let read = Read::of(text.as_bytes(), size, &Method::GET);
+            let read = Read::from_input(text.as_bytes(), size, &Method::GET);
             let body: String = chunks.into_iter().map(|(data, _)| data).collect();
             prop_assert_eq!(read.body, body.into_bytes());
             prop_assert_eq!(&read.trailers.unwrap()["sum"], "1");

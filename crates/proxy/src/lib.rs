@@ -62,7 +62,7 @@ mod websocket;
 pub use balance::{Balance, Ejection, HealthCheck, Retries, UpstreamState};
 pub use endpoint::ConnectionBudget;
 pub use health_check::start_health_checks;
-pub use proxy_header::{ClientEnds, ProxyProtocol};
+pub use proxy_header::{ConnectionAddrs, ProxyProtocol};
 pub use request::refusal;
 pub use request_buffering::RequestBuffering;
 #[cfg(test)]

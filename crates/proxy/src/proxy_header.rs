@@ -18,7 +18,7 @@ pub enum ProxyProtocol {
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientEnds {
+pub struct ConnectionAddrs {
     /// The client.
     pub source: SocketAddr,
     /// What it connected to.
@@ -27,8 +27,8 @@ pub struct ClientEnds {
 
 impl ProxyProtocol {
     /// The header of a connection for a request of this client, or for one of the gateway's own.
-    pub(super) fn header(self, ends: Option<&ClientEnds>) -> io::Result<Vec<u8>> {
-        let ends = ends.map(ClientEnds::of_one_family);
+    pub(super) fn header(self, ends: Option<&ConnectionAddrs>) -> io::Result<Vec<u8>> {
+        let ends = ends.map(ConnectionAddrs::of_one_family);
         match (self, ends) {
             (Self::V1, ends) => {
                 let addresses = ends.map_or(v1::Addresses::Unknown, v1::Addresses::from);
@@ -47,7 +47,7 @@ impl ProxyProtocol {
     }
 }
 
-impl ClientEnds {
+impl ConnectionAddrs {
     /// Both as IPv4 addresses, or as IPv6 addresses.
     fn of_one_family(&self) -> (SocketAddr, SocketAddr) {
         let canonical = [self.source, self.destination]
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn line(source: &str, destination: &str) -> String {
-        let ends = ClientEnds {
+        let ends = ConnectionAddrs {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
         };
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_binary_header_is_what_the_parser_reads() {
-        let ends = ClientEnds {
+        let ends = ConnectionAddrs {
             source: "203.0.113.9:5555".parse().unwrap(),
             destination: "192.0.2.1:443".parse().unwrap(),
         };

@@ -17,19 +17,11 @@ use super::error::ProxyError;
 use super::hop_by_hop;
 use super::http1::{self, Coding, RequestWriter};
 use super::http2::Upload;
-use super::proxy_header::ClientEnds;
+use super::proxy_header::ConnectionAddrs;
 use super::websocket::{self, Upgrade};
 
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::request";
-
-/// Who makes sure that a request may be forwarded at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Checks {
-    Here,
-    /// What is in front of it, which asks [`refusal`].
-    InFront,
-}
 
 /// A request as it goes out, and what its response will be measured by.
 pub(super) struct Outbound<B> {
@@ -42,7 +34,7 @@ pub(super) struct Outbound<B> {
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
     /// From whom it is, where servers are told by the PROXY protocol.
-    pub(super) client: Option<Box<ClientEnds>>,
+    pub(super) client: Option<Box<ConnectionAddrs>>,
     /// What makes the body once more, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
     /// The request's id, if it has one.
@@ -98,14 +90,19 @@ impl<B> Outbound<B> {
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
     /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and moved
-    /// from step to step.
-    pub(super) fn of(request: Request<B>, checks: Checks) -> Result<Box<Self>, ProxyError> {
+    /// from step to step. `is_checked` says that
+    /// [`refusal`] found nothing wrong with it.
+    pub(super) fn from_request(
+        request: Request<B>,
+        is_checked: bool,
+    ) -> Result<Box<Self>, ProxyError> {
         let (head, body) = request.into_parts();
         let mut outbound = Box::new(Self::without_body(head));
         let head = &mut outbound.head;
-        match checks {
-            Checks::Here => check(head)?,
-            Checks::InFront => debug_assert!(check(head).is_ok(), "{head:?} is not checked"),
+        if is_checked {
+            debug_assert!(check(head).is_ok(), "{head:?} is not checked");
+        } else {
+            check(head)?;
         }
         set_host(head)?;
         set_fields(head);
@@ -228,7 +225,7 @@ fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
     };
     let mut lines = parts.headers.get_all(HOST).iter();
     match (lines.next(), lines.next()) {
-        (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
+        (Some(host), None) if host.as_bytes().iter().all(is_host_byte) => Ok(()),
         (None, None) if !needed => Ok(()),
         _ => Err(ProxyError::Host),
     }
@@ -236,7 +233,7 @@ fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
 
 /// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
 /// name has one, but two lines in one do.
-const fn is_of_host(byte: &u8) -> bool {
+const fn is_host_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,

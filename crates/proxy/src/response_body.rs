@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 use super::connection::{Connection, DeadlineTimer};
 use super::hop_by_hop;
@@ -28,9 +28,9 @@ use super::stream::WriteHalf;
 /// It holds the connection that it comes from. Once it was read to the end, the connection is free
 /// for the next request; when it is dropped earlier, the connection is closed, and so the upstream
 /// learns that the client has gone.
-pub struct ProxyBody(Kind);
+pub struct ProxyBody(BodySource);
 
-enum Kind {
+enum BodySource {
     Http1(Box<ResponseReader>),
     Http2(Box<StreamReader>),
     Full(Full<Bytes>),
@@ -69,14 +69,14 @@ pub(super) enum Broken {
 
 impl ProxyBody {
     pub(super) fn full(body: Full<Bytes>) -> Self {
-        Self(Kind::Full(body))
+        Self(BodySource::Full(body))
     }
 
     /// The same body, which breaks off at the `deadline`.
     pub(super) fn until(self, deadline: Instant) -> Self {
         match self.0 {
-            Kind::Full(_) => self,
-            _ => Self(Kind::Timed(Box::new(Timed {
+            BodySource::Full(_) => self,
+            _ => Self(BodySource::Timed(Box::new(Timed {
                 body: self,
                 deadline,
                 timer: DeadlineTimer::default(),
@@ -87,10 +87,10 @@ impl ProxyBody {
     /// The body that is yet to come, or is there already.
     pub(super) fn upstream(body: UpstreamBody) -> Self {
         match body {
-            UpstreamBody::Http2(reader) => Self(Kind::Http2(reader)),
+            UpstreamBody::Http2(reader) => Self(BodySource::Http2(reader)),
             UpstreamBody::Http1(mut reader) => match reader.whole() {
                 Some(whole) => Self::full(Full::new(whole)),
-                None => Self(Kind::Http1(Box::new(reader))),
+                None => Self(BodySource::Http1(Box::new(reader))),
             },
         }
     }
@@ -115,7 +115,7 @@ impl StreamReader {
         let frame = match self.stream.poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                let since = *self.waiting_since.get_or_insert_with(turn::now);
+                let since = *self.waiting_since.get_or_insert_with(loop_time::now);
                 ready!(self.timer.poll_past(since + self.timeout, cx));
                 return Poll::Ready(Some(Err(Broken::Timeout)));
             }
@@ -153,20 +153,20 @@ impl Body for ProxyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let reader = match &mut self.0 {
-            Kind::Http1(reader) => reader,
-            Kind::Http2(reader) => {
+            BodySource::Http1(reader) => reader,
+            BodySource::Http2(reader) => {
                 let frame = ready!(reader.poll_frame(cx));
                 return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
             }
-            Kind::Timed(timed) => {
+            BodySource::Timed(timed) => {
                 if timed.timer.poll_past(timed.deadline, cx).is_ready() {
                     // Closes the connection.
-                    self.0 = Kind::Full(Full::default());
+                    self.0 = BodySource::Full(Full::default());
                     return Poll::Ready(Some(Err(Broken::TotalTimeout.into())));
                 }
                 return Pin::new(&mut timed.body).poll_frame(cx);
             }
-            Kind::Full(body) => {
+            BodySource::Full(body) => {
                 return Pin::new(body)
                     .poll_frame(cx)
                     .map_err(|never| match never {});
@@ -185,19 +185,19 @@ impl Body for ProxyBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Full(body) => body.is_end_stream(),
-            Kind::Timed(timed) => timed.body.is_end_stream(),
-            Kind::Http1(reader) => reader.is_at_end(),
-            Kind::Http2(reader) => reader.stream.is_end_stream(),
+            BodySource::Full(body) => body.is_end_stream(),
+            BodySource::Timed(timed) => timed.body.is_end_stream(),
+            BodySource::Http1(reader) => reader.is_at_end(),
+            BodySource::Http2(reader) => reader.stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Full(body) => body.size_hint(),
-            Kind::Timed(timed) => timed.body.size_hint(),
-            Kind::Http1(reader) => reader.size_hint(),
-            Kind::Http2(reader) => reader.stream.size_hint(),
+            BodySource::Full(body) => body.size_hint(),
+            BodySource::Timed(timed) => timed.body.size_hint(),
+            BodySource::Http1(reader) => reader.size_hint(),
+            BodySource::Http2(reader) => reader.stream.size_hint(),
         }
     }
 }
@@ -268,7 +268,7 @@ impl ResponseReader {
         let piece = match poll_next(connection, &mut self.decoder, cx) {
             Poll::Ready(piece) => piece,
             Poll::Pending => {
-                let since = *self.waiting_since.get_or_insert_with(turn::now);
+                let since = *self.waiting_since.get_or_insert_with(loop_time::now);
                 ready!(connection.timer.poll_past(since + self.timeout, cx));
                 Err(Broken::Timeout)
             }

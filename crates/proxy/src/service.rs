@@ -16,13 +16,13 @@ use http_body::Body;
 use http_body_util::Full;
 use tokio::time::timeout_at;
 use tower::Service;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 use weir_telemetry::RequestId;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
-use super::proxy_header::ClientEnds;
-use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::proxy_header::ConnectionAddrs;
+use super::request::{Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::settings::Timeouts;
@@ -43,9 +43,10 @@ pub struct Proxy(Arc<Forwarding>);
 #[derive(Clone)]
 struct Forwarding {
     upstream: Upstream,
-    checks: Checks,
+    /// Whether [`refusal`](super::refusal) was asked about all requests.
+    is_checked: bool,
     key: Option<RequestKey>,
-    client: Option<ClientEndsOf>,
+    client: Option<ConnectionAddrsOf>,
     buffering: Option<Arc<RequestBuffering>>,
     request_id: Option<RequestIdOf>,
 }
@@ -57,14 +58,14 @@ pub type RequestIdOf = fn(&Extensions) -> Option<Arc<RequestId>>;
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
 
 /// From whom a request is, for the PROXY protocol.
-pub type ClientEndsOf = fn(&request::Parts) -> Option<ClientEnds>;
+pub type ConnectionAddrsOf = fn(&request::Parts) -> Option<ConnectionAddrs>;
 
 impl Proxy {
     /// A proxy in front of `upstream`.
     pub fn new(upstream: Upstream) -> Self {
         Self(Arc::new(Forwarding {
             upstream,
-            checks: Checks::Here,
+            is_checked: false,
             key: None,
             client: None,
             buffering: None,
@@ -86,7 +87,7 @@ impl Proxy {
 
     /// The same proxy, which tells servers by the PROXY protocol from whom requests are.
     #[must_use]
-    pub fn with_client_ends(self, client: ClientEndsOf) -> Self {
+    pub fn with_connection_addrs(self, client: ConnectionAddrsOf) -> Self {
         self.with(|forwarding| forwarding.client = Some(client))
     }
 
@@ -105,8 +106,8 @@ impl Proxy {
     /// The same proxy, which gets only what `proxy::refusal` lets through, and so need
     /// not check it again.
     #[must_use]
-    pub fn behind_refusal(self) -> Self {
-        self.with(|forwarding| forwarding.checks = Checks::InFront)
+    pub fn assume_checked(self) -> Self {
+        self.with(|forwarding| forwarding.is_checked = true)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Forwarding)) -> Self {
@@ -139,7 +140,7 @@ where
             return forwarding.buffer(request, id);
         }
         // Before the future is made, which would otherwise have room for the request as well.
-        let outbound = Outbound::of(request, forwarding.checks);
+        let outbound = Outbound::from_request(request, forwarding.is_checked);
         ResponseFuture(Box::pin(async move {
             let forwarded = match outbound {
                 Ok(outbound) => forwarding.forward(outbound, id.as_ref()).await,
@@ -177,7 +178,7 @@ impl Forwarding {
         let forward = async move |forwarding: &Self, id: Option<&Arc<RequestId>>| {
             let read = RequestBuffering::read(forwarding.buffering.as_deref(), request).await;
             let (request, replay) = read.map_err(ProxyError::from_request_body)?;
-            let mut outbound = Outbound::of(request, forwarding.checks)?;
+            let mut outbound = Outbound::from_request(request, forwarding.is_checked)?;
             outbound.replay = replay;
             forwarding.forward(outbound, id).await
         };
@@ -199,7 +200,7 @@ impl Forwarding {
         if let Some(id) = id {
             outbound.set_request_id(Arc::clone(id));
         }
-        let arrived = turn::now();
+        let arrived = loop_time::now();
         if let Some(client) = self.client {
             outbound.client = client(&outbound.head).map(Box::new);
         }

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 use weir_runtime::keepalive;
 
-use super::addresses::KnownAddresses;
-use super::proxy_header::ClientEnds;
+use super::addresses::CachedAddresses;
+use super::proxy_header::ConnectionAddrs;
 use super::settings::{Address, Server};
 use super::tls::HTTP2;
 
@@ -32,9 +32,9 @@ impl Stream {
     /// The caller gives up at `deadline`.
     pub(super) async fn connect(
         server: &Server,
-        addresses: &KnownAddresses,
+        addresses: &CachedAddresses,
         http1_only: bool,
-        client: Option<&ClientEnds>,
+        client: Option<&ConnectionAddrs>,
         deadline: Instant,
     ) -> io::Result<Self> {
         let header = server.proxy_protocol();

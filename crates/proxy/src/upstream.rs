@@ -10,7 +10,7 @@ use http::header::HOST;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use tokio::time::{Instant, sleep};
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 use weir_telemetry::{RequestId, UpstreamOutcome};
 
 use super::balance::{Retries, RetryPermit, UpstreamState};
@@ -37,10 +37,10 @@ const RECONNECT_PAUSE: (Duration, Duration) =
 ///
 /// Each worker thread has one of its own, so that a request never leaves its thread.
 #[derive(Clone)]
-pub struct Upstream(Arc<Shared>);
+pub struct Upstream(Arc<UpstreamInner>);
 
 #[derive(Clone)]
-struct Shared {
+struct UpstreamInner {
     name: Arc<str>,
     endpoints: Arc<Endpoints>,
     state: Arc<UpstreamState>,
@@ -55,7 +55,7 @@ impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
         let state = UpstreamState::new(&settings);
-        Self::within(
+        Self::with_state(
             ConnectionBudget::default(),
             ShutdownSignal::never(),
             state,
@@ -65,13 +65,13 @@ impl Upstream {
 
     /// The same with no more connections than `budget` has left, whose WebSockets are closed in
     /// order at `shutdown`. What is known of its servers is in `state`, which all workers share.
-    pub fn within(
+    pub fn with_state(
         budget: ConnectionBudget,
         shutdown: ShutdownSignal,
         state: Arc<UpstreamState>,
         settings: UpstreamSettings,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(UpstreamInner {
             endpoints: Arc::new(Endpoints::new(&settings, &budget, &state)),
             state,
             budget,
@@ -86,8 +86,8 @@ impl Upstream {
     /// The same upstream with other time-outs. They share its connections.
     #[must_use]
     pub fn with_timeouts(&self, timeouts: Timeouts) -> Self {
-        let shared = Shared::clone(&self.0);
-        Self(Arc::new(Shared { timeouts, ..shared }))
+        let shared = UpstreamInner::clone(&self.0);
+        Self(Arc::new(UpstreamInner { timeouts, ..shared }))
     }
 
     /// Until when a request that arrived at this time is over, if that is bounded.
@@ -161,7 +161,7 @@ impl Upstream {
 
 /// A request that needs more than a kept-alive connection on which it is answered.
 struct Attempts<'u, B> {
-    upstream: &'u Shared,
+    upstream: &'u UpstreamInner,
     outbound: Box<Outbound<B>>,
     /// Whether it may be sent again although part of it was sent.
     repeatable: bool,
@@ -181,7 +181,7 @@ struct Attempts<'u, B> {
 }
 
 /// A connection that a request goes out on.
-struct Route<'u> {
+struct Acquired<'u> {
     picked: Picked<'u>,
     channel: Channel,
     /// How long connecting took; none for a kept-alive connection.
@@ -207,10 +207,10 @@ where
             let (exchanged, connect) = match last.take() {
                 Some(last) => last,
                 None => {
-                    let route = self.route(picked).await?;
-                    picked = route.picked;
-                    let exchanged = self.exchange(&mut picked, route.channel).await;
-                    (exchanged, route.connect)
+                    let acquired = self.acquire(picked).await?;
+                    picked = acquired.picked;
+                    let exchanged = self.exchange(&mut picked, acquired.channel).await;
+                    (exchanged, acquired.connect)
                 }
             };
             let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
@@ -220,8 +220,8 @@ where
                 self.was_closed = is_closed;
                 continue;
             }
-            if self.is_left_behind(&exchanged) {
-                picked = self.next_after_left_behind(picked).await;
+            if self.is_unprocessed(&exchanged) {
+                picked = self.next_after_unprocessed(picked).await;
                 continue;
             }
             let next = match self.may_retry(&mut picked, &exchanged) {
@@ -264,22 +264,22 @@ where
 
     /// Whether a server has ended the connection in order before it got to the request, which is as
     /// good as not sent.
-    fn is_left_behind(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
-        let is_left_behind = matches!(exchanged, Err(ProxyError::LeftBehind { .. }));
+    fn is_unprocessed(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
+        let is_unprocessed = matches!(exchanged, Err(ProxyError::Unprocessed { .. }));
         let is_late = |until| Instant::now() + self.pause >= until;
-        is_left_behind && self.outbound.can_restart() && !self.resent_until.is_some_and(is_late)
+        is_unprocessed && self.outbound.can_restart() && !self.resent_until.is_some_and(is_late)
     }
 
     /// The server to which such a request goes, another one if there is one that it was not sent
     /// to. A server that ends each connection after so many requests may leave one behind several
     /// times.
-    async fn next_after_left_behind(&mut self, mut picked: Picked<'u>) -> Picked<'u> {
+    async fn next_after_unprocessed(&mut self, mut picked: Picked<'u>) -> Picked<'u> {
         let until = Instant::now() + self.upstream.timeouts.connect;
         self.resent_until.get_or_insert(until);
         sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
         self.pause = RECONNECT_PAUSE.1.min(2 * self.pause);
         let mut not = self.tried.clone();
-        not.push(picked.place);
+        not.push(picked.index);
         let other = self.upstream.endpoints.pick(self.key, &not, Instant::now());
         self.log_sent_again(&picked, other.as_ref().unwrap_or(&picked));
         let Some(other) = other else {
@@ -319,7 +319,7 @@ where
             Err(ProxyError::Closed { .. } | ProxyError::Refused { .. })
         );
         let may_return = may_come_back && self.tried.is_empty() && !self.was_closed;
-        self.tried.push(picked.place);
+        self.tried.push(picked.index);
         let has_other = self.tried.len() < self.upstream.endpoints.len();
         (is_reason && (has_other || may_return)).then_some(may_return)
     }
@@ -374,7 +374,7 @@ where
     /// A connection to the server that was picked, or to another one if that cannot be reached. As
     /// long as an upstream that was reached before has been out of reach for less than the connect
     /// timeout, as when its only server restarts, the request waits until it is back.
-    async fn route(&mut self, mut picked: Picked<'u>) -> Result<Route<'u>, ProxyError> {
+    async fn acquire(&mut self, mut picked: Picked<'u>) -> Result<Acquired<'u>, ProxyError> {
         let upstream = self.upstream;
         let start = Instant::now();
         let deadline = start + upstream.timeouts.connect;
@@ -395,7 +395,7 @@ where
             let idle = || endpoint.idle_for(&mut slot, Instant::now(), is_upgrade);
             let may_reuse = self.reuse && !self.was_closed;
             if let Some(channel) = may_reuse.then(idle).flatten() {
-                return Ok(Route {
+                return Ok(Acquired {
                     picked,
                     channel,
                     connect: None,
@@ -410,7 +410,7 @@ where
                 Ok(channel) => {
                     upstream.state.reached();
                     let connect = Some(start.elapsed());
-                    return Ok(Route {
+                    return Ok(Acquired {
                         picked,
                         channel,
                         connect,
@@ -423,7 +423,7 @@ where
                 return Err(error);
             };
             picked.in_flight.failed(failure);
-            tried.push(picked.place);
+            tried.push(picked.index);
             let now = Instant::now();
             if let Some(next) = upstream.endpoints.pick(self.key, &tried, now) {
                 picked = next;
@@ -444,7 +444,7 @@ where
     }
 }
 
-impl Shared {
+impl UpstreamInner {
     fn retries_status(&self, status: StatusCode) -> bool {
         let retries = self.retries.as_ref();
         retries.is_some_and(|retries| retries.on_status.contains(status))
@@ -482,7 +482,7 @@ impl Shared {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let (status, now) = (exchanged.status(), turn::now());
+        let (status, now) = (exchanged.status(), loop_time::now());
         let Picked {
             endpoint,
             mut in_flight,

@@ -265,12 +265,12 @@ const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
 const CLOSE: u8 = 8;
 
 /// How long a frame's header can be: two bytes, a length in eight, and a mask.
-const LONGEST_HEADER: usize = 14;
+const MAX_HEADER_BYTES: usize = 14;
 
 /// Where in a stream of frames (RFC 6455 section 5.2) its reader is.
 #[derive(Debug, Default)]
 struct Frames {
-    header: [u8; LONGEST_HEADER],
+    header: [u8; MAX_HEADER_BYTES],
     there: usize,
     /// What is to come of a payload.
     left: u64,

@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use weir_limit::time::Timestamp;
 
-use super::format::{Format, LONGEST_LINE, Line, Names, Parsed, Parser, Wants};
+use super::format::{DetailSet, Format, LogLine, MAX_LINE_BYTES, Names, Parsed, Parser};
 use super::ruleset::Partitioning;
 
 /// The bytes of a chunk, but for its last line.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The bytes that are read to see what a file is, and when it begins.
-const FIRST_BYTES: usize = 1 << 16;
+const SNIFFED_BYTES: usize = 1 << 16;
 
 /// The least that two logs have in common if they are taken for the same.
 const SAME_BYTES: usize = 1 << 12;
@@ -132,7 +132,7 @@ impl Input {
             ),
         })?;
         let names = Names::default();
-        let mut parser = format.parser(&names, Wants::default());
+        let mut parser = format.parser(&names, DetailSet::default());
         let mut is_coarse = true;
         for file in &mut files {
             if let Some((chunk, time)) = &mut file.next {
@@ -191,7 +191,7 @@ impl Input {
         };
         let chunk = file.next.take().map(|(chunk, _)| chunk);
         let names = Names::default();
-        let mut parser = self.format.parser(&names, Wants::default());
+        let mut parser = self.format.parser(&names, DetailSet::default());
         file.advance(CHUNK_BYTES, Some(&mut parser))
             .map_err(|cause| InputError {
                 path: file.path.to_path_buf(),
@@ -270,16 +270,16 @@ impl LogFile {
             rest: Vec::new(),
             next_line: 1,
         };
-        file.advance(FIRST_BYTES, None)?;
+        file.advance(SNIFFED_BYTES, None)?;
         Ok(file)
     }
 
     /// Reads the next chunk.
     fn advance(&mut self, bytes: usize, parser: Option<&mut Parser<'_>>) -> io::Result<()> {
-        let mut read = Vec::with_capacity(bytes + FIRST_BYTES);
+        let mut read = Vec::with_capacity(bytes + SNIFFED_BYTES);
         read.append(&mut self.rest);
         loop {
-            let wanted = bytes.saturating_sub(read.len()).max(FIRST_BYTES) as u64;
+            let wanted = bytes.saturating_sub(read.len()).max(SNIFFED_BYTES) as u64;
             if self.read(wanted, &mut read)? == 0 {
                 break;
             }
@@ -290,9 +290,9 @@ impl LogFile {
                     break;
                 }
                 // As much of the line is kept as it takes to see that it is too long.
-                None if read.len() > bytes + LONGEST_LINE => {
+                None if read.len() > bytes + MAX_LINE_BYTES => {
                     self.rest = self.skip_line()?;
-                    read.truncate(LONGEST_LINE + 1);
+                    read.truncate(MAX_LINE_BYTES + 1);
                     read.push(b'\n');
                     break;
                 }
@@ -328,10 +328,10 @@ impl LogFile {
 
     /// Skips the rest of a line, and returns what was read behind it.
     fn skip_line(&mut self) -> io::Result<Vec<u8>> {
-        let mut read = Vec::with_capacity(FIRST_BYTES);
+        let mut read = Vec::with_capacity(SNIFFED_BYTES);
         loop {
             read.clear();
-            if self.read(FIRST_BYTES as u64, &mut read)? == 0 {
+            if self.read(SNIFFED_BYTES as u64, &mut read)? == 0 {
                 return Ok(read);
             }
             if let Some(end) = memchr::memchr(b'\n', &read) {
@@ -346,7 +346,7 @@ impl LogFile {
 pub struct Reading<'n> {
     pub format: Format,
     pub names: &'n Names,
-    pub wants: Wants,
+    pub detail_set: DetailSet,
     /// The first moment that counts.
     pub from: Timestamp,
     /// The first moment after it that does not.
@@ -396,7 +396,7 @@ pub struct Malformed {
 #[derive(Debug, Default)]
 pub struct ParsedChunk {
     /// By partition, in the order of the log.
-    pub lines: Vec<Mutex<Vec<Line>>>,
+    pub lines: Vec<Mutex<Vec<LogLine>>>,
     pub counts: LogCounts,
     /// When half of its requests were over: a few lines of a clock that was wrong do not move it.
     pub until: Timestamp,
@@ -405,9 +405,9 @@ pub struct ParsedChunk {
 impl Reading<'_> {
     /// Parses all lines of a chunk.
     pub fn parse(&self, chunk: &Chunk) -> ParsedChunk {
-        let mut parser = self.format.parser(self.names, self.wants);
+        let mut parser = self.format.parser(self.names, self.detail_set);
         let few = chunk.bytes.len() / LINE_BYTES / self.partitions;
-        let mut lines: Vec<Vec<Line>> = Vec::new();
+        let mut lines: Vec<Vec<LogLine>> = Vec::new();
         lines.resize_with(self.partitions, || Vec::with_capacity(few));
         let mut counts = LogCounts::default();
         let mut ends = Vec::with_capacity(chunk.bytes.len() / LINE_BYTES);
@@ -454,7 +454,7 @@ impl Reading<'_> {
         }
     }
 
-    fn partition(&self, line: &Line) -> usize {
+    fn partition(&self, line: &LogLine) -> usize {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let hash = match self.partitioning {
             Partitioning::One => return 0,
@@ -500,7 +500,7 @@ fn beginning(line: &[u8]) -> String {
 }
 
 impl LogCounts {
-    fn request(&mut self, line: &Line) {
+    fn request(&mut self, line: &LogLine) {
         self.requests += 1;
         let denied = line.status.is_some_and(|status| status.as_u16() == 429);
         self.denied_elsewhere += u64::from(denied && line.recorded.is_none());

@@ -29,12 +29,12 @@ use thiserror::Error;
 use tokio::runtime;
 
 pub use self::format::Format;
-use self::format::{Names, Wants};
+use self::format::{DetailSet, Names};
 use self::input::{Input, InputError, Reading};
 use self::need::Rate;
 use self::pipeline::{Partition, Pipeline, WaitingBytes, Window};
 use self::replayer::Replayer;
-use self::report::Findings;
+use self::report::ReportInput;
 pub use self::report::{Condition, Report, csv, html, write_text};
 use self::ruleset::{Partitioning, Ruleset};
 pub use self::suggest::{suggest, write_suggestions};
@@ -48,7 +48,7 @@ const PARTITIONS: usize = 64;
 
 /// The bytes of lines that may wait to be put in order, in all partitions together: those of a million
 /// lines, or of fewer that are longer.
-const MOST_WAITING: usize = 160 << 20;
+const MAX_WAITING_BYTES: usize = 160 << 20;
 
 /// What is replayed, and how.
 #[derive(Clone, Debug)]
@@ -177,11 +177,13 @@ impl Job<'_> {
             Partitioning::One => 1,
             _ => PARTITIONS,
         };
-        let wants = all().fold(Wants::default(), |wants, rules| wants.and(rules.wants()));
+        let detail_set = all().fold(DetailSet::default(), |detail_set, rules| {
+            detail_set.union(rules.detail_set())
+        });
         let reading = Reading {
             format,
             names,
-            wants,
+            detail_set,
             from: options.from.unwrap_or_default(),
             to: options.to.unwrap_or(Timestamp::MAX),
             partitioning,
@@ -189,7 +191,7 @@ impl Job<'_> {
         };
         let table = rules.route_table();
         let baseline_table = baseline.map(Ruleset::route_table).unwrap_or_default();
-        let in_all = WaitingBytes::new(MOST_WAITING, partitions);
+        let in_all = WaitingBytes::new(MAX_WAITING_BYTES, partitions);
         let partition = |_| {
             let window = Window::new(&in_all, is_coarse);
             let replayer = Replayer::new(rules, names, &table, partitions, true);
@@ -218,7 +220,7 @@ impl Job<'_> {
         };
         let replayed = pipeline.run(input)?;
         progress.finish_and_clear();
-        Ok(Report::new(Findings {
+        Ok(Report::new(ReportInput {
             config: &options.config,
             baseline: options.baseline.as_deref(),
             format: format.name(),
@@ -306,7 +308,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 const STEPS: u64 = 10;
 
 /// The most values of a list.
-const MOST: usize = 20;
+const MAX_VALUES: usize = 20;
 
 /// A parameter of a limit and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -352,7 +354,7 @@ impl FromStr for Sweep {
                 };
                 let periods: Result<Vec<_>, _> = values.split(',').map(period).collect();
                 let values = periods.map_err(|error| error.to_string())?;
-                return Self::of(limit, values).ok_or_else(malformed);
+                return Self::new(limit, values).ok_or_else(malformed);
             }
             _ => return Err(malformed()),
         };
@@ -364,7 +366,7 @@ impl FromStr for Sweep {
             None => values.split(',').map(number).collect(),
         };
         let values = numbers.unwrap_or_default().into_iter().map(value);
-        Self::of(limit, values.collect()).ok_or_else(malformed)
+        Self::new(limit, values.collect()).ok_or_else(malformed)
     }
 }
 
@@ -378,8 +380,8 @@ fn range(from: u64, to: u64) -> Option<Vec<u64>> {
 }
 
 impl Sweep {
-    fn of(limit: &str, values: Vec<SweepValue>) -> Option<Self> {
-        let is_good = !limit.is_empty() && (1..=MOST).contains(&values.len());
+    fn new(limit: &str, values: Vec<SweepValue>) -> Option<Self> {
+        let is_good = !limit.is_empty() && (1..=MAX_VALUES).contains(&values.len());
         is_good.then(|| Self {
             limit: limit.to_owned(),
             values,

@@ -17,7 +17,9 @@ use std::time::Duration;
 use serde::Serialize;
 use weir_config::HumanDuration;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Algorithm, Alignment, BucketKey, LONGEST_LOG, Mode, Quota, Transaction, Window};
+use weir_limit::{
+    Algorithm, Alignment, BucketKey, MAX_LOG_UNITS, Mode, Quota, Transaction, Window,
+};
 use weir_rules::KeySource;
 
 use super::percent;
@@ -111,7 +113,7 @@ const STEPS: u32 = 5;
 
 impl Gauge {
     /// The gauge of a limit with this quota, of which `rate` is how it is written.
-    pub fn of(quota: &Quota, rate: Option<Rate>) -> Self {
+    pub fn new(quota: &Quota, rate: Option<Rate>) -> Self {
         match quota.algorithm() {
             Algorithm::InFlight => Self::InFlight,
             Algorithm::Gcra => {
@@ -123,7 +125,7 @@ impl Gauge {
             }
             algorithm => {
                 let most = match algorithm {
-                    Algorithm::SlidingLog { .. } => LONGEST_LOG,
+                    Algorithm::SlidingLog { .. } => MAX_LOG_UNITS,
                     _ => u64::from(u32::MAX),
                 };
                 let period = quota.tolerance().into();
@@ -293,7 +295,7 @@ impl LevelsByRate {
         }
     }
 
-    fn at(&self, rate: usize) -> Levels {
+    fn for_rate(&self, rate: usize) -> Levels {
         let mut all = self.lacking.get(rate).cloned().unwrap_or_default();
         for full in self.full.iter().take(rate + 1) {
             all.add(full);
@@ -508,7 +510,7 @@ impl Measured<'_> {
     fn promise(&self, rate: usize) -> Promise {
         let (value, denied_subjects) = exceeded_by(&self.sorted(rate), self.target);
         let value = value.max(1);
-        let levels = self.levels.at(rate);
+        let levels = self.levels.for_rate(rate);
         let denied_at_most = match denied_subjects {
             0 => 0,
             _ => levels.above(value),
@@ -683,7 +685,7 @@ mod tests {
             period: Duration::from_secs(60),
         };
         let quota = Quota::new(1, rate.count, rate.period).unwrap();
-        let gauge = Gauge::of(&quota, Some(rate));
+        let gauge = Gauge::new(&quota, Some(rate));
         let mut levels = gauge.levels();
         let mut need = gauge.nothing();
         let start = Timestamp::from_nanos(1_700_000_000_000_000_000);
@@ -715,7 +717,7 @@ mod tests {
         ) {
             let own = Rate { count: 20, period: Duration::from_secs(60) };
             let quota = Quota::new(1, own.count, own.period).unwrap();
-            let gauge = Gauge::of(&quota, Some(own));
+            let gauge = Gauge::new(&quota, Some(own));
             let Gauge::Rates(rates, _) = &gauge else { unreachable!() };
             let (mut need, mut levels) = (gauge.nothing(), gauge.levels());
             let mut buckets = vec![(Timestamp::default(), Levels::default(), 0); rates.len()];
@@ -733,7 +735,7 @@ mod tests {
             }
             for (place, (_, expected, most)) in buckets.iter().enumerate() {
                 proptest::prop_assert_eq!(need.most(place), *most);
-                let levels = levels.at(place);
+                let levels = levels.for_rate(place);
                 proptest::prop_assert_eq!(levels.requests(), expected.requests());
                 for level in 0..300 {
                     proptest::prop_assert_eq!(levels.above(level), expected.above(level));

@@ -19,16 +19,16 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use weir_limit::time::{Nanos, Timestamp};
 
-use super::format::{Line, Names};
+use super::format::{LogLine, Names};
 use super::input::{Chunk, Input, InputError, LogCounts, ParsedChunk, Reading};
-use super::replayer::{PastLine, Replayer};
-use super::tally::{Changes, Example, Hashed, Kind, Minute, Outcome, Tally};
+use super::replayer::{PastRequest, Replayer};
+use super::tally::{Changes, Example, Hashed, Minute, Outcome, OutcomeKind, Tally};
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
 /// Lines are put in order only when there are as many new ones as old ones, or this many.
-const FEW: usize = 1024;
+const MIN_BATCH: usize = 1024;
 
 /// Chunks of a round, for each thread.
 const CHUNKS: usize = 4;
@@ -190,7 +190,7 @@ struct Replays<'r> {
     changes: Changes,
     fidelity: Changes,
     minutes: Minutes,
-    past: PastLine,
+    past: PastRequest,
     is_refused: fn(&Parts) -> bool,
 }
 
@@ -232,14 +232,14 @@ impl<'r> Partition<'r> {
             changes: Changes::default(),
             fidelity: Changes::default(),
             minutes: Minutes::default(),
-            past: PastLine::default(),
+            past: PastRequest::default(),
             is_refused,
         };
         Self { window, replays }
     }
 
     /// Adds lines in the order of the log.
-    fn push(&mut self, lines: Vec<Line>) {
+    fn push(&mut self, lines: Vec<LogLine>) {
         self.window.push(lines);
     }
 
@@ -273,7 +273,7 @@ impl<'r> Partition<'r> {
 }
 
 impl Replays<'_> {
-    fn replay(&mut self, line: &mut Line) {
+    fn replay(&mut self, line: &mut LogLine) {
         let past = &mut self.past;
         past.take(line, self.is_refused);
         let past = &*past;
@@ -282,7 +282,7 @@ impl Replays<'_> {
             variant.arrive(past);
         }
         let recorded = past.recorded.filter(|recorded| recorded.is_comparable);
-        let recorded = recorded.map(|recorded| Outcome::of(recorded.decision, recorded.by));
+        let recorded = recorded.map(|recorded| Outcome::new(recorded.decision, recorded.by));
         let names = self.replayer.names();
         let was = match &mut self.baseline {
             Some(baseline) => {
@@ -307,8 +307,8 @@ impl Replays<'_> {
         }
         let minute = self.minutes.entry(past.at.as_nanos() / MINUTE).or_default();
         minute.requests += 1;
-        minute.denied += u64::from(is.kind == Kind::Denied);
-        minute.denied_before += u64::from(was.is_some_and(|was| was.kind == Kind::Denied));
+        minute.denied += u64::from(is.kind == OutcomeKind::Denied);
+        minute.denied_before += u64::from(was.is_some_and(|was| was.kind == OutcomeKind::Denied));
         if let Some(was) = was {
             self.count_change(was, is);
         }
@@ -316,14 +316,17 @@ impl Replays<'_> {
 
     /// Counts a change for the limit that denies, or denied.
     fn count_change(&mut self, was: Outcome, is: Outcome) {
-        let limit = match (was.kind == Kind::Denied, is.kind == Kind::Denied) {
+        let limit = match (
+            was.kind == OutcomeKind::Denied,
+            is.kind == OutcomeKind::Denied,
+        ) {
             (false, true) => is.by,
             (true, false) => was.by,
             _ => return,
         };
         if let Some(limit) = limit.and_then(|name| self.replayer.limit_named(name)) {
             match is.kind {
-                Kind::Denied => limit.newly_denied += 1,
+                OutcomeKind::Denied => limit.newly_denied += 1,
                 _ => limit.no_longer_denied += 1,
             }
         }
@@ -358,7 +361,7 @@ impl Counted {
 }
 
 /// A request whose outcomes differ.
-fn example(past: &PastLine, was: Outcome, is: Outcome, names: &Names) -> Example {
+fn example(past: &PastRequest, was: Outcome, is: Outcome, names: &Names) -> Example {
     Example {
         at: past.at,
         client: past.client,
@@ -396,7 +399,7 @@ impl WaitingBytes {
 /// Lines that wait for those that belong before them.
 #[derive(Debug)]
 pub struct Window<'r> {
-    waiting: Vec<Line>,
+    waiting: Vec<LogLine>,
     /// The times of those that wait, and their places, when they are put in order.
     order: Vec<(Timestamp, usize)>,
     /// They are put in order when there are more.
@@ -419,7 +422,7 @@ impl<'r> Window<'r> {
         Self {
             waiting: Vec::new(),
             order: Vec::new(),
-            sort_at: FEW,
+            sort_at: MIN_BATCH,
             bytes: 0,
             in_all,
             decided: Timestamp::from_nanos(0),
@@ -429,11 +432,11 @@ impl<'r> Window<'r> {
     }
 
     /// Adds lines in the order of the log.
-    fn push(&mut self, mut lines: Vec<Line>) {
+    fn push(&mut self, mut lines: Vec<LogLine>) {
         if self.is_coarse {
             lines.iter_mut().for_each(|line| line.at = second(line.at));
         }
-        let bytes = lines.iter().map(Line::bytes).sum();
+        let bytes = lines.iter().map(LogLine::bytes).sum();
         self.bytes += bytes;
         self.in_all.taken.fetch_add(bytes, Ordering::Relaxed);
         self.waiting.append(&mut lines);
@@ -449,7 +452,7 @@ impl<'r> Window<'r> {
     }
 
     /// Passes on the lines of before `until`, in order.
-    fn take(&mut self, until: Timestamp, mut pass: impl FnMut(&mut Line)) {
+    fn take(&mut self, until: Timestamp, mut pass: impl FnMut(&mut LogLine)) {
         let until = match self.is_coarse {
             true if until != Timestamp::MAX => second(until),
             _ => until,
@@ -498,14 +501,14 @@ impl<'r> Window<'r> {
             self.waiting.swap(to, place);
         }
         self.waiting.truncate(self.order.len() - count);
-        self.sort_at = FEW.max(2 * self.waiting.len());
+        self.sort_at = MIN_BATCH.max(2 * self.waiting.len());
     }
 
     /// The bytes of the lines that come at this place in their order, and behind it.
     fn bytes_from(&self, place: usize) -> usize {
         let lines = self.order.iter().skip(place);
         let lines = lines.filter_map(|(_, place)| self.waiting.get(*place));
-        lines.map(Line::bytes).sum()
+        lines.map(LogLine::bytes).sum()
     }
 }
 
@@ -524,7 +527,7 @@ fn spread(times: &mut [(Timestamp, usize)]) {
     }
 }
 
-impl Line {
+impl LogLine {
     fn shift(&mut self, by: Nanos) {
         self.at = self.at + by;
         self.answered = self.answered + by;
@@ -540,9 +543,9 @@ mod tests {
 
     use super::*;
 
-    fn line(at: u64, target: &str) -> Line {
+    fn line(at: u64, target: &str) -> LogLine {
         let at = Timestamp::from_nanos(at);
-        Line {
+        LogLine {
             at,
             answered: at,
             ended: at,
@@ -557,7 +560,7 @@ mod tests {
 
     /// Passes lines through a window that none of them is old enough to leave, and returns their
     /// times in the order in which they did.
-    fn passed(lines: impl Iterator<Item = Line>, window: &mut Window<'_>) -> Vec<Timestamp> {
+    fn passed(lines: impl Iterator<Item = LogLine>, window: &mut Window<'_>) -> Vec<Timestamp> {
         let mut passed = Vec::new();
         let mut lines = lines.peekable();
         while lines.peek().is_some() {
@@ -565,7 +568,7 @@ mod tests {
             if window.is_worth_it() {
                 window.take(Timestamp::default(), |line| passed.push(line.at));
             }
-            let bytes: usize = window.waiting.iter().map(Line::bytes).sum();
+            let bytes: usize = window.waiting.iter().map(LogLine::bytes).sum();
             assert_eq!(window.bytes, bytes);
             assert!(bytes <= window.in_all.most, "{bytes}");
         }

@@ -17,20 +17,20 @@ use weir_rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
 use weir_store::{Memory, MemorySettings};
 use weir_telemetry::{Disposition, Metrics};
 
-use super::format::{Line, Name, Names, Recorded, TargetMaker};
+use super::format::{LogLine, Name, Names, Recorded, TargetMaker};
 use super::need::Gauge;
 use super::ruleset::{ReplayedLimit, Ruleset};
-use super::tally::{Decided, Kind, LimitTally, MOST_SUBJECTS, Outcome, Tally};
+use super::tally::{Decided, LimitTally, MAX_SUBJECTS, Outcome, OutcomeKind, Tally};
 
 /// The fewest buckets of a partition.
-const FEW_BUCKETS: usize = 65_536;
+const MIN_BUCKETS: usize = 65_536;
 
-/// After this many lines, a part of the store is swept.
+/// RecordedResponse this many lines, a part of the store is swept.
 const SWEEP_EVERY: u64 = 4096;
 
 /// A request of a line, as the layers would get it. One is there for all lines of a partition: to
 /// make another for each would cost more than to decide about it.
-pub struct PastLine {
+pub struct PastRequest {
     /// When it was decided about, or arrived.
     pub at: Timestamp,
     /// The client's address.
@@ -50,7 +50,7 @@ pub struct PastLine {
     is_refused: bool,
 }
 
-impl Default for PastLine {
+impl Default for PastRequest {
     fn default() -> Self {
         Self {
             at: Timestamp::default(),
@@ -68,9 +68,9 @@ impl Default for PastLine {
     }
 }
 
-impl PastLine {
+impl PastRequest {
     /// Makes it the request of a line, whose parts it takes.
-    pub fn take(&mut self, line: &mut Line, is_refused: fn(&Parts) -> bool) {
+    pub fn take(&mut self, line: &mut LogLine, is_refused: fn(&Parts) -> bool) {
         self.at = line.at;
         self.client = line.client;
         self.recorded = line.recorded;
@@ -100,8 +100,8 @@ impl PastLine {
     /// The status in the log, if it is that of an upstream: what Weir denied got its own.
     fn upstream_status(&self) -> Option<StatusCode> {
         let denied = |recorded: &Recorded| {
-            let outcome = Outcome::of(recorded.decision, None);
-            outcome.kind == Kind::Denied
+            let outcome = Outcome::new(recorded.decision, None);
+            outcome.kind == OutcomeKind::Denied
         };
         self.status
             .filter(|_| !self.recorded.as_ref().is_some_and(denied))
@@ -132,14 +132,14 @@ struct Event {
 }
 
 enum EventKind {
-    TurnComes(Box<Waiting>, After),
-    Answered(Simulated, After),
+    WaitOver(Box<Waiting>, RecordedResponse),
+    Answered(Simulated, RecordedResponse),
     Ended(Simulated),
 }
 
 /// What is known of a request's course.
 #[derive(Clone, Copy)]
-struct After {
+struct RecordedResponse {
     route: Option<usize>,
     answered: Timestamp,
     ended: Timestamp,
@@ -159,7 +159,7 @@ impl<'r> Replayer<'r> {
         let access = rules.access(&metrics);
         let (routes, unrouted) = rules.states(&access, &metrics);
         let store = Memory::new(share(rules.memory(), partitions));
-        let most_subjects = MOST_SUBJECTS / partitions;
+        let most_subjects = MAX_SUBJECTS / partitions;
         let limits = rules.limits().iter();
         let limits = limits.map(|limit| {
             let gauge = measures.then(|| gauge(rules, limit)).flatten();
@@ -183,7 +183,7 @@ impl<'r> Replayer<'r> {
     }
 
     /// Decides about the next request, and returns what came of it.
-    pub fn arrive(&mut self, past: &PastLine) -> Outcome {
+    pub fn arrive(&mut self, past: &PastRequest) -> Outcome {
         self.run_until(past.at);
         self.lines += 1;
         if self.lines.is_multiple_of(SWEEP_EVERY) {
@@ -216,7 +216,7 @@ impl<'r> Replayer<'r> {
         let account = past.account.as_deref();
         let account = account.filter(|_| !accounts.sources.is_empty());
         let account = account.map(|shown| accounts.logged(shown));
-        let after = After {
+        let after = RecordedResponse {
             route: index,
             answered: past.answered,
             ended: past.ended,
@@ -246,7 +246,7 @@ impl<'r> Replayer<'r> {
             Progress::Decided(simulated) => self.decided(simulated, after),
             Progress::Waits(waiting) => {
                 let at = waiting.until();
-                self.push(at, EventKind::TurnComes(waiting, after));
+                self.push(at, EventKind::WaitOver(waiting, after));
                 Outcome::PASSES
             }
         }
@@ -260,16 +260,16 @@ impl<'r> Replayer<'r> {
 
     /// What a limit that cannot be replayed has denied took nothing from other limits, so they are
     /// not asked about it.
-    fn carried_over(&self, past: &PastLine) -> Option<Outcome> {
+    fn carried_over(&self, past: &PastRequest) -> Option<Outcome> {
         let recorded = past.recorded?;
         let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
-        let outcome = Outcome::of(recorded.decision, Some(by));
-        (outcome.kind == Kind::Denied).then_some(outcome)
+        let outcome = Outcome::new(recorded.decision, Some(by));
+        (outcome.kind == OutcomeKind::Denied).then_some(outcome)
     }
 
     /// The request with the headers that its route is found by, if the log says that it took such a
     /// route.
-    fn with_headers_of_route(&self, past: &PastLine) -> Option<Request<Empty<Bytes>>> {
+    fn with_headers_of_route(&self, past: &PastRequest) -> Option<Request<Empty<Bytes>>> {
         if !self.rules.has_header_matches() {
             return None;
         }
@@ -292,7 +292,7 @@ impl<'r> Replayer<'r> {
         Some(request)
     }
 
-    fn decided(&mut self, simulated: Simulated, after: After) -> Outcome {
+    fn decided(&mut self, simulated: Simulated, after: RecordedResponse) -> Outcome {
         let verdict = simulated.verdict();
         if let Some(ban) = &verdict.banned_by {
             *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
@@ -308,7 +308,7 @@ impl<'r> Replayer<'r> {
         if simulated.is_unanswered() {
             self.push(after.answered, EventKind::Answered(simulated, after));
         }
-        Outcome::of(disposition, by)
+        Outcome::new(disposition, by)
     }
 
     /// The names that outcomes have numbers of.
@@ -336,8 +336,8 @@ impl<'r> Replayer<'r> {
                 return;
             };
             match kind {
-                EventKind::TurnComes(waiting, after) => {
-                    let later = After {
+                EventKind::WaitOver(waiting, after) => {
+                    let later = RecordedResponse {
                         answered: after.answered.max(at),
                         ended: after.ended.max(at),
                         ..after
@@ -366,7 +366,7 @@ fn count(
     hasher: &SipHasher13,
     tallies: &mut [LimitTally],
     decision: &LimitDecision<'_>,
-    (after, at): (After, Timestamp),
+    (after, at): (RecordedResponse, Timestamp),
 ) {
     let route = after.route;
     let number = route.and_then(|route| rules.number(route, decision.limit));
@@ -393,7 +393,7 @@ fn count(
 /// How the needs of a limit's subjects are measured.
 fn gauge(rules: &Ruleset, limit: &ReplayedLimit) -> Option<Gauge> {
     let quota = limit.limit.quota()?;
-    Some(Gauge::of(&quota, rules.rate(limit.limit.name(), &quota)))
+    Some(Gauge::new(&quota, rules.rate(limit.limit.name(), &quota)))
 }
 
 /// The part of a store's bounds that one partition gets. Subjects are not divided evenly.
@@ -401,7 +401,7 @@ fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
     if partitions == 1 {
         return whole;
     }
-    let share = (2 * whole.max_buckets.get() / partitions).max(FEW_BUCKETS);
+    let share = (2 * whole.max_buckets.get() / partitions).max(MIN_BUCKETS);
     let most = NonZeroUsize::new(share).unwrap_or(whole.max_buckets);
     MemorySettings {
         max_buckets: most.min(whole.max_buckets),
@@ -409,7 +409,7 @@ fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
 }
 
 /// Whether the log says that no limit counted this request to options, on a route with CORS.
-fn is_preflight(past: &PastLine, route: Option<usize>, rules: &Ruleset) -> bool {
+fn is_preflight(past: &PastRequest, route: Option<usize>, rules: &Ruleset) -> bool {
     let unlimited = |recorded: Recorded| recorded.decision == Disposition::Unlimited;
     past.request.method() == Method::OPTIONS
         && past.recorded.is_some_and(unlimited)

@@ -17,7 +17,7 @@ use weir_rules::{
 use weir_store::MemorySettings;
 use weir_telemetry::Metrics;
 
-use super::format::{Format, Name, Names, Wants};
+use super::format::{DetailSet, Format, Name, Names};
 use super::need::Rate;
 
 /// A configuration, ready to be replayed.
@@ -274,7 +274,7 @@ impl Ruleset {
     }
 
     /// The details of lines that these rules ask for.
-    pub fn wants(&self) -> Wants {
+    pub fn detail_set(&self) -> DetailSet {
         let uses = self.policies.iter().flat_map(|policy| &policy.limits);
         let bans = self
             .settings
@@ -283,25 +283,25 @@ impl Ruleset {
             .iter()
             .flat_map(|ban| ban.ban.per());
         let sources = uses.flat_map(|usage| usage.limit.per()).chain(bans);
-        let mut wants = Wants::default();
+        let mut detail_set = DetailSet::default();
         for source in sources {
             match source {
-                KeySource::Account => wants.account = true,
-                KeySource::Host | KeySource::Domain => wants.host = true,
-                KeySource::Header(_) => wants.headers = true,
+                KeySource::Account => detail_set.account = true,
+                KeySource::Host | KeySource::Domain => detail_set.host = true,
+                KeySource::Header(_) => detail_set.headers = true,
                 _ => {}
             }
         }
         let lists = &self.settings.access.lists;
-        wants.account |= lists.allow.len().1 + lists.block.len().1 > 0;
-        wants.host |= self
+        detail_set.account |= lists.allow.len().1 + lists.block.len().1 > 0;
+        detail_set.host |= self
             .settings
             .routes
             .iter()
             .any(|route| route.matcher.host.is_some());
-        wants.route |= self.has_header_matches();
-        wants.headers |= self.has_header_matches();
-        wants
+        detail_set.route |= self.has_header_matches();
+        detail_set.headers |= self.has_header_matches();
+        detail_set
     }
 
     /// How requests may be divided.

@@ -15,7 +15,7 @@ use weir_config::{HumanDuration, Parameters, Settings};
 use weir_limit::Quota;
 use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
 
-use super::format::{Line, Names, Parsed, Wants, split_query};
+use super::format::{DetailSet, LogLine, Names, Parsed, split_query};
 use super::input::Input;
 use super::need::{NeedReport, Promise, Suggestion};
 use super::report::LimitReport;
@@ -32,10 +32,10 @@ const BOUNDLESS: u64 = 1 << 40;
 const SAMPLED_CHUNKS: usize = 64;
 
 /// The most routes that are made of paths.
-const MOST_ROUTES: usize = 30;
+const MAX_ROUTES: usize = 30;
 
 /// Paths with fewer than this part of all requests are not worth a route.
-const LEAST_SHARE: u64 = 500;
+const MIN_SHARE: u64 = 500;
 
 /// The route of all paths that have none of their own.
 const CATCH_ALL: &str = "everything";
@@ -50,7 +50,7 @@ const STATIC_FILES: [&str; 24] = [
 const SEGMENTS: usize = 2;
 
 /// A text this long names one thing, and not a kind of things.
-const LONGEST_WORD: usize = 24;
+const MAX_WORD_LENGTH: usize = 24;
 
 const WRITES: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
@@ -264,7 +264,7 @@ impl MadeRoute {
 /// The routes that the most requests of the first part of the log would take, by their names.
 fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError> {
     let names = Names::default();
-    let mut parser = input.format().parser(&names, Wants::default());
+    let mut parser = input.format().parser(&names, DetailSet::default());
     let mut counts: HashMap<(String, bool), u64> = HashMap::new();
     let mut all = 0;
     for chunk in input.sample(SAMPLED_CHUNKS)? {
@@ -277,12 +277,12 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
     }
     let mut kinds: Vec<_> = counts
         .into_iter()
-        .filter(|((path, _), count)| path != "/*" && count * LEAST_SHARE >= all)
+        .filter(|((path, _), count)| path != "/*" && count * MIN_SHARE >= all)
         .collect();
     kinds.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
     let made = kinds
         .into_iter()
-        .take(MOST_ROUTES)
+        .take(MAX_ROUTES)
         .map(|((path, writes), _)| {
             let name = route_name(&path, writes);
             (name, MadeRoute { path, writes })
@@ -297,7 +297,7 @@ fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError
 }
 
 /// The pattern of a request's path, and whether it writes.
-fn kind_of(line: &Line) -> (String, bool) {
+fn kind_of(line: &LogLine) -> (String, bool) {
     let mut path = String::new();
     let target = str::from_utf8(&line.target).unwrap_or_default();
     let target = split_query(target).0;
@@ -342,7 +342,7 @@ fn is_word(segment: &str) -> bool {
     // A version, such as v1, is one of a few.
     let is_version =
         segment.starts_with(['v', 'V']) && segment.len() <= 3 && digits + 1 == segment.len();
-    segment.len() <= LONGEST_WORD
+    segment.len() <= MAX_WORD_LENGTH
         && segment.bytes().all(is_plain)
         && (is_version || digits * 3 <= segment.len())
         && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     fn kind(method: Method, target: &'static str) -> (String, bool) {
-        kind_of(&Line {
+        kind_of(&LogLine {
             at: weir_limit::time::Timestamp::default(),
             answered: weir_limit::time::Timestamp::default(),
             ended: weir_limit::time::Timestamp::default(),

@@ -13,20 +13,20 @@ use super::shown;
 
 /// Subjects that are remembered of each limit, in all partitions together. Further ones are decided
 /// about, but nothing is known of their needs.
-pub const MOST_SUBJECTS: usize = 1_000_000;
+pub const MAX_SUBJECTS: usize = 1_000_000;
 
 /// What became of a request, as far as two replays are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The kind of it.
-    pub kind: Kind,
+    pub kind: OutcomeKind,
     /// The limit or ban that decided.
     pub by: Option<Name>,
 }
 
 /// The kinds of outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum OutcomeKind {
     /// It was let through.
     Passes,
     /// It was let through, and would not have been, were all limits and bans enforced.
@@ -38,19 +38,19 @@ pub enum Kind {
 impl Outcome {
     /// Of a request that no limit denies.
     pub const PASSES: Self = Self {
-        kind: Kind::Passes,
+        kind: OutcomeKind::Passes,
         by: None,
     };
 
     /// The outcome that a decision of a limit or ban of this name comes to.
-    pub fn of(decision: Disposition, by: Option<Name>) -> Self {
+    pub fn new(decision: Disposition, by: Option<Name>) -> Self {
         let kind = match decision {
             Disposition::Denied
             | Disposition::Shadowed
             | Disposition::Diverted
             | Disposition::Tarpitted
-            | Disposition::Dropped => Kind::Denied,
-            Disposition::WouldDeny => Kind::WouldDeny,
+            | Disposition::Dropped => OutcomeKind::Denied,
+            Disposition::WouldDeny => OutcomeKind::WouldDeny,
             _ => return Self::PASSES,
         };
         Self { kind, by }
@@ -59,9 +59,9 @@ impl Outcome {
     /// The outcome in words.
     pub fn shown(self, names: &Names) -> String {
         let kind = match self.kind {
-            Kind::Passes => return "passes".to_owned(),
-            Kind::WouldDeny => "would be denied",
-            Kind::Denied => "denied",
+            OutcomeKind::Passes => return "passes".to_owned(),
+            OutcomeKind::WouldDeny => "would be denied",
+            OutcomeKind::Denied => "denied",
         };
         match self.by {
             Some(name) => format!("{kind} by {}", names.name(name)),
@@ -357,7 +357,10 @@ impl Changes {
             self.same += 1;
             return;
         }
-        match (was.kind == Kind::Denied, is.kind == Kind::Denied) {
+        match (
+            was.kind == OutcomeKind::Denied,
+            is.kind == OutcomeKind::Denied,
+        ) {
             (false, true) => self.newly_denied += 1,
             (true, false) => self.no_longer_denied += 1,
             (true, true) => self.denied_by_another += 1,

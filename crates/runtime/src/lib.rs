@@ -5,5 +5,5 @@
 pub mod blocking;
 #[cfg(feature = "sockets")]
 pub mod keepalive;
+pub mod loop_time;
 pub mod sync;
-pub mod turn;

@@ -32,14 +32,14 @@ const DIGEST_BYTES: usize = 32;
 
 /// The challenges that wait for an answer, on all listeners. Clones are the same ones.
 #[derive(Clone, Debug, Default)]
-pub struct Challenges(Arc<Inner>);
+pub struct Challenges(Arc<ChallengeTable>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ChallengeTable {
     in_use: AtomicBool,
     /// How many wait, for those who look without the lock.
     count: AtomicUsize,
-    waiting: Mutex<Vec<Arc<Waiting>>>,
+    waiting: Mutex<Vec<Arc<PendingChallenge>>>,
 }
 
 /// A challenge of an ACME server.
@@ -61,7 +61,7 @@ pub enum Challenge {
     },
 }
 
-enum Waiting {
+enum PendingChallenge {
     Http {
         token: String,
         answer: Bytes,
@@ -73,20 +73,20 @@ enum Waiting {
 }
 
 /// It holds secrets until it is answered.
-impl fmt::Debug for Waiting {
+impl fmt::Debug for PendingChallenge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Waiting")
+        f.write_str("PendingChallenge")
     }
 }
 
 /// A challenge is answered for as long as this is held.
 #[derive(Debug)]
-pub struct AnswersChallenge {
+pub struct ChallengeGuard {
     challenges: Challenges,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingChallenge>,
 }
 
-impl Drop for AnswersChallenge {
+impl Drop for ChallengeGuard {
     fn drop(&mut self) {
         let mut waiting = self.challenges.0.waiting.lock();
         waiting.retain(|other| !Arc::ptr_eq(other, &self.waiting));
@@ -126,25 +126,25 @@ impl Challenges {
     ///
     /// # Errors
     /// When the certificate that `tls-alpn-01` looks at cannot be made.
-    pub fn answer(&self, challenge: Challenge) -> Result<AnswersChallenge, ChallengeError> {
+    pub fn answer(&self, challenge: Challenge) -> Result<ChallengeGuard, ChallengeError> {
         let waiting = Arc::new(match challenge {
             Challenge::Http01 {
                 token,
                 key_authorization,
-            } => Waiting::Http {
+            } => PendingChallenge::Http {
                 token,
                 answer: key_authorization.into(),
             },
             Challenge::TlsAlpn01 { domain, digest } => {
                 let config = Arc::new(server_config(&domain, &digest)?);
-                Waiting::Tls { domain, config }
+                PendingChallenge::Tls { domain, config }
             }
         });
         let mut all = self.0.waiting.lock();
         all.push(Arc::clone(&waiting));
         self.0.count.store(all.len(), Ordering::Release);
         drop(all);
-        Ok(AnswersChallenge {
+        Ok(ChallengeGuard {
             challenges: self.clone(),
             waiting,
         })
@@ -162,8 +162,8 @@ impl Challenges {
         }
         let asked = request.uri().path().strip_prefix(WELL_KNOWN)?;
         let body = self.find(|waiting| match waiting {
-            Waiting::Http { token, answer } => (token == asked).then(|| answer.clone()),
-            Waiting::Tls { .. } => None,
+            PendingChallenge::Http { token, answer } => (token == asked).then(|| answer.clone()),
+            PendingChallenge::Tls { .. } => None,
         })?;
         let mut response = Response::new(Full::new(body));
         let headers = response.headers_mut();
@@ -179,13 +179,15 @@ impl Challenges {
         let is_challenge = protocols.next() == Some(ACME_TLS) && protocols.next().is_none();
         let name = hello.server_name().filter(|_| is_challenge)?;
         self.find(|waiting| match waiting {
-            Waiting::Tls { domain, config } => (domain == name).then(|| Arc::clone(config)),
-            Waiting::Http { .. } => None,
+            PendingChallenge::Tls { domain, config } => {
+                (domain == name).then(|| Arc::clone(config))
+            }
+            PendingChallenge::Http { .. } => None,
         })
     }
 
     /// The last is the newest, if an earlier one of the same name still waits.
-    fn find<T>(&self, matching: impl Fn(&Waiting) -> Option<T>) -> Option<T> {
+    fn find<T>(&self, matching: impl Fn(&PendingChallenge) -> Option<T>) -> Option<T> {
         let waiting = self.0.waiting.lock();
         waiting.iter().rev().find_map(|waiting| matching(waiting))
     }

@@ -15,10 +15,10 @@ use std::task::{Context, Poll, ready};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
-use weir_runtime::turn::Turn;
+use weir_runtime::loop_time::PollClock;
 
 use super::client_io::ClientIo;
-use super::http1::{HeadBounds, Http1, Next, without_empty_lines};
+use super::http1::{Handoff, HeadBounds, Http1, without_empty_lines};
 use super::service::{ConnectionService, TrackInFlight};
 
 /// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
@@ -194,15 +194,15 @@ where
     }
 
     /// Does what a plain connection cannot do by itself.
-    fn end_plain(&mut self, connection: Http1<IO, G, S>, next: Next) {
+    fn end_plain(&mut self, connection: Http1<IO, G, S>, handoff: Handoff) {
         let (mut io, service, input) = connection.into_parts();
-        match next {
-            Next::Hyper => {
+        match handoff {
+            Handoff::Hyper => {
                 io.put_back_for_hyper(input);
                 self.give_to_hyper(io, service);
             }
-            Next::Close => self.phase = Phase::Closing(io),
-            Next::Drop => {}
+            Handoff::Close => self.phase = Phase::Closing(io),
+            Handoff::Drop => {}
         }
     }
 
@@ -240,13 +240,13 @@ where
 {
     // How it ended makes no difference from here on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let _turn = Turn::begin();
+        let _clock = PollClock::begin();
         loop {
             match &mut self.phase {
                 Phase::Plain(connection) => {
-                    let next = ready!(connection.poll(cx));
+                    let handoff = ready!(connection.poll(cx));
                     if let Phase::Plain(connection) = self.take() {
-                        self.end_plain(*connection, next);
+                        self.end_plain(*connection, handoff);
                     }
                 }
                 Phase::Parked(parked) => {

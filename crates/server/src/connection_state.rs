@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,7 @@ impl ConnectionState {
     }
 
     fn touch(&self) {
-        let age = turn::now().saturating_duration_since(self.created);
+        let age = loop_time::now().saturating_duration_since(self.created);
         let age = u64::try_from(age.as_millis());
         self.since.store(age.unwrap_or(u64::MAX), Relaxed);
     }

@@ -24,7 +24,7 @@ use super::tls::HandshakeBounds;
 
 /// What the connections of a process have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ConnectionContext {
     pub(super) protocols: Arc<Protocols>,
     pub(super) timeouts: Timeouts,
     pub(super) stall_timeout: Duration,
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub(super) metrics: ServerMetrics,
 }
 
-impl Shared {
+impl ConnectionContext {
     /// Waits for the permit of a new connection.
     pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
@@ -60,7 +60,7 @@ impl Shared {
 pub(super) struct Driver {
     pub(super) state: Arc<ConnectionState>,
     pub(super) draining: Draining,
-    pub(super) shared: Arc<Shared>,
+    pub(super) context: Arc<ConnectionContext>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,18 +90,18 @@ impl Driver {
             Outcome::Overdue(_) => {
                 connection.close();
                 // A client that does not close in that time is cut off.
-                let _ = timeout(self.shared.timeouts.head, closed(connection)).await;
+                let _ = timeout(self.context.timeouts.head, closed(connection)).await;
                 End::Closed
             }
             Outcome::Evicted => {
-                self.shared.metrics.evicted.inc();
+                self.context.metrics.evicted.inc();
                 connection.close();
                 // GOAWAY or a close_notify is written at most once; its permit is needed now.
                 let _ = poll_again(connection).await;
                 End::Closed
             }
             Outcome::Drain => {
-                let grace = self.shared.drain.grace;
+                let grace = self.context.drain.grace;
                 let drained = timeout(grace, self.drain(connection)).await;
                 drained.map_or(End::Aborted, |()| End::Closed)
             }
@@ -111,11 +111,11 @@ impl Driver {
     /// Serves until something is overdue or the drain begins.
     async fn serve<C: PollConnection>(&mut self, connection: &mut C) -> Outcome {
         loop {
-            let TimeoutCheck::Fine(next) = self.state.check_timeouts(self.shared.timeouts) else {
+            let TimeoutCheck::Fine(next) = self.state.check_timeouts(self.context.timeouts) else {
                 if poll_again(connection).await.is_ready() {
                     return Outcome::Closed;
                 }
-                match self.state.check_timeouts(self.shared.timeouts) {
+                match self.state.check_timeouts(self.context.timeouts) {
                     TimeoutCheck::Fine(_) => continue,
                     overdue => return Outcome::Overdue(overdue),
                 }
@@ -129,14 +129,14 @@ impl Driver {
                     return Outcome::Closed;
                 },
                 () = self.draining.begun() => return Outcome::Drain,
-                () = self.shared.limit.evicted(), if is_evictable => {
+                () = self.context.limit.evicted(), if is_evictable => {
                     if poll_again(connection).await.is_ready() {
                         return Outcome::Closed;
                     }
                     if self.is_evictable(connection) {
                         return Outcome::Evicted;
                     }
-                    self.shared.limit.evict_another();
+                    self.context.limit.evict_another();
                 }
                 () = sleep_until(wake_at) => {}
             }
@@ -166,14 +166,14 @@ impl Driver {
     /// then on.
     fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
         let may_become_idle = !self.is_idle(connection);
-        may_become_idle.then(|| self.state.parks_at(self.shared.timeouts))
+        may_become_idle.then(|| self.state.parks_at(self.context.timeouts))
     }
 
     /// Whether the connection has been without a request for a while. A new connection is not idle:
     /// its request may be on its way.
     fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
         let can_be_idle = connection.is_parked() || self.state.is_http2();
-        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
+        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.context.timeouts)
     }
 
     /// Whether the connection may be closed for a new one.
@@ -191,7 +191,7 @@ impl Driver {
 
     /// Serves what still arrives until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
-        let idle_grace = self.draining.idle_grace(&self.shared.drain);
+        let idle_grace = self.draining.idle_grace(&self.context.drain);
         // GOAWAY says which requests are still answered, so HTTP/2 needs no waiting.
         while !self.state.is_http2() {
             tokio::select! {
@@ -202,7 +202,7 @@ impl Driver {
             if poll_again(connection).await.is_ready() {
                 return;
             }
-            match self.state.check_timeouts(self.shared.timeouts) {
+            match self.state.check_timeouts(self.context.timeouts) {
                 TimeoutCheck::SlowHead => return,
                 _ if self.state.is_quiet() => break,
                 _ => {}

@@ -7,7 +7,7 @@
 
 /// How many bytes are buffered of a line that arrives in pieces: enough for a `Content-Length` of
 /// 20 digits, and for the longer of the two names.
-const LONGEST: usize = 40;
+const MAX_BUFFERED: usize = 40;
 
 /// Stands for a length that is not a number, or exceeds what is buffered of its line.
 const UNREADABLE: u64 = u64::MAX;
@@ -19,9 +19,9 @@ const CODING: &[u8] = b"transfer-encoding:";
 /// as hyper reads them. What hyper refuses need not be followed, because it closes the connection.
 #[derive(Debug)]
 pub(super) struct FramingScanner {
-    part: Part,
+    part: MessagePart,
     /// The beginning of an incomplete line.
-    line: [u8; LONGEST],
+    line: [u8; MAX_BUFFERED],
     buffered: usize,
     /// The last byte of an incomplete line, buffered or not.
     last: u8,
@@ -29,7 +29,7 @@ pub(super) struct FramingScanner {
 
 /// The part of a message that comes next.
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum MessagePart {
     /// Lines of a head, and what the previous ones have declared.
     Head {
         is_begun: bool,
@@ -47,7 +47,7 @@ enum Part {
 }
 
 /// The beginning of a head. Empty lines are allowed before it (RFC 9112 section 2.2).
-const HEAD: Part = Part::Head {
+const HEAD: MessagePart = MessagePart::Head {
     is_begun: false,
     length: None,
     has_coding: false,
@@ -57,7 +57,7 @@ impl Default for FramingScanner {
     fn default() -> Self {
         Self {
             part: HEAD,
-            line: [0; LONGEST],
+            line: [0; MAX_BUFFERED],
             buffered: 0,
             last: 0,
         }
@@ -70,18 +70,18 @@ impl FramingScanner {
     pub(super) fn scan(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             match self.part {
-                Part::Suspect => return true,
-                Part::Body { left, is_chunk } => {
+                MessagePart::Suspect => return true,
+                MessagePart::Body { left, is_chunk } => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = bytes.get(here..).unwrap_or_default();
                     let left = left.saturating_sub(here as u64);
                     self.part = match (left, is_chunk) {
                         (0, false) => HEAD,
-                        (0, true) => Part::ChunkSize,
-                        _ => Part::Body { left, is_chunk },
+                        (0, true) => MessagePart::ChunkSize,
+                        _ => MessagePart::Body { left, is_chunk },
                     };
                 }
-                Part::Head { .. } | Part::ChunkSize | Part::Trailers => {
+                MessagePart::Head { .. } | MessagePart::ChunkSize | MessagePart::Trailers => {
                     let Some(end) = memchr::memchr(b'\n', bytes) else {
                         self.buffer(bytes);
                         return false;
@@ -92,7 +92,7 @@ impl FramingScanner {
                 }
             }
         }
-        matches!(self.part, Part::Suspect)
+        matches!(self.part, MessagePart::Suspect)
     }
 
     fn buffer(&mut self, bytes: &[u8]) {
@@ -113,31 +113,31 @@ impl FramingScanner {
             self.buffer(end_of_line);
             let line = self.line;
             let line = line.get(..self.buffered).unwrap_or_default();
-            self.part = self.next_part(line, line.len() == LONGEST);
+            self.part = self.next_part(line, line.len() == MAX_BUFFERED);
             self.buffered = 0;
         }
     }
 
     /// What comes after a line. If it is cut, its end is missing.
-    fn next_part(&self, line: &[u8], is_cut: bool) -> Part {
+    fn next_part(&self, line: &[u8], is_cut: bool) -> MessagePart {
         let is_empty = matches!(line, b"" | b"\r");
         match self.part {
             // Parking drops a carriage return that hyper has not used, and another may follow.
-            Part::Head {
+            MessagePart::Head {
                 is_begun: false, ..
             } if line.iter().all(|&byte| byte == b'\r') => HEAD,
-            Part::Head {
+            MessagePart::Head {
                 length, has_coding, ..
             } if is_empty => match (length, has_coding) {
-                (Some(_), true) | (Some(UNREADABLE), false) => Part::Suspect,
-                (_, true) => Part::ChunkSize,
+                (Some(_), true) | (Some(UNREADABLE), false) => MessagePart::Suspect,
+                (_, true) => MessagePart::ChunkSize,
                 (None | Some(0), false) => HEAD,
-                (Some(left), false) => Part::Body {
+                (Some(left), false) => MessagePart::Body {
                     left,
                     is_chunk: false,
                 },
             },
-            Part::Head {
+            MessagePart::Head {
                 mut length,
                 mut has_coding,
                 ..
@@ -153,25 +153,25 @@ impl FramingScanner {
                     Some(b't' | b'T') => has_coding |= value_of(CODING, line).is_some(),
                     _ => {}
                 }
-                Part::Head {
+                MessagePart::Head {
                     is_begun: true,
                     length,
                     has_coding,
                 }
             }
-            Part::ChunkSize if is_cut => Part::Suspect,
-            Part::ChunkSize => match chunk_size(line) {
-                None => Part::Suspect,
-                Some(0) => Part::Trailers,
+            MessagePart::ChunkSize if is_cut => MessagePart::Suspect,
+            MessagePart::ChunkSize => match chunk_size(line) {
+                None => MessagePart::Suspect,
+                Some(0) => MessagePart::Trailers,
                 // A line end follows each chunk.
-                Some(size) => Part::Body {
+                Some(size) => MessagePart::Body {
                     left: size.saturating_add(2),
                     is_chunk: true,
                 },
             },
-            Part::Trailers if line == b"\r" => HEAD,
+            MessagePart::Trailers if line == b"\r" => HEAD,
             // hyper ends a trailer at its carriage return, not at its line feed.
-            Part::Trailers if self.last != b'\r' => Part::Suspect,
+            MessagePart::Trailers if self.last != b'\r' => MessagePart::Suspect,
             part => part,
         }
     }
@@ -214,7 +214,7 @@ mod tests {
     fn a_head_with_both_fields_is_found_however_it_arrives_and_behind_whatever_requests() {
         let swapped = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length:0\r\n\r\n";
         let empty = LENGTH.replace(": 4", ":0").replace("body", "");
-        let long_trailer = CODING.replace("x: y", &format!("x: {}", "y".repeat(2 * LONGEST)));
+        let long_trailer = CODING.replace("x: y", &format!("x: {}", "y".repeat(2 * MAX_BUFFERED)));
         for before in [
             String::new(),
             "\r\n".to_owned(),
@@ -260,9 +260,9 @@ mod tests {
 
     #[test]
     fn behind_what_cannot_be_followed_no_request_may_have_a_transfer_coding() {
-        let blanks = " ".repeat(LONGEST);
-        let zeros = "0".repeat(LONGEST);
-        let long_trailer = "y".repeat(LONGEST) + "\n";
+        let blanks = " ".repeat(MAX_BUFFERED);
+        let zeros = "0".repeat(MAX_BUFFERED);
+        let long_trailer = "y".repeat(MAX_BUFFERED) + "\n";
         for text in [
             LENGTH.replace(": 4", &format!(":{blanks}4")),
             CODING.replace("x: y\r\n", "x: y\n"),

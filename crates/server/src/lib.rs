@@ -40,7 +40,7 @@ mod tls;
 pub use admin::{Admin, AdminApi, AdminBody, AdminThread, Readiness};
 pub use certificate_error::CertificateError;
 pub use certificates::{Certificates, Chain, Identity, PrivateKey};
-pub use challenges::{AnswersChallenge, Challenge, ChallengeError, Challenges};
+pub use challenges::{Challenge, ChallengeError, ChallengeGuard, Challenges};
 pub use client_auth::{ClientAuth, ClientAuthorities, RevocationLists};
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Inherited, Listeners};

@@ -41,10 +41,10 @@ const PEEK: usize = 256;
 
 /// Who sends PROXY headers to a listener, shared by all workers.
 #[derive(Clone, Debug)]
-pub struct ProxyProtocol(Arc<Shared>);
+pub struct ProxyProtocol(Arc<TrustedSenders>);
 
 #[derive(Debug)]
-struct Shared {
+struct TrustedSenders {
     trusted: ArcSwap<Vec<IpNet>>,
     warned: LastWarning,
 }
@@ -53,7 +53,7 @@ impl ProxyProtocol {
     /// Requires headers of peers in these networks. IPv4 networks must not be written as
     /// IPv4-mapped ones.
     pub fn new(trusted: Vec<IpNet>) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(TrustedSenders {
             trusted: ArcSwap::from_pointee(trusted),
             warned: LastWarning::default(),
         }))

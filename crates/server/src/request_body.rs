@@ -28,18 +28,18 @@ use super::connection_state::InFlight;
 
 /// A client's request body. It fails when nothing arrives for `stall_timeout` while it is awaited.
 #[derive(Debug)]
-pub struct RequestBody<B = DrainOnDrop>(Kind<B>);
+pub struct RequestBody<B = DrainOnDrop>(BodyState<B>);
 
 #[derive(Debug)]
-enum Kind<B> {
+enum BodyState<B> {
     /// It came with the head; what is left of it.
-    Arrived(Bytes),
+    Buffered(Bytes),
     /// Boxed, as requests are moved from layer to layer, and most have no such body.
-    Arriving(Box<Arriving<B>>),
+    Streaming(Box<StreamingBody<B>>),
 }
 
 #[derive(Debug)]
-struct Arriving<B> {
+struct StreamingBody<B> {
     body: B,
     stall_timeout: Duration,
     /// Set while nothing arrives.
@@ -49,7 +49,7 @@ struct Arriving<B> {
 impl<B> RequestBody<B> {
     /// A body that is still to come.
     pub(super) fn new(body: B, stall_timeout: Duration) -> Self {
-        Self(Kind::Arriving(Box::new(Arriving {
+        Self(BodyState::Streaming(Box::new(StreamingBody {
             body,
             stall_timeout,
             end: None,
@@ -57,8 +57,8 @@ impl<B> RequestBody<B> {
     }
 
     /// A body that is there as a whole.
-    pub fn arrived(body: Bytes) -> Self {
-        Self(Kind::Arrived(body))
+    pub fn buffered(body: Bytes) -> Self {
+        Self(BodyState::Buffered(body))
     }
 }
 
@@ -74,16 +74,16 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Arriving {
+        let StreamingBody {
             body,
             stall_timeout,
             end,
         } = match &mut self.0 {
-            Kind::Arrived(body) => {
+            BodyState::Buffered(body) => {
                 let whole = Some(mem::take(body)).filter(|body| !body.is_empty());
                 return Poll::Ready(whole.map(|body| Ok(Frame::data(body))));
             }
-            Kind::Arriving(arriving) => &mut **arriving,
+            BodyState::Streaming(streaming) => &mut **streaming,
         };
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             *end = None;
@@ -97,15 +97,15 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Arrived(body) => body.is_empty(),
-            Kind::Arriving(arriving) => arriving.body.is_end_stream(),
+            BodyState::Buffered(body) => body.is_empty(),
+            BodyState::Streaming(streaming) => streaming.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Arrived(body) => SizeHint::with_exact(body.len() as u64),
-            Kind::Arriving(arriving) => arriving.body.size_hint(),
+            BodyState::Buffered(body) => SizeHint::with_exact(body.len() as u64),
+            BodyState::Streaming(streaming) => streaming.body.size_hint(),
         }
     }
 }

@@ -24,7 +24,7 @@ use super::connection::{Protocol, ServerConnection};
 use super::connection_limit::ConnectionLimit;
 use super::connection_state::ConnectionState;
 use super::drain::Draining;
-use super::driver::{Driver, End, Shared};
+use super::driver::{ConnectionContext, Driver, End};
 use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
 use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
@@ -60,12 +60,12 @@ pub struct Transport {
 
 /// Serves HTTP; shared by all workers.
 #[derive(Clone, Debug)]
-pub struct Http(pub(super) Arc<Shared>);
+pub struct Http(pub(super) Arc<ConnectionContext>);
 
 impl Http {
     /// Prepares what all connections share.
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ConnectionContext {
             protocols: Arc::new(settings.protocols()),
             timeouts: settings.timeouts(),
             stall_timeout: settings.stall_timeout,
@@ -98,7 +98,7 @@ impl Http {
         S: ConnectionService,
     {
         let serving = Serving {
-            shared: &self.0,
+            context: &self.0,
             transport,
             make,
             open: TaskTracker::new(),
@@ -111,7 +111,7 @@ impl Http {
 
 /// The connections of one listener.
 struct Serving<'a, M> {
-    shared: &'a Arc<Shared>,
+    context: &'a Arc<ConnectionContext>,
     transport: &'a Transport,
     make: M,
     /// Every open connection holds a token.
@@ -129,8 +129,8 @@ where
     async fn run(self, listener: std::net::TcpListener) -> io::Result<usize> {
         let mut acceptor = Acceptor::new(
             listener,
-            self.shared.stall_timeout,
-            self.shared.metrics.clone(),
+            self.context.stall_timeout,
+            self.context.metrics.clone(),
         )?;
         let mut draining = self.draining.clone();
         loop {
@@ -138,7 +138,7 @@ where
                 biased;
                 () = draining.begun() => break,
                 (stream, peer) = acceptor.next() => {
-                    let permit = self.shared.permit(&mut draining).await;
+                    let permit = self.context.permit(&mut draining).await;
                     self.start(stream, peer, permit);
                 }
             }
@@ -175,7 +175,7 @@ where
             },
             challenges: challenges.for_connection(),
             open: self.open(permit),
-            shared: Arc::clone(self.shared),
+            context: Arc::clone(self.context),
             draining: self.draining.clone(),
             aborted: Arc::clone(&self.aborted),
         };
@@ -194,9 +194,9 @@ where
     }
 
     fn open(&self, permit: Option<OwnedSemaphorePermit>) -> Open {
-        self.shared.metrics.accepted.inc();
+        self.context.metrics.accepted.inc();
         Open {
-            _gauge: GaugeGuard::new(&self.shared.metrics.open),
+            _gauge: GaugeGuard::new(&self.context.metrics.open),
             _permit: permit,
             _token: self.open.token(),
         }
@@ -209,7 +209,7 @@ where
         // moment lets them finish first.
         let moment = Duration::from_millis(100);
         self.open.close();
-        let _ = timeout(self.shared.drain.grace + moment, self.open.wait()).await;
+        let _ = timeout(self.context.drain.grace + moment, self.open.wait()).await;
         self.aborted.load(Ordering::Relaxed) + self.open.len()
     }
 }
@@ -226,7 +226,7 @@ struct Accepted {
     connection: Connection,
     challenges: Option<Challenges>,
     open: Open,
-    shared: Arc<Shared>,
+    context: Arc<ConnectionContext>,
     draining: Draining,
     aborted: Arc<AtomicUsize>,
 }
@@ -239,23 +239,23 @@ impl Accepted {
         S: ConnectionService,
     {
         let state = ConnectionState::new();
-        let stall_timeout = self.shared.stall_timeout;
+        let stall_timeout = self.context.stall_timeout;
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,
             state: Arc::clone(&state),
             drain: self.draining.flag(),
-            in_flight: self.shared.metrics.in_flight.clone(),
+            in_flight: self.context.metrics.in_flight.clone(),
             stall_timeout,
-            max_headers: self.shared.max_headers,
+            max_headers: self.context.max_headers,
         };
         let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
-        let protocols = Arc::clone(&self.shared.protocols);
+        let protocols = Arc::clone(&self.context.protocols);
         let mut connection = ServerConnection::new(io, service, protocols, agreed);
         let mut driver = Driver {
             state,
             draining: self.draining,
-            shared: self.shared,
+            context: self.context,
         };
         let aborted = self.aborted;
         tokio::spawn(async move {
@@ -273,12 +273,12 @@ impl Accepted {
         tls: Option<Tls>,
         make: impl FnOnce(&Connection) -> S,
     ) {
-        let shared = Arc::clone(&self.shared);
-        let bounds = shared.handshake_bounds();
+        let context = Arc::clone(&self.context);
+        let bounds = context.handshake_bounds();
         match read_proxy_header(&mut stream, bounds, &mut self.draining).await {
             Ok(client) => {
                 let outcome = client.map_or(ProxyHeader::Local, |_| ProxyHeader::Proxied);
-                self.shared.metrics.proxy_headers(outcome).inc();
+                self.context.metrics.proxy_headers(outcome).inc();
                 self.connection.peer = client.unwrap_or(self.connection.peer);
             }
             Err(cause) => return self.refuse_proxied(&cause, &protocol),
@@ -292,10 +292,10 @@ impl Accepted {
     fn refuse_proxied(self, cause: &ProxyHeaderError, protocol: &ProxyProtocol) {
         let outcome = cause.kind();
         let warn = outcome == ProxyHeader::Malformed && protocol.may_warn();
-        let metrics = &self.shared.metrics;
+        let metrics = &self.context.metrics;
         events::proxy_header_refused(metrics, self.connection.peer, outcome, cause, warn);
         if let ProxyHeaderError::Evicted = cause {
-            self.shared.metrics.evicted.inc();
+            self.context.metrics.evicted.inc();
         }
     }
 
@@ -307,12 +307,12 @@ impl Accepted {
         acceptor: TlsAcceptor,
         make: impl FnOnce(&Connection) -> S,
     ) {
-        let shared = Arc::clone(&self.shared);
-        let bounds = shared.handshake_bounds();
+        let context = Arc::clone(&self.context);
+        let bounds = context.handshake_bounds();
         let challenges = self.challenges.as_ref();
         match handshake(acceptor, challenges, stream, bounds, &mut self.draining).await {
             Ok(None) => {
-                self.shared.metrics.handshakes(Handshake::Full).inc();
+                self.context.metrics.handshakes(Handshake::Full).inc();
                 let peer = self.connection.peer;
                 tracing::debug!(target: TARGET, %peer, "answered an ACME challenge by TLS");
             }
@@ -322,7 +322,7 @@ impl Accepted {
                     Some(HandshakeKind::Resumed) => Handshake::Resumed,
                     _ => Handshake::Full,
                 };
-                self.shared.metrics.handshakes(how).inc();
+                self.context.metrics.handshakes(how).inc();
                 let certificate = session.peer_certificates().and_then(<[_]>::first);
                 self.connection.certificate = certificate.cloned();
                 let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
@@ -333,13 +333,13 @@ impl Accepted {
     }
 
     async fn refuse(self, cause: HandshakeError) {
-        let metrics = &self.shared.metrics;
+        let metrics = &self.context.metrics;
         events::handshake_failed(metrics, self.connection.peer, cause.kind(), &cause);
         if let HandshakeError::Evicted = cause {
-            self.shared.metrics.evicted.inc();
+            self.context.metrics.evicted.inc();
         }
         if let HandshakeError::Plain(stream) = cause {
-            let stall_timeout = self.shared.stall_timeout;
+            let stall_timeout = self.context.stall_timeout;
             let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
             // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;

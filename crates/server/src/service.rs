@@ -22,7 +22,7 @@ use hyper::service::Service;
 use pin_project_lite::pin_project;
 use prometheus_client::metrics::gauge::Gauge;
 use weir_http::problem::NoResponse;
-use weir_runtime::turn::Turn;
+use weir_runtime::loop_time::PollClock;
 use weir_telemetry::GaugeGuard;
 
 use super::challenges::Challenges;
@@ -115,7 +115,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             request.extensions_mut().insert(in_flight);
         }
         let request = match request.body().is_end_stream() {
-            true => request.map(|_| RequestBody::arrived(Bytes::new())),
+            true => request.map(|_| RequestBody::buffered(Bytes::new())),
             false => DrainOnDrop::wrap(request, || self.state.request())
                 .map(|body| RequestBody::new(body, self.stall_timeout)),
         };
@@ -263,7 +263,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // A task of its own polls this for each request of HTTP/2.
-        let _turn = Turn::begin();
+        let _clock = PollClock::begin();
         let this = self.project();
         let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoResponse>().is_some() {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tower::Service;
 use weir_config::{AcmeChallenge, AcmeSettings};
 use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings, UpstreamTls};
-use weir_server::{AnswersChallenge, CertificateError, Challenge, ChallengeError, Challenges};
+use weir_server::{CertificateError, Challenge, ChallengeError, ChallengeGuard, Challenges};
 use weir_telemetry::UpstreamFailed;
 
 use super::cache::{Cache, StoredAccount};
@@ -163,7 +163,7 @@ impl Ordering<'_> {
 
     /// Begins to answer the challenge, and tells the server so. The answers last as long as what
     /// is returned.
-    async fn answer(&self, order: &mut Order) -> Result<Vec<AnswersChallenge>, OrderError> {
+    async fn answer(&self, order: &mut Order) -> Result<Vec<ChallengeGuard>, OrderError> {
         let mut answers = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {

@@ -638,7 +638,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_gateway_that_may_not_remove_what_ended_is_not_late_to_learn_what_others_set() {
-        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::new(NOW));
         let target = Target::default();
         let mut other = SharedList::new(Arc::<Lists>::clone(&lists), LIST);
         let short = vec![lasting("short", Some(1)).entry()];
@@ -682,7 +682,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_override_ends_unsaid_because_another_is_set_at_the_same_time() {
-        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::new(NOW));
         let target = Target::default();
         let mut keeper = keeper(&lists, &clock);
         for wanted in [lasting("first", Some(1)), lasting("second", Some(3))] {
@@ -706,7 +706,7 @@ mod tests {
     /// Each change read all that were there already, which took most of its time.
     #[tokio::test]
     async fn an_override_that_stays_is_not_read_again_when_another_is_set() {
-        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::new(NOW));
         let target = Target::default();
         let mut keeper = keeper(&lists, &clock);
         keeper.set(&lasting("first", None), &target).await.unwrap();
@@ -718,7 +718,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_that_is_not_an_override_is_not_warned_of_at_each_change() {
-        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::at(NOW));
+        let (lists, clock) = (Arc::new(Lists::default()), ManualClock::new(NOW));
         let mut keeper = keeper(&lists, &clock);
         let mut other = SharedList::new(Arc::<Lists>::clone(&lists), LIST);
         for (text, warned) in [("[]", 1), ("{}", 1), ("{\"limit\":\"L\",\"id\":\"a\"}", 0)] {

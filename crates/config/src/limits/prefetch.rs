@@ -85,7 +85,7 @@ pub(super) fn prefetched(
     };
     let burst = quota.burst().get();
     let (units, most) = (prefetch.units.of(burst), PrefetchUnits::GREATEST.of(burst));
-    let fewest = u64::from(Prefetch::FEWEST);
+    let fewest = u64::from(Prefetch::MIN_UNITS);
     if most < fewest {
         let message = format!("a burst of {burst} is too small to prefetch from");
         return Err(cx.error(span, message).help("leave `prefetch` out"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
-use weir_limit::{Algorithm, LONGEST_DELAY, Mode};
+use weir_limit::{Algorithm, MAX_DELAY, Mode};
 use weir_middleware::decoy::{Decoy, Shadow};
 use weir_middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
 use weir_rules::{LimitUse, Statuses};
@@ -77,7 +77,7 @@ fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<De
 
 fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<HumanDuration>) -> Lowered<Duration> {
     let longest = cx.positive(written);
-    let bound = Duration::from(LONGEST_DELAY);
+    let bound = Duration::from(MAX_DELAY);
     if longest > bound {
         let message = format!("a delay is at most {}", HumanDuration(bound));
         let help = "clients give up sooner or later; let them try again after a 429 instead";

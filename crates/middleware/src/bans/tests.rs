@@ -165,7 +165,7 @@ impl World {
         Self {
             stores,
             tasks: BackgroundTasks::default(),
-            clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
+            clock: ManualClock::new(Timestamp::from_nanos(1 << 60)),
             access: AccessControl::new(
                 settings,
                 &TarpitSlots::new(metrics.bans()),

@@ -51,7 +51,7 @@ use weir_http::problem::body_problem;
 #[cfg(feature = "gateway")]
 use weir_http::problem::{INVALID_RESPONSE, Problem};
 use weir_rules::Captures;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 use self::known_tags::KnownTags;
 pub use self::negotiation::Negotiation;
@@ -325,7 +325,7 @@ impl Shadow {
             // As the proxy responds; a decoy would give the ban away.
             Err(error) => return ResponseBody::problem(body_problem(&error)),
         };
-        let start = turn::now();
+        let start = loop_time::now();
         let (response, delay) = self.build(&head, &kept);
         wait(start, delay).await;
         response

@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use http::Request;
 use http_body_util::{Full, StreamBody};
 use tokio::time::advance;
-use weir_runtime::turn::Turn;
+use weir_runtime::loop_time::PollClock;
 
 use super::*;
 
@@ -52,8 +52,8 @@ async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<ResponseBo
 /// the runtime's next millisecond.
 #[tokio::test(start_paused = true)]
 async fn a_decoy_that_is_due_when_it_is_built_does_not_wait() {
-    let _turn = Turn::begin();
-    let start = turn::now();
+    let _clock = PollClock::begin();
+    let start = loop_time::now();
     // Polled once, the clock moves on, and the runtime's timers have not seen it.
     let _ = advance(Duration::from_millis(1)).now_or_never();
     let waited = wait(start, Duration::from_micros(900)).now_or_never();

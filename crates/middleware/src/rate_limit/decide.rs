@@ -19,7 +19,7 @@ use weir_http::problem::Problem;
 use weir_limit::time::Nanos;
 use weir_limit::{Batch, Transaction};
 use weir_rules::{Access, Captures};
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 use weir_store::{Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
@@ -296,13 +296,13 @@ impl<B: RequestBody> PendingRequest<B> {
             look: None,
             kept_out: None,
             request,
-            since: turn::now(),
+            since: loop_time::now(),
         })
     }
 
     /// How long the store took; nothing where it answered in the same turn, as memory does.
     fn waited(&self) -> Duration {
-        turn::now().saturating_duration_since(self.since)
+        loop_time::now().saturating_duration_since(self.since)
     }
 
     /// Goes on with the request, now that the store has answered or failed.

@@ -149,7 +149,7 @@ impl StoreQuery {
         let asked = self.batch.iter_mut().chain(charges);
         let keys = asked.map(|transaction| &mut transaction.key);
         for key in keys.chain(self.claims.iter_mut().map(|claim| &mut claim.key)) {
-            *key = key.of_kept_out();
+            *key = key.for_kept_out();
         }
     }
 
@@ -192,7 +192,7 @@ impl StoreQuery {
             && transaction.mode.spends()
             && transaction.cost <= transaction.quota.burst()
         {
-            transaction.quota = transaction.quota.lending(ahead);
+            transaction.quota = transaction.quota.allow_borrowing(ahead);
         }
         match transaction.claim() {
             Some(claim) => {

@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::{Disposition, Strictest, is_logged};
 
@@ -206,7 +206,7 @@ impl DecoySample {
             negotiation: Negotiation::of(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
             target: target(request.uri()),
-            since: turn::now(),
+            since: loop_time::now(),
             upload: has_body.then(Arc::default),
         }))
     }
@@ -231,7 +231,7 @@ impl DecoySample {
     fn latency(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
         let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
-        let since_arrival = turn::now().saturating_duration_since(self.since);
+        let since_arrival = loop_time::now().saturating_duration_since(self.since);
         Some(since_arrival.saturating_sub(took))
     }
 }
@@ -264,11 +264,11 @@ impl UploadTime {
     }
 
     fn begin(&self) {
-        self.begun.get_or_init(turn::now);
+        self.begun.get_or_init(loop_time::now);
     }
 
     fn end(&self) {
-        self.ended.get_or_init(turn::now);
+        self.ended.get_or_init(loop_time::now);
     }
 }
 

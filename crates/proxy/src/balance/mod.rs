@@ -14,7 +14,7 @@ mod settings;
 mod upstream_state;
 
 pub(super) use picker::Picker;
-pub(super) use server_state::{Failure, InFlight, ServerState, Standing};
+pub(super) use server_state::{Failure, InFlight, ServerState, ServerStatus};
 pub use settings::{Balance, Ejection, HealthCheck, Retries};
 pub(super) use upstream_state::RetryPermit;
 pub use upstream_state::UpstreamState;

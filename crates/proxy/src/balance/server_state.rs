@@ -17,7 +17,7 @@ use weir_runtime::sync::atomic::{
 };
 
 use super::settings::Ejection;
-use crate::addresses::KnownAddresses;
+use crate::addresses::CachedAddresses;
 use crate::connection_limit::ConnectionLimit;
 
 /// The target of log lines, which filters name.
@@ -27,7 +27,7 @@ const TARGET: &str = "weir::proxy::balance::server_state";
 const WEIGHT_UNIT: u64 = 1024;
 
 /// The least share of its weight that a server gets while it starts slowly.
-const LEAST_SHARE: u64 = WEIGHT_UNIT / 16;
+const MIN_SHARE: u64 = WEIGHT_UNIT / 16;
 
 /// A client that leaves after it has waited for this long, while the server responds to no one,
 /// tells as much as a failure: otherwise clients that are less patient than the response timeout
@@ -63,13 +63,13 @@ pub(crate) struct ServerState {
     ejections: AtomicU64,
     /// How many connections it may have, if that is bounded.
     connections: Option<Arc<ConnectionLimit>>,
-    addresses: KnownAddresses,
+    addresses: CachedAddresses,
 }
 
 /// The settings, and how many servers of the upstream are ejected.
 pub(super) struct EjectionBound {
     settings: Ejection,
-    most: usize,
+    max: usize,
     ejected: AtomicUsize,
 }
 
@@ -77,14 +77,14 @@ impl EjectionBound {
     /// Without settings, failures are counted, and eject none of the servers.
     pub(super) fn new(settings: Option<&Ejection>, servers: usize) -> Self {
         Self {
-            most: settings.map_or(0, |settings| settings.most(servers)),
+            max: settings.map_or(0, |settings| settings.max_ejected_servers(servers)),
             settings: settings.cloned().unwrap_or_default(),
             ejected: AtomicUsize::new(0),
         }
     }
 
     fn take(&self) -> bool {
-        let more = |ejected| (ejected < self.most).then_some(ejected + 1);
+        let more = |ejected| (ejected < self.max).then_some(ejected + 1);
         self.ejected.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
@@ -120,16 +120,16 @@ impl Failure {
 
 /// Whether a server should get a request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ServerStatus {
     Available,
-    /// It is ejected, and the next request that is sent to it finds out whether it is back.
-    Probe,
-    Out,
+    /// Its ejection is over: the next request is a probe.
+    ProbeDue,
+    Unavailable,
 }
 
 /// What a request to a server means for its ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum AttemptKind {
     Regular,
     Probe,
     /// No server is available, so that all are tried.
@@ -164,7 +164,7 @@ impl ServerState {
             silent: AtomicBool::new(false),
             ejections: AtomicU64::new(0),
             connections: max_connections.map(|most| Arc::new(ConnectionLimit::new(most))),
-            addresses: KnownAddresses::default(),
+            addresses: CachedAddresses::default(),
         }
     }
 
@@ -174,7 +174,7 @@ impl ServerState {
     }
 
     /// Where it is, if it has a name.
-    pub(crate) fn addresses(&self) -> &KnownAddresses {
+    pub(crate) fn addresses(&self) -> &CachedAddresses {
         &self.addresses
     }
 
@@ -188,14 +188,14 @@ impl ServerState {
         self.in_flight.load(Relaxed)
     }
 
-    pub(crate) fn standing(&self, now: Instant) -> Standing {
+    pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         if self.unhealthy.load(Relaxed) {
-            return Standing::Out;
+            return ServerStatus::Unavailable;
         }
         match self.next_probe.load(Relaxed) {
-            0 => Standing::Available,
-            next if next <= self.stamp(now) => Standing::Probe,
-            _ => Standing::Out,
+            0 => ServerStatus::Available,
+            next if next <= self.stamp(now) => ServerStatus::ProbeDue,
+            _ => ServerStatus::Unavailable,
         }
     }
 
@@ -216,7 +216,7 @@ impl ServerState {
             return self.weight;
         }
         let share = u128::from(since) * u128::from(WEIGHT_UNIT) / u128::from(window);
-        let share = u64::try_from(share).map_or(WEIGHT_UNIT, |share| share.max(LEAST_SHARE));
+        let share = u64::try_from(share).map_or(WEIGHT_UNIT, |share| share.max(MIN_SHARE));
         (self.weight * share / WEIGHT_UNIT).max(1)
     }
 
@@ -224,25 +224,25 @@ impl ServerState {
     pub(crate) fn begin(self: &Arc<Self>, now: Instant) -> Option<InFlight> {
         let next = self.next_probe.load(Relaxed);
         if next == 0 {
-            return Some(self.enter(Role::Regular, now));
+            return Some(self.enter(AttemptKind::Regular, now));
         }
         let after = self.stamp(now) + self.ejected_for.load(Relaxed);
         let claimed = self
             .next_probe
             .compare_exchange(next, after, Relaxed, Relaxed);
-        claimed.ok().map(|_| self.enter(Role::Probe, now))
+        claimed.ok().map(|_| self.enter(AttemptKind::Probe, now))
     }
 
     /// Begins a request although the server may be out, because no other is available.
     pub(crate) fn begin_as_last_resort(self: &Arc<Self>, now: Instant) -> InFlight {
-        self.enter(Role::LastResort, now)
+        self.enter(AttemptKind::LastResort, now)
     }
 
-    fn enter(self: &Arc<Self>, role: Role, began: Instant) -> InFlight {
+    fn enter(self: &Arc<Self>, kind: AttemptKind, began: Instant) -> InFlight {
         self.in_flight.fetch_add(1, Relaxed);
         InFlight {
             server: Arc::clone(self),
-            role,
+            kind,
             began,
             settled: false,
         }
@@ -264,12 +264,12 @@ impl ServerState {
         }
     }
 
-    fn responded(&self, role: Role, now: Instant) {
+    fn responded(&self, kind: AttemptKind, now: Instant) {
         self.responded_at.store(self.stamp(now), Relaxed);
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
-        if role != Role::Regular {
+        if kind != AttemptKind::Regular {
             self.readmit(now);
         }
     }
@@ -284,14 +284,14 @@ impl ServerState {
         tracing::info!(target: TARGET, upstream, server, "server readmitted");
     }
 
-    fn failed(&self, failure: Failure, role: Role, began: Instant) {
+    fn failed(&self, failure: Failure, kind: AttemptKind, began: Instant) {
         let bound = &self.ejection;
         *self.last_failure.lock() = Some(failure);
         let now = self.stamp(Instant::now());
         let silent = matches!(failure, Failure::Timeout | Failure::Abandoned);
         if self.next_probe.load(Relaxed) != 0 {
             self.silent.store(silent, Relaxed);
-            if role == Role::Probe {
+            if kind == AttemptKind::Probe {
                 self.probe_failed(&bound.settings, now);
             }
             return;
@@ -345,7 +345,7 @@ impl ServerState {
     /// How long the next ejection takes: twice as long as the last one, unless the server has been
     /// back for twice as long as it was out.
     fn next_ejection(&self, settings: &Ejection, now: u64) -> u64 {
-        let (base, most) = (nanos(settings.base_time), nanos(settings.max_time));
+        let (base, max) = (nanos(settings.base_time), nanos(settings.max_time));
         let is_out = self.next_probe.load(Relaxed) != 0;
         let back_for = now.saturating_sub(self.returned_at.load(Relaxed));
         match self.ejected_for.load(Relaxed) {
@@ -353,7 +353,7 @@ impl ServerState {
             last if !is_out && back_for > last.saturating_mul(2) => base,
             last => last.saturating_mul(2),
         }
-        .min(most.max(base))
+        .min(max.max(base))
     }
 
     /// Whether it is in use by requests: neither ejected nor unhealthy.
@@ -391,7 +391,7 @@ fn nanos(duration: Duration) -> u64 {
 /// A request to a server, for as long as it or its response lasts.
 pub(crate) struct InFlight {
     server: Arc<ServerState>,
-    role: Role,
+    kind: AttemptKind,
     began: Instant,
     /// Whether it is known what became of it.
     settled: bool,
@@ -406,15 +406,15 @@ impl InFlight {
     pub(crate) fn responded(&mut self, status: StatusCode, now: Instant) {
         self.settled = true;
         if self.server.ejection.settings.status.contains(status) {
-            self.server.failed(Failure::Status, self.role, self.began);
+            self.server.failed(Failure::Status, self.kind, self.began);
         } else {
-            self.server.responded(self.role, now);
+            self.server.responded(self.kind, now);
         }
     }
 
     pub(crate) fn failed(&mut self, failure: Failure) {
         self.settled = true;
-        self.server.failed(failure, self.role, self.began);
+        self.server.failed(failure, self.kind, self.began);
     }
 
     /// What became of it says nothing about the server.
@@ -432,7 +432,7 @@ impl Drop for InFlight {
         let is_silent = self.server.responded_at.load(Relaxed) < self.server.stamp(self.began);
         if is_silent && self.began.elapsed() >= ABANDONED_AFTER {
             self.server
-                .failed(Failure::Abandoned, self.role, self.began);
+                .failed(Failure::Abandoned, self.kind, self.began);
         }
     }
 }
@@ -495,7 +495,7 @@ mod interleavings {
             let ejected = servers.iter().filter(|server| !server.is_available());
             let bound = &servers[0].ejection;
             assert_eq!(bound.ejected.load(Relaxed), ejected.count());
-            assert!(bound.ejected.load(Relaxed) <= bound.most);
+            assert!(bound.ejected.load(Relaxed) <= bound.max);
             assert!(servers.iter().all(|server| server.in_flight() == 0));
         };
         in_random_orders(law, 5_000);

@@ -44,7 +44,7 @@ impl Ejection {
     pub const MAX_EJECTED: u8 = 50;
 
     /// How many of `servers` may be ejected at a time.
-    pub(super) fn most(&self, servers: usize) -> usize {
+    pub(super) fn max_ejected_servers(&self, servers: usize) -> usize {
         let share = (servers * usize::from(self.max_ejected)).div_ceil(100);
         share.min(servers.saturating_sub(1))
     }

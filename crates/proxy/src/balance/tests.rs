@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
 use super::picker::Picker;
-use super::server_state::{Failure, ServerState, Standing};
+use super::server_state::{Failure, ServerState, ServerStatus};
 use super::*;
 use crate::settings::{Server, UpstreamSettings};
 
@@ -40,24 +40,24 @@ fn request(server: &Arc<ServerState>, failure: Option<Failure>) {
     }
 }
 
-fn standings(servers: &[Arc<ServerState>]) -> Vec<Standing> {
+fn statuses(servers: &[Arc<ServerState>]) -> Vec<ServerStatus> {
     let now = Instant::now();
-    servers.iter().map(|server| server.standing(now)).collect()
+    servers.iter().map(|server| server.status(now)).collect()
 }
 
-use Standing::{Available, Out, Probe};
+use ServerStatus::{Available, ProbeDue, Unavailable};
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_cannot_be_connected_to_is_out_at_once_and_back_after_a_probe() {
     let servers = states(&settings(&[1, 1]));
     request(&servers[0], Some(Failure::Connect));
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
     advance(Duration::from_millis(999)).await;
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
     advance(Duration::from_millis(1)).await;
-    assert_eq!(standings(&servers), [Probe, Available]);
+    assert_eq!(statuses(&servers), [ProbeDue, Available]);
     request(&servers[0], None);
-    assert_eq!(standings(&servers), [Available, Available]);
+    assert_eq!(statuses(&servers), [Available, Available]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,9 +66,9 @@ async fn each_probe_that_fails_keeps_the_server_out_for_twice_as_long_up_to_a_bo
     request(&servers[0], Some(Failure::Connect));
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
         advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
-        assert_eq!(servers[0].standing(Instant::now()), Out, "{seconds}");
+        assert_eq!(servers[0].status(Instant::now()), Unavailable, "{seconds}");
         advance(Duration::from_millis(1)).await;
-        assert_eq!(servers[0].standing(Instant::now()), Probe, "{seconds}");
+        assert_eq!(servers[0].status(Instant::now()), ProbeDue, "{seconds}");
         request(&servers[0], Some(Failure::Timeout));
     }
 }
@@ -80,12 +80,12 @@ async fn only_one_request_at_a_time_is_the_probe() {
     advance(Duration::from_secs(1)).await;
     let now = Instant::now();
     let probe = servers[0].begin(now).unwrap();
-    assert_eq!(servers[0].standing(now), Out);
+    assert_eq!(servers[0].status(now), Unavailable);
     // Its client leaves, and the next request is the probe when as much time has passed again.
     drop(probe);
-    assert_eq!(servers[0].standing(Instant::now()), Out);
+    assert_eq!(servers[0].status(Instant::now()), Unavailable);
     advance(Duration::from_secs(1)).await;
-    assert_eq!(servers[0].standing(Instant::now()), Probe);
+    assert_eq!(servers[0].status(Instant::now()), ProbeDue);
 }
 
 /// It was out without being counted. When it was readmitted once more, the count wrapped, and no
@@ -102,10 +102,10 @@ async fn a_probe_that_fails_when_another_request_has_just_readmitted_the_server_
     };
     respond();
     servers[0].probe_failed(settings.ejection.as_ref().unwrap(), 1);
-    assert_eq!(standings(&servers), [Available, Available]);
+    assert_eq!(statuses(&servers), [Available, Available]);
     respond();
     request(&servers[0], Some(Failure::Connect));
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +114,7 @@ async fn a_server_that_fails_again_soon_is_out_for_longer_and_later_for_as_long_
     let out_for = async || {
         request(&servers[0], Some(Failure::Connect));
         let mut seconds = 0;
-        while servers[0].standing(Instant::now()) == Out {
+        while servers[0].status(Instant::now()) == Unavailable {
             advance(Duration::from_secs(1)).await;
             seconds += 1;
         }
@@ -136,11 +136,11 @@ async fn failures_in_a_row_eject_a_server_and_others_do_not() {
             }
             request(&servers[0], None);
         }
-        assert_eq!(standings(&servers), [Available, Available], "{failure:?}");
+        assert_eq!(statuses(&servers), [Available, Available], "{failure:?}");
         for _ in 0..5 {
             request(&servers[0], Some(failure));
         }
-        assert_eq!(standings(&servers), [Out, Available], "{failure:?}");
+        assert_eq!(statuses(&servers), [Unavailable, Available], "{failure:?}");
     }
 }
 
@@ -150,14 +150,14 @@ async fn statuses_are_failures_as_configured() {
     settings.ejection.as_mut().unwrap().status = ["503".parse().unwrap()].into_iter().collect();
     let servers = states(&settings);
     for status in [500, 503] {
-        assert_eq!(standings(&servers), [Available, Available], "{status}");
+        assert_eq!(statuses(&servers), [Available, Available], "{status}");
         for _ in 0..5 {
             let now = Instant::now();
             let mut in_flight = servers[0].begin(now).unwrap();
             in_flight.responded(StatusCode::from_u16(status).unwrap(), now);
         }
     }
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ async fn one_timeout_ejects_a_server_that_answers_nothing_and_not_one_that_answe
         }
         advance(Duration::from_secs(30)).await;
         slow.failed(Failure::Timeout);
-        let is_out = servers[0].standing(Instant::now()) == Out;
+        let is_out = servers[0].status(Instant::now()) == Unavailable;
         assert_eq!(is_out, !answers_others);
     }
 }
@@ -180,14 +180,14 @@ async fn one_timeout_ejects_a_server_that_answers_nothing_and_not_one_that_answe
 async fn clients_that_leave_do_not_hide_that_a_server_answers_nothing() {
     let servers = states(&settings(&[1, 1]));
     for waited in [Duration::from_millis(900), Duration::from_millis(1100)] {
-        assert_eq!(standings(&servers), [Available, Available]);
+        assert_eq!(statuses(&servers), [Available, Available]);
         for _ in 0..5 {
             let abandoned = servers[0].begin(Instant::now()).unwrap();
             advance(waited).await;
             drop(abandoned);
         }
     }
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,26 +197,26 @@ async fn never_more_servers_are_ejected_than_the_share_and_never_all() {
         settings.ejection.as_mut().unwrap().max_ejected = share;
         let servers = states(&settings);
         for server in servers.iter().cycle().take(3 * count) {
-            if server.standing(Instant::now()) == Available {
+            if server.status(Instant::now()) == Available {
                 request(server, Some(Failure::Connect));
             }
         }
-        let out = standings(&servers)
+        let out = statuses(&servers)
             .into_iter()
-            .filter(|standing| *standing == Out);
+            .filter(|status| *status == Unavailable);
         assert_eq!(out.count(), most, "{share}% of {count}");
         // The place of one that is back is free for another.
         advance(Duration::from_secs(1)).await;
         if let Some(back) = servers
             .iter()
-            .find(|server| server.standing(Instant::now()) == Probe)
+            .find(|server| server.status(Instant::now()) == ProbeDue)
         {
             request(back, None);
             let other = servers
                 .iter()
-                .rfind(|server| server.standing(Instant::now()) == Available);
+                .rfind(|server| server.status(Instant::now()) == Available);
             request(other.unwrap(), Some(Failure::Connect));
-            assert_eq!(other.unwrap().standing(Instant::now()), Out);
+            assert_eq!(other.unwrap().status(Instant::now()), Unavailable);
         }
     }
 }
@@ -227,7 +227,7 @@ async fn a_server_that_is_tried_for_want_of_others_is_back_when_it_responds() {
     request(&servers[0], Some(Failure::Connect));
     let mut in_flight = servers[0].begin_as_last_resort(Instant::now());
     in_flight.responded(StatusCode::OK, Instant::now());
-    assert_eq!(standings(&servers), [Available, Available]);
+    assert_eq!(statuses(&servers), [Available, Available]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,7 +242,7 @@ async fn it_is_known_which_servers_are_out_because_they_do_not_answer() {
             .map(|server| server.is_silent())
             .collect::<Vec<_>>()
     };
-    assert_eq!(standings(&servers), [Out, Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Unavailable, Available]);
     assert_eq!(silent(), [true, false, false]);
     advance(Duration::from_secs(1)).await;
     request(&servers[0], Some(Failure::Connect));
@@ -275,9 +275,9 @@ async fn a_server_that_is_back_gets_its_share_little_by_little() {
 async fn what_health_checks_say_holds_beside_ejections() {
     let servers = states(&settings(&[1, 1]));
     servers[0].set_healthy(false, "503");
-    assert_eq!(standings(&servers), [Out, Available]);
+    assert_eq!(statuses(&servers), [Unavailable, Available]);
     servers[0].set_healthy(true, "");
-    assert_eq!(standings(&servers), [Available, Available]);
+    assert_eq!(statuses(&servers), [Available, Available]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,14 +5,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::SizeHint;
 use httparse::{EMPTY_HEADER, Header, Status};
 
-use super::{Malformed, within};
+use super::{Malformed, check_length};
 
 /// How long a chunk's line may be, with extensions that nothing reads.
-const LONGEST_LINE: usize = 4 * 1024;
+const MAX_LINE_BYTES: usize = 4 * 1024;
 
 /// How long a trailer section may be, and how many fields it may have.
-const LONGEST_TRAILERS: usize = 64 * 1024;
-const MOST_TRAILERS: usize = 64;
+const MAX_TRAILER_BYTES: usize = 64 * 1024;
+const MAX_TRAILERS: usize = 64;
 
 /// Reads a body.
 #[derive(Debug)]
@@ -143,11 +143,11 @@ fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     }
     match httparse::parse_chunk_size(buffer) {
         Ok(Status::Complete((length, size))) => {
-            within(length, LONGEST_LINE)?;
+            check_length(length, MAX_LINE_BYTES)?;
             check_breaks(&buffer.split_to(length))?;
             Ok(Some(size))
         }
-        Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
+        Ok(Status::Partial) => check_length(buffer.len(), MAX_LINE_BYTES).map(|()| None),
         Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
     }
 }
@@ -164,11 +164,11 @@ fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
 }
 
 fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
-    let mut fields = [EMPTY_HEADER; MOST_TRAILERS];
+    let mut fields = [EMPTY_HEADER; MAX_TRAILERS];
     let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
-        return within(buffer.len(), LONGEST_TRAILERS).map(|()| None);
+        return check_length(buffer.len(), MAX_TRAILER_BYTES).map(|()| None);
     };
-    within(length, LONGEST_TRAILERS)?;
+    check_length(length, MAX_TRAILER_BYTES)?;
     let mut trailers = HeaderMap::new();
     append_fields(&mut trailers, fields)?;
     check_breaks(&buffer.split_to(length))?;

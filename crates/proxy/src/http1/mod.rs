@@ -43,8 +43,8 @@ pub(super) enum Malformed {
 
 /// The length of a part, or of what is there of it, must not be longer than the part may become:
 /// whether it is found too long must not depend on how much of it came at once.
-fn within(length: usize, longest: usize) -> Result<(), Malformed> {
-    if length > longest {
+fn check_length(length: usize, max: usize) -> Result<(), Malformed> {
+    if length > max {
         return Err(Malformed::TooLong);
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 /// The room for a head, which most do not exceed, and which allocators have at hand.
 const HEAD_BYTES: usize = 1000;
@@ -119,7 +119,7 @@ impl<B> RequestWriter<B> {
     pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
         match self.turn {
             Turn::Upstream(since) => since + timeout,
-            Turn::Client => turn::now() + timeout,
+            Turn::Client => loop_time::now() + timeout,
         }
     }
 
@@ -178,7 +178,7 @@ where
             self.turn = Turn::Client;
             return Poll::Pending;
         };
-        self.turn = Turn::Upstream(turn::now());
+        self.turn = Turn::Upstream(loop_time::now());
         Poll::Ready(match frame {
             Some(Ok(frame)) => self.take(frame, coding),
             Some(Err(error)) => Err(SendError::Body(error.into())),
@@ -284,7 +284,7 @@ impl<B> RequestWriter<B> {
         if let Turn::Upstream(since) = &mut self.turn
             && self.body.is_some()
         {
-            *since = turn::now();
+            *since = loop_time::now();
         }
     }
 }

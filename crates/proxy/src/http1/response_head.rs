@@ -10,12 +10,12 @@ use hyper::ext::ReasonPhrase;
 use memchr::memchr_iter;
 use smallvec::SmallVec;
 
-use super::{Decoder, Malformed, number, within};
+use super::{Decoder, Malformed, check_length, number};
 use crate::hop_by_hop;
 
 /// How long a head may be, and how many fields it may have.
-const LONGEST: usize = 256 * 1024;
-const MOST_FIELDS: usize = 100;
+const MAX_HEAD_BYTES: usize = 256 * 1024;
+const MAX_FIELDS: usize = 100;
 
 pub(crate) struct ResponseHead {
     pub(crate) response: Response<()>,
@@ -60,7 +60,7 @@ impl ResponseHead {
         if memchr_iter(b'\n', new).any(ends) {
             return Ok(true);
         }
-        within(buffer.len(), LONGEST).map(|()| false)
+        check_length(buffer.len(), MAX_HEAD_BYTES).map(|()| false)
     }
 
     /// Whether another head follows this one.
@@ -74,7 +74,7 @@ fn parse(
     buffer: &mut BytesMut,
     headers: &mut HeaderMap,
 ) -> Result<Option<(Response<()>, Framing)>, Malformed> {
-    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MOST_FIELDS];
+    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let status = ParserConfig::default().parse_response_with_uninit_headers(
         &mut parsed,
@@ -82,26 +82,26 @@ fn parse(
         &mut fields,
     )?;
     let Status::Complete(length) = status else {
-        return within(buffer.len(), LONGEST).map(|()| None);
+        return check_length(buffer.len(), MAX_HEAD_BYTES).map(|()| None);
     };
-    within(length, LONGEST)?;
+    check_length(length, MAX_HEAD_BYTES)?;
     let mut response = Response::new(());
     let version = version(&parsed);
     *response.version_mut() = version;
     *response.status_mut() = status_code(&parsed)?;
     // An empty one, which also stands for one that is not ASCII, is not in the buffer.
     let reason = parsed.reason.filter(|reason| !reason.is_empty());
-    let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
+    let reason = reason.map(|reason| Span::new(reason.as_bytes(), buffer));
     let mut spans = Spans::new();
     spans.extend(
         parsed
             .headers
             .iter()
-            .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer))),
+            .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::new(part, buffer))),
     );
     let head = buffer.split_to(length).freeze();
     if let Some(reason) = reason {
-        keep_reason(&mut response, reason.of_bytes(&head));
+        keep_reason(&mut response, reason.slice(&head));
     }
     *response.headers_mut() = mem::take(headers);
     let framing = append_all(response.headers_mut(), &spans, &head, version)?;
@@ -131,13 +131,13 @@ struct Span {
 type Spans = SmallVec<[[Span; 2]; 24]>;
 
 impl Span {
-    fn of(part: &[u8], whole: &[u8]) -> Self {
+    fn new(part: &[u8], whole: &[u8]) -> Self {
         let start = part.as_ptr().addr() - whole.as_ptr().addr();
         let end = start + part.len();
         Self { start, end }
     }
 
-    fn of_bytes(self, head: &[u8]) -> &[u8] {
+    fn slice(self, head: &[u8]) -> &[u8] {
         head.get(self.start..self.end).unwrap_or_default()
     }
 }
@@ -168,7 +168,7 @@ fn append_all(
         ..Framing::default()
     };
     for [name, value] in spans {
-        let name = HeaderName::from_bytes(name.of_bytes(head)).map_err(http::Error::from)?;
+        let name = HeaderName::from_bytes(name.slice(head)).map_err(http::Error::from)?;
         let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
             .map_err(http::Error::from)?;
         // Most servers send it, and it says nothing that HTTP/1.1 does not say anyway.
@@ -303,12 +303,20 @@ mod tests {
             let begin = "HTTP/1.1 200 OK\r\nx: ";
             format!("{begin}{}", "x".repeat(length - begin.len()))
         };
-        assert!(take(&begun(LONGEST), &Method::GET).unwrap().is_none());
-        let too_long = take(&begun(LONGEST + 1), &Method::GET);
+        assert!(
+            take(&begun(MAX_HEAD_BYTES), &Method::GET)
+                .unwrap()
+                .is_none()
+        );
+        let too_long = take(&begun(MAX_HEAD_BYTES + 1), &Method::GET);
         assert!(matches!(too_long, Err(Malformed::TooLong)));
         let whole = |length: usize| begun(length - 4) + "\r\n\r\n";
-        assert!(take(&whole(LONGEST), &Method::GET).unwrap().is_some());
-        let too_long = take(&whole(LONGEST + 1), &Method::GET);
+        assert!(
+            take(&whole(MAX_HEAD_BYTES), &Method::GET)
+                .unwrap()
+                .is_some()
+        );
+        let too_long = take(&whole(MAX_HEAD_BYTES + 1), &Method::GET);
         assert!(matches!(too_long, Err(Malformed::TooLong)));
     }
 
@@ -323,8 +331,8 @@ mod tests {
         }
         let feeds = b"HTTP/1.1 200 OK\na: 1\n\n";
         assert!(ResponseHead::may_be_whole(feeds, feeds.len() - 1).unwrap());
-        let long = vec![b'x'; LONGEST + 1];
-        assert!(ResponseHead::may_be_whole(&long, LONGEST).is_err());
+        let long = vec![b'x'; MAX_HEAD_BYTES + 1];
+        assert!(ResponseHead::may_be_whole(&long, MAX_HEAD_BYTES).is_err());
     }
 
     #[test]

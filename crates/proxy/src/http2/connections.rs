@@ -18,7 +18,7 @@ use tokio::io::{Join, join};
 use tokio::sync::{MutexGuard, Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 use crate::stream::{ReadHalf, Stream, WriteHalf};
 
@@ -29,7 +29,7 @@ const TARGET: &str = "weir::proxy::http2::connections";
 const MAX_STREAMS: usize = 100;
 
 /// How many streams a server allows while it has not said so; no SETTINGS can.
-const NOT_TOLD: usize = usize::MAX - 1;
+const NOT_ANNOUNCED: usize = usize::MAX - 1;
 
 /// How much of a response may be on its way to a client that does not read it, in bytes.
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -38,7 +38,7 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
 /// How long the head of a response may be, as over HTTP/1.1.
-const LONGEST_HEAD: u32 = 256 * 1024;
+const MAX_HEAD_BYTES: u32 = 256 * 1024;
 
 /// The connections to one server that have room, or have streams.
 pub(crate) struct Connections {
@@ -63,11 +63,11 @@ struct Connection {
     sender: SendRequest<UploadBody>,
     /// Until it is closed.
     driver: Weak<Mutex<Driver>>,
-    state: Arc<State>,
+    state: Arc<ConnectionState>,
 }
 
 /// What is known of a connection. It lasts as long as its last stream.
-struct State {
+struct ConnectionState {
     streams: AtomicUsize,
     /// Whether it has had several at a time.
     was_shared: AtomicBool,
@@ -125,7 +125,7 @@ impl Connections {
             let progress = last.state.tasks.progress.notified();
             let is_open = last.driver.strong_count() > 0;
             match last.max_streams() {
-                NOT_TOLD if is_open => progress.await,
+                NOT_ANNOUNCED if is_open => progress.await,
                 allowed => return self.are_shared.store(allowed > 1, Ordering::Relaxed),
             }
         }
@@ -143,14 +143,14 @@ impl Connections {
         builder
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(LONGEST_HEAD)
-            .initial_max_send_streams(NOT_TOLD);
+            .max_header_list_size(MAX_HEAD_BYTES)
+            .initial_max_send_streams(NOT_ANNOUNCED);
         let (sender, driver) = builder
             .handshake(TokioIo::new(join(reader, writer)))
             .await
             .map_err(io::Error::other)?;
         let driver = Arc::new(Mutex::new(driver));
-        let state = Arc::new(State {
+        let state = Arc::new(ConnectionState {
             streams: AtomicUsize::new(0),
             was_shared: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
@@ -185,7 +185,7 @@ impl Connections {
 /// Forgets a connection, which closes it, when it was unused for a while.
 async fn close_when_idle(
     connections: Weak<Connections>,
-    state: Weak<State>,
+    state: Weak<ConnectionState>,
     idle_timeout: Duration,
 ) {
     let mut deadline = Instant::now() + idle_timeout;
@@ -210,18 +210,20 @@ impl Connection {
         let retires_at = self.state.retires_at;
         !self.sender.is_closed()
             && !self.state.is_retired.load(Ordering::Relaxed)
-            && retires_at.is_none_or(|at| turn::now() < at)
+            && retires_at.is_none_or(|at| loop_time::now() < at)
     }
 
     /// How many streams the server allows now.
     fn max_streams(&self) -> usize {
         let driver = self.driver.upgrade();
-        driver.map_or(NOT_TOLD, |driver| driver.lock().current_max_send_streams())
+        driver.map_or(NOT_ANNOUNCED, |driver| {
+            driver.lock().current_max_send_streams()
+        })
     }
 
     fn stream(&self) -> Option<StreamPermit> {
         let allowed = match self.max_streams() {
-            NOT_TOLD => 1,
+            NOT_ANNOUNCED => 1,
             allowed => allowed.min(MAX_STREAMS),
         };
         let streams = &self.state.streams;
@@ -238,7 +240,7 @@ impl Connection {
     }
 }
 
-impl State {
+impl ConnectionState {
     fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
     }
@@ -246,7 +248,7 @@ impl State {
 
 /// hyper closes a connection in order when nothing uses it any more. A stuck upload would use it
 /// for ever.
-impl Drop for State {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
         if self.is_stuck.load(Ordering::Relaxed) {
             self.tasks.cancelled.cancel();
@@ -268,7 +270,7 @@ impl StreamPermit {
 }
 
 /// A stream's place on a connection, until both its request and its response have ended.
-pub(super) struct StreamSlot(Arc<State>);
+pub(super) struct StreamSlot(Arc<ConnectionState>);
 
 impl StreamSlot {
     /// Lets no other stream begin on the connection, as a server that keeps silent may be gone.

@@ -49,7 +49,7 @@ where
             return Poll::Ready(response.map_err(|error| {
                 let is_unsent = error.message().is_some();
                 let error = from_hyper(error.into_error(), is_unsent, slot.was_shared(), upload);
-                if let ExchangeError::LeftBehind(_) | ExchangeError::Refused(_) = error {
+                if let ExchangeError::Unprocessed(_) | ExchangeError::Refused(_) = error {
                     slot.retire();
                 }
                 error
@@ -112,8 +112,8 @@ fn from_hyper<B>(
         return ExchangeError::RequestBody(error);
     }
     let cause = error.source().and_then(|cause| cause.downcast_ref());
-    if is_unsent || cause.is_some_and(is_left_behind) {
-        return ExchangeError::LeftBehind(io::Error::other(error));
+    if is_unsent || cause.is_some_and(is_unprocessed) {
+        return ExchangeError::Unprocessed(io::Error::other(error));
     }
     if cause.is_some_and(is_refusal) {
         return ExchangeError::Refused(io::Error::other(error));
@@ -130,7 +130,7 @@ fn from_hyper<B>(
 
 /// Whether the server goes away in order, and names an earlier stream as the last one that it
 /// processes (RFC 9113 section 6.8).
-fn is_left_behind(error: &h2::Error) -> bool {
+fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
 }
 

@@ -18,7 +18,7 @@ use crate::http1::Coding;
 
 /// How long a body may be to be kept until the server has begun to process it, in bytes. Most calls
 /// of gRPC are shorter.
-const LONGEST_KEPT: usize = 16 * 1024;
+const MAX_REPLAYED: usize = 16 * 1024;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -141,7 +141,7 @@ impl<B> State<B> {
     fn keep(&mut self, data: &Bytes) {
         let Some(sent) = &mut self.sent else { return };
         let length = sent.iter().map(Bytes::len).sum::<usize>() + data.len();
-        if length > LONGEST_KEPT {
+        if length > MAX_REPLAYED {
             self.sent = None;
             return;
         }

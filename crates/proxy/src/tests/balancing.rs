@@ -265,7 +265,7 @@ async fn a_server_that_answers_with_failures_is_ejected_and_one_for_all_workers(
     let state = UpstreamState::new(&settings);
     let worker = || {
         let (state, settings) = (Arc::clone(&state), settings.clone());
-        Proxy::new(Upstream::within(
+        Proxy::new(Upstream::with_state(
             Default::default(),
             ShutdownSignal::never(),
             state,
@@ -390,7 +390,7 @@ async fn a_server_whose_checks_fail_gets_no_requests_until_they_pass() {
     for place in [0, 2] {
         until_available(&state, place, false).await;
     }
-    let upstream = Upstream::within(
+    let upstream = Upstream::with_state(
         Default::default(),
         ShutdownSignal::never(),
         Arc::clone(&state),
@@ -419,7 +419,7 @@ async fn metrics_show_requests_in_flight_until_their_responses_have_ended() {
     let server = TestServer::start(Answers("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok")).await;
     let settings = settings(&[server.address]);
     let state = UpstreamState::new(&settings);
-    let upstream = Upstream::within(
+    let upstream = Upstream::with_state(
         Default::default(),
         ShutdownSignal::never(),
         Arc::clone(&state),

@@ -215,7 +215,7 @@ async fn an_idle_connection_of_one_worker_gives_way_to_that_of_another() {
     let settings = bounded(&[server], 1);
     let state = UpstreamState::new(&settings);
     let worker = || {
-        let upstream = Upstream::within(
+        let upstream = Upstream::with_state(
             ConnectionBudget::default(),
             ShutdownSignal::never(),
             Arc::clone(&state),

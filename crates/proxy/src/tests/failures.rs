@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use weir_telemetry::{UpstreamFailed, UpstreamOutcome};
 
 use super::support::*;
-use crate::request::{Checks, Outbound};
+use crate::request::Outbound;
 use crate::{Proxy, ProxyBody, Upstream};
 
 type Sized = Proxy;
@@ -146,7 +146,7 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let mut settings = settings(&[server]);
     settings.timeouts.response = Duration::from_secs(60);
     let upstream = Upstream::new(settings);
-    let outbound = Outbound::of(get("/"), Checks::Here).unwrap();
+    let outbound = Outbound::from_request(get("/"), false).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
     let server = async {
         let mut peer = RawConnection::accept(&listener).await;

@@ -4,7 +4,7 @@ use tokio::time::{Instant, sleep};
 
 use super::support::*;
 use crate::Server;
-use crate::addresses::KnownAddresses;
+use crate::addresses::CachedAddresses;
 use crate::stream::Stream;
 
 const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
@@ -86,7 +86,7 @@ async fn a_connection_to_a_server_is_probed_while_it_is_quiet() {
     let (listener, server) = listen().await;
     let server = Server::from(server);
     let deadline = Instant::now() + Duration::from_secs(60);
-    let addresses = KnownAddresses::default();
+    let addresses = CachedAddresses::default();
     let stream = Stream::connect(&server, &addresses, true, None, deadline);
     let (stream, _peer) = tokio::join!(stream, listener.accept());
     let Stream::Tcp(stream) = stream.unwrap() else {

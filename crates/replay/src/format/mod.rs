@@ -24,7 +24,7 @@ const SECOND: u64 = 1_000_000_000;
 const LEFT: u16 = 499;
 
 /// The most bytes of a line, by far.
-pub const LONGEST_LINE: usize = 1 << 18;
+pub const MAX_LINE_BYTES: usize = 1 << 18;
 
 /// The form of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Format {
 /// What a line is.
 #[derive(Debug)]
 pub enum Parsed {
-    Request(Line),
+    Request(LogLine),
     /// A change through the admin API, which is not replayed, and when it was made.
     OperatorChange(&'static str, Timestamp),
     /// A line of the log that is not about a request.
@@ -74,7 +74,7 @@ impl Format {
     pub fn guess(line: &[u8]) -> Option<Self> {
         let names = Names::default();
         let is_of = |format: Self| {
-            let mut parser = format.parser(&names, Wants::default());
+            let mut parser = format.parser(&names, DetailSet::default());
             matches!(parser.parse(line), Parsed::Request(_))
         };
         // nginx's names are common ones, so its form comes last.
@@ -100,12 +100,12 @@ impl Format {
     }
 
     /// What parses its lines.
-    pub fn parser(self, names: &Names, wants: Wants) -> Parser<'_> {
+    pub fn parser(self, names: &Names, detail_set: DetailSet) -> Parser<'_> {
         Parser {
             format: self,
             names,
             make: LineMaker {
-                wants,
+                detail_set,
                 targets: TargetMaker::default(),
             },
             last_time: (Vec::new(), None),
@@ -145,7 +145,7 @@ impl Parser<'_> {
         if line.trim_ascii().is_empty() {
             return Parsed::Other;
         }
-        if line.len() > LONGEST_LINE {
+        if line.len() > MAX_LINE_BYTES {
             return Parsed::Malformed("it is longer than 256 KiB");
         }
         let Ok(line) = str::from_utf8(line) else {
@@ -200,7 +200,7 @@ impl Parser<'_> {
         let mut rest_of = rest.trim_ascii_start().splitn(3, ' ');
         let status = rest_of.next().unwrap_or_default();
         let status = status.parse().map_err(|_| "it has no status")?;
-        let rest = match self.make.wants.headers {
+        let rest = match self.make.detail_set.headers {
             true => rest_of.nth(1).unwrap_or_default(),
             false => "",
         };
@@ -248,7 +248,7 @@ const TARGET_BYTES: usize = 36;
 
 /// A request, with no more of it than the rules ask for.
 #[derive(Debug)]
-pub struct Line {
+pub struct LogLine {
     /// When it was decided about, or arrived where the log does not say that.
     pub at: Timestamp,
     /// When its response began.
@@ -270,7 +270,7 @@ pub struct Line {
     pub recorded: Option<Recorded>,
 }
 
-impl Line {
+impl LogLine {
     /// How much memory it takes, more or less.
     pub fn bytes(&self) -> usize {
         let target = if self.target.spilled() {
@@ -306,7 +306,7 @@ impl Details {
 
 /// Which details are kept of lines.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wants {
+pub struct DetailSet {
     /// The host.
     pub host: bool,
     /// All other headers that the log has.
@@ -317,10 +317,10 @@ pub struct Wants {
     pub route: bool,
 }
 
-impl Wants {
-    /// What either wants.
+impl DetailSet {
+    /// The details that either has.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self {
             host: self.host || other.host,
             headers: self.headers || other.headers,
@@ -425,13 +425,13 @@ impl TargetMaker {
 /// Makes lines of their parts.
 #[derive(Debug)]
 struct LineMaker {
-    wants: Wants,
+    detail_set: DetailSet,
     targets: TargetMaker,
 }
 
 impl LineMaker {
     /// The line with the details that are wanted; none where it is not a request that HTTP allows.
-    fn line(&mut self, raw: &RawLine<'_>) -> Option<Line> {
+    fn line(&mut self, raw: &RawLine<'_>) -> Option<LogLine> {
         let path = raw.path.as_bytes();
         let target = match raw.query.filter(|query| !query.is_empty()) {
             Some(query) => self.targets.target(&[path, b"?", query.as_bytes()]),
@@ -439,7 +439,7 @@ impl LineMaker {
         };
         let target = target?;
         let status = raw.status.filter(|status| *status != LEFT);
-        Some(Line {
+        Some(LogLine {
             at: raw.at,
             answered: raw.answered,
             ended: raw.ended,
@@ -447,18 +447,22 @@ impl LineMaker {
             method: Method::from_bytes(raw.method).ok()?,
             target: SmallVec::from_slice(target.as_str().as_bytes()),
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
-            details: raw.details(self.wants),
+            details: raw.details(self.detail_set),
             recorded: raw.recorded,
         })
     }
 }
 
 impl RawLine<'_> {
-    fn details(&self, wants: Wants) -> Option<Box<Details>> {
-        let host = self.host.filter(|_| wants.host);
-        let account = self.account.filter(|_| wants.account);
-        let route = self.route.filter(|_| wants.route);
-        let named = if wants.headers { self.headers } else { &[] };
+    fn details(&self, detail_set: DetailSet) -> Option<Box<Details>> {
+        let host = self.host.filter(|_| detail_set.host);
+        let account = self.account.filter(|_| detail_set.account);
+        let route = self.route.filter(|_| detail_set.route);
+        let named = if detail_set.headers {
+            self.headers
+        } else {
+            &[]
+        };
         let is_named = named.iter().any(|(_, value)| value.is_some());
         if host.is_none() && account.is_none() && route.is_none() && !is_named {
             return None;

@@ -53,9 +53,9 @@ fn timestamp(time: jiff::Timestamp) -> Option<Timestamp> {
 /// A time in whichever form: seconds or milliseconds since 1970, or one of the others.
 pub(super) fn any_time(text: &str) -> Option<Timestamp> {
     /// Seconds since 1970 are fewer until the year 5138, and milliseconds are more since 1973.
-    const MOST_SECONDS: u64 = 100_000_000_000;
+    const MAX_SECONDS: u64 = 100_000_000_000;
     let whole: Option<u64> = text.split('.').next().and_then(|whole| whole.parse().ok());
-    if let Some(millis) = whole.filter(|whole| *whole > MOST_SECONDS) {
+    if let Some(millis) = whole.filter(|whole| *whole > MAX_SECONDS) {
         return millis.checked_mul(1_000_000).map(Timestamp::from_nanos);
     }
     if let Some(seconds) = decimal(text) {

@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Changes, LimitReport, Moment, Report, SweepReport, Totals};
+use super::{Changes, LimitReport, Report, SweepReport, TimelineSpan, Totals};
 use crate::need::NeedReport;
 use crate::{percent, shown};
 
@@ -187,7 +187,7 @@ fn write_timeline(out: &mut String, report: &Report) -> fmt::Result {
     }
     let has_before = moments.iter().any(|moment| moment.denied_before > 0);
     if has_before {
-        let point = |(x, moment): (usize, &Moment)| {
+        let point = |(x, moment): (usize, &TimelineSpan)| {
             format!("{x}.5,{:.2}", 100.0 - height(moment.denied_before))
         };
         let points: Vec<String> = moments.iter().enumerate().map(point).collect();

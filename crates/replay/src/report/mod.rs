@@ -50,7 +50,7 @@ pub struct Report {
     /// What to keep in mind.
     pub caveats: Vec<String>,
     /// Requests and denials over time.
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<TimelineSpan>,
 }
 
 /// What a log holds.
@@ -167,7 +167,7 @@ pub struct SubjectReport {
 
 /// A span of the timeline.
 #[derive(Clone, Debug, Serialize)]
-pub struct Moment {
+pub struct TimelineSpan {
     /// When it begins.
     pub at: String,
     /// Its length in seconds.
@@ -181,7 +181,7 @@ pub struct Moment {
 }
 
 /// What a report is made of.
-pub struct Findings<'f> {
+pub struct ReportInput<'f> {
     pub config: &'f Path,
     pub baseline: Option<&'f Path>,
     pub format: &'static str,
@@ -207,8 +207,8 @@ const SPANS: u64 = 120;
 
 impl Report {
     /// The report of these findings.
-    pub fn new(findings: Findings<'_>) -> Self {
-        let Findings {
+    pub fn new(findings: ReportInput<'_>) -> Self {
+        let ReportInput {
             rules,
             names,
             log,
@@ -439,7 +439,7 @@ fn caveats(
     all
 }
 
-fn timeline(counted: &Counted) -> Vec<Moment> {
+fn timeline(counted: &Counted) -> Vec<TimelineSpan> {
     let minutes = &counted.minutes;
     let (Some(first), Some(last)) = (minutes.keys().min(), minutes.keys().max()) else {
         return Vec::new();
@@ -455,7 +455,7 @@ fn timeline(counted: &Counted) -> Vec<Moment> {
     let spans = (0..=(last - first) / length).map(|index| {
         let counts = spans.get(&index).copied().unwrap_or_default();
         let begin = (first + index * length).saturating_mul(60_000_000_000);
-        Moment {
+        TimelineSpan {
             at: shown(Timestamp::from_nanos(begin)),
             seconds: length * 60,
             requests: counts.requests,

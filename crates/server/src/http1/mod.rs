@@ -59,13 +59,12 @@ type BoxedExchange<F, B> = Pin<Box<Exchange<F, B>>>;
 pin_project! {
     #[project = ExchangeProjection]
     enum Exchange<F, B> {
-        /// The service answers.
-        Asked {
+        /// The service has the request.
+        AwaitingResponse {
             #[pin]
             future: ResponseFuture<F>,
         },
-        /// The response is being sent.
-        Answered {
+        SendingResponse {
             #[pin]
             body: TrackedBody<B>,
             framing: Framing,
@@ -99,13 +98,13 @@ fn length(value: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// What is to be done with a connection that is not served here any more.
+/// Who gets a connection that is not served here any more.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum Handoff {
     Hyper,
-    /// It is closed in order.
+    /// Closed once its responses have left.
     Close,
-    /// It is broken, or is to look so.
+    /// Closed without a response (error, or `drop`).
     Drop,
 }
 
@@ -152,7 +151,7 @@ where
     }
 
     /// Serves until the connection has to be dealt with otherwise.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Handoff> {
         let mut served = 0;
         loop {
             if served == MAX_AT_ONCE {
@@ -161,24 +160,24 @@ where
                 return Poll::Pending;
             }
             let Some(exchange) = &mut self.exchange else {
-                if let Some(next) = ready!(self.poll_request(cx)) {
-                    return Poll::Ready(next);
+                if let Some(handoff) = ready!(self.poll_request(cx)) {
+                    return Poll::Ready(handoff);
                 }
                 continue;
             };
             match exchange.as_mut().project() {
-                ExchangeProjection::Asked { future } => match future.poll(cx) {
+                ExchangeProjection::AwaitingResponse { future } => match future.poll(cx) {
                     Poll::Ready(Ok(response)) => self.begin(response),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Handoff::Drop),
                     Poll::Pending => return self.poll_client_gone(cx),
                 },
-                ExchangeProjection::Answered { .. } => match self.poll_response(cx) {
-                    Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Next::Close),
+                ExchangeProjection::SendingResponse { .. } => match self.poll_response(cx) {
+                    Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Handoff::Close),
                     Poll::Ready(Ok(())) => {
                         self.exchange = None;
                         served += 1;
                     }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Handoff::Drop),
                     Poll::Pending => return self.poll_client_gone(cx),
                 },
             }
@@ -186,15 +185,15 @@ where
     }
 
     /// Waits for a request and asks the service, unless something else has to be done.
-    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<Next>> {
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<Handoff>> {
         if self.closes {
-            return Poll::Ready(Some(Next::Close));
+            return Poll::Ready(Some(Handoff::Close));
         }
         if self.input.is_empty() {
             match ready!(self.io.poll_read_some(cx)) {
-                Ok(input) if input.is_empty() => return Poll::Ready(Some(Next::Close)),
+                Ok(input) if input.is_empty() => return Poll::Ready(Some(Handoff::Close)),
                 Ok(input) => self.input = without_empty_lines(input),
-                Err(_) => return Poll::Ready(Some(Next::Drop)),
+                Err(_) => return Poll::Ready(Some(Handoff::Drop)),
             }
         }
         if self.input.is_empty() {
@@ -202,14 +201,14 @@ where
         }
         let headers = mem::take(&mut self.headers);
         let Some(mut plain) = take(&self.input, self.bounds, headers) else {
-            return Poll::Ready(Some(Next::Hyper));
+            return Poll::Ready(Some(Handoff::Hyper));
         };
         self.input = without_empty_lines(plain.rest);
         self.closes = plain.closes;
         self.is_head = plain.request.method() == Method::HEAD;
         *plain.request.extensions_mut() = mem::take(&mut self.extensions);
         let future = self.service.answer(plain.request);
-        self.exchange = Some(Box::pin(Exchange::Asked { future }));
+        self.exchange = Some(Box::pin(Exchange::AwaitingResponse { future }));
         Poll::Ready(None)
     }
 
@@ -222,7 +221,7 @@ where
         head.extensions.clear();
         self.extensions = head.extensions;
         if let Some(exchange) = &mut self.exchange {
-            exchange.set(Exchange::Answered {
+            exchange.set(Exchange::SendingResponse {
                 body,
                 framing,
                 is_over: false,
@@ -236,7 +235,7 @@ where
             .exchange
             .as_mut()
             .map(|exchange| exchange.as_mut().project());
-        let Some(ExchangeProjection::Answered {
+        let Some(ExchangeProjection::SendingResponse {
             mut body,
             framing,
             is_over,
@@ -286,11 +285,11 @@ where
 
     /// Notices that a client has left while it waits for its response. What it sends meanwhile is
     /// kept for later; as long as there is any, nothing more is read.
-    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Handoff> {
         while self.input.is_empty() {
             match ready!(self.io.poll_read_some(cx)) {
                 Ok(input) if !input.is_empty() => self.input = without_empty_lines(input),
-                Ok(_) | Err(_) => return Poll::Ready(Next::Drop),
+                Ok(_) | Err(_) => return Poll::Ready(Handoff::Drop),
             }
         }
         Poll::Pending

@@ -169,7 +169,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let driver = Driver {
         state,
         draining,
-        shared: Http::new(&settings, Metrics::new().server()).0,
+        context: Http::new(&settings, Metrics::new().server()).0,
     };
     (stream, connection, driver)
 }

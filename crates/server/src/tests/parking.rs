@@ -168,7 +168,7 @@ where
     let mut driver = Driver {
         state,
         draining,
-        shared: Http::new(settings, Metrics::new().server()).0,
+        context: Http::new(settings, Metrics::new().server()).0,
     };
     Client {
         stream,

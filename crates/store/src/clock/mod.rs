@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_limit::CLOCK_BOUND;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
-use weir_runtime::turn;
+use weir_runtime::loop_time;
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -268,7 +268,7 @@ impl Clock for StoreClock {
             return self.local.now();
         };
         // Decisions of one turn of the event loop share a reading.
-        let since = turn::now().saturating_duration_since(self.epoch);
+        let since = loop_time::now().saturating_duration_since(self.epoch);
         let reading = nanos(since);
         let now = reading.saturating_add(correction.at(reading));
         // A store whose clock is set before 1970 has 1970.

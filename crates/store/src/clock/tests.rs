@@ -74,7 +74,7 @@ impl World {
 
 #[test]
 fn the_first_measurement_sets_the_clock_whatever_the_local_time_is() {
-    let local = ManualClock::at(Timestamp::from_nanos(7));
+    let local = ManualClock::new(Timestamp::from_nanos(7));
     let clock = StoreClock::new(Arc::new(local.clone()));
     assert_eq!(clock.now(), Timestamp::from_nanos(7));
     local.advance(Duration::from_secs(1));
@@ -249,7 +249,7 @@ fn gateways_agree_within_what_the_network_explains() {
 
 #[test]
 fn a_store_that_does_not_tell_its_time_leaves_the_local_time_to_go_by() {
-    let local = ManualClock::at(Timestamp::from_nanos(1 << 60));
+    let local = ManualClock::new(Timestamp::from_nanos(1 << 60));
     let clock = StoreClock::new(Arc::new(local.clone()));
     assert_eq!(clock.follow_local(), None);
     assert!(clock.now() >= local.now());
@@ -266,7 +266,7 @@ fn a_store_that_does_not_tell_its_time_leaves_the_local_time_to_go_by() {
 /// of 8 pass.
 #[test]
 fn a_store_that_tells_its_time_no_more_leaves_the_last_offset_to_go_by() {
-    let local = ManualClock::at(Timestamp::from_nanos(1 << 60));
+    let local = ManualClock::new(Timestamp::from_nanos(1 << 60));
     let clock = StoreClock::new(Arc::new(local.clone()));
     let store = local.now() + Nanos::from_secs(3600);
     clock.measured(Instant::now(), Duration::ZERO, store);

@@ -351,7 +351,7 @@ impl HotBucket {
         let by_rate = u64::try_from(by_rate).unwrap_or(u64::MAX);
         let size = by_rate.clamp(size / 2, size * 2).max(2 * missed);
         self.pace = Pace {
-            size: size.clamp(Prefetch::FEWEST.into(), self.limit.units()),
+            size: size.clamp(Prefetch::MIN_UNITS.into(), self.limit.units()),
             spent: 0,
             missed: 0,
             since: self.seen,

@@ -34,7 +34,7 @@ impl Bench {
     fn with_store(limits: Vec<LimitUse>, wrap: impl Fn(Arc<Memory>) -> Arc<dyn Store>) -> Self {
         let max_buckets = NonZeroUsize::new(100).unwrap();
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-        let clock = ManualClock::at(Timestamp::from_nanos(1 << 60));
+        let clock = ManualClock::new(Timestamp::from_nanos(1 << 60));
         let metrics = Metrics::new();
         let policy = policy(OnDenied::Reject(Rejection::default()), limits);
         let layer = RateLimitLayer::new(wrap(Arc::clone(&store)), policy, &metrics)

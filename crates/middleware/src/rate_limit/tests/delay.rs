@@ -48,7 +48,7 @@ fn delayed_on(
         delay: Some(Arc::new(delay)),
         ..policy(OnDenied::Reject(Rejection::default()), limits)
     };
-    let clock = ManualClock::at(Timestamp::from_nanos(1 << 60));
+    let clock = ManualClock::new(Timestamp::from_nanos(1 << 60));
     RateLimitLayer::new(store, policy, &Metrics::new()).with_clock(Arc::new(clock))
 }
 
@@ -325,7 +325,7 @@ async fn with_redis_no_unit_is_lost_of_those_who_leave_at_once_through_several_w
             vec![limit_of("L", quota)],
         )
     };
-    let clock = Arc::new(ManualClock::at(SystemClock.now()));
+    let clock = Arc::new(ManualClock::new(SystemClock.now()));
     let mut workers = Vec::new();
     for _ in 0..3 {
         let settings = RedisSettings::parse(&server.url(), None, None).unwrap();

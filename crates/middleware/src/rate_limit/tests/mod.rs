@@ -372,7 +372,7 @@ async fn a_request_without_a_route_passes_where_policies_are_those_of_routes() {
 #[tokio::test]
 async fn an_override_ends_while_the_gateway_runs() {
     let until = Timestamp::from_nanos(1_000);
-    let clock = ManualClock::at(Timestamp::from_nanos(999));
+    let clock = ManualClock::new(Timestamp::from_nanos(999));
     let Ok(mut limit) = Arc::try_unwrap(limit("A", KeySource::Global, Missing::Skip).limit) else {
         panic!("a limit of its own");
     };
