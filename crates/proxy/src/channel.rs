@@ -57,7 +57,8 @@ impl Channel {
         connections.add(stream, None).await.map(Self::Http2)
     }
 
-    /// Sends a request and awaits the head of the response, where the upstream's turn begins `now`.
+    /// Sends a request and awaits the head of the response. The response timeout counts from `now`
+    /// on.
     pub(super) async fn exchange<B>(
         self,
         outbound: &mut Outbound<B>,

@@ -124,11 +124,6 @@ impl ProxyError {
         }
     }
 
-    /// Whether the server has not processed the request, and said so.
-    pub(super) fn is_unprocessed(&self) -> bool {
-        matches!(self, Self::Unprocessed { .. } | Self::Refused { .. })
-    }
-
     /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {

@@ -47,6 +47,7 @@ mod health_check;
 mod hop_by_hop;
 mod http1;
 mod http2;
+mod outgoing_body;
 mod pool;
 mod proxy_header;
 mod request;

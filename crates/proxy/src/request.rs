@@ -15,8 +15,9 @@ use weir_telemetry::RequestId;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
-use super::http1::{self, Coding, RequestWriter};
+use super::http1::{self, RequestWriter};
 use super::http2::Upload;
+use super::outgoing_body::{Coding, OutgoingBody};
 use super::proxy_header::ConnectionAddrs;
 use super::websocket::{self, Upgrade};
 
@@ -48,7 +49,7 @@ impl<B> Outbound<B> {
     pub(super) fn without_body(head: request::Parts) -> Self {
         Self {
             head,
-            writer: RequestWriter::new(None),
+            writer: RequestWriter::new(OutgoingBody::none()),
             upload: None,
             upgrade: None,
             client: None,
@@ -72,7 +73,7 @@ impl<B> Outbound<B> {
         if let Some(replay) = &self.replay {
             let body = replay();
             let coding = length(&body).map_or(Coding::Chunked, Coding::Length);
-            self.writer = RequestWriter::new(Some((body, coding)));
+            self.writer = RequestWriter::new(OutgoingBody::new(body, coding));
             self.upload = None;
         }
     }
@@ -110,7 +111,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let coding = set_framing(&head.method, &mut head.headers, &body);
         set_target(head);
         if coding != Coding::Length(0) {
-            outbound.writer = RequestWriter::new(Some((body, coding)));
+            outbound.writer = RequestWriter::new(OutgoingBody::new(body, coding));
         }
         Ok(outbound)
     }

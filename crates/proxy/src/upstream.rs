@@ -20,6 +20,7 @@ use super::error::ProxyError;
 use super::exchange::Exchanged;
 use super::hop_by_hop;
 use super::http1::RequestWriter;
+use super::outgoing_body::OutgoingBody;
 use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, Timeouts, UpstreamSettings};
@@ -159,7 +160,7 @@ impl Upstream {
     }
 }
 
-/// A request that needs more than a kept-alive connection on which it is answered.
+/// A request that was not answered on the first kept-alive connection, or found none.
 struct Attempts<'u, B> {
     upstream: &'u UpstreamInner,
     outbound: Box<Outbound<B>>,
@@ -167,25 +168,38 @@ struct Attempts<'u, B> {
     repeatable: bool,
     key: Option<u64>,
     arrived: Instant,
-    /// The servers that it was sent to.
+    /// The servers that failed it.
     tried: Tried,
-    /// Whether it may go out on a kept-alive connection, as none turned out to be closed.
+    /// Cleared after a reused connection turned out to be closed.
     reuse: bool,
-    /// Whether a connection has ended under it. It may be the cause, so no other request shares the
-    /// next one.
+    /// Whether a connection was closed during the request. The request may be the cause, so no other
+    /// request shares the next connection.
     was_closed: bool,
-    /// Until when it is sent again if servers leave it behind; none before the first one did.
+    /// Until when the request is resent if servers do not process it; `None` before the first time.
     resent_until: Option<Instant>,
-    /// How long it waits when it is left behind again.
+    /// The pause before the next resending.
     pause: Duration,
 }
 
-/// A connection that a request goes out on.
+/// A connection for a request.
 struct Acquired<'u> {
     picked: Picked<'u>,
     channel: Channel,
-    /// How long connecting took; none for a kept-alive connection.
+    /// How long connecting took; `None` for a reused connection.
     connect: Option<Duration>,
+}
+
+/// What follows an exchange.
+enum Action {
+    /// The same server gets the request on a new connection.
+    Reconnect,
+    /// Another server gets the request after a pause, or the same one if there is no other.
+    Resend,
+    /// Another server gets the request, or the same one if it may return, as far as the retry
+    /// budget allows.
+    Retry { may_return: bool },
+    /// The client gets the response or the error.
+    Respond,
 }
 
 impl<'u, B> Attempts<'u, B>
@@ -193,8 +207,8 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    /// Sends the request until it is answered or must not be sent again. `exchanged` is what became
-    /// of it on a kept-alive connection to the server that was `picked` first.
+    /// Sends the request until it is answered or must not be sent again. `exchanged` is the outcome
+    /// on a reused connection to the server that was `picked` first.
     async fn run(
         mut self,
         mut picked: Picked<'u>,
@@ -214,34 +228,33 @@ where
                 }
             };
             let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
-            let is_stale = connect.is_none() && self.is_stale(&exchanged);
-            if is_stale {
-                self.reuse = false;
-                self.was_closed = is_closed;
-                continue;
+            let may_return = match self.action(&exchanged, connect.is_none()) {
+                Action::Reconnect => {
+                    self.reuse = false;
+                    self.was_closed = is_closed;
+                    continue;
+                }
+                Action::Resend => {
+                    picked = self.next_after_pause(picked).await;
+                    continue;
+                }
+                Action::Retry { may_return } => Some(may_return),
+                Action::Respond => None,
+            };
+            match exchanged.as_ref().map_err(ProxyError::failure) {
+                Ok(_) => {}
+                Err(Some(failure)) => picked.in_flight.failed(failure),
+                Err(None) => picked.in_flight.settle(),
             }
-            if self.is_unprocessed(&exchanged) {
-                picked = self.next_after_unprocessed(picked).await;
-                continue;
-            }
-            let next = match self.may_retry(&mut picked, &exchanged) {
-                Some(may_return) => self.next(&picked, may_return).await,
+            self.was_closed |= is_closed;
+            let next = match may_return {
+                Some(may_return) => self.next_for_retry(&picked, may_return).await,
                 None => None,
             };
-            self.was_closed |= is_closed;
-            let (next, permit) = match next {
-                Some(next) => next,
-                None => {
-                    let exchanged = exchanged?;
-                    let (upstream, arrived) = (self.upstream, self.arrived);
-                    return Ok(upstream.respond(
-                        exchanged,
-                        picked,
-                        self.outbound,
-                        arrived,
-                        connect,
-                    ));
-                }
+            let Some((next, permit)) = next else {
+                let (upstream, arrived) = (self.upstream, self.arrived);
+                let exchanged = exchanged?;
+                return Ok(upstream.respond(exchanged, picked, self.outbound, arrived, connect));
             };
             if let Ok(exchanged) = exchanged {
                 let status = exchanged.status();
@@ -252,28 +265,56 @@ where
         }
     }
 
-    /// Whether a kept-alive connection turned out to be closed, so that the request goes out on a
-    /// fresh one.
-    fn is_stale(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
+    /// The table from the outcome of an exchange to what follows.
+    fn action(&self, exchanged: &Result<ChannelResponse, ProxyError>, was_reused: bool) -> Action {
+        use ProxyError::{BrokenOff, Closed, Refused, ResponseTimeout, Unprocessed};
+        let retries = self.upstream.retries.as_ref();
+        let retries_if = |wanted: fn(&Retries) -> bool| retries.is_some_and(wanted);
+        // A server that closes a connection may be restarting, and one that refuses a request may
+        // take it by another connection. It gets the request once more, which it has after a
+        // reused connection that turned out to be closed.
+        let may_return = self.tried.is_empty() && !self.was_closed;
         match exchanged {
-            Err(ProxyError::Closed { .. }) => self.repeatable || !self.outbound.has_begun(),
-            Err(error) => error.is_unprocessed() && self.outbound.can_restart(),
-            Ok(_) => false,
+            // The server closed the connection while the request was on its way.
+            Err(Closed { .. }) if was_reused && (self.repeatable || !self.outbound.has_begun()) => {
+                Action::Reconnect
+            }
+            Err(Unprocessed { .. } | Refused { .. })
+                if was_reused && self.outbound.can_restart() =>
+            {
+                Action::Reconnect
+            }
+            Err(Unprocessed { .. }) if self.outbound.can_restart() && !self.is_resent_enough() => {
+                Action::Resend
+            }
+            Err(Refused { .. }) if self.outbound.can_restart() && retries.is_some() => {
+                Action::Retry { may_return }
+            }
+            _ if !self.repeatable => Action::Respond,
+            Ok(exchanged) if self.upstream.retries_status(exchanged.status()) => {
+                Action::Retry { may_return: false }
+            }
+            Err(Closed { .. }) if retries_if(|retries| retries.on_closed) => {
+                Action::Retry { may_return }
+            }
+            Err(BrokenOff { .. }) if retries_if(|retries| retries.on_closed) => {
+                Action::Retry { may_return: false }
+            }
+            Err(ResponseTimeout { .. }) if retries_if(|retries| retries.on_timeout) => {
+                Action::Retry { may_return: false }
+            }
+            _ => Action::Respond,
         }
     }
 
-    /// Whether a server has ended the connection in order before it got to the request, which is as
-    /// good as not sent.
-    fn is_unprocessed(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
-        let is_unprocessed = matches!(exchanged, Err(ProxyError::Unprocessed { .. }));
+    fn is_resent_enough(&self) -> bool {
         let is_late = |until| Instant::now() + self.pause >= until;
-        is_unprocessed && self.outbound.can_restart() && !self.resent_until.is_some_and(is_late)
+        self.resent_until.is_some_and(is_late)
     }
 
-    /// The server to which such a request goes, another one if there is one that it was not sent
-    /// to. A server that ends each connection after so many requests may leave one behind several
-    /// times.
-    async fn next_after_unprocessed(&mut self, mut picked: Picked<'u>) -> Picked<'u> {
+    /// The server that gets a request which `picked` has not processed. A server that ends each
+    /// connection after so many requests may do that several times.
+    async fn next_after_pause(&mut self, mut picked: Picked<'u>) -> Picked<'u> {
         let until = Instant::now() + self.upstream.timeouts.connect;
         self.resent_until.get_or_insert(until);
         sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -289,48 +330,18 @@ where
         other
     }
 
-    /// Whether what became of a request is a reason to send it again, it is safe, and there is a
-    /// server left to send it to; if so, whether that may be the same one.
-    fn may_retry(
-        &mut self,
-        picked: &mut Picked<'u>,
-        exchanged: &Result<ChannelResponse, ProxyError>,
-    ) -> Option<bool> {
-        if let Err(error) = exchanged {
-            match error.failure() {
-                Some(failure) => picked.in_flight.failed(failure),
-                None => picked.in_flight.settle(),
-            }
-        }
-        let retries = self.upstream.retries.as_ref()?;
-        let is_reason = match exchanged {
-            Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
-            _ if !self.repeatable => false,
-            Ok(exchanged) => retries.on_status.contains(exchanged.status()),
-            Err(ProxyError::Closed { .. } | ProxyError::BrokenOff { .. }) => retries.on_closed,
-            Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
-            Err(_) => false,
-        };
-        // A server that closes a connection may be restarting, and one that refuses a request may
-        // take it by another connection. It gets the request once more, which it has after a
-        // connection that turned out to be closed.
-        let may_come_back = matches!(
-            exchanged,
-            Err(ProxyError::Closed { .. } | ProxyError::Refused { .. })
-        );
-        let may_return = may_come_back && self.tried.is_empty() && !self.was_closed;
-        self.tried.push(picked.index);
-        let has_other = self.tried.len() < self.upstream.endpoints.len();
-        (is_reason && (has_other || may_return)).then_some(may_return)
-    }
-
-    /// The server to which the request is sent again, if the budget allows it.
-    async fn next(
+    /// The server to which the request is sent again, if there is one and the budget allows it.
+    async fn next_for_retry(
         &mut self,
         picked: &Picked<'u>,
         may_return: bool,
     ) -> Option<(Picked<'u>, RetryPermit)> {
         let upstream = self.upstream;
+        self.tried.push(picked.index);
+        let has_other = self.tried.len() < upstream.endpoints.len();
+        if !has_other && !may_return {
+            return None;
+        }
         let permit = upstream.state.retry(upstream.retries.as_ref()?).await?;
         let now = Instant::now();
         let next = match upstream.endpoints.pick(self.key, &self.tried, now) {
@@ -450,7 +461,7 @@ impl UpstreamInner {
         retries.is_some_and(|retries| retries.on_status.contains(status))
     }
 
-    /// Sends the request on `channel`, where the upstream's turn begins `now`.
+    /// Sends the request on `channel`. The response timeout counts from `now` on.
     async fn exchange<B>(
         &self,
         endpoint: &Endpoint,
@@ -506,7 +517,10 @@ impl UpstreamInner {
                 let timeout = self.timeouts.response;
                 let pending = connection.writer.take_if(|_| !sent);
                 let pending = pending.map(|writer| {
-                    let request = mem::replace(&mut outbound.writer, RequestWriter::new(None));
+                    let request = mem::replace(
+                        &mut outbound.writer,
+                        RequestWriter::new(OutgoingBody::none()),
+                    );
                     PendingUpload::send(request, writer, timeout)
                 });
                 connection.in_flight = Some(in_flight);

@@ -15,7 +15,7 @@ mod response_head;
 
 pub(super) use decoder::{Decoder, Piece};
 pub(super) use read_buffer::ReadBuffer;
-pub(super) use request_writer::{Coding, RequestWriter, SendError};
+pub(super) use request_writer::{RequestWriter, SendError};
 pub(super) use response_head::ResponseHead;
 
 use thiserror::Error;

@@ -13,7 +13,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
-use weir_runtime::loop_time;
+
+use crate::outgoing_body::OutgoingBody;
 
 /// The room for a head, which most do not exceed, and which allocators have at hand.
 const HEAD_BYTES: usize = 1000;
@@ -36,22 +37,8 @@ pub(crate) struct RequestWriter<B> {
     /// Data that comes after the text, and a line break or the end of the body after that.
     data: Bytes,
     tail: &'static [u8],
-    body: Option<(B, Coding)>,
+    body: OutgoingBody<B>,
     begun: bool,
-    turn: Turn,
-}
-
-/// How the end of a request's body is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
-    Length(u64),
-    Chunked,
-}
-
-/// Whom a request waits for: the upstream, since then, or the client for more of the body.
-enum Turn {
-    Upstream(Instant),
-    Client,
 }
 
 /// Why a request cannot be sent to its end.
@@ -66,8 +53,8 @@ pub(crate) enum SendError {
 }
 
 impl<B> RequestWriter<B> {
-    /// A request with this body, if any, whose head is yet to be [written](Self::begin).
-    pub(crate) fn new(body: Option<(B, Coding)>) -> Self {
+    /// A request with this body, whose head is yet to be [written](Self::begin).
+    pub(crate) fn new(body: OutgoingBody<B>) -> Self {
         Self {
             head: Vec::new(),
             at: 0,
@@ -76,11 +63,10 @@ impl<B> RequestWriter<B> {
             tail: b"",
             body,
             begun: false,
-            turn: Turn::Client,
         }
     }
 
-    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by
+    /// Puts the head first; the response timeout counts from `now` on. The head can be replaced by
     /// another, for another server, before anything was [written](Self::has_begun), or if there is
     /// no body.
     pub(crate) fn begin(&mut self, head: &request::Parts, now: Instant) {
@@ -91,17 +77,17 @@ impl<B> RequestWriter<B> {
         self.head.clear();
         self.at = 0;
         self.begun = false;
-        self.turn = Turn::Upstream(now);
+        self.body.await_upstream(now);
         write_head(head, &mut self.head);
     }
 
     /// Takes the body for a protocol that tells its end by other means.
-    pub(crate) fn take_body(&mut self) -> Option<(B, Coding)> {
-        self.body.take()
+    pub(crate) fn take_body(&mut self) -> OutgoingBody<B> {
+        mem::replace(&mut self.body, OutgoingBody::none())
     }
 
-    /// Gives it back.
-    pub(crate) fn put_body(&mut self, body: Option<(B, Coding)>) {
+    /// Puts back a body that was taken.
+    pub(crate) fn put_body(&mut self, body: OutgoingBody<B>) {
         self.body = body;
     }
 
@@ -112,15 +98,12 @@ impl<B> RequestWriter<B> {
 
     /// Whether there is a body of which something is left to send.
     pub(crate) fn has_body(&self) -> bool {
-        self.body.is_some() || !self.data.is_empty() || !self.tail.is_empty()
+        !self.body.is_over() || !self.data.is_empty() || !self.tail.is_empty()
     }
 
-    /// Until when to wait, if the upstream's turn may take no longer than `timeout`.
+    /// Until when to wait, if the upstream may take no longer than `timeout`.
     pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
-        match self.turn {
-            Turn::Upstream(since) => since + timeout,
-            Turn::Client => loop_time::now() + timeout,
-        }
+        self.body.deadline(timeout)
     }
 
     fn is_written(&self) -> bool {
@@ -148,7 +131,7 @@ where
             let more = self.poll_body(cx)?;
             if self.is_written() {
                 match more {
-                    Poll::Ready(()) if self.body.is_some() => {}
+                    Poll::Ready(()) if !self.body.is_over() => {}
                     // Nothing may stay behind while the client is waited for.
                     more => {
                         ready!(Pin::new(&mut *writer).poll_flush(cx))?;
@@ -167,67 +150,34 @@ where
     /// Takes the next piece of the body, if the last one is gone, so that the first one is written
     /// together with the head.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        if !self.data.is_empty() || !self.tail.is_empty() {
+        if !self.data.is_empty() || !self.tail.is_empty() || self.body.is_over() {
             return Poll::Ready(Ok(()));
         }
-        let Some((body, coding)) = &mut self.body else {
-            return Poll::Ready(Ok(()));
-        };
-        let coding = *coding;
-        let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-            self.turn = Turn::Client;
-            return Poll::Pending;
-        };
-        self.turn = Turn::Upstream(loop_time::now());
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => self.take(frame, coding),
-            Some(Err(error)) => Err(SendError::Body(error.into())),
-            None => self.end(coding),
-        })
+        let frame = ready!(self.body.poll_frame(cx)).transpose();
+        match frame.map_err(SendError::Body)?.map(Frame::into_data) {
+            Some(Ok(data)) => self.put_data(data),
+            // No server says by HTTP/1.1 that it reads trailers, and one that merges them with the
+            // head would believe them, so they go no further (RFC 9110 section 6.5.1).
+            Some(Err(_)) | None if self.body.is_chunked() => self.tail = b"0\r\n\r\n",
+            Some(Err(_)) | None => {}
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl<B> RequestWriter<B> {
-    fn take(&mut self, frame: Frame<Bytes>, coding: Coding) -> Result<(), SendError> {
-        match (frame.into_data(), coding) {
-            (Ok(data), Coding::Length(left)) => {
-                let left = left.checked_sub(data.len() as u64).ok_or_else(misfit)?;
-                self.data = data;
-                match &mut self.body {
-                    // Nothing comes after the last byte, so there is nothing to wait for.
-                    body if left == 0 => *body = None,
-                    Some((_, coding)) => *coding = Coding::Length(left),
-                    None => {}
-                }
-            }
+    fn put_data(&mut self, data: Bytes) {
+        if self.body.is_chunked() {
             // An empty chunk would be the last one.
-            (Ok(data), Coding::Chunked) if data.is_empty() => {}
-            (Ok(data), Coding::Chunked) => {
-                self.trim();
-                // Writing to a vector never fails.
-                let _ = write!(self.text, "{:x}\r\n", data.len());
-                self.data = data;
-                self.tail = b"\r\n";
+            if data.is_empty() {
+                return;
             }
-            (Err(frame), coding) => {
-                // No server says by HTTP/1.1 that it reads trailers, and one that merges them with the
-                // head would believe them, so they go no further (RFC 9110 section 6.5.1).
-                if let (true, Coding::Chunked) = (frame.is_trailers(), coding) {
-                    self.end(coding)?;
-                }
-            }
+            self.trim();
+            // Writing to a vector never fails.
+            let _ = write!(self.text, "{:x}\r\n", data.len());
+            self.tail = b"\r\n";
         }
-        Ok(())
-    }
-
-    fn end(&mut self, coding: Coding) -> Result<(), SendError> {
-        self.body = None;
-        match coding {
-            Coding::Length(0) => {}
-            Coding::Length(_) => return Err(misfit()),
-            Coding::Chunked => self.tail = b"0\r\n\r\n",
-        }
-        Ok(())
+        self.data = data;
     }
 
     /// Lets the next request on this thread have the buffer, once all is written.
@@ -281,16 +231,8 @@ impl<B> RequestWriter<B> {
         self.data.advance(of_data);
         let of_tail = written - of_text - of_data;
         self.tail = self.tail.get(of_tail..).unwrap_or_default();
-        if let Turn::Upstream(since) = &mut self.turn
-            && self.body.is_some()
-        {
-            *since = loop_time::now();
-        }
+        self.body.note_progress();
     }
-}
-
-fn misfit() -> SendError {
-    SendError::Body("the body is not as long as Content-Length told".into())
 }
 
 /// Writes the head of a request whose target is in origin form, but for a path that may be empty,
@@ -329,6 +271,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::outgoing_body::Coding;
 
     /// What the server gets of a body in these frames.
     async fn sent(frames: Vec<Frame<Bytes>>, coding: Coding) -> (Result<(), SendError>, String) {
@@ -339,7 +282,7 @@ mod tests {
         let (mut server, _) = listener.accept().await.unwrap();
         let (_reader, mut writer) = stream.into_split();
         let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok::<_, io::Error>)));
-        let mut sending = RequestWriter::new(Some((body, coding)));
+        let mut sending = RequestWriter::new(OutgoingBody::new(body, coding));
         let head = Request::put("/").body(()).unwrap().into_parts().0;
         sending.begin(&head, Instant::now());
         let done = std::future::poll_fn(|cx| sending.poll(cx, &mut writer)).await;
@@ -389,7 +332,7 @@ mod tests {
     #[test]
     fn a_head_gives_way_to_another_before_anything_is_written() {
         let head = |uri| Request::get(uri).body(()).unwrap().into_parts().0;
-        let mut sending = RequestWriter::<Full<Bytes>>::new(None);
+        let mut sending = RequestWriter::<Full<Bytes>>::new(OutgoingBody::none());
         sending.begin(&head("/1"), Instant::now());
         sending.begin(&head("/2"), Instant::now());
         assert_eq!(sending.head, b"GET /2 HTTP/1.1\r\n\r\n");

@@ -25,7 +25,7 @@ use crate::exchange::ExchangeError;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Sends a request and awaits the head of the response, where the upstream's turn begins `now`.
+/// Sends a request and awaits the head of the response. The response timeout counts from `now` on.
 /// Dropping the future resets the stream.
 pub(crate) async fn exchange<B>(
     permit: StreamPermit,

@@ -1,9 +1,10 @@
 //! A request's body on its way to the server.
 
 use std::error::Error as StdError;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,35 +15,27 @@ use tokio::time::Instant;
 
 use super::connections::{StreamSlot, UploadBody};
 use crate::hop_by_hop;
-use crate::http1::Coding;
+use crate::outgoing_body::OutgoingBody;
 
-/// How long a body may be to be kept until the server has begun to process it, in bytes. Most calls
-/// of gRPC are shorter.
+/// The longest body that is kept until the server has begun to process it, in bytes. Most calls of
+/// gRPC are shorter.
 const MAX_REPLAYED: usize = 16 * 1024;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A body, shared by the exchange and the stream that takes it.
-pub(crate) struct Upload<B>(Arc<Mutex<State<B>>>);
+pub(crate) struct Upload<B>(Arc<Mutex<UploadState<B>>>);
 
-struct State<B> {
-    body: Option<(B, Coding)>,
+struct UploadState<B> {
+    body: OutgoingBody<B>,
     is_untouched: bool,
-    turn: Turn,
-    /// What was sent of it already; none if that is too much, or cannot be sent again.
+    /// The data that was sent already; `None` if it is too long, or cannot be sent again.
     sent: Option<Vec<Bytes>>,
-    /// How much of that is sent on this stream.
+    /// How many pieces of `sent` are sent on this stream.
     resent: usize,
     error: Option<BoxError>,
-    /// The stream's place, as long as it takes more of the body.
+    /// Held while the stream takes more of the body.
     slot: Option<Arc<StreamSlot>>,
-}
-
-/// Whom a request waits for: the upstream, since then, or the client for more of the body.
-#[derive(Clone, Copy)]
-enum Turn {
-    Upstream(Instant),
-    Client,
 }
 
 impl<B> Clone for Upload<B> {
@@ -52,11 +45,10 @@ impl<B> Clone for Upload<B> {
 }
 
 impl<B> Upload<B> {
-    pub(crate) fn new(body: Option<(B, Coding)>) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    pub(crate) fn new(body: OutgoingBody<B>) -> Self {
+        Self(Arc::new(Mutex::new(UploadState {
             body,
             is_untouched: true,
-            turn: Turn::Client,
             sent: Some(Vec::new()),
             resent: 0,
             error: None,
@@ -70,8 +62,8 @@ impl<B> Upload<B> {
     }
 
     /// The body, unless a stream has it.
-    pub(crate) fn into_body(self) -> Option<(B, Coding)> {
-        self.0.lock().body.take()
+    pub(crate) fn into_body(self) -> OutgoingBody<B> {
+        mem::replace(&mut self.0.lock().body, OutgoingBody::none())
     }
 
     /// Whether all that was sent of it can be sent again.
@@ -79,12 +71,9 @@ impl<B> Upload<B> {
         self.0.lock().sent.is_some()
     }
 
-    /// Until when to wait, if the upstream's turn may take no longer than `timeout`.
+    /// Until when to wait, if the upstream may take no longer than `timeout`.
     pub(super) fn deadline(&self, timeout: Duration) -> Instant {
-        match self.0.lock().turn {
-            Turn::Upstream(since) => since + timeout,
-            Turn::Client => Instant::now() + timeout,
-        }
+        self.0.lock().body.deadline(timeout)
     }
 
     /// Why the body broke off, if the client's part of it did.
@@ -116,10 +105,10 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Begins to send the body, from its start, as it is the upstream's turn from `now` on.
+    /// Begins to send the body, from its start; the response timeout counts from `now` on.
     pub(super) fn begin(&self, now: Instant, slot: Arc<StreamSlot>) -> UploadBody {
         let mut state = self.0.lock();
-        state.turn = Turn::Upstream(now);
+        state.body.await_upstream(now);
         state.resent = 0;
         state.error = None;
         state.slot = state.has_more().then_some(slot);
@@ -128,9 +117,9 @@ where
     }
 }
 
-impl<B> State<B> {
+impl<B> UploadState<B> {
     fn has_more(&self) -> bool {
-        self.body.is_some()
+        !self.body.is_over()
             || self
                 .sent
                 .as_ref()
@@ -150,7 +139,7 @@ impl<B> State<B> {
     }
 }
 
-impl<B> State<B>
+impl<B> UploadState<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -161,55 +150,22 @@ where
             self.resent += 1;
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        let Some((body, coding)) = &mut self.body else {
+        if self.body.is_over() {
             return Poll::Ready(None);
-        };
-        let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-            self.turn = Turn::Client;
-            return Poll::Pending;
-        };
+        }
+        let mut frame = ready!(self.body.poll_frame(cx));
         self.is_untouched = false;
-        self.turn = Turn::Upstream(Instant::now());
-        let mut left = match coding {
-            Coding::Length(left) => Some(left),
-            Coding::Chunked => None,
-        };
-        Poll::Ready(match frame {
-            Some(Err(error)) => Some(Err(error.into())),
-            None if left.as_ref().is_some_and(|left| **left > 0) => Some(Err(misfit())),
-            None => {
-                self.body = None;
-                None
+        if let Some(Ok(frame)) = &mut frame {
+            if let Some(data) = frame.data_ref() {
+                self.keep(data);
+            } else if let Some(trailers) = frame.trailers_mut() {
+                // They come once.
+                self.sent = None;
+                hop_by_hop::strip_trailers(trailers);
             }
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => {
-                    if let Some(left) = &mut left {
-                        let Some(rest) = left.checked_sub(data.len() as u64) else {
-                            return Poll::Ready(Some(Err(misfit())));
-                        };
-                        **left = rest;
-                        if rest == 0 {
-                            self.body = None;
-                        }
-                    }
-                    self.keep(&data);
-                    Some(Ok(Frame::data(data)))
-                }
-                Err(frame) => {
-                    self.body = None;
-                    // They come once.
-                    self.sent = None;
-                    let mut trailers = frame.into_trailers().unwrap_or_default();
-                    hop_by_hop::strip_trailers(&mut trailers);
-                    Some(Ok(Frame::trailers(trailers)))
-                }
-            },
-        })
+        }
+        Poll::Ready(frame)
     }
-}
-
-fn misfit() -> BoxError {
-    "the body is not as long as Content-Length told".into()
 }
 
 /// What one stream takes of a body.
