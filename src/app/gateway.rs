@@ -15,9 +15,10 @@ use weir_telemetry::{LogLevel, Metrics};
 
 use super::admin_api;
 use super::jwks::KeySets;
-use super::overrides::{OverrideChanges, OverrideKeeper};
+use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
-use super::shared_bans::SharedBans;
+use super::shared_bans::{SharedBans, StandingBan};
+use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::stack::Stack;
 use super::stores::{Stores, WorkerStores};
 
@@ -28,6 +29,12 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// deadline, so only a failing store takes that long.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
+/// The keepers of the lists that gateways share.
+pub(super) struct ListKeepers {
+    overrides: ListKeeper<KeptOverride>,
+    standing_bans: ListKeeper<StandingBan>,
+}
+
 /// What a process has once.
 pub(super) struct Gateway {
     pub(super) stores: Stores,
@@ -36,7 +43,7 @@ pub(super) struct Gateway {
     pub(super) key_sets: KeySets,
     reloads: Reloads,
     shared_bans: SharedBans,
-    override_changes: OverrideChanges,
+    override_changes: ListChanges<KeptOverride>,
     tarpit_slots: TarpitSlots,
     metrics: Arc<Metrics>,
 }
@@ -48,11 +55,12 @@ impl Gateway {
         source: Source,
         (settings, inputs): (Settings, Inputs),
         environment: Environment,
-    ) -> io::Result<(Self, OverrideKeeper)> {
+    ) -> io::Result<(Self, ListKeepers)> {
         let metrics = Arc::clone(&environment.metrics);
         let stores = Stores::new(&settings.process.store, &metrics);
         let lists = stores.lists().await?;
-        let shared_bans = SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
+        let (shared_bans, mut standing_bans) =
+            SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
         let process_state = ProcessState {
             environment,
             tarpit_slots: TarpitSlots::new(metrics.bans()),
@@ -61,9 +69,9 @@ impl Gateway {
             refused: Arc::default(),
         };
         let tarpit_slots = process_state.tarpit_slots.clone();
-        let (mut keeper, override_changes) =
-            OverrideKeeper::new(&settings.process, lists, stores.clock());
-        let kept_overrides = keeper.first().await;
+        let (mut overrides, override_changes) =
+            overrides::keeper(&settings.process, lists, stores.clock());
+        let kept_overrides = overrides.first().await;
         let key_sets = KeySets::new(&metrics);
         key_sets.replace(&settings.jwks);
         let loaded = Arc::new(settings);
@@ -71,9 +79,9 @@ impl Gateway {
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));
         let sampled = snapshots.clone();
         metrics.upstreams(move || sampled.borrow().upstream_samples());
-        // So that standing bans hold from the first request on. If the store is out of reach, they are
-        // learnt of when it is back.
-        let _ = shared_bans.refresh().await;
+        // So that standing bans hold from the first request on.
+        let first = standing_bans.first().await;
+        shared_bans.standing.put_in_force(&first);
         let files = (loaded, inputs);
         let gateway = Self {
             reloads: Reloads::new(source, files, publish, process_state, key_sets.clone()),
@@ -85,7 +93,11 @@ impl Gateway {
             tarpit_slots,
             metrics,
         };
-        Ok((gateway, keeper))
+        let keepers = ListKeepers {
+            overrides,
+            standing_bans,
+        };
+        Ok((gateway, keepers))
     }
 
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
@@ -125,12 +137,13 @@ impl Gateway {
 
     /// Keeps up with the files of the configuration, and with what operators and other gateways
     /// change.
-    pub(super) async fn follow(&self, keeper: &mut OverrideKeeper) -> Infallible {
+    pub(super) async fn follow(&self, keepers: &mut ListKeepers) -> Infallible {
         let (never, ..) = tokio::join!(
             self.sweep(),
             self.shared_bans.follow(),
             self.reloads.follow(),
-            keeper.follow(&self.reloads),
+            keepers.overrides.follow(&self.reloads),
+            keepers.standing_bans.follow(&self.shared_bans.standing),
         );
         never
     }

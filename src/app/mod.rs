@@ -162,7 +162,7 @@ async fn serve(
         tracer: tracer.clone(),
         metrics: Arc::clone(&metrics),
     };
-    let (gateway, mut keeper) = Gateway::start(source, (settings, inputs), environment).await?;
+    let (gateway, mut keepers) = Gateway::start(source, (settings, inputs), environment).await?;
     let snapshot = gateway.snapshot();
 
     // The admin listener tells why the gateway is not ready yet.
@@ -213,7 +213,7 @@ async fn serve(
     };
     let ended = tokio::select! {
         ended = supervise(&mut workers, &drain, next, &handler) => ended?,
-        never = gateway.follow(&mut keeper) => match never {},
+        never = gateway.follow(&mut keepers) => match never {},
     };
     end_tracer(tracer).await;
     if ended == Ended::Forced {

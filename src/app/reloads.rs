@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use weir_config::{ApiOverride, Inputs, LoadResult, OverrideCheck, Settings};
+use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
 use weir_middleware::{KnownBans, ShadowOf, TarpitSlots};
@@ -29,7 +29,8 @@ use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
 
 use super::acme::AcmeCertificates;
 use super::jwks::KeySets;
-use super::overrides::{CheckedOverride, KeptOverride, OverrideTarget};
+use super::overrides::{CheckedOverride, KeptOverride};
+use super::shared_list::ListTarget;
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
@@ -369,21 +370,26 @@ impl Reloads {
     }
 }
 
-impl OverrideTarget for Reloads {
-    fn set_overrides(&self, overrides: Vec<Arc<KeptOverride>>) {
-        self.overrides.replace(overrides);
+impl ListTarget<KeptOverride> for Reloads {
+    fn put_in_force(&self, overrides: &[Arc<KeptOverride>]) {
+        self.overrides.replace(overrides.to_vec());
         let snapshot = self.publish_snapshot();
         startup_log::overrides_changed(&snapshot.settings, &snapshot.overrides);
     }
 
-    fn check_overrides(&self, overrides: &[Arc<ApiOverride>]) -> Vec<OverrideCheck> {
+    /// Whether an override fits its limit, and does not contradict another.
+    fn check(&self, wanted: &Arc<KeptOverride>, others: &[Arc<KeptOverride>]) -> OverrideCheck {
         let loaded = self.loaded.borrow();
-        let (_, checks) = loaded.with_overrides(overrides, self.process.clock.now());
-        checks
+        let all = others.iter().chain([wanted]);
+        let all: Vec<_> = all.map(|kept| Arc::clone(&kept.written)).collect();
+        let (_, mut checks) = loaded.with_overrides(&all, self.process.clock.now());
+        checks.pop().unwrap_or(Ok(Vec::new()))
     }
 
-    fn logged_id(&self, limit: &str, id: &str) -> String {
-        self.loaded.borrow().logged_id(limit, id)
+    fn log_ended(&self, kept: &KeptOverride) {
+        let limit = &kept.written.limit;
+        let id = self.loaded.borrow().logged_id(limit, &kept.written.id);
+        tracing::info!(limit, id, "override ended");
     }
 }
 

@@ -59,7 +59,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             metrics,
         };
         let loaded = (settings, read.inputs);
-        let (gateway, mut keeper) = Gateway::start(source, loaded, environment).await?;
+        let (gateway, mut keepers) = Gateway::start(source, loaded, environment).await?;
         let services = move |snapshot: &Snapshot| {
             let settings = snapshot.upstreams().map(|(settings, _)| settings);
             let upstreams = settings.map(|settings| upstream(&settings.name)).collect();
@@ -80,7 +80,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         let followed = Rc::clone(&started);
         let follow = async move {
             let (gateway, stack) = (&followed.gateway, &followed.stack);
-            tokio::join!(gateway.follow(&mut keeper), stack.follow()).0
+            tokio::join!(gateway.follow(&mut keepers), stack.follow()).0
         };
         Ok((started, follow))
     }

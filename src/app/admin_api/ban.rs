@@ -1,6 +1,7 @@
 //! Bans: those of all, page by page; and that of one subject or network, found, shown, set and lifted.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
@@ -22,7 +23,7 @@ use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
 use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, Why};
-use crate::app::shared_list::{millis, moment};
+use crate::app::shared_list::{ListEntry, millis, moment};
 use crate::app::stores::AdminStores;
 
 /// An example of the body that sets a ban.
@@ -85,6 +86,14 @@ pub(super) struct BanStores<'s> {
     pub(super) stores: &'s AdminStores,
     pub(super) shared: &'s SharedBans,
     pub(super) now: Timestamp,
+}
+
+impl BanStores<'_> {
+    /// The standing bans of all gateways.
+    pub(super) async fn standing(&self) -> Result<Vec<Arc<StandingBan>>, ApiError> {
+        let standing = self.shared.standing().await;
+        standing.map_err(ApiError::from_standing_bans)
+    }
 }
 
 impl<'s> BanTarget<'s> {
@@ -173,7 +182,7 @@ impl<'s> BanTarget<'s> {
     }
 
     async fn lift(&self, by: BanStores<'_>, operator: &Operator) -> Result<(), ApiError> {
-        let was_standing = self.set_standing(by, None).await?;
+        let was_standing = self.lift_standing(by).await?;
         if let Some(subject) = self.subject() {
             let lifted = by.stores.change.reset(self.ban.keys(&subject)).await;
             lifted.map_err(|cause| match was_standing {
@@ -198,20 +207,22 @@ impl<'s> BanTarget<'s> {
             Some((subject, length)) => {
                 self.begin(by, &subject, length, term, operator).await?;
                 // Until it is lifted, both hold.
-                lifted = self.set_standing(by, None).await;
+                lifted = self.lift_standing(by).await;
             }
             None => {
                 let end = |length: Duration| millis(by.now + Nanos::from(length));
+                let (ban, of, is_network) = self.standing_key();
                 let standing = StandingBan {
-                    ban: self.ban.name().to_string(),
-                    of: self.as_listed(),
-                    is_network: matches!(self.banned, Banned::Network(_)),
+                    ban,
+                    of,
+                    is_network,
                     since: millis(by.now),
                     until: term.length.map(end),
                     by: operator.name().to_owned(),
                     comment: term.comment.clone(),
                 };
-                self.set_standing(by, Some(standing)).await?;
+                let set = by.shared.standing_changes.set(standing).await;
+                set.map_err(ApiError::from_standing_bans)?;
             }
         }
         let subject = self.as_listed();
@@ -246,13 +257,16 @@ impl<'s> BanTarget<'s> {
         Ok(())
     }
 
-    async fn set_standing(
-        &self,
-        by: BanStores<'_>,
-        set: Option<StandingBan>,
-    ) -> Result<bool, ApiError> {
-        let name = self.ban.name();
-        Ok(by.shared.change(name, &self.banned, set).await?)
+    fn standing_key(&self) -> <StandingBan as ListEntry>::Key {
+        let is_network = matches!(self.banned, Banned::Network(_));
+        (self.ban.name().to_string(), self.as_listed(), is_network)
+    }
+
+    /// Lifts the standing ban. Returns whether there was one.
+    async fn lift_standing(&self, by: BanStores<'_>) -> Result<bool, ApiError> {
+        let lifted = by.shared.standing_changes.delete(self.standing_key());
+        let lifted = lifted.await.map_err(ApiError::from_standing_bans)?;
+        Ok(lifted.is_some())
     }
 
     /// The subject's key, unless it is a network.
@@ -272,8 +286,7 @@ impl<'s> BanTarget<'s> {
     }
 
     pub(super) async fn answer(&self, by: BanStores<'_>) -> Result<answers::Ban, ApiError> {
-        by.shared.refresh().await?;
-        let standing = by.shared.standing();
+        let standing = by.standing().await?;
         let standing = standing.iter().find(|ban| self.is_banned_by(ban));
         let standing_left = standing.map(|ban| left_of(ban, by.now));
         let standing = standing.map(|ban| answers::StandingBan {
@@ -330,12 +343,12 @@ impl<'s> BanTarget<'s> {
                 .zip(inner)
                 .is_some_and(|(outer, inner)| outer.contains(&inner))
         };
-        standing.is_of(self.ban.name(), &self.banned)
+        standing.key() == self.standing_key()
             || standing.is_network && standing.ban == **self.ban.name() && is_in()
     }
 
     /// How long one of these holds for it yet; zero if none does.
-    pub(super) fn standing_left(&self, standing: &[StandingBan], now: Timestamp) -> Nanos {
+    pub(super) fn standing_left(&self, standing: &[Arc<StandingBan>], now: Timestamp) -> Nanos {
         let of_target = standing.iter().filter(|ban| self.is_banned_by(ban));
         let left = of_target.map(|ban| left_of(ban, now));
         left.max().unwrap_or(Nanos::ZERO)
@@ -378,8 +391,7 @@ pub(super) async fn time_left(
     targets: &[BanTarget<'_>],
     by: BanStores<'_>,
 ) -> Result<Vec<Nanos>, ApiError> {
-    by.shared.refresh().await?;
-    let standing = by.shared.standing();
+    let standing = by.standing().await?;
     let standing_left = |target: &BanTarget<'_>| target.standing_left(&standing, by.now);
     let mut all_left: Vec<Nanos> = targets.iter().map(standing_left).collect();
     let subjects = targets.iter().enumerate();
@@ -419,8 +431,7 @@ pub(super) async fn list(
     let cursor = page.cursor.clone().unwrap_or_default();
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
-        by.shared.refresh().await?;
-        let standing = by.shared.standing();
+        let standing = by.standing().await?;
         let behind = standing.iter().filter(|ban| place(ban) > cursor.after);
         let mut behind = behind.peekable();
         for ban in behind.by_ref().take(page.count) {
@@ -605,7 +616,6 @@ fn finite_seconds(span: Nanos) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

@@ -12,8 +12,7 @@ use weir_rules::{BannedError, IdError};
 use weir_store::StoreError;
 
 use super::endpoint::{PATHS, PathError};
-use crate::app::overrides::OverrideError;
-use crate::app::shared_bans::StandingBanError;
+use crate::app::shared_list::ListError;
 
 /// Why the admin API refuses a request, in the words of the response's `detail`.
 #[derive(Debug, Error)]
@@ -56,11 +55,13 @@ pub(super) enum ApiError {
     Parameter { pair: String, known: &'static str },
     #[error("{0} clients watch already; close one of them, or try again later.")]
     TooManyWatchers(usize),
-    #[error("{error}{}", override_advice(.0), error = .0)]
-    Override(#[from] OverrideError),
-    /// There are too many standing bans.
-    #[error(transparent)]
-    StandingBan(StandingBanError),
+    #[error(
+        "the admin API has set no override of \"{limit}\" for {id:?}; `weir override list` shows \
+         those that there are, and those of files are changed in their files"
+    )]
+    NoSuchOverride { limit: String, id: String },
+    #[error("{error}{}", list_advice(.0), error = .0)]
+    List(#[from] ListError),
     #[error("{error}; {}", advice(.0), error = .0)]
     Store(#[from] StoreError),
     /// The store gave no answer when a part was done.
@@ -84,16 +85,16 @@ fn advice(error: &StoreError) -> &'static str {
     }
 }
 
-fn override_advice(error: &OverrideError) -> &'static str {
+fn list_advice(error: &ListError) -> &'static str {
     match has_no_reply(error) {
         true => "; look whether the override is there",
         false => "",
     }
 }
 
-/// Whether the store did not say what became of the override.
-fn has_no_reply(error: &OverrideError) -> bool {
-    matches!(error, OverrideError::Storage(error) if !error.is_of_file())
+/// Whether it is unknown if the store has made the change of an override.
+fn has_no_reply(error: &ListError) -> bool {
+    matches!(error, ListError::Store(_))
 }
 
 impl From<PathError> for ApiError {
@@ -105,16 +106,15 @@ impl From<PathError> for ApiError {
     }
 }
 
-impl From<StandingBanError> for ApiError {
-    fn from(cause: StandingBanError) -> Self {
+impl ApiError {
+    /// Standing bans cannot be read or changed. They are in the store, as the buckets of bans are.
+    pub(super) fn from_standing_bans(cause: ListError) -> Self {
         match cause {
-            StandingBanError::Store(cause) => Self::Store(cause),
-            cause => Self::StandingBan(cause),
+            ListError::Store(cause) => Self::Store(cause),
+            cause => Self::List(cause),
         }
     }
-}
 
-impl ApiError {
     /// An unknown query parameter, or one of an unknown value.
     pub(super) fn parameter(pair: &str, known: &'static str) -> Self {
         let pair = pair.to_owned();
@@ -147,6 +147,7 @@ impl ApiError {
             Self::NoSuchPath
             | Self::NoSuchLimit { .. }
             | Self::NoSuchBan { .. }
+            | Self::NoSuchOverride { .. }
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_)
@@ -155,17 +156,10 @@ impl ApiError {
             | Self::Query { .. }
             | Self::Parameter { .. }
             | Self::NotUtf8 => StatusCode::BAD_REQUEST,
-            Self::InFlight(_) | Self::StandingBan(_) | Self::Override(OverrideError::Full) => {
-                StatusCode::CONFLICT
-            }
-            Self::Override(OverrideError::Refused(_) | OverrideError::TooLong(_)) => {
-                StatusCode::BAD_REQUEST
-            }
-            Self::Override(OverrideError::Unknown(..)) => StatusCode::NOT_FOUND,
-            Self::Override(OverrideError::Storage(error)) if error.is_of_file() => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-            Self::Override(_) | Self::Store(_) | Self::Partly(_) | Self::TooManyWatchers(_) => {
+            Self::InFlight(_) | Self::List(ListError::Full(_)) => StatusCode::CONFLICT,
+            Self::List(ListError::Refused(_)) => StatusCode::BAD_REQUEST,
+            Self::List(ListError::File(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::List(_) | Self::Store(_) | Self::Partly(_) | Self::TooManyWatchers(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -180,8 +174,8 @@ impl ApiError {
             | Self::Partly(_)
             | Self::TooManyGuesses
             | Self::TooManyWatchers(_)
-            | Self::Override(OverrideError::Late) => Some((RETRY_AFTER, "1")),
-            Self::Override(error) if has_no_reply(error) => Some((RETRY_AFTER, "1")),
+            | Self::List(ListError::Late(_)) => Some((RETRY_AFTER, "1")),
+            Self::List(error) if has_no_reply(error) => Some((RETRY_AFTER, "1")),
             _ => None,
         }
     }

@@ -248,8 +248,7 @@ async fn look_up_bans(
     found: &mut [Finding<'_>],
     by: BanStores<'_>,
 ) -> Result<(), ApiError> {
-    by.shared.refresh().await?;
-    let standing = by.shared.standing();
+    let standing = by.standing().await?;
     let (mut places, mut members) = (Vec::new(), Vec::new());
     for (place, finding) in found.iter_mut().enumerate() {
         // A dry run is about all subjects that it would deny, though it names one.

@@ -51,9 +51,10 @@ use self::overrides::OverridesRequest;
 use self::request::Page;
 use self::top::TopQuery;
 use self::wrong_tokens::WrongTokens;
-use super::overrides::OverrideChanges;
+use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
+use super::shared_list::ListChanges;
 use super::stores::{AdminStores, Stores};
 
 struct Api {
@@ -65,7 +66,7 @@ struct Api {
     log_level: LogLevel,
     shared_bans: SharedBans,
     events: Arc<Events>,
-    override_changes: OverrideChanges,
+    override_changes: ListChanges<KeptOverride>,
     wrong_tokens: WrongTokens,
 }
 
@@ -74,7 +75,7 @@ struct Api {
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
-    override_changes: OverrideChanges,
+    override_changes: ListChanges<KeptOverride>,
     metrics: Arc<Metrics>,
     log_level: LogLevel,
     shared_bans: SharedBans,

@@ -17,8 +17,9 @@ use super::bucket::limit_named;
 use super::endpoint::Target;
 use super::error::ApiError;
 use super::request::{self, parse_body, read_body};
-use crate::app::overrides::{CheckedOverride, KeptOverride, OverrideChanges, OverrideError};
+use crate::app::overrides::{CheckedOverride, KeptOverride};
 use crate::app::reloads::Snapshot;
+use crate::app::shared_list::{ListChanges, ListEntry};
 
 /// An example of the body that sets an override.
 const FORM: &str = "{\"burst\": 50, \"count\": 50, \"period\": \"1m\", \
@@ -94,7 +95,7 @@ impl OverridesRequest {
         settings: &Settings,
         body: RequestBody,
         operator: &Operator,
-        changes: &OverrideChanges,
+        changes: &ListChanges<KeptOverride>,
         now: Timestamp,
     ) -> Result<Vec<String>, ApiError> {
         let (Some(limit), Some(id)) = (&self.limit, &self.id) else {
@@ -121,7 +122,8 @@ impl OverridesRequest {
                 Ok(warnings)
             }
             Method::DELETE => {
-                changes.delete(limit.clone(), id.clone()).await?;
+                let deleted = changes.delete((limit.clone(), id.clone())).await?;
+                deleted.ok_or_else(|| not_set(limit, id))?;
                 audit::override_deleted(by, limit, logged);
                 Ok(Vec::new())
             }
@@ -153,7 +155,7 @@ impl OverridesRequest {
         let mut listed = self.listed(snapshot, now)?;
         let is_asked = self.method != Method::DELETE && listed.is_empty();
         if let (true, Some(limit), Some(id)) = (is_asked, &self.limit, &self.id) {
-            return Err(OverrideError::Unknown(limit.clone(), id.clone()).into());
+            return Err(not_set(limit, id));
         }
         listed.sort_by(|one, other| {
             let rank = |of: &ListedOverride| (of.limit.clone(), of.id.clone(), of.origin);
@@ -201,6 +203,13 @@ impl OverridesRequest {
     }
 }
 
+fn not_set(limit: &str, id: &str) -> ApiError {
+    ApiError::NoSuchOverride {
+        limit: limit.to_owned(),
+        id: id.to_owned(),
+    }
+}
+
 /// What a body says, with `for` as the moment that it leads to.
 fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiError> {
     let refused = |cause: String| ApiError::Body { form: FORM, cause };
@@ -231,7 +240,6 @@ fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiErro
 
 fn by_api_listed(checked: &CheckedOverride, now: Timestamp) -> ListedOverride {
     let CheckedOverride { kept, check } = checked;
-    let has_ended = || kept.until().is_some_and(|until| until <= now);
     let mut parameters = kept.written.parameters.clone();
     if let Some(until) = kept.until() {
         let until = format!("{:.3}", Until(until));
@@ -239,7 +247,7 @@ fn by_api_listed(checked: &CheckedOverride, now: Timestamp) -> ListedOverride {
     }
     let reason = match check {
         Err(reasons) => Some(reasons.join("; ")),
-        Ok(_) => has_ended().then(|| ENDED.to_owned()),
+        Ok(_) => kept.has_ended(now).then(|| ENDED.to_owned()),
     };
     ListedOverride {
         limit: kept.written.limit.clone(),

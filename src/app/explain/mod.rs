@@ -26,7 +26,7 @@ use weir_rules::{
     RequestAttributes, RouteMatch, RouteTable,
 };
 
-use super::overrides::kept_in;
+use super::overrides;
 use super::stack::refusal;
 
 /// Added when no `hash_key` is configured.
@@ -135,7 +135,7 @@ fn with_kept_overrides(settings: Settings) -> (Settings, String) {
     let Some(path) = &process.overrides_file else {
         return (settings, String::new());
     };
-    match kept_in(path) {
+    match overrides::in_file(path) {
         Ok(kept) => {
             let written: Vec<_> = kept.iter().map(|kept| Arc::clone(&kept.written)).collect();
             let (settings, _) = settings.with_overrides(&written, SystemClock.now());

@@ -1,37 +1,44 @@
-//! The file in which overrides by the admin API are kept beside the memory store: a list as Redis has
-//! it, of one machine.
+//! A list in a file, for a gateway whose buckets are in memory: as Redis has it, of one machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
+use std::marker::PhantomData;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::Error as _;
+use serde_json::{Map, Value};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 use weir_runtime::blocking;
 use weir_store::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 
-use super::KeptOverride;
-use crate::app::shared_list::millis;
+use super::{FOR_GOOD, ListEntry, apply_change};
 
-/// What the file says of itself to whoever opens it.
-const ABOUT: &str = "Written by weir for PUT /v1/overrides. Change it by `weir override`, as the \
-                     gateway replaces it as a whole.";
+/// An entry of a list that may be in a file.
+pub(in crate::app) trait FileEntry: ListEntry {
+    /// Explains the file to whoever opens it.
+    const ABOUT: &'static str;
+    /// The setting that names another file.
+    const SETTING: &'static str;
+}
 
 /// A larger file was not written by a gateway.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// Why the file cannot be read or written.
 #[derive(Debug, Error)]
-pub(crate) enum FileError {
+pub(in crate::app) enum FileError {
     #[error("{path}: {cause}; let the gateway's user read and write it, and the folder that it is in, \
-             or name another by `admin: {{overrides_file: PATH}}`", path = .path.display())]
-    System { path: PathBuf, cause: io::Error },
+             or name another by `{setting}`", path = .path.display())]
+    System {
+        path: PathBuf,
+        cause: io::Error,
+        setting: &'static str,
+    },
     /// The file was not written by a gateway, or something else has written to it since.
     #[error("{path}: {cause}; it is left as it is, so correct it, or move it away", path = .path.display())]
     Corrupt {
@@ -46,34 +53,38 @@ impl From<FileError> for StoreError {
     }
 }
 
-/// The one list of a file. Its name does not matter.
-pub(super) struct OverridesFile(Arc<Opened>);
+/// The one list of a file.
+pub(in crate::app) struct ListFile<E>(Arc<CachedFile<E>>);
 
-/// The file, and what it holds.
-struct Opened {
+/// The file, and its contents.
+struct CachedFile<E> {
     path: PathBuf,
-    /// A version that was read or written, and what it has in the order of the ends. It is read again
-    /// only when another process has changed it.
-    known: Mutex<(u64, Vec<SharedEntry>)>,
+    /// The version that was read or written last, and its entries in the order of the ends. The file is
+    /// read again only when another process has changed it.
+    cached: Mutex<(u64, Vec<SharedEntry>)>,
+    entry: PhantomData<E>,
 }
 
-impl OverridesFile {
-    pub(super) fn new(path: PathBuf) -> Self {
-        let known = Mutex::default();
-        Self(Arc::new(Opened { path, known }))
+impl<E: FileEntry> ListFile<E> {
+    pub(in crate::app) fn new(path: PathBuf) -> Self {
+        Self(Arc::new(CachedFile {
+            path,
+            cached: Mutex::default(),
+            entry: PhantomData,
+        }))
     }
 
-    /// Does what may take long on a thread of its own.
+    /// Works on the file on a thread of its own, as that may take long.
     fn blocking<T: Send + Unpin + 'static>(
         &self,
-        work: impl FnOnce(&Opened) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(&CachedFile<E>) -> Result<T, FileError> + Send + 'static,
     ) -> StoreFuture<T> {
         let file = Arc::clone(&self.0);
         StoreFuture::waiting(async move { Ok(blocking::run(move || work(&file)).await?) })
     }
 }
 
-impl SharedLists for OverridesFile {
+impl<E: FileEntry> SharedLists for ListFile<E> {
     fn change(
         &self,
         _: &str,
@@ -85,7 +96,7 @@ impl SharedLists for OverridesFile {
     }
 
     fn version(&self, _: &str) -> StoreFuture<u64> {
-        self.blocking(|file| version(&file.path))
+        self.blocking(|file| version::<E>(&file.path))
     }
 
     fn entries(
@@ -96,20 +107,20 @@ impl SharedLists for OverridesFile {
         count: usize,
     ) -> StoreFuture<Vec<SharedEntry>> {
         self.blocking(move |file| {
-            let mut known = file.known.lock();
-            file.read(&mut known)?;
-            let lasting = known.1.iter().filter(|entry| entry.until >= from);
+            let mut cached = file.cached.lock();
+            file.read(&mut cached)?;
+            let lasting = cached.1.iter().filter(|entry| entry.until >= from);
             Ok(lasting.skip(skip).take(count).cloned().collect())
         })
     }
 }
 
-impl Opened {
-    /// Learns what is in the file, and returns its version.
-    fn read(&self, known: &mut (u64, Vec<SharedEntry>)) -> Result<u64, FileError> {
-        let version = version(&self.path)?;
-        if known.0 != version {
-            *known = (version, read(&self.path)?);
+impl<E: FileEntry> CachedFile<E> {
+    /// Reads the file unless its contents are cached, and returns its version.
+    fn read(&self, cached: &mut (u64, Vec<SharedEntry>)) -> Result<u64, FileError> {
+        let version = version::<E>(&self.path)?;
+        if cached.0 != version {
+            *cached = (version, read_file::<E>(&self.path)?);
         }
         Ok(version)
     }
@@ -122,28 +133,23 @@ impl Opened {
         now: Timestamp,
     ) -> Result<ChangedList, FileError> {
         let path = &self.path;
-        let at = |error| failed(path, error);
+        let failed = |error| failed::<E>(path, error);
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let folder = File::open(folder).map_err(at)?;
-        folder.lock().map_err(at)?;
-        let mut known = self.known.lock();
-        let before = self.read(&mut known)?;
+        let folder = File::open(folder).map_err(failed)?;
+        folder.lock().map_err(failed)?;
+        let mut cached = self.cached.lock();
+        let before = self.read(&mut cached)?;
         // If what follows fails, the file is read again.
-        let (_, mut entries) = std::mem::take(&mut *known);
-        let count = entries.len();
-        entries.retain(|entry| entry.until >= millis(now) && !remove.contains(&entry.text));
-        let removed = (count - entries.len()) as u64;
-        entries.retain(|entry| add.iter().all(|added| added.text != entry.text));
-        entries.extend(add);
-        entries.sort_unstable();
-        replace(path, &entries).map_err(at)?;
+        let (_, mut entries) = std::mem::take(&mut *cached);
+        let removed = apply_change(&mut entries, add, remove, now);
+        replace::<E>(path, &entries).map_err(failed)?;
         // The name is on disk, too, only once its folder is.
-        folder.sync_all().map_err(at)?;
-        let after = version(path)?;
-        *known = (after, entries);
+        folder.sync_all().map_err(failed)?;
+        let after = version::<E>(path)?;
+        *cached = (after, entries);
         Ok(ChangedList {
             removed,
             before,
@@ -152,21 +158,16 @@ impl Opened {
     }
 }
 
-fn failed(path: &Path, cause: io::Error) -> FileError {
+fn failed<E: FileEntry>(path: &Path, cause: io::Error) -> FileError {
     FileError::System {
         path: path.to_owned(),
         cause,
+        setting: E::SETTING,
     }
 }
 
-/// The file's contents.
-#[derive(Deserialize)]
-struct Contents {
-    overrides: Vec<Value>,
-}
-
 /// What tells that the file was replaced: each write makes a file of its own.
-fn version(path: &Path) -> Result<u64, FileError> {
+fn version<E: FileEntry>(path: &Path) -> Result<u64, FileError> {
     match fs::metadata(path) {
         Ok(found) => {
             let mut hasher = DefaultHasher::new();
@@ -175,44 +176,49 @@ fn version(path: &Path) -> Result<u64, FileError> {
             Ok(hasher.finish().max(1))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
-        Err(error) => Err(failed(path, error)),
+        Err(error) => Err(failed::<E>(path, error)),
     }
 }
 
 /// Reads the file, in the order of the ends; nothing if there is none.
-pub(super) fn read(path: &Path) -> Result<Vec<SharedEntry>, FileError> {
+pub(in crate::app) fn read_file<E: FileEntry>(path: &Path) -> Result<Vec<SharedEntry>, FileError> {
     let length = match fs::metadata(path) {
         Ok(found) => found.len(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(path, error)),
+        Err(error) => return Err(failed::<E>(path, error)),
     };
     if length > MAX_FILE_BYTES {
-        return Err(failed(path, ErrorKind::FileTooLarge.into()));
+        return Err(failed::<E>(path, ErrorKind::FileTooLarge.into()));
     }
-    let bytes = fs::read(path).map_err(|error| failed(path, error))?;
-    let contents: Contents =
-        serde_json::from_slice(&bytes).map_err(|cause| FileError::Corrupt {
-            path: path.to_owned(),
-            cause,
-        })?;
-    let entries = contents.overrides.into_iter();
-    let mut entries: Vec<_> = entries.map(|value| entry(value.to_string())).collect();
+    let bytes = fs::read(path).map_err(|error| failed::<E>(path, error))?;
+    let entries = parse::<E>(&bytes).map_err(|cause| FileError::Corrupt {
+        path: path.to_owned(),
+        cause,
+    })?;
+    let entries = entries.into_iter();
+    let mut entries: Vec<_> = (entries.map(|value| entry::<E>(value.to_string()))).collect();
     entries.sort_unstable();
     // Somebody who edits the file may have left a text twice.
     entries.dedup();
     Ok(entries)
 }
 
-fn entry(text: String) -> SharedEntry {
-    let kept = KeptOverride::parse(&text);
+fn parse<E: FileEntry>(bytes: &[u8]) -> serde_json::Result<Vec<Value>> {
+    let mut members: Map<String, Value> = serde_json::from_slice(bytes)?;
+    let entries = members.remove(E::LIST);
+    serde_json::from_value(entries.ok_or_else(|| serde_json::Error::missing_field(E::LIST))?)
+}
+
+fn entry<E: ListEntry>(text: String) -> SharedEntry {
+    let entry = E::parse(&text);
     SharedEntry {
-        until: kept.map_or(u64::MAX, |kept| kept.end()),
+        until: entry.map_or(FOR_GOOD, |entry| entry.end()),
         text,
     }
 }
 
 /// Writes another file and gives it the name, so that there is a whole one at any time.
-fn replace(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
+fn replace<E: FileEntry>(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
     // Each text is JSON.
     let texts: Vec<_> = entries.iter().map(|entry| entry.text.as_str()).collect();
     let texts = texts.join(",\n    ");
@@ -228,7 +234,9 @@ fn replace(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
         .open(&next)?;
     write!(
         file,
-        "{{\n  \"about\": \"{ABOUT}\",\n  \"overrides\": [\n    {texts}\n  ]\n}}\n"
+        "{{\n  \"about\": \"{}\",\n  \"{}\": [\n    {texts}\n  ]\n}}\n",
+        E::ABOUT,
+        E::LIST
     )?;
     file.sync_all()?;
     fs::rename(&next, path)
@@ -238,22 +246,23 @@ fn replace(path: &Path, entries: &[SharedEntry]) -> io::Result<()> {
 mod tests {
     use tempfile::TempDir;
 
+    use super::super::tests::Note;
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000);
 
     fn kept(id: &str) -> SharedEntry {
-        entry(format!("{{\"id\":\"{id}\",\"limit\":\"L\"}}"))
+        entry::<Note>(format!("{{\"id\":\"{id}\",\"set_at\":1}}"))
     }
 
-    async fn all(file: &OverridesFile) -> Vec<SharedEntry> {
+    async fn all(file: &ListFile<Note>) -> Vec<SharedEntry> {
         file.entries("", 0, 0, 100).await.unwrap()
     }
 
     #[tokio::test]
     async fn a_file_holds_what_was_changed_and_each_change_has_another_version() {
         let folder = TempDir::new().unwrap();
-        let file = OverridesFile::new(folder.path().join("o.json"));
+        let file = ListFile::<Note>::new(folder.path().join("o.json"));
         assert_eq!(file.version("").await.unwrap(), 0);
         assert!(all(&file).await.is_empty());
         let mut versions = vec![0];
@@ -285,10 +294,13 @@ mod tests {
     async fn a_file_is_read_again_only_when_another_process_has_changed_it() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("o.json");
-        let (file, other) = (OverridesFile::new(path.clone()), OverridesFile::new(path));
+        let (file, other) = (
+            ListFile::<Note>::new(path.clone()),
+            ListFile::<Note>::new(path),
+        );
         file.change("", vec![kept("a")], vec![], NOW).await.unwrap();
         // What only this process can know tells whether it has read the file.
-        file.0.known.lock().1.push(kept("b"));
+        file.0.cached.lock().1.push(kept("b"));
         file.change("", vec![kept("c")], vec![], NOW).await.unwrap();
         let three = ["a", "b", "c"].map(kept);
         assert_eq!(all(&file).await, three);
@@ -304,9 +316,9 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("o.json");
         let texts = [kept("a").text, "[]".to_owned()].join(",");
-        fs::write(&path, format!("{{\"overrides\": [{texts},{texts}]}}")).unwrap();
-        let both = [kept("a"), entry("[]".to_owned())];
-        let mut read = all(&OverridesFile::new(path)).await;
+        fs::write(&path, format!("{{\"notes\": [{texts},{texts}]}}")).unwrap();
+        let both = [kept("a"), entry::<Note>("[]".to_owned())];
+        let mut read = all(&ListFile::<Note>::new(path)).await;
         read.sort_unstable_by(|one, other| other.text.cmp(&one.text));
         assert_eq!(read, both);
     }
@@ -316,7 +328,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("o.json");
         let write = |name: &'static str| {
-            let file = OverridesFile::new(path.clone());
+            let file = ListFile::<Note>::new(path.clone());
             tokio::spawn(async move {
                 for number in 0..20 {
                     let add = vec![kept(&format!("{name}{number}"))];
@@ -326,20 +338,15 @@ mod tests {
         };
         let (one, other) = tokio::join!(write("a"), write("b"));
         one.and(other).unwrap();
-        assert_eq!(all(&OverridesFile::new(path.clone())).await.len(), 40);
+        assert_eq!(all(&ListFile::<Note>::new(path.clone())).await.len(), 40);
     }
 
     #[tokio::test]
     async fn a_file_that_no_gateway_wrote_is_named_and_left_as_it_is() {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("o.json");
-        let file = OverridesFile::new(path.clone());
-        for garbage in [
-            "",
-            "{\"overrides\": [{\"limit\":",
-            "- L: {burst: 1}\n",
-            "[]",
-        ] {
+        let file = ListFile::<Note>::new(path.clone());
+        for garbage in ["", "{\"notes\": [{\"id\":", "- L: {burst: 1}\n", "[]"] {
             fs::write(&path, garbage).unwrap();
             let error = file.entries("", 0, 0, 1).await.unwrap_err();
             let error = std::error::Error::source(&error).unwrap().to_string();
@@ -356,10 +363,10 @@ mod tests {
     #[tokio::test]
     async fn a_folder_that_is_not_there_is_told_with_a_remedy() {
         let folder = TempDir::new().unwrap();
-        let file = OverridesFile::new(folder.path().join("missing/o.json"));
+        let file = ListFile::<Note>::new(folder.path().join("missing/o.json"));
         let error = file.change("", vec![kept("a")], vec![], NOW).await;
         let error = error.unwrap_err();
         let error = std::error::Error::source(&error).unwrap().to_string();
-        assert!(error.contains("admin: {overrides_file: PATH}"), "{error}");
+        assert!(error.contains("notes: {file: PATH}"), "{error}");
     }
 }

@@ -1,0 +1,193 @@
+//! Overrides by the admin API: a list that gateways share, whose entries are added to the
+//! configuration in force.
+//!
+//! What changes is published as a reload is, so that workers have nothing to do with it. See
+//! `docs/decisions/0059-overrides.md`.
+
+use std::cmp::Ordering;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use weir_config::{ApiOverride, OverrideCheck, ProcessSettings, Until};
+use weir_limit::time::{Clock, Timestamp};
+use weir_store::SharedLists;
+
+use super::shared_list::{
+    FileEntry, FileError, ListChanges, ListEntry, ListFile, ListKeeper, MAX_ENTRIES, SharedList,
+    read_file,
+};
+
+/// An override as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptOverride {
+    pub(crate) written: Arc<ApiOverride>,
+    /// Who set it, and when.
+    pub(crate) set_by: String,
+    pub(crate) set_at: String,
+}
+
+/// An override by the admin API, and whether it fits the limits in force.
+#[derive(Clone, Debug)]
+pub(super) struct CheckedOverride {
+    pub(super) kept: Arc<KeptOverride>,
+    pub(super) check: OverrideCheck,
+}
+
+impl ListEntry for KeptOverride {
+    const LIST: &'static str = "overrides";
+    const NOUN: &'static str = "override";
+    const SINGULAR: &'static str = "an override by the admin API";
+    const PLURAL: &'static str = "overrides by the admin API";
+    const MAX_BYTES: usize = 1_000;
+
+    /// The limit and the id.
+    type Key = (String, String);
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parameters: Map<String, Value> = serde_json::from_str(text).ok()?;
+        let mut own = |name| match parameters.remove(name) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let (limit, id) = (own("limit")?, own("id")?);
+        let mut told = |name| own(name).unwrap_or_else(|| "-".to_owned());
+        let (set_by, set_at) = (told("set_by"), told("set_at"));
+        Some(Self {
+            written: Arc::new(ApiOverride {
+                limit,
+                id,
+                parameters,
+            }),
+            set_by,
+            set_at,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut members = self.written.parameters.clone();
+        for (name, text) in [
+            ("limit", &self.written.limit),
+            ("id", &self.written.id),
+            ("set_by", &self.set_by),
+            ("set_at", &self.set_at),
+        ] {
+            members.insert(name.to_owned(), json!(text));
+        }
+        Value::Object(members).to_string()
+    }
+
+    fn key(&self) -> Self::Key {
+        (self.written.limit.clone(), self.written.id.clone())
+    }
+
+    fn until(&self) -> Option<Timestamp> {
+        let until = self.written.parameters.get("until")?.as_str()?;
+        let Until(until) = until.parse().ok()?;
+        Some(until)
+    }
+
+    fn cmp_set_at(&self, other: &Self) -> Ordering {
+        self.set_at.cmp(&other.set_at)
+    }
+
+    fn full() -> String {
+        format!(
+            "there are {MAX_ENTRIES} overrides by the admin API already; delete some, or write \
+             those that stay into overrides.yaml"
+        )
+    }
+
+    fn log_restored(overrides: usize) {
+        tracing::warn!(
+            overrides,
+            "the overrides by the admin API were lost where they are kept, and were written again"
+        );
+    }
+}
+
+impl FileEntry for KeptOverride {
+    const ABOUT: &'static str = "Written by weir for PUT /v1/overrides. Change it by `weir \
+                                 override`, as the gateway replaces it as a whole.";
+    const SETTING: &'static str = "admin: {overrides_file: PATH}";
+}
+
+/// The overrides in the file of a configuration whose buckets are in memory.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn in_file(path: &Path) -> Result<Vec<Arc<KeptOverride>>, FileError> {
+    let list = SharedList::from_entries(read_file::<KeptOverride>(path)?);
+    Ok(list.latest().to_vec())
+}
+
+/// The keeper of the overrides. Without `shared` lists they are kept in a file, or by this process
+/// alone if it has no admin listener.
+pub(super) fn keeper(
+    settings: &ProcessSettings,
+    shared: Option<Arc<dyn SharedLists>>,
+    clock: Arc<dyn Clock>,
+) -> (ListKeeper<KeptOverride>, ListChanges<KeptOverride>) {
+    let in_file = || {
+        let path = settings.overrides_file.clone()?;
+        Some(Arc::new(ListFile::<KeptOverride>::new(path)) as Arc<dyn SharedLists>)
+    };
+    ListKeeper::new(shared.or_else(in_file), clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_store::SharedEntry;
+
+    use super::super::shared_list::FOR_GOOD;
+    use super::*;
+
+    fn kept(parameters: &Value, set_at: &str) -> KeptOverride {
+        KeptOverride {
+            written: Arc::new(ApiOverride {
+                limit: "L".to_owned(),
+                id: "2001:db8::/32".to_owned(),
+                parameters: parameters.as_object().unwrap().clone(),
+            }),
+            set_by: "alice".to_owned(),
+            set_at: set_at.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_override_is_read_as_it_was_written() {
+        let parameters = json!({ "burst": 5, "comment": "a \"b\"\n", "until": "2200-12-31" });
+        let kept = kept(&parameters, "2026-11-22T14:00:00Z");
+        let entry = kept.to_shared();
+        assert_eq!(KeptOverride::parse(&entry.text), Some(kept.clone()));
+        assert!(entry.until < FOR_GOOD);
+        let until = kept.until().unwrap();
+        assert!(kept.has_ended(until) && !kept.has_ended(Timestamp::default()));
+    }
+
+    #[test]
+    fn what_no_gateway_wrote_is_told_apart() {
+        let parsed = |text: &str| KeptOverride::parse(text).is_some();
+        assert!(parsed("{\"limit\":\"L\",\"id\":\"a\"}"));
+        assert_eq!(["[]", "{}", "{"].map(parsed), [false; 3]);
+    }
+
+    /// Two gateways may set the same one before either has seen the other's.
+    #[test]
+    fn of_two_overrides_of_the_same_subject_all_gateways_take_the_later_one() {
+        let set_at =
+            |set_at: &str, burst: u32| kept(&json!({ "burst": burst }), set_at).to_shared();
+        let mut entries: Vec<SharedEntry> = vec![
+            set_at("2026-11-22T14:00:00Z", 9),
+            set_at("2026-11-22T14:00:01Z", 5),
+            set_at("2026-11-22T14:00:00Z", 7),
+        ];
+        for _ in 0..2 {
+            let list = SharedList::<KeptOverride>::from_entries(entries.clone());
+            let bursts = list.latest().iter();
+            let bursts = bursts.map(|kept| &kept.written.parameters["burst"]);
+            assert_eq!(bursts.collect::<Vec<_>>(), [&json!(5)]);
+            entries.reverse();
+        }
+    }
+}
