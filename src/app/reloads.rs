@@ -86,6 +86,8 @@ pub(super) struct Snapshot {
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
+    /// Whether some upstream is told by the PROXY protocol from whom requests are.
+    pub(super) sends_proxy_headers: bool,
     /// What workers know of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
 }
@@ -134,6 +136,10 @@ impl Snapshot {
         Self {
             upstreams: upstreams.collect(),
             overrides: checked.collect(),
+            sends_proxy_headers: settings
+                .upstreams
+                .iter()
+                .any(weir_config::Upstream::sends_proxy_headers),
             settings,
             layers,
             refused: Arc::clone(&process.refused),
@@ -149,14 +155,6 @@ impl Snapshot {
         settings
             .map(|upstream| &upstream.settings)
             .zip(&self.upstreams)
-    }
-
-    /// Whether some upstream is told by the PROXY protocol from whom requests are.
-    pub(super) fn sends_proxy_headers(&self) -> bool {
-        self.settings
-            .upstreams
-            .iter()
-            .any(weir_config::Upstream::sends_proxy_headers)
     }
 
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {

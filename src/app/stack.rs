@@ -13,10 +13,12 @@ use weir_http::problem::Problem;
 
 use weir_limit::time::Clock;
 use weir_middleware::{
-    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Correlate, CorrelateLayer,
-    Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans, OnDenied, RateLimit,
-    RateLimitLayer, RejectInvalid, RejectInvalidLayer, ResponseFormat, Route, RouteLayer,
-    RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
+    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
+    Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans,
+    OnDenied, RateLimit, RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, RejectInvalid,
+    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteLayer, RoutePolicy,
+    RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
+    UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
@@ -24,7 +26,11 @@ use weir_telemetry::{Disposition, Metrics, Tracer};
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> =
-    Identify<Correlate<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>;
+    Identify<Correlate<Route<AccessLog<ResponseFormat<ShowRequestId<Checked<S>>>>>>>;
+
+/// What requests have to pass before they are forwarded.
+type Checked<S> =
+    RejectInvalid<RedirectToHttps<BodyLimit<RateLimit<Forwarded<UpstreamRouter<S>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -32,10 +38,11 @@ pub struct Layers {
     correlate: CorrelateLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
-    format: ResponseFormat,
-    redirects_to_https: bool,
+    format: ResponseFormatLayer,
+    show_request_id: ShowRequestIdLayer,
+    redirect_to_https: RedirectToHttpsLayer,
+    body_limit: BodyLimitLayer,
     forwarded: ForwardedLayer,
-    limits_bodies: bool,
     verifies_passwords: bool,
     access: AccessControl,
     metrics: Arc<Metrics>,
@@ -120,15 +127,18 @@ impl Layers {
                 correlate.traces(),
                 metrics,
             ),
+            show_request_id: ShowRequestIdLayer::new(correlate.makes_ids()),
             correlate,
-            format: ResponseFormat::new(
+            format: ResponseFormatLayer::new(
                 settings.error_pages.clone(),
                 formats_by_route,
                 settings.hsts.clone(),
             ),
-            redirects_to_https: false,
+            redirect_to_https: RedirectToHttpsLayer::new(false),
+            body_limit: BodyLimitLayer::new(
+                policies().any(|policy| policy.max_body_bytes.is_some()),
+            ),
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
-            limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             verifies_passwords: settings.account.verifies_passwords(),
             access,
             metrics: Arc::clone(metrics),
@@ -138,7 +148,7 @@ impl Layers {
     /// The same layers, with a look at each request whether its listener redirects to HTTPS.
     pub(super) fn redirecting_to_https(self, redirects_to_https: bool) -> Self {
         Self {
-            redirects_to_https,
+            redirect_to_https: RedirectToHttpsLayer::new(redirects_to_https),
             ..self
         }
     }
@@ -171,11 +181,6 @@ impl Layers {
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
             .above(&self.forwarded);
-        let reject_invalid = RejectInvalidLayer::new(refusal)
-            .with_format(self.format.clone())
-            .redirecting_to_https(self.redirects_to_https)
-            .with_body_limits(self.limits_bodies)
-            .with_request_ids(self.correlate.makes_ids());
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know. An account
             // that takes a password to verify is left to the limits.
@@ -186,10 +191,15 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
-            // Outside of the limits: a request that is never forwarded gets the same response for
-            // every client; otherwise it would reveal a shadow ban. Outside of all layers that
-            // respond, so that each response suits the client.
-            .layer(reject_invalid)
+            // Outside of all layers that respond, so that each response suits the client.
+            .layer(self.format.clone())
+            // Inside of the format: a page for people shows the id in its own way.
+            .layer(self.show_request_id)
+            // These three outside of the limits: a request that is never forwarded gets the same
+            // response for every client; otherwise it would reveal a shadow ban.
+            .layer(RejectInvalidLayer::new(refusal))
+            .layer(self.redirect_to_https)
+            .layer(self.body_limit)
             // The only one to decide, about bans and limits at once: what passes here reaches the
             // upstream.
             .layer(rate_limit)

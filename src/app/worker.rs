@@ -70,7 +70,7 @@ pub(super) async fn run(
             https_redirect: https_redirect.clone(),
             ends: snapshots
                 .borrow()
-                .sends_proxy_headers()
+                .sends_proxy_headers
                 .then(|| ends(connection)),
         }
     };

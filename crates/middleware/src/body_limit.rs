@@ -5,9 +5,78 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tower::{Layer, Service};
 use weir_http::problem::BodyTooLarge;
+
+use super::response_body::InnerOrLocal;
+use super::{RequestContext, ResponseBody};
+
+/// Holds request bodies to the bounds of their routes.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimitLayer {
+    is_used: bool,
+}
+
+impl BodyLimitLayer {
+    /// Looks for a bound of each request if the layer `is_used`, that is, if some route has one.
+    pub const fn new(is_used: bool) -> Self {
+        Self { is_used }
+    }
+
+    fn max_body_bytes<B>(self, request: &Request<B>) -> Option<u64> {
+        if !self.is_used {
+            return None;
+        }
+        RequestContext::routed(request.extensions())?
+            .route
+            .max_body_bytes()
+    }
+}
+
+impl<S> Layer<S> for BodyLimitLayer {
+    type Service = BodyLimit<S>;
+
+    fn layer(&self, inner: S) -> BodyLimit<S> {
+        BodyLimit {
+            inner,
+            layer: *self,
+        }
+    }
+}
+
+/// A service whose request bodies are bounded; see [`BodyLimitLayer`].
+#[derive(Clone, Debug)]
+pub struct BodyLimit<S> {
+    inner: S,
+    layer: BodyLimitLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for BodyLimit<S>
+where
+    S: Service<Request<LimitedBody<B>>, Response = Response<ResponseBody<R>>>,
+    B: Body,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = InnerOrLocal<S::Future, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let max = self.layer.max_body_bytes(&request);
+        let (head, body) = request.into_parts();
+        match LimitedBody::new(body, max) {
+            Ok(body) => InnerOrLocal::inner(self.inner.call(Request::from_parts(head, body))),
+            Err(too_large) => InnerOrLocal::local(ResponseBody::problem(too_large.problem())),
+        }
+    }
+}
 
 pin_project! {
     /// A request's body, which fails when it turns out to be longer than it may be.
@@ -28,7 +97,7 @@ impl<B: Body> LimitedBody<B> {
     ///
     /// # Errors
     /// When its length is known, and too great.
-    pub(super) fn new(body: B, max: Option<u64>) -> Result<Self, BodyTooLarge> {
+    fn new(body: B, max: Option<u64>) -> Result<Self, BodyTooLarge> {
         let Some(max) = max else {
             return Ok(Self { body, limit: None });
         };

@@ -5,15 +5,17 @@
 //! An id is taken from a trusted proxy, or else made: a UUID of random bits (RFC 9562, version 4).
 //! A trace is begun, or that of the client continued, and the upstream continues it (W3C Trace
 //! Context). Both stand in the [`RequestContext`], from where the other layers and the proxy take
-//! them.
+//! them. Another layer, inside of the access log, shows clients the ids.
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
+use pin_project_lite::pin_project;
 use rand::rngs::SmallRng;
 use rand::{Rng, make_rng};
 use tower::{Layer, Service};
@@ -22,7 +24,7 @@ use uuid::fmt::Hyphenated;
 use weir_http::problem::{self, ProblemResponse};
 use weir_telemetry::{RequestId, Tracer};
 
-use super::{ClientIdentity, RequestContext, ResponseBody};
+use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 
 /// How long an id of a trusted proxy may be. UUIDs have 36 bytes, and the trace ids of clouds up to
 /// a hundred.
@@ -127,21 +129,6 @@ impl Correlation {
     }
 }
 
-/// Shows the id to the client: in its header and, if Weir made this response for a problem, in the
-/// document.
-pub(super) fn put_request_id<R: Body<Data = Bytes>>(
-    id: &RequestId,
-    mut response: Response<ResponseBody<R>>,
-) -> Response<ResponseBody<R>> {
-    let headers = response.headers_mut();
-    headers.insert(id.header.clone(), id.value.clone());
-    if response.extensions().get::<ProblemResponse>().is_none() {
-        return response;
-    }
-    let add = |document: Bytes| problem::with_request_id(&document, id.text());
-    response.map(|body| body.map_whole(add))
-}
-
 /// The header's value, if it is an id. A second line is one that the proxy did not set, and nothing
 /// tells which.
 fn valid<'h>(headers: &'h HeaderMap, header: &HeaderName) -> Option<&'h HeaderValue> {
@@ -165,6 +152,110 @@ fn made() -> Option<HeaderValue> {
     uuid.hyphenated().encode_lower(&mut text);
     // It is cloned, which takes no memory this way.
     HeaderValue::from_maybe_shared(Bytes::from_owner(text)).ok()
+}
+
+/// Shows the id of a request in its response.
+#[derive(Clone, Copy, Debug)]
+pub struct ShowRequestIdLayer {
+    has_ids: bool,
+}
+
+impl ShowRequestIdLayer {
+    /// Looks for the id of each request if requests have ids.
+    pub const fn new(has_ids: bool) -> Self {
+        Self { has_ids }
+    }
+}
+
+impl<S> Layer<S> for ShowRequestIdLayer {
+    type Service = ShowRequestId<S>;
+
+    fn layer(&self, inner: S) -> ShowRequestId<S> {
+        ShowRequestId {
+            inner,
+            layer: *self,
+        }
+    }
+}
+
+/// A service whose responses show the ids of their requests; see [`ShowRequestIdLayer`].
+#[derive(Clone, Debug)]
+pub struct ShowRequestId<S> {
+    inner: S,
+    layer: ShowRequestIdLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for ShowRequestId<S>
+where
+    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    R: Body<Data = Bytes>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let id = match self.layer.has_ids {
+            true => RequestContext::request_id(request.extensions()).cloned(),
+            false => None,
+        };
+        ResponseFuture {
+            future: self.inner.call(request),
+            id,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`ShowRequestId`].
+    pub struct ResponseFuture<F> {
+        #[pin]
+        future: F,
+        id: Option<Arc<RequestId>>,
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
+    R: Body<Data = Bytes>,
+{
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let Some(id) = this.id else {
+            return this.future.poll(cx);
+        };
+        let response = ready!(this.future.poll(cx))?;
+        Poll::Ready(Ok(show(id, response)))
+    }
+}
+
+impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
+    fn verdict(&self) -> Option<&Verdict> {
+        self.future.verdict()
+    }
+}
+
+/// Shows the id in its header and, if Weir made this response for a problem, in the document.
+fn show<R: Body<Data = Bytes>>(
+    id: &RequestId,
+    mut response: Response<ResponseBody<R>>,
+) -> Response<ResponseBody<R>> {
+    let headers = response.headers_mut();
+    headers.insert(id.header.clone(), id.value.clone());
+    if response.extensions().get::<ProblemResponse>().is_none() {
+        return response;
+    }
+    let add = |document: Bytes| problem::with_request_id(&document, id.text());
+    response.map(|body| body.map_whole(add))
 }
 
 #[cfg(test)]
@@ -265,7 +356,7 @@ mod tests {
         };
         let problem = Problem::new(http::StatusCode::NOT_FOUND, "No.");
         let problem: Response<ResponseBody<Empty<Bytes>>> = ResponseBody::problem(problem);
-        let problem = put_request_id(&id, problem);
+        let problem = show(&id, problem);
         assert_eq!(problem.headers()[HEADER], "a-1");
         let document = problem.into_body().collect().await.unwrap().to_bytes();
         let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
@@ -273,7 +364,7 @@ mod tests {
         assert_eq!(document["detail"], "No.");
 
         let other: Response<ResponseBody<Empty<Bytes>>> = Response::new(ResponseBody::full("{}"));
-        let other = put_request_id(&id, other);
+        let other = show(&id, other);
         assert_eq!(other.headers()[HEADER], "a-1");
         assert_eq!(other.into_body().collect().await.unwrap().to_bytes(), "{}");
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Method, Response, StatusCode, Version, request};
+use http::{Method, Request, Response, StatusCode, Version};
 
 use super::ResponseBody;
 
@@ -16,12 +16,12 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with HTTP's
 /// statuses.
-pub(super) fn content_type(request: &request::Parts) -> Option<HeaderValue> {
+pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
-    if request.version != Version::HTTP_2 || request.method != Method::POST {
+    if request.version() != Version::HTTP_2 || request.method() != Method::POST {
         return None;
     }
-    let value = request.headers.get(CONTENT_TYPE)?;
+    let value = request.headers().get(CONTENT_TYPE)?;
     let more = value.as_bytes().strip_prefix(GRPC.as_bytes())?;
     matches!(more.first(), None | Some(b'+' | b';')).then(|| value.clone())
 }
@@ -74,7 +74,7 @@ fn outcome(status: StatusCode) -> (u16, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::request;
     use http_body::Body;
     use http_body_util::Empty;
 
@@ -87,8 +87,7 @@ mod tests {
     }
 
     fn found(request: request::Builder) -> bool {
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        content_type(&head).is_some()
+        content_type(&request.body(()).unwrap()).is_some()
     }
 
     #[test]

@@ -37,6 +37,8 @@ mod header_text;
 mod identify;
 mod rate_limit;
 mod redirect;
+#[cfg(feature = "gateway")]
+mod redirect_to_https;
 #[cfg(test)]
 #[path = "../../../tests/it/support/redis_server.rs"]
 mod redis_server;
@@ -67,11 +69,13 @@ pub use bans::{
     TarpitSlots, Treatment,
 };
 #[cfg(feature = "gateway")]
-pub use body_limit::LimitedBody;
+pub use body_limit::{BodyLimit, BodyLimitLayer, LimitedBody};
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
 #[cfg(feature = "gateway")]
-pub use correlate::{Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES};
+pub use correlate::{
+    Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
+};
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -85,12 +89,14 @@ pub use rate_limit::{
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
-pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
+pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer};
+#[cfg(feature = "gateway")]
+pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
-pub use response_format::{ErrorPages, ResponseFormat};
+pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
 pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
 use weir_limit::time::Timestamp;

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use http::{Extensions, HeaderMap, Method, Uri, request};
+use http::{HeaderMap, Method, Request, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use weir_rules::{Captures, requested_host, with_one_slash};
@@ -251,25 +251,16 @@ pub struct RequestValues<'r> {
 
 impl<'r> RequestValues<'r> {
     /// Those of a request whose extensions tell its client and its route.
-    pub(super) fn of(
-        method: &'r Method,
-        uri: &'r Uri,
-        headers: &'r HeaderMap,
-        extensions: &'r Extensions,
-    ) -> Self {
-        let routed = RequestContext::routed(extensions);
+    pub(super) fn of<B>(request: &'r Request<B>) -> Self {
+        let routed = RequestContext::routed(request.extensions());
         Self {
-            method,
-            uri,
-            headers,
-            identity: ClientIdentity::of(extensions),
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            identity: ClientIdentity::of(request.extensions()),
             route: routed.map_or("", |routed| routed.route.name()),
             captures: routed.map(|routed| &routed.captures),
         }
-    }
-
-    pub(super) fn of_head(head: &'r request::Parts) -> Self {
-        Self::of(&head.method, &head.uri, &head.headers, &head.extensions)
     }
 
     /// The host that was asked for, in lower case and without the port.

@@ -1,4 +1,4 @@
-//! A response's body, which comes from the inner service or is made here.
+//! A response's body, and a response, which come from the inner service or are made here.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use tokio::task::yield_now;
 use weir_http::problem::Problem;
 
-use super::InFlight;
 use super::backend::PendingTasks;
+use super::{HasVerdict, InFlight, Verdict};
 
 pin_project! {
     /// A response's body.
@@ -382,4 +382,58 @@ fn poll_read<B: Body<Data = Bytes>>(
     let last = reading.last.take();
     *slot = None;
     Poll::Ready(last.map(Ok))
+}
+
+pin_project! {
+    /// The response of a layer that responds to some requests itself, and passes all others on.
+    #[project = InnerOrLocalProjection]
+    pub enum InnerOrLocal<F, R> {
+        /// The service below responds.
+        Inner {
+            #[pin]
+            future: F,
+        },
+        /// The response is there already.
+        Local { response: Option<Box<Response<ResponseBody<R>>>> },
+    }
+}
+
+impl<F, R> InnerOrLocal<F, R> {
+    pub(super) fn inner(future: F) -> Self {
+        Self::Inner { future }
+    }
+
+    pub(super) fn local(response: Response<ResponseBody<R>>) -> Self {
+        Self::Local {
+            response: Some(Box::new(response)),
+        }
+    }
+}
+
+impl<F, R, E> Future for InnerOrLocal<F, R>
+where
+    F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            InnerOrLocalProjection::Inner { future } => future.poll(cx),
+            // A future that has responded is not polled again; if it is, it waits.
+            InnerOrLocalProjection::Local { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(*response)),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<F: HasVerdict, R> HasVerdict for InnerOrLocal<F, R> {
+    fn verdict(&self) -> Option<&Verdict> {
+        match self {
+            Self::Inner { future } => future.verdict(),
+            Self::Local { .. } => None,
+        }
+    }
 }

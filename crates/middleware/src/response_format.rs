@@ -6,15 +6,19 @@
 //!
 //! Decoys have to look like responses of the upstream, and so are treated like those.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, STRICT_TRANSPORT_SECURITY,
     VARY,
 };
-use http::{Response, StatusCode, request};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
 use weir_http::media_type::prefers;
 use weir_http::problem::{CustomResponse, ProblemResponse};
 use weir_rules::Statuses;
@@ -25,14 +29,14 @@ use super::cors::CorsRequest;
 use super::grpc;
 use super::header_edits::{HeaderEdits, RenderedEdits};
 use super::request_template::RequestValues;
-use super::{ClientIdentity, RequestContext, ResponseBody};
+use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 
 const HTML: &str = "text/html";
 const PROBLEM: &str = "application/problem+json";
 
-/// How responses are formatted. Clones share it.
+/// Formats responses. Clones share how.
 #[derive(Clone, Debug, Default)]
-pub struct ResponseFormat(Arc<Settings>);
+pub struct ResponseFormatLayer(Arc<Settings>);
 
 #[derive(Debug, Default)]
 struct Settings {
@@ -63,7 +67,7 @@ impl FromIterator<(Statuses, Bytes)> for ErrorPages {
     }
 }
 
-impl ResponseFormat {
+impl ResponseFormatLayer {
     /// These pages for people, and what routes say of their responses if any does. `hsts` is the
     /// value of `Strict-Transport-Security`.
     pub fn new(pages: ErrorPages, is_by_route: bool, hsts: Option<HeaderValue>) -> Self {
@@ -73,14 +77,17 @@ impl ResponseFormat {
 
     /// What formats the response to this request; none for most clients, which are not browsers, of
     /// most gateways.
-    pub(super) fn formatter(&self, request: &request::Parts) -> Option<Box<ResponseFormatter>> {
+    fn formatter<B>(&self, request: &Request<B>) -> Option<Box<ResponseFormatter>> {
         let grpc = grpc::content_type(request);
-        let wants_html = grpc.is_none() && prefers(&request.headers, HTML, PROBLEM);
+        let wants_html = grpc.is_none() && prefers(request.headers(), HTML, PROBLEM);
         let of_all = self.0.all.as_ref();
         let of_all = of_all.and_then(|all| all.of_request(request));
         (wants_html || grpc.is_some() || of_all.is_some()).then(|| {
             Box::new(ResponseFormatter {
-                pages: wants_html.then(|| self.clone()),
+                page: wants_html.then(|| Page {
+                    format: self.clone(),
+                    request_id: RequestContext::request_id(request.extensions()).cloned(),
+                }),
                 grpc,
                 ..of_all.unwrap_or_default()
             })
@@ -88,9 +95,84 @@ impl ResponseFormat {
     }
 }
 
+impl<S> Layer<S> for ResponseFormatLayer {
+    type Service = ResponseFormat<S>;
+
+    fn layer(&self, inner: S) -> ResponseFormat<S> {
+        ResponseFormat {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// A service whose responses are formatted; see [`ResponseFormatLayer`].
+#[derive(Clone, Debug)]
+pub struct ResponseFormat<S> {
+    inner: S,
+    layer: ResponseFormatLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for ResponseFormat<S>
+where
+    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    R: Body<Data = Bytes>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let formatter = self.layer.formatter(&request);
+        ResponseFuture {
+            future: self.inner.call(request),
+            formatter,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`ResponseFormat`].
+    pub struct ResponseFuture<F> {
+        #[pin]
+        future: F,
+        formatter: Option<Box<ResponseFormatter>>,
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
+    R: Body<Data = Bytes>,
+{
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut response = ready!(this.future.poll(cx))?;
+        if let Some(formatter) = this.formatter.take() {
+            return Poll::Ready(Ok(formatter.format(response)));
+        }
+        vary_by_accept_if_cacheable(&mut response);
+        Poll::Ready(Ok(response))
+    }
+}
+
+impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
+    fn verdict(&self) -> Option<&Verdict> {
+        self.future.verdict()
+    }
+}
+
 impl AllResponses {
     /// What changes the response to a request, if anything does.
-    fn of_request(&self, request: &request::Parts) -> Option<ResponseFormatter> {
+    fn of_request<B>(&self, request: &Request<B>) -> Option<ResponseFormatter> {
         let of_route = match self.is_by_route {
             true => of_route(request),
             false => None,
@@ -104,10 +186,10 @@ impl AllResponses {
 }
 
 /// What a request's route changes about its response, if anything.
-fn of_route(request: &request::Parts) -> Option<ResponseFormatter> {
-    let route = &RequestContext::routed(&request.extensions)?.route;
+fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
+    let route = &RequestContext::routed(request.extensions())?.route;
     let cors = route.cors();
-    let cors = cors.and_then(|cors| CorsRequest::of(cors, &request.headers));
+    let cors = cors.and_then(|cors| CorsRequest::of(cors, request.headers()));
     let edits = route.response_headers();
     let edits = edits.map(|edits| ResponseEdits::of(edits, request));
     let compressor = route.compression();
@@ -120,9 +202,9 @@ fn of_route(request: &request::Parts) -> Option<ResponseFormatter> {
     })
 }
 
-fn is_secure(request: &request::Parts) -> bool {
-    let identity = ClientIdentity::of(&request.extensions);
-    identity.is_some_and(|identity| identity.scheme(&request.headers) == "https")
+fn is_secure<B>(request: &Request<B>) -> bool {
+    let identity = ClientIdentity::of(request.extensions());
+    identity.is_some_and(|identity| identity.scheme(request.headers()) == "https")
 }
 
 /// What a route changes about the headers of one response.
@@ -132,19 +214,24 @@ enum ResponseEdits {
     /// The account, which they show, is learned before the response is there.
     Unverified {
         edits: Arc<HeaderEdits>,
-        request: Box<request::Parts>,
+        request: Box<Request<()>>,
     },
 }
 
 impl ResponseEdits {
-    fn of(edits: &Arc<HeaderEdits>, request: &request::Parts) -> Self {
-        let is_known = RequestContext::unverified(&request.extensions).is_none();
+    fn of<B>(edits: &Arc<HeaderEdits>, request: &Request<B>) -> Self {
+        let is_known = RequestContext::unverified(request.extensions()).is_none();
         if is_known || !edits.shows_account() {
-            return Self::Rendered(edits.render(&RequestValues::of_head(request)));
+            return Self::Rendered(edits.render(&RequestValues::of(request)));
         }
+        let mut head = Request::new(());
+        *head.method_mut() = request.method().clone();
+        *head.uri_mut() = request.uri().clone();
+        *head.headers_mut() = request.headers().clone();
+        *head.extensions_mut() = request.extensions().clone();
         Self::Unverified {
             edits: Arc::clone(edits),
-            request: Box::new(request.clone()),
+            request: Box::new(head),
         }
     }
 
@@ -152,17 +239,17 @@ impl ResponseEdits {
         match self {
             Self::Rendered(edits) => edits,
             Self::Unverified { edits, mut request } => {
-                RequestContext::of(&mut request.extensions).complete_identity();
-                edits.render(&RequestValues::of_head(&request))
+                RequestContext::of(request.extensions_mut()).complete_identity();
+                edits.render(&RequestValues::of(&request))
             }
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct ResponseFormatter {
+struct ResponseFormatter {
     /// None where the client does not want HTML.
-    pages: Option<ResponseFormat>,
+    page: Option<Page>,
     /// None where the route has no CORS configured that concerns the request.
     cors: Option<CorsRequest>,
     /// What the route changes about headers.
@@ -175,18 +262,21 @@ pub(super) struct ResponseFormatter {
     compressor: Option<Compressor>,
 }
 
+/// What a page for people in place of a problem document is made of.
+#[derive(Debug)]
+struct Page {
+    format: ResponseFormatLayer,
+    request_id: Option<Arc<RequestId>>,
+}
+
 impl ResponseFormatter {
-    /// The response as the client gets it, to a request with this id.
-    pub(super) fn format<R>(
-        mut self,
-        response: Response<ResponseBody<R>>,
-        request_id: Option<&RequestId>,
-    ) -> Response<ResponseBody<R>>
+    /// The response as the client gets it.
+    fn format<R>(mut self, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>>
     where
         R: Body<Data = Bytes>,
     {
         let compressor = self.compressor.take();
-        let response = self.format_uncompressed(response, request_id);
+        let response = self.format_uncompressed(response);
         match compressor {
             Some(compressor) => compressor.compress(response),
             None => response,
@@ -196,7 +286,6 @@ impl ResponseFormatter {
     fn format_uncompressed<R>(
         self,
         mut response: Response<ResponseBody<R>>,
-        request_id: Option<&RequestId>,
     ) -> Response<ResponseBody<R>> {
         let extensions = response.extensions_mut();
         let is_problem = extensions.remove::<ProblemResponse>().is_some();
@@ -225,15 +314,18 @@ impl ResponseFormatter {
             return response;
         }
         vary_by_accept(response.headers_mut());
-        match &self.pages {
-            Some(format) => format.0.pages.replace(response, request_id),
+        match &self.page {
+            Some(page) => {
+                let pages = &page.format.0.pages;
+                pages.replace(response, page.request_id.as_deref())
+            }
             None => response,
         }
     }
 }
 
 /// Tells caches that other clients get a page in place of this problem document.
-pub(super) fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
+fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
     if is_cacheable(response)
         && response
             .extensions_mut()

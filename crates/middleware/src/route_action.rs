@@ -121,7 +121,7 @@ impl RequestAction {
             _ => {
                 // Headers tell of the path as it was sent.
                 let edits = self.action.request_headers.as_ref();
-                let edits = edits.map(|edits| edits.render(&values(request)));
+                let edits = edits.map(|edits| edits.render(&RequestValues::of(request)));
                 self.rewrite(request);
                 if let Some(edits) = edits {
                     edits.apply_to_request(request.headers_mut());
@@ -146,19 +146,10 @@ impl RequestAction {
     }
 }
 
-fn values<B>(request: &Request<B>) -> RequestValues<'_> {
-    RequestValues::of(
-        request.method(),
-        request.uri(),
-        request.headers(),
-        request.extensions(),
-    )
-}
-
 impl Answer {
     fn respond<B, R>(&self, request: &Request<B>) -> Response<ResponseBody<R>> {
         match self {
-            Self::Redirect(redirect) => redirect.respond(&values(request)),
+            Self::Redirect(redirect) => redirect.respond(&RequestValues::of(request)),
             Self::Fixed(fixed) => fixed.respond(),
         }
     }

@@ -13,7 +13,7 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
 };
-use http::{Method, Response, StatusCode, request};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use weir_http::list;
 
@@ -99,14 +99,14 @@ pub(super) struct Compressor {
 }
 
 impl Compressor {
-    pub(super) fn new(settings: &Arc<Compression>, request: &request::Parts) -> Self {
+    pub(super) fn new<B>(settings: &Arc<Compression>, request: &Request<B>) -> Self {
         Self {
             settings: Arc::clone(settings),
-            coding: match forbids_change(&request.headers) {
+            coding: match forbids_change(request.headers()) {
                 true => None,
-                false => accept::best(&settings.algorithms, &request.headers),
+                false => accept::best(&settings.algorithms, request.headers()),
             },
-            is_head: request.method == Method::HEAD,
+            is_head: request.method() == Method::HEAD,
             places: &PLACES,
         }
     }

@@ -1,0 +1,82 @@
+//! Redirects what came in plain text to HTTPS, on listeners that are there for that.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower::{Layer, Service};
+
+use super::redirect::Redirect;
+use super::request_template::RequestValues;
+use super::response_body::InnerOrLocal;
+use super::{ClientIdentity, ResponseBody};
+
+/// In a request's extensions: it came by a listener that redirects to HTTPS.
+#[derive(Clone, Debug)]
+pub struct HttpsRedirect(pub Arc<Redirect>);
+
+/// Redirects requests with an [`HttpsRedirect`].
+#[derive(Clone, Copy, Debug)]
+pub struct RedirectToHttpsLayer {
+    is_used: bool,
+}
+
+impl RedirectToHttpsLayer {
+    /// Looks for an [`HttpsRedirect`] in each request if the layer `is_used`, that is, if some
+    /// listener redirects.
+    pub const fn new(is_used: bool) -> Self {
+        Self { is_used }
+    }
+}
+
+impl<S> Layer<S> for RedirectToHttpsLayer {
+    type Service = RedirectToHttps<S>;
+
+    fn layer(&self, inner: S) -> RedirectToHttps<S> {
+        RedirectToHttps {
+            inner,
+            layer: *self,
+        }
+    }
+}
+
+/// A service that requests in plain text may be kept from; see [`RedirectToHttpsLayer`].
+#[derive(Clone, Debug)]
+pub struct RedirectToHttps<S> {
+    inner: S,
+    layer: RedirectToHttpsLayer,
+}
+
+impl RedirectToHttpsLayer {
+    fn redirect<B, R>(self, request: &Request<B>) -> Option<Response<ResponseBody<R>>> {
+        if !self.is_used {
+            return None;
+        }
+        let HttpsRedirect(redirect) = request.extensions().get()?;
+        // What a trusted proxy was sent by HTTPS is there already, and would come back for ever.
+        let is_secure = ClientIdentity::of(request.extensions())
+            .is_some_and(|identity| identity.scheme(request.headers()) == "https");
+        (!is_secure).then(|| redirect.respond(&RequestValues::of(request)))
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RedirectToHttps<S>
+where
+    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = InnerOrLocal<S::Future, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.layer.redirect(&request) {
+            Some(response) => InnerOrLocal::local(response),
+            None => InnerOrLocal::inner(self.inner.call(request)),
+        }
+    }
+}
