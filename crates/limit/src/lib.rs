@@ -11,6 +11,7 @@ mod calendar;
 mod in_flight;
 mod levels;
 mod prefetch;
+mod projection;
 mod quota;
 pub mod time;
 mod transaction;

@@ -19,11 +19,8 @@ use weir_runtime::loop_time::PollClock;
 
 use super::client_io::ClientIo;
 use super::http1::{Handoff, HeadBounds, Http1, without_empty_lines};
+use super::http2_frames::PREFACE;
 use super::service::{ConnectionService, TrackInFlight};
-
-/// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
-/// this.
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// hyper's own settings, and what of them concerns plain requests.
 #[derive(Debug)]

@@ -4,7 +4,9 @@
 //! A client is disconnected either way, but the code is what its author has to go by. Each frame is
 //! scanned on its way to hyper, by its head, and `SETTINGS` by their values.
 
-use super::connection::PREFACE;
+/// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
+/// this.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The length of a frame's head (RFC 9113, section 4.1).
 const HEAD: usize = 9;

@@ -20,10 +20,11 @@ use tokio_rustls::{TlsConnector, client};
 use weir_telemetry::Metrics;
 
 use super::super::client_io::ClientIo;
-use super::super::connection::{PREFACE, PollConnection, Protocol, ServerConnection};
+use super::super::connection::{PollConnection, Protocol, ServerConnection};
 use super::super::connection_state::ConnectionState;
 use super::super::drain::{Drain, DrainSettings};
 use super::super::driver::{Driver, End};
+use super::super::http2_frames::PREFACE;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
 use super::super::service::TrackInFlight;
