@@ -2,8 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,18 +13,30 @@ use super::{Client, Request, eventually, request};
 /// A browser takes its time to start while other tests run.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// One at a time, as each is several processes.
-static ONE: Mutex<()> = Mutex::new(());
+/// The browser of all tests, which take turns: it is several processes, and starts slowly.
+static ONE: Mutex<Option<Driver>> = Mutex::new(None);
+
+/// Runs `chromedriver`, and kills it when standard input is closed. Chromium ends with its driver,
+/// which holds the other end of a pipe.
+const KEEPER: &str = "exec 3<&0; chromedriver --port=0 </dev/null & driver=$!; cat <&3 >/dev/null; \
+                      kill -s KILL $driver";
 
 /// The key of an element in what WebDriver answers.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// A browser with one tab. It ends when it is dropped.
-pub(crate) struct Browser {
-    driver: Child,
+/// A process that drives a browser.
+struct Driver {
     address: SocketAddr,
     session: String,
-    _one: MutexGuard<'static, ()>,
+    /// Closed, it ends the browser.
+    _alive: ChildStdin,
+}
+
+/// A browser with one tab, which no other test has used.
+pub(crate) struct Browser {
+    address: SocketAddr,
+    session: String,
+    _turn: MutexGuard<'static, Option<Driver>>,
 }
 
 /// Keys that are not characters, as WebDriver writes them.
@@ -34,30 +46,56 @@ pub(crate) mod keys {
     pub(crate) const TAB: &str = "\u{e004}";
 }
 
-impl Browser {
-    pub(crate) fn start() -> Self {
-        let one = ONE
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut driver = Command::new("chromedriver")
-            .args(["--port=0"])
-            .stdin(Stdio::null())
+impl Driver {
+    fn start() -> Self {
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect("tests need the Debian packages `chromium` and `chromium-driver`");
-        let lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+            .expect("sh");
+        let lines = BufReader::new(keeper.stdout.take().unwrap()).lines();
         let port = |line: String| {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         };
-        let port: u16 = lines.map_while(Result::ok).find_map(port).expect("a port");
-        let mut browser = Self {
-            driver,
+        let port = lines.map_while(Result::ok).find_map(port);
+        let port: u16 = port.expect("tests need the packages `chromium` and `chromium-driver`");
+        Self {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             session: String::new(),
-            _one: one,
+            _alive: keeper.stdin.take().unwrap(),
+        }
+    }
+}
+
+impl Browser {
+    pub(crate) fn start() -> Self {
+        let mut turn = ONE.lock().unwrap_or_else(|failed: PoisonError<_>| {
+            // A test has failed, and left the browser in whatever state.
+            ONE.clear_poison();
+            let mut turn = failed.into_inner();
+            *turn = None;
+            turn
+        });
+        let driver = turn.get_or_insert_with(Driver::start);
+        let mut browser = Self {
+            address: driver.address,
+            session: driver.session.clone(),
+            _turn: turn,
         };
+        if browser.session.is_empty() {
+            browser.session = browser.new_session();
+            let driver = browser._turn.as_mut().unwrap();
+            driver.session.clone_from(&browser.session);
+        } else {
+            browser.open_another_tab();
+        }
+        browser
+    }
+
+    fn new_session(&self) -> String {
         // Without a sandbox, as tests may run as root; it opens the tests' own pages only.
         let arguments = [
             "--headless=new",
@@ -65,16 +103,25 @@ impl Browser {
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--no-first-run",
+            "--remote-debugging-pipe",
             "--window-size=1280,1000",
         ];
         let capabilities = json!({"alwaysMatch": {
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"},
         }});
-        let session = browser.command("POST", "/session", &json!({"capabilities": capabilities}));
-        let id = session["sessionId"].as_str().unwrap();
-        browser.session = format!("/session/{id}");
-        browser
+        let session = self.command("POST", "/session", &json!({"capabilities": capabilities}));
+        format!("/session/{}", session["sessionId"].as_str().unwrap())
+    }
+
+    /// A tab that knows nothing of the one before it, which is closed.
+    fn open_another_tab(&self) {
+        let tab = self.act("window/new", &json!({"type": "tab"}));
+        self.command("DELETE", &format!("{}/window", self.session), &json!({}));
+        self.act("window", &json!({"handle": tab["handle"]}));
+        self.developer("Network.clearBrowserCookies", &json!({}));
+        self.developer("Network.clearBrowserCache", &json!({}));
+        self.console();
     }
 
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -206,19 +253,5 @@ impl Browser {
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.developer("Emulation.setEmulatedMedia", &json!({"features": features}));
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        // Chromium would outlive its driver.
-        if !self.session.is_empty() {
-            let delete = request("DELETE", &self.session);
-            let delete = delete.with("host", &self.address.to_string());
-            let _ = TcpStream::connect(self.address)
-                .map(|stream| Client::over(stream).try_send(&delete));
-        }
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 }
