@@ -30,11 +30,7 @@ use futures_util::future::join_all;
 use weir::limit::{Algorithm, Alignment, Batch, Calendar, CalendarUnit, Quota, Transaction};
 use weir::store::{Redis, RedisSettings, Store, Unobserved};
 use weir::time::{Nanos, Timestamp};
-
-#[path = "../tests/it/support/redis_server.rs"]
-mod redis_server;
-
-use redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 const REQUESTS: u64 = 500;
 const DAY: Duration = Duration::from_secs(86_400);

@@ -21,10 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use weir::limit::{Batch, Quota, Transaction};
 use weir::store::{Memory, MemorySettings, Redis, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, Nanos, SystemClock};
-
-#[path = "../tests/it/support/redis_server.rs"]
-mod redis_server;
-use redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 /// So much that no measurement empties a bucket, and so slowly back that none is full again before
 /// it ends.

@@ -24,17 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use redis_cluster::RedisCluster;
-use redis_server::RedisServer;
 use tokio::runtime::Builder;
 use weir::limit::{Batch, Quota, Transaction};
 use weir::store::{Memory, MemorySettings, Redis, RedisNodes, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, Nanos, SystemClock};
+use weir_testing::{RedisCluster, RedisServer};
 
-#[path = "../tests/it/support/redis_cluster.rs"]
-mod redis_cluster;
-#[path = "../tests/it/support/redis_server.rs"]
-mod redis_server;
 #[path = "support/stack.rs"]
 mod support;
 

@@ -11,9 +11,6 @@
 
 #[cfg(feature = "gateway")]
 mod app;
-#[cfg(test)]
-#[path = "../tests/support/certificates.rs"]
-mod certificates;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(all(feature = "gateway", any(test, fuzzing)))]

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 pub(crate) struct Client {
     stream: UnixStream,

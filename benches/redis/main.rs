@@ -19,17 +19,14 @@ mod recorder;
 mod report;
 mod ways;
 
-#[path = "../../tests/it/support/redis_server.rs"]
-mod redis_server;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::Client;
 use rand::seq::SliceRandom;
-use redis_server::RedisServer;
 use report::Row;
 use ways::{Outcome, Way};
+use weir_testing::RedisServer;
 
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 

@@ -13,7 +13,7 @@ use weir::limit::{Quota, Transaction};
 use weir::store::{Redis, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, SystemClock};
 
-use crate::redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 /// What Weir sends to decide about each key: the first time, with the expiry, and later, when the
 /// bucket's note tells that it lasts.

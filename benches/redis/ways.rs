@@ -6,7 +6,7 @@ use weir::limit::Quota;
 
 use crate::client::{Client, command};
 use crate::recorder::record;
-use crate::redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 const KEYS: usize = 1024;
 

@@ -47,9 +47,13 @@ fn step_into_the_trap(gateway: &Gateway) {
     gateway.logs("ban begun", 1);
 }
 
-fn begun(gateways: &[&Gateway]) -> Vec<serde_json::Value> {
-    let lines = gateways.iter().flat_map(|gateway| gateway.log());
-    lines.filter(|it| it["message"] == "ban begun").collect()
+/// The lines about bans that began, as soon as there are so many.
+fn begun(gateways: &[&Gateway], count: usize) -> Vec<serde_json::Value> {
+    eventually("lines about bans", || {
+        let lines = gateways.iter().flat_map(|gateway| gateway.log());
+        let begun: Vec<_> = lines.filter(|it| it["message"] == "ban begun").collect();
+        (begun.len() >= count).then_some(begun)
+    })
 }
 
 fn is_decoy(response: &Response) -> bool {
@@ -88,7 +92,7 @@ fn an_abuser_gets_decoys_on_both_gateways_and_four_times_as_long_the_second_time
         let decoy = gateway.send(&get("/"));
         assert!(is_decoy(&decoy), "{}", decoy.text());
     }
-    let first = begun(&[&one, &other]);
+    let first = begun(&[&one, &other], 1);
     assert_eq!(first.len(), 1, "{first:?}");
     assert_eq!(first[0]["subject"], "127.0.0.1");
     assert_eq!(
@@ -103,7 +107,7 @@ fn an_abuser_gets_decoys_on_both_gateways_and_four_times_as_long_the_second_time
     });
     let denied = 1 + denied_until_banned([&one, &other]);
     assert!(denied >= 10, "{denied}");
-    let all = begun(&[&one, &other]);
+    let all = begun(&[&one, &other], 2);
     assert_eq!(all.len(), 2, "{all:?}");
     let second = all.iter().find(|it| it["offence"] == 2).unwrap();
     assert_eq!(second["duration_s"], 4.0 * 3600.0);

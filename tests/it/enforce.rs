@@ -113,7 +113,7 @@ fn a_share_is_the_same_on_every_gateway_and_grows_without_letting_anybody_go() {
 #[test]
 fn a_dry_run_passes_without_its_store() {
     let upstream = Upstream::start();
-    let nowhere = redis_server::free_port();
+    let nowhere = free_port();
     let gateway = Setup::before(&upstream)
         .limits(&[LIMIT])
         .limited_by("New")

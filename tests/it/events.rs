@@ -108,7 +108,7 @@ fn requests_that_fail_are_told_apart_from_those_that_limits_let_through() {
     let gateway = setup(&upstream).start();
     let mut events = Events::open(&gateway, "");
     events.until("configuration", |_| true);
-    drop(upstream);
+    upstream.die();
     let statuses = gateway.statuses(&from("192.0.2.1", "/"), 5);
     assert!(
         statuses[..3].iter().all(|status| *status >= 500),

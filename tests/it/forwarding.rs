@@ -358,7 +358,7 @@ fn streams_of_one_http2_connection_are_limited_like_any_requests() {
 /// A gateway that answers for itself in many ways: `/limited`, `/decoy`, `/chunked`, `/dead`,
 /// `/held`, `/up/../x` and what has no route.
 fn answering_itself(upstream: &Upstream) -> Gateway {
-    let dead = Upstream::start().address();
+    let dead = refusing_address();
     let app = upstream.address();
     Setup::with_upstreams(&format!(
         "{{app: {{servers: [\"http://{app}\"]}}, dead: {{servers: [\"http://{dead}\"]}}}}"

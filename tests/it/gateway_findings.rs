@@ -1,7 +1,7 @@
 //! What the gateway says of itself when something fails that it depends on: to programs, on a terminal
 //! and in its events.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use http::StatusCode;
 use serde_json::Value;
@@ -10,12 +10,6 @@ use crate::redis;
 use crate::support::gateway::weir;
 use crate::support::tls::Certificate;
 use crate::support::*;
-
-/// An address at which nothing listens.
-fn dead() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
 
 /// A gateway before these servers.
 fn before(servers: &[SocketAddr]) -> Setup {
@@ -62,7 +56,7 @@ fn top(gateway: &Gateway) -> String {
 /// 200 of 200 requests got a 502, and nothing said so.
 #[test]
 fn a_single_server_that_is_dead_never_looks_well() {
-    let server = dead();
+    let server = refusing_address();
     let gateway = before(&[server]).start();
     assert_eq!(said(&gateway), []);
     let statuses = gateway.statuses(&get("/"), 20);
@@ -129,7 +123,7 @@ fn a_single_server_that_answers_with_errors_is_named_until_it_answers_well() {
 #[test]
 fn a_server_that_is_ejected_is_named_with_the_cause() {
     let upstream = Upstream::start();
-    let server = dead();
+    let server = refusing_address();
     let gateway = before(&[upstream.address(), server]).start();
     assert_eq!(gateway.statuses(&get("/"), 8), [200; 8]);
     let expected = format!("1 of 2 get no requests: {server} (it cannot be connected to)");

@@ -93,6 +93,16 @@ fn status(gateway: &Gateway) -> u16 {
     gateway.send(&get("/")).status
 }
 
+/// How many places the gateway holds.
+const HELD: &str = "weir_leases_held{limit=\"AtOnce\"}";
+
+/// Waits until no request has a place: one that was answered gives it back a moment later.
+fn until_none_is_held(gateway: &Gateway) {
+    eventually("all places to be free", || {
+        (gateway.metric(HELD) == Some(0.0)).then_some(())
+    });
+}
+
 /// Waits until a request gets a place.
 fn until_free(gateway: &Gateway) {
     eventually("a free place", || (status(gateway) == 200).then_some(()));
@@ -116,8 +126,7 @@ fn as_many_requests_are_forwarded_at_once_as_there_are_places() {
     assert_eq!(denied.field("ratelimit-policy"), Some(policy));
     assert_eq!(denied.json()["violated-policies"][0], "AtOnce");
     assert_eq!(app.upstream.count(), 3);
-    let leases = "weir_leases_held{limit=\"AtOnce\"}";
-    assert_eq!(gateway.metric(leases), Some(3.0));
+    assert_eq!(gateway.metric(HELD), Some(3.0));
 
     app.answer(1);
     until_free(&gateway);
@@ -125,9 +134,7 @@ fn as_many_requests_are_forwarded_at_once_as_there_are_places() {
     for client in &mut held {
         assert_eq!(client.read("GET").unwrap().status, 200);
     }
-    eventually("all to be over", || {
-        (gateway.metric(leases) == Some(0.0)).then_some(())
-    });
+    until_none_is_held(&gateway);
     let line = eventually("the line", || gateway.access("/fourth").pop());
     assert_eq!(
         (&line["limit"], &line["in_flight"]),
@@ -354,7 +361,7 @@ fn an_override_gives_a_subject_more_places_and_a_reload_takes_them() {
     gateway.write("limits/overrides.yaml", "[]\n");
     gateway.reload();
     drop(held);
-    until_free(&gateway);
+    until_none_is_held(&gateway);
     let _held = app.held(&gateway, 1);
     assert_eq!(status(&gateway), 429);
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use crate::support::gateway::WEIR;
-use crate::support::redis_server::free_port;
 use crate::support::tap::Tap;
 use crate::support::*;
 

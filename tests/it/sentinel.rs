@@ -1,7 +1,6 @@
 //! Gateways whose Redis is behind Sentinels.
 
 use crate::redis::by_path;
-use crate::support::sentinels::{PRIMARY, Sentinels};
 use crate::support::*;
 
 /// A deadline that no machine misses; what is without an answer must not pass.

@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 
-use crate::support::sentinels::Sentinels;
 use crate::support::*;
 use crate::{redis, redis_cluster, sentinel};
 

@@ -39,9 +39,6 @@ mod rate_limit;
 mod redirect;
 #[cfg(feature = "gateway")]
 mod redirect_to_https;
-#[cfg(test)]
-#[path = "../../../tests/it/support/redis_server.rs"]
-mod redis_server;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;

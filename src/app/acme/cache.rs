@@ -139,8 +139,8 @@ fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use crate::certificates::Pair;
     use tempfile::TempDir;
+    use weir_testing::certificates::Certificate;
 
     use super::*;
 
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn only_the_user_of_the_process_may_read_what_is_kept() {
         let folder = TempDir::new().unwrap();
-        let (cache, pair) = (cache(&folder), Pair::of(&["a.example.com"], 30));
+        let (cache, pair) = (cache(&folder), Certificate::of("a.example.com"));
         let pem = format!("{}{}", pair.key, pair.certificate);
         assert!(cache.certificate("a.example.com").unwrap().is_none());
         // What a crash has left does not matter, nor does its mode.
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_file_that_is_no_certificate_with_its_key_is_an_error() {
         let folder = TempDir::new().unwrap();
-        let (cache, pair) = (cache(&folder), Pair::of(&["a.example.com"], 30));
+        let (cache, pair) = (cache(&folder), Certificate::of("a.example.com"));
         for text in ["", &pair.certificate, &pair.key] {
             cache.keep_certificate("a.example.com", text).unwrap();
             assert!(cache.certificate("a.example.com").is_err());

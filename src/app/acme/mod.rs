@@ -356,14 +356,14 @@ async fn sleep_until(due: Option<SystemTime>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::certificates::Pair;
+    use weir_testing::certificates::Certificate;
 
     use super::*;
 
     #[test]
     fn a_certificate_is_renewed_after_two_thirds_of_its_life_at_the_latest() {
         let day = Duration::from_secs(24 * 3600);
-        let pair = Pair::of(&["a.example.com"], 90);
+        let pair = Certificate::lasting("a.example.com", 90);
         let pem = format!("{}{}", pair.key, pair.certificate);
         let identity = identity(pem.as_bytes()).unwrap();
         let now = SystemTime::now();

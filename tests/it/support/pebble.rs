@@ -10,9 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::redis_server::free_port;
 use super::tls::{self, Certificate};
-use super::{Response, eventually, get};
+use super::{Response, eventually, free_port, get};
 
 /// The id and the key of an account that Pebble can be told of.
 pub(crate) const EXTERNAL_ACCOUNT: (&str, &str) = (

@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
+use weir_testing::refuse;
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
@@ -188,6 +189,13 @@ impl Upstream {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address.parse().expect("a port")
+    }
+
+    /// Ends, and returns its address, which refuses connections from now on.
+    pub(crate) fn die(self) -> SocketAddr {
+        let address = self.address();
+        drop(self);
+        refuse(address)
     }
 
     /// The handshakes so far.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use super::certificates::Pair;
+use weir_testing::certificates::Certificate;
 
 use super::*;
 use crate::{AcmeChallenge, AcmeSettings};
@@ -147,7 +147,7 @@ fn one_domain_is_obtained_in_one_way() {
 
 #[test]
 fn certificates_by_acme_stand_beside_those_from_files() {
-    let pair = Pair::of(&["a"], 30);
+    let pair = Certificate::of("a");
     let folder = folder("[{acme: b.example.com}, {certificate: a.pem, key: a.key}]");
     folder.write("a.pem", &pair.certificate);
     folder.write("a.key", &pair.key);

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::certificates::{Authority, Pair};
+use weir_testing::certificates::{Authority, Certificate};
+
 use super::json_schema::all_keys;
 use super::*;
 
@@ -178,8 +179,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
     } else {
         gateway += SMALLEST;
     }
-    let pair = Pair::of(&["example.com"], 30);
-    let authority = Authority::new();
+    let pair = Certificate::of("example.com");
+    let authority = Authority::new("test");
     let folder = Folder::with(&[
         ("gateway.yaml", &gateway),
         ("limits/defaults.yaml", &defaults),
@@ -192,7 +193,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("weir.pem", &pair.certificate),
         ("weir.key", &pair.key),
         ("clients-ca.pem", &authority.pem()),
-        ("revoked.pem", &authority.revoke()),
+        ("revoked.pem", &authority.revoke(&[])),
         ("collector-ca.pem", &authority.pem()),
         ("collector.token", "Bearer 0123456789abcdef"),
         ("hash.key", "0123456789abcdef0123456789abcdef"),

@@ -5,8 +5,6 @@ mod balancing;
 mod bans;
 mod boulder;
 mod bounds;
-#[path = "../../../../tests/support/certificates.rs"]
-mod certificates;
 mod compression;
 mod counting;
 mod documented;

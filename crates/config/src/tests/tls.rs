@@ -1,6 +1,6 @@
 //! Certificates of listeners.
 
-use super::certificates::{Authority, Pair, openssl};
+use weir_testing::certificates::{Authority, Certificate, openssl};
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn folder(listen: &str, files: &[(&str, &str)]) -> Folder {
 
 #[test]
 fn a_listener_may_have_certificates_and_their_files_are_watched() {
-    let pair = Pair::of(&["a.example.com"], 30);
+    let pair = Certificate::of("a.example.com");
     let files = [("a.pem", &*pair.certificate), ("a.key", &*pair.key)];
     let folder = folder(TWO, &files);
     let reading = read(&folder.gateway(), &key(), None);
@@ -46,8 +46,8 @@ fn a_listener_may_have_certificates_and_their_files_are_watched() {
 
 #[test]
 fn clients_show_certificates_where_a_listener_says_whose() {
-    let pair = Pair::of(&["a"], 30);
-    let authority = Authority::new();
+    let pair = Certificate::of("a");
+    let authority = Authority::new("test");
     let findings = |auth: &str, tls: bool, account: &str| {
         let tls = if tls {
             ", tls: {certificate: a.pem, key: a.key}"
@@ -59,7 +59,7 @@ fn clients_show_certificates_where_a_listener_says_whose() {
             ("a.pem", &*pair.certificate),
             ("a.key", &*pair.key),
             ("ca.pem", &authority.pem()),
-            ("revoked.pem", &authority.revoke()),
+            ("revoked.pem", &authority.revoke(&[])),
         ];
         folder(&listen, &files).findings()
     };
@@ -184,7 +184,7 @@ listen:
   - {address: 127.0.0.1:3, tls: []}
   - {address: 127.0.0.1:4, tls: true}
 ";
-    let (a, b) = (Pair::of(&["a"], 30), Pair::of(&["b"], 30));
+    let (a, b) = (Certificate::of("a"), Certificate::of("b"));
     let work = TempDir::new().unwrap();
     fs::write(work.path().join("key"), &a.key).unwrap();
     let encrypt = ["pkey", "-in", "key", "-aes256", "-passout", "pass:secret"];
@@ -234,7 +234,7 @@ listen:
 
 #[test]
 fn of_files_that_are_not_pem_is_told_how_to_make_it_of_them() {
-    let pair = Pair::of(&["a"], 30);
+    let pair = Certificate::of("a");
     let work = TempDir::new().unwrap();
     fs::write(work.path().join("a.pem"), &pair.certificate).unwrap();
     fs::write(work.path().join("a.key"), &pair.key).unwrap();
@@ -286,7 +286,7 @@ fn a_path_that_is_right_is_not_blamed() {
 
 #[test]
 fn what_stands_around_a_certificate_need_not_be_utf8() {
-    let pair = Pair::of(&["a"], 30);
+    let pair = Certificate::of("a");
     let folder = folder(TWO, &[("a.key", &pair.key)]);
     let attributes = b"Bag Attributes\n    friendlyName: Z\xfcrich\n";
     let file = [&attributes[..], pair.certificate.as_bytes()].concat();
@@ -296,7 +296,7 @@ fn what_stands_around_a_certificate_need_not_be_utf8() {
 
 #[test]
 fn a_certificate_of_the_first_version_is_refused_with_a_hint() {
-    let pair = Pair::of(&["a"], 30);
+    let pair = Certificate::of("a");
     let first = include_str!("testdata/version1.pem");
     let folder = folder(TWO, &[("a.pem", first), ("a.key", &pair.key)]);
     insta::assert_snapshot!(folder.findings(), @"
@@ -308,7 +308,7 @@ fn a_certificate_of_the_first_version_is_refused_with_a_hint() {
 
 #[test]
 fn a_certificate_that_is_not_valid_yet_is_warned_of() {
-    let pair = Pair::of(&["a"], 30);
+    let pair = Certificate::of("a");
     let future = include_str!("testdata/future.pem");
     let folder = folder(TWO, &[("a.pem", future), ("a.key", &pair.key)]);
     let found = folder.findings();
@@ -320,7 +320,7 @@ fn a_certificate_that_is_not_valid_yet_is_warned_of() {
 #[test]
 fn a_certificate_that_has_expired_or_soon_will_is_warned_of() {
     let expired = include_str!("testdata/expired.pem");
-    let soon = Pair::of(&["a.example.com"], 13);
+    let soon = Certificate::lasting("a.example.com", 13);
     let files = [("a.pem", &*soon.certificate), ("a.key", &*soon.key)];
     let folder = folder(TWO, &files);
     let found = folder.findings();

@@ -1,12 +1,12 @@
 //! Which upstreams there are, and TLS to them.
 
-use super::certificates::Pair;
+use weir_testing::certificates::Certificate;
 
 use super::*;
 
 /// The findings of an upstream with these keys beside some files.
 fn findings(upstream: &str) -> String {
-    let pair = Pair::of(&["gateway.internal"], 30);
+    let pair = Certificate::of("gateway.internal");
     let gateway = format!("upstreams: {{app: {{{upstream}}}}}\n{ROUTE}");
     let folder = Folder::with(&[
         ("gateway.yaml", &gateway),
@@ -86,10 +86,10 @@ fn what_tls_cannot_be_spoken_with_is_refused() {
 
 #[test]
 fn another_certificate_makes_another_upstream() {
-    let pairs = [(); 2].map(|()| Pair::of(&["app.internal"], 30));
+    let pairs = [(); 2].map(|()| Certificate::of("app.internal"));
     let gateway =
         format!("upstreams: {{app: {{servers: [\"https://app\"], tls: {{ca: ca.pem}}}}}}\n{ROUTE}");
-    let upstream = |pair: &Pair| {
+    let upstream = |pair: &Certificate| {
         let folder = Folder::with(&[
             ("gateway.yaml", &gateway),
             ("limits/defaults.yaml", DEFAULTS),

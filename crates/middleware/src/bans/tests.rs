@@ -24,11 +24,11 @@ use weir_store::{
     RedisSettings, Store, StoreError, StoreFuture, Unobserved,
 };
 use weir_telemetry::Disposition;
+use weir_testing::RedisServer;
 
 use super::*;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::decoy::{Decoy, Shadow};
-use crate::redis_server::RedisServer;
 use crate::{
     Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId, Verdict,
 };

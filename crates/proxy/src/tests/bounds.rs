@@ -308,7 +308,7 @@ async fn no_server_is_contacted_before_a_body_is_there() {
 
 #[tokio::test]
 async fn a_body_that_breaks_off_while_it_is_read_is_the_clients_fault() {
-    let proxy: Proxy = proxy(settings(&[nobody()]));
+    let proxy: Proxy = proxy(settings(&[refusing_address()]));
     let proxy = proxy.with_request_buffering(Some(Arc::new(RequestBuffering::new(8, 1024))));
     let (sender, body) = chunks();
     sender

@@ -40,7 +40,7 @@ async fn answering(bytes: &str) -> (u16, &'static str) {
 
 #[tokio::test]
 async fn an_upstream_that_refuses_connections_is_a_bad_gateway() {
-    let proxy: Sized = proxy(settings(&[nobody()]));
+    let proxy: Sized = proxy(settings(&[refusing_address()]));
     let response = send(&proxy, get("/")).await;
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
     assert_eq!(reason(&response), "connect");
@@ -202,7 +202,7 @@ async fn a_client_whose_body_breaks_off_is_a_bad_request() {
 
 #[tokio::test]
 async fn methods_that_no_reverse_proxy_forwards_are_not_implemented() {
-    let proxy: Sized = proxy(settings(&[nobody()]));
+    let proxy: Sized = proxy(settings(&[refusing_address()]));
     for method in [Method::CONNECT, Method::TRACE] {
         let mut request = get("/");
         *request.method_mut() = method;
@@ -222,7 +222,7 @@ async fn an_upstream_without_servers_is_unavailable() {
 #[tokio::test]
 async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
     let (listener, server) = listen().await;
-    let proxy: Sized = proxy(settings(&[nobody(), server]));
+    let proxy: Sized = proxy(settings(&[refusing_address(), server]));
     let upstream = async {
         let mut peer = RawConnection::accept(&listener).await;
         for _ in 0..4 {
@@ -243,7 +243,7 @@ async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
 
 #[tokio::test]
 async fn when_no_server_is_available_all_are_tried_again() {
-    let proxy: Sized = proxy(settings(&[nobody(), nobody()]));
+    let proxy: Sized = proxy(settings(&[refusing_address(), refusing_address()]));
     for _ in 0..5 {
         let response = send(&proxy, get("/")).await;
         assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
@@ -253,7 +253,7 @@ async fn when_no_server_is_available_all_are_tried_again() {
 
 #[tokio::test]
 async fn the_only_server_is_tried_each_time() {
-    let proxy: Sized = proxy(settings(&[nobody()]));
+    let proxy: Sized = proxy(settings(&[refusing_address()]));
     for _ in 0..3 {
         assert_eq!(
             send(&proxy, get("/")).await.status(),
@@ -296,7 +296,7 @@ async fn an_upstream_that_cannot_be_connected_to_in_time_is_a_gateway_timeout() 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_leaves_time_for_the_next() {
     let (address, _sockets) = deaf();
-    let mut settings = settings(&[address, nobody()]);
+    let mut settings = settings(&[address, refusing_address()]);
     settings.timeouts.connect = Duration::from_secs(5);
     let proxy: Sized = proxy(settings);
     let start = Instant::now();

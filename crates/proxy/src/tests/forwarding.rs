@@ -256,7 +256,7 @@ async fn options_go_as_far_as_max_forwards_lets_them() {
             .body(Full::default())
             .unwrap()
     };
-    let nowhere: Sized = proxy(settings(&[nobody()]));
+    let nowhere: Sized = proxy(settings(&[refusing_address()]));
     let response = send(&nowhere, request("0")).await;
     assert_eq!(response.status(), StatusCode::NO_CONTENT);
     let echo = echoed(HostHeader::Preserve, request("5")).await;

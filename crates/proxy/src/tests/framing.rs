@@ -199,7 +199,7 @@ async fn a_client_that_expects_it_is_told_to_continue_when_the_upstream_is_reach
     client.write("body").await;
     assert_eq!(upstream.read_to("body").await, "body");
 
-    let unreachable = self::gateway(settings(&[nobody()])).await;
+    let unreachable = self::gateway(settings(&[refusing_address()])).await;
     let mut client = RawConnection::connect(unreachable).await;
     client.write(request).await;
     assert!(

@@ -12,11 +12,11 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower::{Service, ServiceExt};
+pub(super) use weir_testing::refusing_address;
 
 use crate::{Proxy, ProxyBody, Upstream, UpstreamSettings};
 
@@ -26,16 +26,6 @@ pub(super) async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
-}
-
-/// An address that nothing listens on. It stays taken, or another test's listener might get it.
-pub(super) fn nobody() -> SocketAddr {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    socket.bind(&any.into()).unwrap();
-    let address = socket.local_addr().unwrap();
-    std::mem::forget(socket);
-    address.as_socket().unwrap()
 }
 
 pub(super) fn settings(servers: &[SocketAddr]) -> UpstreamSettings {

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 use tokio_rustls::{TlsConnector, client};
 use weir_telemetry::Metrics;
+use weir_testing::certificates::Certificate;
 
 use super::super::client_io::ClientIo;
 use super::super::connection::{PollConnection, Protocol, ServerConnection};
@@ -30,7 +31,7 @@ use super::super::serve::Http;
 use super::super::service::TrackInFlight;
 use super::super::settings::HttpSettings;
 use super::super::tls::Tls;
-use super::certificates::{Pair, certificates, trusting};
+use super::certificates::certificates;
 
 /// No plain request.
 const FOR_HYPER: &str = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n";
@@ -129,10 +130,10 @@ fn connect_with(settings: &HttpSettings) -> Client {
 
 /// The same over TLS.
 async fn connect_by_tls() -> Client<client::TlsStream<DuplexStream>> {
-    let pair = Pair::of(&["a.example.com"], 30);
+    let pair = Certificate::of("a.example.com");
     let (stream, server) = duplex(4096);
     let acceptor = Tls::new(certificates(&[&pair])).acceptor();
-    let connector = TlsConnector::from(trusting(&pair));
+    let connector = TlsConnector::from(pair.trusted(&[]));
     let name = "a.example.com".try_into().unwrap();
     let (stream, server) = join!(connector.connect(name, stream), acceptor.accept(server));
     connected(stream.unwrap(), server.unwrap(), &HttpSettings::default())

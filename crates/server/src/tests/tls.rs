@@ -8,18 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use weir_testing::certificates::Certificate;
 
 use super::super::{Challenge, Challenges, HttpSettings, Tls, Transport};
-use super::certificates::{Pair, certificates, knowing_rsa, trusting};
+use super::certificates::{certificates, knowing_rsa};
 use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start_over, start_with};
 
 struct Secure {
     server: Server,
-    pair: Pair,
+    pair: Certificate,
 }
 
 fn start(settings: &HttpSettings) -> Secure {
-    let pair = Pair::of(&["a.example.com"], 30);
+    let pair = Certificate::of("a.example.com");
     let tls = Tls::new(certificates(&[&pair]));
     Secure {
         server: start_with(settings, Duration::ZERO, Some(tls)),
@@ -30,7 +31,7 @@ fn start(settings: &HttpSettings) -> Secure {
 impl Secure {
     fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
         let name = "a.example.com".try_into().unwrap();
-        let session = ClientConnection::new(trusting(&self.pair), name).unwrap();
+        let session = ClientConnection::new(self.pair.trusted(&[]), name).unwrap();
         StreamOwned::new(session, self.server.connect())
     }
 
@@ -180,11 +181,11 @@ fn a_handshake_that_has_begun_is_finished_in_a_drain_and_its_request_answered() 
 
 #[test]
 fn a_client_gets_the_first_certificate_whose_signatures_it_knows() {
-    let names = ["a.example.com"];
-    let (ecdsa, rsa) = (Pair::of(&names, 30), Pair::rsa(&names, 30));
+    let name = "a.example.com";
+    let (ecdsa, rsa) = (Certificate::of(name), Certificate::rsa(name));
     let tls = Tls::new(certificates(&[&ecdsa, &rsa]));
     let server = start_with(&settings(PATIENTLY), Duration::ZERO, Some(tls));
-    for config in [trusting(&ecdsa), knowing_rsa(&rsa)] {
+    for config in [ecdsa.trusted(&[]), knowing_rsa(&rsa)] {
         for tells_name in [true, false] {
             let mut config = ClientConfig::clone(&config);
             config.enable_sni = tells_name;
@@ -199,12 +200,12 @@ fn a_client_gets_the_first_certificate_whose_signatures_it_knows() {
 #[test]
 fn sessions_are_resumed_until_the_certificate_is_another() {
     let (old, new) = (
-        Pair::of(&["a.example.com"], 30),
-        Pair::of(&["a.example.com"], 30),
+        Certificate::of("a.example.com"),
+        Certificate::of("a.example.com"),
     );
     let tls = Tls::new(certificates(&[&old]));
     let server = start_with(&settings(PATIENTLY), Duration::ZERO, Some(tls.clone()));
-    let config = trusting(&old);
+    let config = old.trusted(&[]);
     let counted = |outcome: &str| {
         let name = "a.example.com".try_into().unwrap();
         let session = ClientConnection::new(Arc::clone(&config), name).unwrap();
@@ -232,7 +233,7 @@ fn sessions_are_resumed_until_the_certificate_is_another() {
 
 #[test]
 fn challenges_of_acme_servers_are_told_from_clients_and_no_one_else_is_shown_their_certificate() {
-    let pair = Pair::of(&["a.example.com"], 30);
+    let pair = Certificate::of("a.example.com");
     let challenges = Challenges::default();
     challenges.set_in_use(true);
     let transport = Transport {
@@ -242,7 +243,7 @@ fn challenges_of_acme_servers_are_told_from_clients_and_no_one_else_is_shown_the
     };
     let server = start_over(&settings(PATIENTLY), Duration::ZERO, transport);
     let end_of_handshake = |name: &'static str, protocols: &[&[u8]]| {
-        let mut config = (*trusting(&pair)).clone();
+        let mut config = (*pair.trusted(&[])).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let mut session = ClientConnection::new(config.into(), name.try_into().unwrap()).unwrap();
         let mut stream = server.connect();

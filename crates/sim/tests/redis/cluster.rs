@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use weir_sim::random::Random;
 use weir_sim::redis::{ClusterNode, ClusterView, Config, Role, Server, slot_of};
+use weir_testing::{RedisServer, eventually, free_port};
 
-use super::eventually::eventually;
 use super::peers::Peers;
-use super::redis_server::{RedisServer, free_port};
 use super::sequences::{Seed, run, seeds};
 
 struct Node {

@@ -6,10 +6,9 @@ use std::os::unix::net::UnixStream;
 
 use weir_sim::random::Random;
 use weir_sim::redis::{Config, Role, Server};
+use weir_testing::{RedisServer, eventually};
 
-use super::eventually::eventually;
 use super::peers::Peers;
-use super::redis_server::RedisServer;
 use super::sequences::{Seed, read_back, run, seeds};
 
 /// Runs random sequences that find data on servers in some condition, and after that again.

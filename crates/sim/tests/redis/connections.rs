@@ -1,9 +1,9 @@
 //! What is malformed, channels, and commands whose replies come in no order.
 
 use weir_sim::redis::{Config, Server};
+use weir_testing::RedisServer;
 
 use super::peers::{Likeness, Peers, split_all};
-use super::redis_server::RedisServer;
 
 fn both() -> (RedisServer, Peers) {
     let real = RedisServer::start();

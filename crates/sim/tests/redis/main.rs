@@ -12,13 +12,6 @@
     reason = "a test that meets what it does not expect fails"
 )]
 
-#[path = "../../../../tests/it/support/eventually.rs"]
-mod eventually;
-#[path = "../../../../tests/it/support/redis_server.rs"]
-mod redis_server;
-#[path = "../../../../tests/it/support/sentinels.rs"]
-mod sentinels;
-
 mod cluster;
 mod commands;
 mod conditions;

@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_sim::random::Random;
 use weir_sim::redis::{ClientId, Output, Sentinel, Server};
-
-use super::redis_server::RedisServer;
+use weir_testing::RedisServer;
 
 /// A command: its words.
 pub(crate) type Words = Vec<Vec<u8>>;

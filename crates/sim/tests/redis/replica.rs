@@ -2,10 +2,9 @@
 
 use weir_sim::random::Random;
 use weir_sim::redis::{Config, Role, Server};
+use weir_testing::{RedisServer, eventually, free_port};
 
-use super::eventually::eventually;
 use super::peers::{Peers, now};
-use super::redis_server::{RedisServer, free_port};
 use super::sequences::{Seed, read_back, run, seeds};
 
 #[test]

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use weir_sim::redis::{Config, Rights, Server, User};
+use weir_testing::RedisServer;
 
 use super::peers::Peers;
-use super::redis_server::RedisServer;
 
 fn all_but(commands: &[&str]) -> Rights {
     Rights::AllBut(commands.iter().map(|name| (*name).to_owned()).collect())

@@ -3,10 +3,10 @@
 use std::fs;
 
 use weir_sim::redis::{Sentinel, Watched};
+use weir_testing::RedisServer;
+use weir_testing::sentinels::{PRIMARY, Sentinels};
 
 use super::peers::{Likeness, Peers, written};
-use super::redis_server::RedisServer;
-use super::sentinels::{PRIMARY, Sentinels};
 
 #[test]
 fn a_sentinel_says_where_the_primary_is_and_knows_few_commands() {

@@ -4,10 +4,10 @@ use std::env;
 
 use weir_sim::random::Random;
 use weir_sim::redis::{Config, Server};
+use weir_testing::RedisServer;
 
 use super::commands::{command, is_exact, words};
 use super::peers::{Likeness, Peers, Words, are_alike};
-use super::redis_server::RedisServer;
 
 /// How many commands a sequence has.
 const COMMANDS: usize = 400;

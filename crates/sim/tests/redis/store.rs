@@ -19,9 +19,9 @@ use weir::store::{
 use weir::time::{Nanos, Timestamp};
 use weir_sim::random::Random;
 use weir_sim::redis::{ClusterNode, ClusterView, Config, Output, Server, slot_of};
+use weir_testing::RedisServer;
 
 use super::peers::now;
-use super::redis_server::RedisServer;
 use super::sequences::{Seed, seeds};
 
 const STEPS: usize = 300;

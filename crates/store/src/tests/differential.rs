@@ -11,10 +11,11 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
     Algorithm, Alignment, Batch, BucketKey, Calendar, CalendarUnit, Mode, Quota, Transaction,
 };
+use weir_testing::{RedisCluster, RedisServer};
 
 use crate::tests::contract::{NOW, batch};
 use crate::tests::reference::Reference;
-use crate::tests::support::{RedisCluster, RedisServer, eventually};
+use crate::tests::support::eventually;
 use crate::{Memory, MemorySettings, Outcome, Redis, RedisNodes, RedisSettings, Store, Unobserved};
 
 const STEPS: usize = 10_000;

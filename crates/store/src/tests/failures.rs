@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use weir_limit::{Batch, Claim, Claims};
+use weir_testing::RedisServer;
 
 use crate::tests::contract::{NOW, batch, spend};
-use crate::tests::support::{Recorder, RedisServer, eventually_some};
+use crate::tests::support::{Recorder, eventually_some};
 use crate::{
     DecisionSource, DenialCache, DenialCached, GuardSettings, Guarded, Leases, Memory,
     MemorySettings, Observer, OnFailure, Outcome, Reachability, Redis, RedisSettings, Store,

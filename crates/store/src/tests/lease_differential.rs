@@ -9,10 +9,11 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, BucketKeys, Claim, Claims, Mode};
+use weir_testing::{RedisCluster, RedisServer};
 
 use super::lease_contract::{Subject, claim, claims, lease_contract};
 use crate::tests::contract::NOW;
-use crate::tests::support::{RedisCluster, RedisServer, eventually};
+use crate::tests::support::eventually;
 use crate::{
     DecisionSource, LeaseGuard, Leased, Leases, MemoryLeases, Outcome, Redis, RedisNodes,
     RedisSettings, StoreFuture, Unobserved,

@@ -4,28 +4,16 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use weir_testing::PATIENCE;
 
 use crate::{Call, ClockOffset, NodeChange, Observer, StoreError};
-
-#[path = "../../../../tests/it/support/redis_cluster.rs"]
-mod redis_cluster;
-#[path = "../../../../tests/it/support/redis_server.rs"]
-mod redis_server;
-#[path = "../../../../tests/it/support/sentinels.rs"]
-pub(crate) mod sentinels;
-
-pub(crate) use redis_cluster::RedisCluster;
-pub(crate) use redis_server::RedisServer;
-pub(crate) use redis_server::free_port;
-
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits until something holds.
 ///
 /// # Panics
 /// When it still does not after two minutes.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + PATIENCE;
     while !holds() {
         pause(what, deadline).await;
     }
@@ -39,7 +27,7 @@ pub(crate) async fn eventually_some<T>(
     what: &str,
     mut attempt: impl AsyncFnMut() -> Option<T>,
 ) -> T {
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = attempt().await {
             return value;

@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
+use weir_testing::promtool;
 
 use crate::{
     Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled, UpstreamSample,
     UpstreamServerSample,
 };
-
-#[path = "../../../../tests/it/support/promtool.rs"]
-mod promtool;
 
 const METRICS: &str = include_str!("../../../../docs/METRICS.md");
 const LOGS: &str = include_str!("../../../../docs/LOGS.md");

@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep};
 use weir_limit::time::SystemClock;
 use weir_limit::{Algorithm, Alignment, Mode};
 use weir_store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
+use weir_testing::RedisServer;
 
 use super::*;
 use crate::Delay;
-use crate::redis_server::RedisServer;
 
 const MANY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Instant;
 
 use weir_limit::{BucketKey, Claim, Claims};
+use weir_testing::RedisCluster;
 
 use super::super::cluster::slot_of;
 use super::*;
 use crate::tests::lease_contract;
-use crate::tests::support::RedisCluster;
 use crate::{GuardSettings, Guarded, Leases, Memory, MemorySettings, OnFailure};
 
 /// Three primaries that all tests share which leave them as they are.

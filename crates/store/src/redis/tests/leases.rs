@@ -6,7 +6,7 @@ use weir_limit::{Claim, Mode};
 use super::*;
 use crate::tests::contract::NOW;
 use crate::tests::lease_contract::{Subject, claim, claims, lease_contract};
-use crate::tests::support::{RedisServer, eventually, eventually_some};
+use crate::tests::support::{eventually, eventually_some};
 use crate::{Leased, Leases, RedisSettings, Unobserved};
 
 /// A gateway's leases in a Redis.

@@ -15,13 +15,15 @@ use redis::Value;
 use weir_limit::time::{Clock, Nanos, SystemClock};
 use weir_limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
 use weir_rules::{Ban, BanSchedule, HashKey};
+use weir_testing::certificates::Certificate;
+use weir_testing::{RedisServer, free_port};
 
 use super::resp::Request;
 use super::*;
 use crate::tests::contract::{
     NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
 };
-use crate::tests::support::{Recorder, RedisServer, eventually, eventually_some, free_port};
+use crate::tests::support::{Recorder, eventually, eventually_some};
 use crate::{Call, DecisionSource, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -767,7 +769,7 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
 fn serve_tls(extra: &[&str]) -> (RedisServer, u16) {
     let port = free_port();
     let server = RedisServer::start_with(|folder| {
-        certify(folder.path());
+        Certificate::write_for_loopback(folder.path());
         let port = port.to_string();
         let tls = ["--port", "0", "--tls-port", &port];
         let files = ["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"];
@@ -776,33 +778,6 @@ fn serve_tls(extra: &[&str]) -> (RedisServer, u16) {
         words.map(|&word| word.to_owned()).collect()
     });
     (server, port)
-}
-
-/// Makes a certificate for 127.0.0.1 that signs itself.
-fn certify(folder: &std::path::Path) {
-    let made = std::process::Command::new("openssl")
-        .current_dir(folder)
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ])
-        .args([
-            "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
-        ])
-        .args([
-            "-subj",
-            "/CN=127.0.0.1",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        ])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .output()
-        .expect("openssl runs: install it by `apt-get install openssl`");
-    assert!(made.status.success(), "{made:?}");
 }
 
 #[tokio::test]

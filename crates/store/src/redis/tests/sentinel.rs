@@ -1,7 +1,6 @@
 //! Real Sentinels, and a store that follows the primary that they name.
 
 use std::path::Path;
-use std::process::Command;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,8 +10,9 @@ use tokio::sync::broadcast;
 use super::super::manager::Session;
 use super::connecting::why_not;
 use super::*;
-use crate::tests::support::sentinels::{Options, PRIMARY, Sentinels};
 use crate::{Guarded, Memory, MemorySettings, Observer, OnFailure};
+use weir_testing::certificates::openssl;
+use weir_testing::sentinels::{Options, PRIMARY, Sentinels};
 
 /// Which primaries and Sentinels were told of.
 #[derive(Default)]
@@ -356,12 +356,7 @@ async fn users_with_the_documented_rights_can_follow_a_failover() {
 /// Makes an authority, and by it a certificate for a name that nothing is reached by.
 fn certify(folder: &Path) {
     let openssl = |arguments: &str| {
-        let made = Command::new("openssl")
-            .current_dir(folder)
-            .args(arguments.split(' '))
-            .output()
-            .expect("openssl runs: install it by `apt-get install openssl`");
-        assert!(made.status.success(), "{made:?}");
+        openssl(folder, &arguments.split(' ').collect::<Vec<_>>());
     };
     let (ca, key) = AUTHORITY.get_or_init(|| {
         openssl(

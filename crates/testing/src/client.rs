@@ -7,16 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
 
-use super::PATIENCE;
+use crate::PATIENCE;
 
 /// One connection, kept alive.
-pub(crate) struct Client<S = TcpStream> {
+pub struct Client<S = TcpStream> {
     stream: BufReader<S>,
 }
 
 /// A request. `host` is added unless it is there.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub struct Request {
     method: String,
     target: String,
     fields: Vec<(String, String)>,
@@ -25,31 +25,31 @@ pub(crate) struct Request {
 
 /// A response as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
+pub struct Response {
+    pub status: u16,
     /// The field lines with names as they were written.
-    pub(crate) fields: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Vec<(String, String)>,
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
 }
 
-pub(crate) fn get(target: &str) -> Request {
+pub fn get(target: &str) -> Request {
     request("GET", target)
 }
 
-pub(crate) fn post(target: &str, body: &str) -> Request {
+pub fn post(target: &str, body: &str) -> Request {
     let mut request = request("POST", target);
     request.body = body.as_bytes().to_vec();
     request
 }
 
-pub(crate) fn put(target: &str, body: &str) -> Request {
+pub fn put(target: &str, body: &str) -> Request {
     let mut request = request("PUT", target);
     request.body = body.as_bytes().to_vec();
     request
 }
 
-pub(crate) fn request(method: &str, target: &str) -> Request {
+pub fn request(method: &str, target: &str) -> Request {
     Request {
         method: method.to_owned(),
         target: target.to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn request(method: &str, target: &str) -> Request {
 
 impl Request {
     /// The same with one field line more.
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+    pub fn with(mut self, name: &str, value: &str) -> Self {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -72,7 +72,7 @@ impl Request {
     }
 
     /// The request as it is sent.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         if !self.has("host") {
             text.push_str("host: app.example.com\r\n");
@@ -91,16 +91,16 @@ impl Request {
 }
 
 impl Client {
-    pub(crate) fn connect(to: SocketAddr) -> Self {
+    pub fn connect(to: SocketAddr) -> Self {
         Self::try_connect(to).expect("a connection")
     }
 
-    pub(crate) fn try_connect(to: SocketAddr) -> io::Result<Self> {
+    pub fn try_connect(to: SocketAddr) -> io::Result<Self> {
         Self::of(TcpStream::connect_timeout(&to, PATIENCE)?)
     }
 
     /// Connects from another of the loopback addresses.
-    pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> Self {
+    pub fn connect_from(source: Ipv4Addr, to: SocketAddr) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let source = SocketAddr::new(IpAddr::V4(source), 0);
         socket.bind(&source.into()).unwrap();
@@ -118,37 +118,37 @@ impl Client {
 
 impl<S: Read + Write> Client<S> {
     /// Speaks over a stream that is there.
-    pub(crate) fn over(stream: S) -> Self {
+    pub fn over(stream: S) -> Self {
         Self {
             stream: BufReader::new(stream),
         }
     }
 
-    pub(crate) fn stream(&self) -> &S {
+    pub fn stream(&self) -> &S {
         self.stream.get_ref()
     }
 
-    pub(crate) fn send(&mut self, request: &Request) -> Response {
+    pub fn send(&mut self, request: &Request) -> Response {
         self.try_send(request).expect("a response")
     }
 
-    pub(crate) fn try_send(&mut self, request: &Request) -> io::Result<Response> {
+    pub fn try_send(&mut self, request: &Request) -> io::Result<Response> {
         self.write(&request.bytes())?;
         self.read(&request.method)
     }
 
     /// Sends bytes as they are.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
     /// Reads bytes as they are.
-    pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+    pub fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(bytes)
     }
 
     /// Reads the response to a request of this method.
-    pub(crate) fn read(&mut self, method: &str) -> io::Result<Response> {
+    pub fn read(&mut self, method: &str) -> io::Result<Response> {
         let mut response = self.read_head()?;
         if method != "HEAD" && !matches!(response.status, 204 | 304) {
             self.read_body(&mut response)?;
@@ -157,7 +157,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Reads a response up to its body.
-    pub(crate) fn read_head(&mut self) -> io::Result<Response> {
+    pub fn read_head(&mut self) -> io::Result<Response> {
         let status_line = self.line()?;
         let mut words = status_line.split(' ');
         let status = words.nth(1).and_then(|status| status.parse().ok());
@@ -190,7 +190,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Reads one chunk; after the last one the trailers follow.
-    pub(crate) fn read_chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub fn read_chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
         let size = self.line()?;
         let size = usize::from_str_radix(&size, 16).map_err(io::Error::other)?;
         if size == 0 {
@@ -203,14 +203,14 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// All that comes until the other end closes the connection, in whatever way.
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
 
     /// Whether the other end closes the connection and sends nothing more.
-    pub(crate) fn is_closed(&mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
     }
 
@@ -236,12 +236,12 @@ impl<S: Read + Write> Client<S> {
 
 impl Response {
     /// The value of the first line of a field.
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         self.lines(name).first().copied()
     }
 
     /// The values of all lines of a field.
-    pub(crate) fn lines(&self, name: &str) -> Vec<&str> {
+    pub fn lines(&self, name: &str) -> Vec<&str> {
         self.fields
             .iter()
             .filter(|(other, _)| other.eq_ignore_ascii_case(name))
@@ -250,21 +250,21 @@ impl Response {
     }
 
     /// The names of the field lines, in their order.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         self.fields.iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("a body of text")
     }
 
-    pub(crate) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
     }
 
     /// Whether this is the last response on its connection.
-    pub(crate) fn closes(&self) -> bool {
+    pub fn closes(&self) -> bool {
         self.field("connection") == Some("close")
     }
 }

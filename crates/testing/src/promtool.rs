@@ -1,12 +1,5 @@
 //! Prometheus's own tool, to say what a Prometheus makes of metrics and of the documented alerts.
 
-#![allow(
-    dead_code,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test without its tool fails, and none uses all of this"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -15,16 +8,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The recommended alerts.
-pub(crate) const ALERTS: &str = include_str!("../../../deploy/prometheus/weir.rules.yml");
+pub const ALERTS: &str = include_str!("../../../deploy/prometheus/weir.rules.yml");
 
 /// Whether the tool reads a page of metrics, and has nothing to find fault with.
-pub(crate) fn check_metrics(page: &str) {
+pub fn check_metrics(page: &str) {
     let folder = tempfile::TempDir::with_prefix("weir-promtool-").expect("a folder");
     run(folder.path(), &["check", "metrics"], page);
 }
 
 /// Whether the tool reads these expressions.
-pub(crate) fn check_expressions<'a>(expressions: impl IntoIterator<Item = &'a str>) {
+pub fn check_expressions<'a>(expressions: impl IntoIterator<Item = &'a str>) {
     let folder = tempfile::TempDir::with_prefix("weir-promtool-").expect("a folder");
     let mut rules = "groups:\n- name: all\n  rules:\n".to_owned();
     for (index, expression) in expressions.into_iter().enumerate() {
@@ -36,7 +29,7 @@ pub(crate) fn check_expressions<'a>(expressions: impl IntoIterator<Item = &'a st
 }
 
 /// The alerts that fire when Prometheus has scraped these pages, one each minute: just these.
-pub(crate) fn check_alerts(pages: &[String], firing: &[&str]) {
+pub fn check_alerts(pages: &[String], firing: &[&str]) {
     let folder = tempfile::TempDir::with_prefix("weir-promtool-").expect("a folder");
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
     write("rules.yml", ALERTS);

@@ -1,0 +1,31 @@
+//! What tests and benches of several crates start and use: real Redis servers, Prometheus's tool,
+//! certificates, a client that shows each byte, and the one way to wait.
+//!
+//! A server ends when its value is dropped. A tool that is missing fails the test, and the failure
+//! names the package to install.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test that meets what it does not expect fails"
+)]
+
+#[cfg(feature = "tls")]
+pub mod certificates;
+pub mod client;
+mod eventually;
+mod ports;
+pub mod promtool;
+mod redis_cluster;
+mod redis_server;
+pub mod sentinels;
+
+pub use client::Client;
+pub use eventually::{PATIENCE, eventually};
+pub use ports::{free_port, refuse, refusing_address};
+pub use redis_cluster::RedisCluster;
+pub use redis_server::RedisServer;
+pub use sentinels::Sentinels;
