@@ -34,7 +34,9 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn is_tests(path: &Path) -> bool {
-    path.iter()
+    let within = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap();
+    within
+        .iter()
         .any(|name| name == "tests" || name == "tests.rs")
 }
 
