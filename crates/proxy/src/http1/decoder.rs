@@ -1,11 +1,11 @@
-//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3).
+//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3); and the bounds and
+//! errors of all parsing.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::SizeHint;
 use httparse::{EMPTY_HEADER, Header, Status};
-
-use super::{Malformed, check_length};
+use thiserror::Error;
 
 /// How long a chunk's line may be, with extensions that nothing reads.
 const MAX_LINE_BYTES: usize = 4 * 1024;
@@ -13,6 +13,27 @@ const MAX_LINE_BYTES: usize = 4 * 1024;
 /// How long a trailer section may be, and how many fields it may have.
 const MAX_TRAILER_BYTES: usize = 64 * 1024;
 const MAX_TRAILERS: usize = 64;
+
+/// Why what a server sent is not an HTTP/1.1 message, or not one that is safe to pass on.
+#[derive(Debug, Error)]
+pub(crate) enum Malformed {
+    /// The bytes are not a head, a chunk or a trailer section.
+    #[error("the bytes are not an HTTP/1.1 message")]
+    Syntax(#[from] httparse::Error),
+    /// A field that httparse lets pass cannot be passed on.
+    #[error("a header's value has a character that no header can have")]
+    Field(#[from] http::Error),
+    /// A head, a chunk's line or a trailer section that goes on and on.
+    #[error("a head, chunk line or trailer section is too long")]
+    TooLong,
+    /// `Content-Length` is not a number, or there are two that differ.
+    #[error("Content-Length is not a number, or not the same one everywhere")]
+    ContentLength,
+    /// A `Transfer-Encoding` other than chunked, which the request did not allow, or one in
+    /// HTTP/1.0.
+    #[error("Transfer-Encoding is not chunked, or comes with HTTP/1.0")]
+    TransferEncoding,
+}
 
 /// Reads a body.
 #[derive(Debug)]
@@ -195,6 +216,24 @@ fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malfor
     Ok(())
 }
 
+/// The length of a part, or of what is there of it, must not be longer than the part may become:
+/// whether it is found too long must not depend on how much of it came at once.
+pub(super) fn check_length(length: usize, max: usize) -> Result<(), Malformed> {
+    if length > max {
+        return Err(Malformed::TooLong);
+    }
+    Ok(())
+}
+
+/// Digits and nothing else, as opposed to what `parse` takes for a number.
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
+    let append = |number: u64, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    };
+    text.iter().try_fold(0, append).filter(|_| !text.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,6 +342,16 @@ mod tests {
                 let read = read(Decoder::chunked(), &text, size);
                 assert!(read.is_err(), "in pieces of {size}");
             }
+        }
+    }
+
+    #[test]
+    fn a_number_is_digits_alone() {
+        assert_eq!((number(b"0"), number(b"0042")), (Some(0), Some(42)));
+        let (most, above) = (b"18446744073709551615", b"18446744073709551616");
+        assert_eq!((number(most), number(above)), (Some(u64::MAX), None));
+        for text in ["", "+1", "-1", " 1", "1 ", "1,1", "1e3", "0x1", "\u{661}"] {
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
         }
     }
 }

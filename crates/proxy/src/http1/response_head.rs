@@ -10,7 +10,8 @@ use hyper::ext::ReasonPhrase;
 use memchr::memchr_iter;
 use smallvec::SmallVec;
 
-use super::{Decoder, Malformed, check_length, number};
+use super::decoder::check_length;
+use super::{Decoder, Malformed, number};
 use crate::hop_by_hop;
 
 /// How long a head may be, and how many fields it may have.
