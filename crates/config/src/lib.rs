@@ -25,6 +25,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod values;
+mod words;
 mod yaml;
 
 pub use diagnostics::Diagnostics;

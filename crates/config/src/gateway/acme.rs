@@ -18,6 +18,7 @@ use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::{AcmeCertificate, AcmeChallenge, AcmeSettings, ExternalAccount, Listener};
+use crate::words::Word;
 use crate::yaml::{OneOrMany, Spanned, WordOr};
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -200,18 +201,20 @@ fn possible_challenges(has_plain: bool) -> Vec<AcmeChallenge> {
 
 fn challenges(
     cx: &mut Lowering<'_>,
-    written: Option<Spanned<schema::AcmeChallenge>>,
+    written: Option<Spanned<Word<AcmeChallenge>>>,
     has_plain: bool,
 ) -> Lowered<Vec<AcmeChallenge>> {
-    match written.map(|written| (written.value, written.span)) {
-        None => Ok(possible_challenges(has_plain)),
-        Some((schema::AcmeChallenge::TlsAlpn01, _)) => Ok(vec![AcmeChallenge::TlsAlpn01]),
-        Some((schema::AcmeChallenge::Http01, _)) if has_plain => Ok(vec![AcmeChallenge::Http01]),
-        Some((schema::AcmeChallenge::Http01, span)) => {
-            let error = cx.error(span, "no listener speaks plain HTTP, which http-01 takes");
-            Err(error.help("add `- address: 0.0.0.0:80` to `listen`, or leave `challenge` out"))
-        }
+    let Some(written) = written else {
+        return Ok(possible_challenges(has_plain));
+    };
+    if written.value.0 == AcmeChallenge::Http01 && !has_plain {
+        let error = cx.error(
+            written.span,
+            "no listener speaks plain HTTP, which http-01 takes",
+        );
+        return Err(error.help("add `- address: 0.0.0.0:80` to `listen`, or leave `challenge` out"));
     }
+    Ok(vec![written.value.0])
 }
 
 /// The folder for certificates, which is made when it is needed first.

@@ -7,8 +7,8 @@ use http::uri::Scheme;
 use http::{HeaderName, Uri};
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
 use weir_rules::{
-    AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, CertificateField,
-    ClientRules, HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, ClientRules, HashKey,
+    Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
 };
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
@@ -213,9 +213,7 @@ fn account_source(
         schema::AccountSource::Header(name) => cx.header_name(name).map(AccountSource::Header),
         schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
         schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
-        schema::AccountSource::Certificate(field) => {
-            Ok(AccountSource::Certificate(certificate_field(*field)))
-        }
+        schema::AccountSource::Certificate(field) => Ok(AccountSource::Certificate(field.0)),
         schema::AccountSource::Basic(written) => {
             let text = cx.read_file(&written.file, written.file.span)?;
             let users = BasicAuth::from_htpasswd(&text);
@@ -223,16 +221,6 @@ fn account_source(
             cx.ok(written.file.span, users).map(AccountSource::Basic)
         }
         schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
-    }
-}
-
-fn certificate_field(written: schema::CertificateField) -> CertificateField {
-    match written {
-        schema::CertificateField::SubjectCn => CertificateField::SubjectCn,
-        schema::CertificateField::SanDns => CertificateField::SanDns,
-        schema::CertificateField::SanEmail => CertificateField::SanEmail,
-        schema::CertificateField::SanUri => CertificateField::SanUri,
-        schema::CertificateField::Fingerprint => CertificateField::Fingerprint,
     }
 }
 
@@ -375,7 +363,7 @@ fn jwt_algorithms(cx: &mut Lowering<'_>, jwt: &schema::Jwt) -> Lowered<Vec<JwtAl
         "no algorithm is allowed, so no token is",
         "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
     )?;
-    Ok(written.iter().map(|name| algorithm(*name)).collect())
+    Ok(written.iter().map(|name| name.0).collect())
 }
 
 fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
@@ -387,15 +375,6 @@ fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
             JwtAlgorithm::Es256,
             JwtAlgorithm::EdDsa,
         ]
-    }
-}
-
-fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
-    match written {
-        schema::JwtAlgorithm::Hs256 => JwtAlgorithm::Hs256,
-        schema::JwtAlgorithm::Rs256 => JwtAlgorithm::Rs256,
-        schema::JwtAlgorithm::Es256 => JwtAlgorithm::Es256,
-        schema::JwtAlgorithm::EdDsa => JwtAlgorithm::EdDsa,
     }
 }
 

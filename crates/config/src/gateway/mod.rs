@@ -36,7 +36,7 @@ use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 use telemetry::otlp;
 
-use schema::{Gateway, Log, LogFormat, Workers};
+use schema::{Gateway, Log, Workers};
 use weir_middleware::AccessSettings;
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::{LogSettings, Template};
@@ -239,11 +239,9 @@ fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
     let Some(log) = log else {
         return Ok(settings);
     };
-    settings.format = match log.format {
-        None | Some(LogFormat::Auto) => weir_telemetry::LogFormat::Auto,
-        Some(LogFormat::Human) => weir_telemetry::LogFormat::Text,
-        Some(LogFormat::Json) => weir_telemetry::LogFormat::Json,
-    };
+    if let Some(format) = log.format {
+        settings.format = format.0;
+    }
     if let Some(access) = &log.access {
         settings.access = access.value;
     }

@@ -3,11 +3,16 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
+use weir_rules::{CertificateField, JwtAlgorithm};
+use weir_store::{ClockSource, OnFailure};
+use weir_telemetry::LogFormat;
 
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
+use crate::settings::AcmeChallenge;
 use crate::values::{ByteSize, HumanDuration};
+use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// The whole file.
@@ -192,20 +197,10 @@ pub(crate) struct Acme {
     /// and readable for Weir's user alone. Type: path. Default: `acme`.
     pub(crate) cache: Option<Spanned<String>>,
     /// How the authority sees that the domain is yours. Default: both.
-    pub(crate) challenge: Option<Spanned<AcmeChallenge>>,
+    pub(crate) challenge: Option<Spanned<Word<AcmeChallenge>>>,
     /// An account at the authority that the ACME account is bound to, if the authority asks for
     /// that. Default: none.
     pub(crate) eab: Option<ExternalAccount>,
-}
-
-/// How an ACME server sees that the gateway serves a domain.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) enum AcmeChallenge {
-    #[serde(rename = "tls-alpn-01")]
-    TlsAlpn01,
-    #[serde(rename = "http-01")]
-    Http01,
 }
 
 /// An account that there is already, which the ACME account is bound to.
@@ -314,7 +309,7 @@ pub(crate) enum AccountSource {
     /// What the [client's certificate](#certificates-of-clients) says: the common name of its
     /// subject, the first alternative name of a kind, or the SHA-256 hash of the certificate, in
     /// lower-case hex digits. Type: `subject_cn`, `san_dns`, `san_email`, `san_uri`, `fingerprint`.
-    Certificate(CertificateField),
+    Certificate(Word<CertificateField>),
     /// A claim of a JSON Web Token, which is verified; an invalid token names no account. Type:
     /// keys, below.
     Jwt(Box<Spanned<Jwt>>),
@@ -328,18 +323,6 @@ pub(crate) struct Basic {
     /// The users, as `htpasswd -B -c FILE NAME` writes them: a name, a colon, and a hash of bcrypt
     /// or Argon2 on each line. Type: path.
     pub(crate) file: Spanned<String>,
-}
-
-/// What of a client's certificate names the account.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum CertificateField {
-    SubjectCn,
-    SanDns,
-    SanEmail,
-    SanUri,
-    Fingerprint,
 }
 
 /// A bearer token has nothing to set.
@@ -364,7 +347,7 @@ pub(crate) struct Jwt {
     pub(crate) jwks: Option<Spanned<WordOr<Jwks>>>,
     /// The signature algorithms that are accepted. Type: list of `HS256`, `RS256`, `ES256`,
     /// `EdDSA`. Default: those that fit the keys.
-    pub(crate) algorithms: Option<Spanned<Vec<JwtAlgorithm>>>,
+    pub(crate) algorithms: Option<Spanned<Vec<Word<JwtAlgorithm>>>>,
     /// The `iss` that a token must have. Default: any.
     pub(crate) issuer: Option<String>,
     /// The `aud` that a token must have. Default: any.
@@ -390,20 +373,6 @@ pub(crate) struct Jwks {
     pub(crate) max_stale: Option<Spanned<HumanDuration>>,
 }
 
-/// The signatures that can be asked for.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) enum JwtAlgorithm {
-    #[serde(rename = "HS256")]
-    Hs256,
-    #[serde(rename = "RS256")]
-    Rs256,
-    #[serde(rename = "ES256")]
-    Es256,
-    #[serde(rename = "EdDSA")]
-    EdDsa,
-}
-
 /// Something that is not written into the file itself.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -427,16 +396,7 @@ pub(crate) struct Store {
     /// With `redis`: whose time limits and bans go by. `store`: Redis's, so gateways agree whatever
     /// their own clocks say. `local`: this machine's; Redis is not used while the two differ by
     /// more than 2 s. Default: `store`.
-    pub(crate) clock: Option<Spanned<ClockSource>>,
-}
-
-/// Whose time decisions are taken in.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ClockSource {
-    Store,
-    Local,
+    pub(crate) clock: Option<Spanned<Word<ClockSource>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -467,7 +427,7 @@ pub(crate) struct Redis {
     pub(crate) timeout: Option<Spanned<HumanDuration>>,
     /// What happens when Redis cannot be reached: requests pass, get 503, or are counted by the
     /// memory store. Default: `local`.
-    pub(crate) on_failure: Option<OnFailure>,
+    pub(crate) on_failure: Option<Word<OnFailure>>,
     /// How long a request in flight still counts when its gateway is gone; at least `1s`, and the
     /// same on all gateways. A lease is renewed three times during its length. Default: `30s`.
     pub(crate) lease: Option<Spanned<HumanDuration>>,
@@ -515,22 +475,12 @@ pub(crate) struct Sentinel {
     pub(crate) password: Option<Spanned<Secret>>,
 }
 
-/// What becomes of requests while the store is out of reach.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum OnFailure {
-    Allow,
-    Deny,
-    Local,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
     /// `auto` is `human` on a terminal and `json` elsewhere. Default: `auto`.
-    pub(crate) format: Option<LogFormat>,
+    pub(crate) format: Option<Word<LogFormat>>,
     /// A line for every request, whatever the `level`. Default: `true`.
     pub(crate) access: Option<Spanned<bool>>,
     /// The form of these lines, if it is another than `format`:
@@ -588,12 +538,25 @@ pub(crate) enum LogAccount {
     Plain,
 }
 
-/// How log lines look.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum LogFormat {
-    Auto,
-    Human,
-    Json,
-}
+words!(AcmeChallenge: "tls-alpn-01" => Self::TlsAlpn01, "http-01" => Self::Http01);
+
+words!(CertificateField:
+    "subject_cn" => Self::SubjectCn,
+    "san_dns" => Self::SanDns,
+    "san_email" => Self::SanEmail,
+    "san_uri" => Self::SanUri,
+    "fingerprint" => Self::Fingerprint,
+);
+
+words!(JwtAlgorithm:
+    "HS256" => Self::Hs256,
+    "RS256" => Self::Rs256,
+    "ES256" => Self::Es256,
+    "EdDSA" => Self::EdDsa,
+);
+
+words!(ClockSource: "store" => Self::Store, "local" => Self::Local);
+
+words!(OnFailure: "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local);
+
+words!(LogFormat: "auto" => Self::Auto, "human" => Self::Text, "json" => Self::Json);

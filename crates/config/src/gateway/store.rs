@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use weir_store::{
-    ClockSource, GuardSettings, LoginPart, MemorySettings, OnFailure, RedisLogin, RedisNodes,
-    RedisSettings, RedisUrlError,
+    ClockSource, GuardSettings, LoginPart, MemorySettings, RedisLogin, RedisNodes, RedisSettings,
+    RedisUrlError,
 };
 
 use super::schema;
@@ -30,7 +30,8 @@ pub(super) fn store(
     let clock_written = written.and_then(|written| written.clock);
     match written.and_then(|written| written.redis.as_ref()) {
         Some(written) => {
-            let redis = redis(cx, written, clock(clock_written), memory)?;
+            let clock = clock_written.map(|clock| clock.value.0);
+            let redis = redis(cx, written, clock.unwrap_or_default(), memory)?;
             Ok(StoreSettings::Redis(Box::new(redis)))
         }
         None => {
@@ -41,13 +42,6 @@ pub(super) fn store(
             }
             memory.map(StoreSettings::Memory)
         }
-    }
-}
-
-fn clock(written: Option<Spanned<schema::ClockSource>>) -> ClockSource {
-    match written.map(|written| written.value) {
-        None | Some(schema::ClockSource::Store) => ClockSource::Store,
-        Some(schema::ClockSource::Local) => ClockSource::Local,
     }
 }
 
@@ -211,10 +205,8 @@ fn guard(cx: &mut Lowering<'_>, written: &schema::Redis) -> GuardSettings {
     if let Some(timeout) = written.timeout {
         guard.timeout = cx.positive(timeout);
     }
-    guard.on_failure = match written.on_failure {
-        Some(schema::OnFailure::Allow) => OnFailure::Allow,
-        Some(schema::OnFailure::Deny) => OnFailure::Deny,
-        None | Some(schema::OnFailure::Local) => OnFailure::Local,
-    };
+    if let Some(on_failure) = written.on_failure {
+        guard.on_failure = on_failure.0;
+    }
     guard
 }

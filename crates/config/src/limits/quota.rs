@@ -1,9 +1,9 @@
 //! How much a limit allows, and how it counts.
 
-use weir_limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaError};
+use weir_limit::{Algorithm, Alignment, Calendar, Quota, QuotaError};
 use weir_rules::Enforcement;
 
-use super::schema::{self, AlgorithmName, AlignTo, DefaultLimit, Enforce};
+use super::schema::{DefaultLimit, Enforce};
 use crate::diagnostics::{Lowered, Reported};
 use crate::lowering::Lowering;
 use crate::values::HumanDuration;
@@ -33,15 +33,13 @@ pub(super) fn algorithm(
         in_flight_alone(cx, limit);
         return Ok(Algorithm::InFlight);
     }
-    let name = limit
-        .algorithm
-        .map_or(AlgorithmName::Gcra, |name| name.value);
+    let named = limit.algorithm.map_or(Algorithm::Gcra, |name| name.value.0);
     let count_denied = limit.count_denied.is_some_and(|counts| counts.value);
-    let algorithm = match name {
-        AlgorithmName::Gcra | AlgorithmName::TokenBucket => Algorithm::Gcra,
-        AlgorithmName::FixedWindow => Algorithm::FixedWindow(alignment(cx, limit)?),
-        AlgorithmName::SlidingWindow => Algorithm::SlidingWindow { count_denied },
-        AlgorithmName::SlidingLog => Algorithm::SlidingLog { count_denied },
+    let algorithm = match named {
+        Algorithm::FixedWindow(_) => Algorithm::FixedWindow(alignment(cx, limit)?),
+        Algorithm::SlidingWindow { .. } => Algorithm::SlidingWindow { count_denied },
+        Algorithm::SlidingLog { .. } => Algorithm::SlidingLog { count_denied },
+        Algorithm::Gcra | Algorithm::InFlight => named,
     };
     let denied = limit.count_denied.span();
     let slides = matches!(
@@ -74,24 +72,17 @@ fn alignment(cx: &mut Lowering<'_>, limit: &DefaultLimit) -> Lowered<Alignment> 
             cx.error(zone.span, "only a calendar window has a time zone")
                 .help("say `calendar: day`, `week` or `month`, or leave it out");
         }
-        return Ok(match limit.align.map(|align| align.value) {
-            Some(AlignTo::FirstRequest) => Alignment::FirstRequest,
-            Some(AlignTo::Period) | None => Alignment::Period,
-        });
+        let align = limit.align.map(|align| align.value.0);
+        return Ok(align.unwrap_or(Alignment::Period));
     };
     if let Some(align) = limit.align {
         cx.error(align.span, "a calendar window begins with its calendar")
             .help("leave `align` out, or `calendar`");
     }
-    let unit = match calendar.value {
-        schema::CalendarUnit::Day => CalendarUnit::Day,
-        schema::CalendarUnit::Week => CalendarUnit::Week,
-        schema::CalendarUnit::Month => CalendarUnit::Month,
-    };
     let zone = limit.time_zone.as_ref();
     let span = zone.map_or(calendar.span, |zone| zone.span);
     let zone = zone.map_or("UTC", |zone| zone.value.as_str());
-    let calendar = cx.ok(span, Calendar::new(unit, zone))?;
+    let calendar = cx.ok(span, Calendar::new(calendar.value.0, zone))?;
     Ok(Alignment::Calendar(calendar))
 }
 

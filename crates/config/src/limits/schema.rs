@@ -2,8 +2,11 @@
 //! form, with keys of ours, the same within `gateway.yaml`, and how routes use them.
 
 use serde::Deserialize;
+use weir_limit::{Algorithm, Alignment, CalendarUnit, Mode};
+use weir_rules::Missing;
 
 use crate::values::{ByteSize, HumanDuration, Until};
+use crate::words::{Word, words};
 use crate::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
 /// `defaults.yaml`, or `limits` in `gateway.yaml`.
@@ -22,7 +25,7 @@ pub(crate) struct DefaultLimit {
     pub(crate) per: Option<OneOrMany<Spanned<String>>>,
     /// A request without a value to count by is not counted, or is answered with 403 (or the decoy,
     /// on a route that shadow-bans). Default: `skip`.
-    pub(crate) missing: Option<MissingValue>,
+    pub(crate) missing: Option<Word<Missing>>,
     /// Replaces the name in [bucket keys](#interned-names).
     pub(crate) id: Option<Spanned<u64>>,
     /// `false` switches the limit off wherever it is used. Default: `true`.
@@ -42,12 +45,12 @@ pub(crate) struct DefaultLimit {
     /// time.
     pub(crate) in_flight: Option<Spanned<u64>>,
     /// How it is counted; `token_bucket` is another name for `gcra`. Default: `gcra`.
-    pub(crate) algorithm: Option<Spanned<AlgorithmName>>,
+    pub(crate) algorithm: Option<Spanned<Word<Algorithm>>>,
     /// For a `fixed_window`: windows begin at multiples of the period since the Unix epoch, or with
     /// a subject's first request. Default: `period`.
-    pub(crate) align: Option<Spanned<AlignTo>>,
+    pub(crate) align: Option<Spanned<Word<Alignment>>>,
     /// For a `fixed_window`: the windows are calendar days, weeks or months; weeks begin on Monday.
-    pub(crate) calendar: Option<Spanned<CalendarUnit>>,
+    pub(crate) calendar: Option<Spanned<Word<CalendarUnit>>>,
     /// For a `calendar`: a name from the IANA time zone database, which is built in. Default:
     /// `UTC`.
     pub(crate) time_zone: Option<Spanned<String>>,
@@ -70,46 +73,6 @@ pub(crate) struct Prefetch {
     pub(crate) units: Spanned<String>,
     /// How long it holds them at most, from `10ms` to `10s`. Default: `250ms`.
     pub(crate) max_age: Option<Spanned<HumanDuration>>,
-}
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum AlgorithmName {
-    Gcra,
-    TokenBucket,
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-}
-
-/// What fixed windows begin with.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum AlignTo {
-    Period,
-    FirstRequest,
-}
-
-/// What a calendar window spans.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum CalendarUnit {
-    Day,
-    Week,
-    Month,
-}
-
-/// What a request without a value to count by gets.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum MissingValue {
-    Skip,
-    Deny,
 }
 
 /// Other parameters of a limit, for some ids.
@@ -154,7 +117,7 @@ pub(crate) struct LimitUse {
     /// A limit of `defaults.yaml`, or [one with overrides alone](#overridesyaml). Type: name.
     pub(crate) limit: Spanned<String>,
     /// What a request does with the bucket, below. Default: `check_and_spend`.
-    pub(crate) kind: Option<Spanned<UseKind>>,
+    pub(crate) kind: Option<Spanned<Word<Mode>>>,
     /// Units that a request takes. Type: number or keys, below. Default: `1`.
     pub(crate) cost: Option<Spanned<WordOr<MeasuredCost>>>,
     /// Only requests with such a response [take units](#counting-by-the-response). Type:
@@ -167,23 +130,13 @@ pub(crate) struct LimitUse {
     pub(crate) per: Option<OneOrMany<Spanned<String>>>,
     /// Whether a request without a value to count by is not counted or gets 403. Default: as
     /// defined.
-    pub(crate) missing: Option<MissingValue>,
+    pub(crate) missing: Option<Word<Missing>>,
     /// `false` switches the limit off here: its bucket is neither read nor changed. Default:
     /// `true`.
     pub(crate) enabled: Option<bool>,
     /// Whether its denials are acted upon here: [dry runs](#dry-runs). Type: `true`, `false` or a
     /// percentage. Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
-}
-
-/// What a request does with the bucket of a limit.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum UseKind {
-    CheckAndSpend,
-    CheckOnly,
-    SpendOnly,
 }
 
 /// Where the cost of a request is said.
@@ -217,3 +170,24 @@ pub(crate) struct Responses {
 
 /// `true`, `false` or a percentage, as text.
 pub(crate) type Enforce = String;
+
+// Other keys say what else there is to say of a window.
+words!(Algorithm:
+    "gcra" => Self::Gcra,
+    "token_bucket" => Self::Gcra,
+    "fixed_window" => Self::FixedWindow(Alignment::Period),
+    "sliding_window" => Self::SlidingWindow { count_denied: false },
+    "sliding_log" => Self::SlidingLog { count_denied: false },
+);
+
+words!(Alignment: "period" => Self::Period, "first_request" => Self::FirstRequest);
+
+words!(CalendarUnit: "day" => Self::Day, "week" => Self::Week, "month" => Self::Month);
+
+words!(Missing: "skip" => Self::Skip, "deny" => Self::Deny);
+
+words!(Mode:
+    "check_and_spend" => Self::CheckAndSpend,
+    "check_only" => Self::CheckOnly,
+    "spend_only" => Self::SpendOnly,
+);

@@ -8,11 +8,12 @@ use std::time::Duration;
 use weir_limit::{Algorithm, Quota};
 use weir_rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 
-use super::schema::{DefaultLimit, LimitUse, MissingValue, OverrideEntry};
+use super::schema::{DefaultLimit, LimitUse, OverrideEntry};
 use crate::diagnostics::{Lowered, Reported};
 use crate::lowering::Lowering;
 use crate::settings::{OverrideRules, Parameters, PrefetchRule};
 use crate::values::{HumanDuration, Until};
+use crate::words::Word;
 use crate::yaml::{Sources, Span, SpanOf, Spanned, WordOr};
 
 /// With a longer period, a limit remembers for longer than an operator keeps a store.
@@ -194,16 +195,16 @@ impl LimitDef {
     }
 
     /// What a request without a value gets, where a route may say otherwise than the definition.
-    pub(super) fn missing(&self, of_route: Option<MissingValue>) -> Missing {
+    pub(super) fn missing(&self, of_route: Option<Word<Missing>>) -> Missing {
         let defined = self.definition.as_ref().and_then(|limit| limit.missing);
-        match of_route.or(defined) {
-            Some(MissingValue::Deny) => Missing::Deny,
-            Some(MissingValue::Skip) | None => Missing::Skip,
-        }
+        of_route
+            .or(defined)
+            .map(|missing| missing.0)
+            .unwrap_or_default()
     }
 
     /// The limit as a route uses it; none when nothing says what it is counted per.
-    pub(super) fn limit(&self, of_route: Option<MissingValue>) -> Option<Lowered<Arc<Limit>>> {
+    pub(super) fn limit(&self, of_route: Option<Word<Missing>>) -> Option<Lowered<Arc<Limit>>> {
         let missing = self.missing(of_route);
         let mut built = self.built.iter();
         let (_, limit) = built.find(|(built_for, _)| *built_for == missing)?;

@@ -11,7 +11,7 @@ use weir_rules::{
 
 use super::key_sources;
 use super::quota::{enforcement, refuse_beside_in_flight};
-use super::schema::{self, UseKind};
+use super::schema;
 use super::table::{LimitDef, LimitTable};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
@@ -94,7 +94,7 @@ fn require_effect(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUs
     ];
     let check_only = usage
         .kind
-        .is_some_and(|kind| kind.value == UseKind::CheckOnly);
+        .is_some_and(|kind| kind.value.0 == Mode::CheckOnly);
     let counts_denied = def
         .algorithm
         .is_ok_and(|algorithm| algorithm.counts_denied());
@@ -141,11 +141,7 @@ fn mode(def: &LimitDef, usage: &schema::LimitUse) -> Mode {
     if def.is_off() || usage.enabled == Some(false) {
         return Mode::AllowOnly;
     }
-    match usage.kind.map(|kind| kind.value) {
-        None | Some(UseKind::CheckAndSpend) => Mode::CheckAndSpend,
-        Some(UseKind::CheckOnly) => Mode::CheckOnly,
-        Some(UseKind::SpendOnly) => Mode::SpendOnly,
-    }
+    usage.kind.map(|kind| kind.value.0).unwrap_or_default()
 }
 
 /// The cost of a request, which every bucket of the limit must be able to hold.

@@ -1,6 +1,6 @@
 //! Which responses are compressed.
 
-use weir_middleware::{Compression, ContentCoding};
+use weir_middleware::Compression;
 
 use super::balancing::keys_or_off;
 use super::schema::{self, RouteDefaults};
@@ -29,7 +29,7 @@ pub(super) fn compression(
             "say `compression: off`, or leave it out for all of them",
         )?;
         let algorithms = algorithms.iter();
-        compression.algorithms = algorithms.map(|coding| coding.value.into()).collect();
+        compression.algorithms = algorithms.map(|coding| coding.value.0).collect();
     }
     if let Some(types) = &keys.types {
         let types = types.value.0.iter();
@@ -39,16 +39,6 @@ pub(super) fn compression(
         compression.min_bytes = size.value.0;
     }
     Ok(Some(compression))
-}
-
-impl From<schema::ContentCoding> for ContentCoding {
-    fn from(coding: schema::ContentCoding) -> Self {
-        match coding {
-            schema::ContentCoding::Zstd => Self::Zstd,
-            schema::ContentCoding::Br => Self::Brotli,
-            schema::ContentCoding::Gzip => Self::Gzip,
-        }
-    }
 }
 
 /// A media type without parameters, or all of a kind.

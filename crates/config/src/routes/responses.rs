@@ -13,7 +13,7 @@ use weir_middleware::decoy::{Decoy, Shadow};
 use weir_middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
 use weir_rules::{LimitUse, Statuses};
 
-use super::schema::{self, HeaderForm, HeaderFormsList, RouteDefaults};
+use super::schema::{self, HeaderFormsList, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::{Lowering, is_of_connection};
 use crate::values::HumanDuration;
@@ -214,15 +214,15 @@ fn by_either_name<'w>(
 }
 
 fn forms(cx: &mut Lowering<'_>, written: &HeaderFormsList) -> Lowered<HeaderForms> {
-    let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
-    if forms.len() > 1 && forms.contains(&HeaderForm::None) {
+    let forms: Vec<HeaderForms> = written.0.iter().map(|form| form.value.0).collect();
+    if forms.len() > 1 && forms.contains(&HeaderForms::NONE) {
         let error = cx.error(written.span, "\"none\" stands alone");
         return Err(error.help("leave it out, or leave the others out"));
     }
     Ok(HeaderForms {
-        draft: forms.contains(&HeaderForm::Draft),
-        draft_03: forms.contains(&HeaderForm::Draft03),
-        x_ratelimit: forms.contains(&HeaderForm::XRatelimit),
+        draft: forms.iter().any(|form| form.draft),
+        draft_03: forms.iter().any(|form| form.draft_03),
+        x_ratelimit: forms.iter().any(|form| form.x_ratelimit),
     })
 }
 

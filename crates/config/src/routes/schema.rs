@@ -3,9 +3,12 @@
 use std::num::NonZeroU32;
 
 use serde::Deserialize;
+use weir_middleware::{ContentCoding, HeaderForms};
+use weir_proxy::{Protocol, ProxyProtocol};
 
 use crate::limits::schema::{Enforce, LimitUse};
 use crate::values::{ByteSize, HumanDuration};
+use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
@@ -102,21 +105,12 @@ pub(crate) struct Route {
 pub(crate) struct Compression {
     /// What is offered; of those that a client likes equally, the first is taken. Type: `zstd`,
     /// `br`, `gzip`, or a list of them. Default: `[zstd, br, gzip]`.
-    pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<ContentCoding>>>>,
+    pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<Word<ContentCoding>>>>>,
     /// What is compressed, such as `text/html`, or `text/*` for all of a kind. Type: media type or
     /// list of them. Default: text, JSON, XML, JavaScript, SVG, WebAssembly.
     pub(crate) types: Option<Spanned<OneOrMany<Spanned<String>>>>,
     /// How long a response is at least; those of unknown length are compressed. Default: `1KiB`.
     pub(crate) min_bytes: Option<Spanned<ByteSize>>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ContentCoding {
-    Zstd,
-    Br,
-    Gzip,
 }
 
 /// How much of request bodies is read before they are sent on.
@@ -251,19 +245,7 @@ pub(crate) struct Rejection {
 }
 
 /// One form, or several. `headers` is the name that `ratelimit_headers` had before.
-pub(crate) type HeaderFormsList = Spanned<OneOrMany<Spanned<HeaderForm>>>;
-
-/// The forms in which limits are told to clients.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum HeaderForm {
-    Draft,
-    #[serde(rename = "draft-03")]
-    Draft03,
-    XRatelimit,
-    None,
-}
+pub(crate) type HeaderFormsList = Spanned<OneOrMany<Spanned<Word<HeaderForms>>>>;
 
 /// The app behind the gateway, or something built in.
 #[derive(Debug, Deserialize)]
@@ -278,10 +260,10 @@ pub(crate) struct Upstream {
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
     /// What is [spoken to the servers](#http2-to-upstreams). Type: `http1`, `http2`, or `auto`.
     /// Default: `http1`.
-    pub(crate) protocol: Option<Spanned<Protocol>>,
+    pub(crate) protocol: Option<Spanned<Word<Protocol>>>,
     /// The version of the [PROXY protocol](#the-proxy-protocol-to-upstreams) by which servers are
     /// told from whom a connection is.
-    pub(crate) proxy_protocol: Option<Spanned<ProxyProtocol>>,
+    pub(crate) proxy_protocol: Option<Spanned<Word<ProxyProtocol>>>,
     /// The demo upstream, a server inside Weir that responds with the request as an upstream would
     /// receive it.
     pub(crate) builtin: Option<Builtin>,
@@ -326,25 +308,6 @@ pub(crate) struct Upstream {
     /// When a request is [sent again](#retries). Type: `off`, or keys. Default: those of its
     /// [keys](#retries).
     pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
-}
-
-/// What is spoken to the servers of an upstream.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
-    Auto,
-}
-
-/// The version of the PROXY protocol that servers are told by from whom connections are.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ProxyProtocol {
-    V1,
-    V2,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -504,3 +467,16 @@ pub(crate) struct HealthCheck {
     /// How many checks in a row must fail before a healthy server is unhealthy. Default: `3`.
     pub(crate) unhealthy_after: Option<Spanned<u32>>,
 }
+
+words!(ContentCoding: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
+
+words!(HeaderForms:
+    "draft" => Self { draft: true, ..Self::NONE },
+    "draft-03" => Self { draft_03: true, ..Self::NONE },
+    "x-ratelimit" => Self { x_ratelimit: true, ..Self::NONE },
+    "none" => Self::NONE,
+);
+
+words!(Protocol: "http1" => Self::Http1, "http2" => Self::Http2, "auto" => Self::Auto);
+
+words!(ProxyProtocol: "v1" => Self::V1, "v2" => Self::V2);

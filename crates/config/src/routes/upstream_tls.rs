@@ -67,10 +67,7 @@ fn proxy_protocol(
         let error = cx.error(written.span, message);
         return Err(error.help("write `protocol: http1`, or leave `proxy_protocol` out"));
     }
-    Ok(Some(match written.value {
-        schema::ProxyProtocol::V1 => ProxyProtocol::V1,
-        schema::ProxyProtocol::V2 => ProxyProtocol::V2,
-    }))
+    Ok(Some(written.value.0))
 }
 
 /// Only a handshake of TLS can tell what a server speaks.
@@ -86,16 +83,13 @@ fn protocol(
         let error = cx.error(written.span, "the built-in upstream speaks HTTP/1.1");
         return Err(error.help("leave `protocol` out"));
     }
-    match written.value {
-        schema::Protocol::Http1 => Ok(Protocol::Http1),
-        schema::Protocol::Http2 => Ok(Protocol::Http2),
-        schema::Protocol::Auto if servers.iter().all(Server::is_secure) => Ok(Protocol::Auto),
-        schema::Protocol::Auto => {
-            let message = "a server without TLS does not tell what it speaks";
-            let error = cx.error(written.span, message);
-            Err(error.help("write `protocol: http2` or `protocol: http1`"))
-        }
+    let protocol = written.value.0;
+    if protocol == Protocol::Auto && !servers.iter().all(Server::is_secure) {
+        let message = "a server without TLS does not tell what it speaks";
+        let error = cx.error(written.span, message);
+        return Err(error.help("write `protocol: http2` or `protocol: http1`"));
     }
+    Ok(protocol)
 }
 
 fn settings(cx: &mut Lowering<'_>, written: &Spanned<schema::UpstreamTls>) -> Lowered<TlsSettings> {

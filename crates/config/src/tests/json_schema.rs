@@ -14,6 +14,7 @@ use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
 use crate::values::{ByteSize, HumanDuration, SIZE_UNITS, Until};
+use crate::words::{Word, Words};
 use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
 
 impl<T: JsonSchema> JsonSchema for Spanned<T> {
@@ -72,6 +73,20 @@ impl<T: JsonSchema> JsonSchema for Entries<T> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let value = generator.subschema_for::<T>();
         json_schema!({"type": "object", "additionalProperties": value})
+    }
+}
+
+impl<T: Words> JsonSchema for Word<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Word{}", T::WORDS.join("")).into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "enum": T::WORDS})
     }
 }
 
