@@ -109,12 +109,8 @@ impl Layers {
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
-        let policies = || settings.routes.iter().map(|route| &route.policy);
-        let formats_by_route = settings.routes.iter().any(|route| {
-            route.policy.cors.is_some()
-                || route.policy.compression.is_some()
-                || route.action.response_headers.is_some()
-        });
+        let formats_by_route = route.routes().any(|route| route.formats_responses());
+        let body_limit = BodyLimitLayer::new(route.routes().any(|route| route.bounds_requests()));
         metrics
             .unrouted()
             .expect(possible_decisions(settings, None));
@@ -135,9 +131,7 @@ impl Layers {
                 settings.hsts.clone(),
             ),
             redirect_to_https: RedirectToHttpsLayer::new(false),
-            body_limit: BodyLimitLayer::new(
-                policies().any(|policy| policy.max_body_bytes.is_some()),
-            ),
+            body_limit,
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
             verifies_passwords: settings.account.verifies_passwords(),
             access,

@@ -8,7 +8,6 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use weir_limit::time::Timestamp;
@@ -17,7 +16,6 @@ use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowere
 use super::gateway::schema::Gateway;
 use super::inputs::Inputs;
 use super::suggestions::Suggestions;
-use super::values::HumanDuration;
 use super::yaml::{FileId, Sources, Span, Spanned};
 
 /// What every part of the lowering needs.
@@ -170,15 +168,6 @@ impl Lowering<'_> {
             self.error(span, message)
                 .maybe_help(help.map(str::to_owned))
         })
-    }
-
-    /// A time-out, which must not be zero.
-    pub(super) fn positive(&mut self, span: Spanned<HumanDuration>) -> Duration {
-        if span.value.0.is_zero() {
-            self.error(span.span, "a time of zero leaves no time at all")
-                .help("leave it out for the default");
-        }
-        span.value.0
     }
 
     pub(super) fn header_name(&mut self, name: &Spanned<String>) -> Lowered<HeaderName> {

@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Quota};
-use weir_middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
+use weir_middleware::{
+    AccessSettings, ErrorPages, Redirect, RequestBounds, RouteAction, RoutePolicy,
+};
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
     AccountRules, ClientRules, HashKey, Limit, Override, RemoteKeys, RouteMatcher, RouteTable,
@@ -296,8 +298,8 @@ pub struct Upstream {
     pub is_demo: bool,
     /// What its servers are chosen by, if that is a hash.
     pub hash: Option<SubjectHash>,
-    /// How long request bodies may be, where a route does not say.
-    pub max_body_bytes: Option<u64>,
+    /// How large requests may be, where a route does not say.
+    pub bounds: RequestBounds,
     /// How much of request bodies is read before they are sent on, where a route does not say.
     pub request_buffering: Option<Arc<RequestBuffering>>,
 }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{RoundMode, TimestampRound, Unit};
-use serde::{Deserialize, Deserializer};
+use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 
@@ -134,6 +134,36 @@ impl fmt::Display for HumanDuration {
 }
 
 impl<'de> Deserialize<'de> for HumanDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a duration such as `1m30s`")
+    }
+}
+
+/// A duration that is not zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PositiveDuration(pub(crate) Duration);
+
+/// Why a text is not a duration that leaves time.
+#[derive(Debug, Error)]
+pub(crate) enum PositiveDurationError {
+    #[error("a time of zero leaves no time at all\nleave it out for the default")]
+    Zero,
+    #[error(transparent)]
+    Duration(#[from] HumanDurationError),
+}
+
+impl FromStr for PositiveDuration {
+    type Err = PositiveDurationError;
+
+    fn from_str(text: &str) -> Result<Self, PositiveDurationError> {
+        match text.parse()? {
+            HumanDuration(Duration::ZERO) => Err(PositiveDurationError::Zero),
+            HumanDuration(duration) => Ok(Self(duration)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PositiveDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         parsed(deserializer, "a duration such as `1m30s`")
     }
@@ -282,6 +312,22 @@ impl fmt::Display for ByteSize {
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         parsed(deserializer, "a size such as `64KiB`")
+    }
+}
+
+/// A size that is not zero, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PositiveSize(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for PositiveSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let ByteSize(bytes) = ByteSize::deserialize(deserializer)?;
+        if bytes == 0 {
+            let error = "a size of zero leaves no room at all\n\
+                         leave it out, or write it like 64KiB or 10MiB";
+            return Err(D::Error::custom(error));
+        }
+        Ok(Self(bytes))
     }
 }
 

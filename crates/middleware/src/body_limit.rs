@@ -1,4 +1,4 @@
-//! How long a request's body may be.
+//! How large requests may be.
 
 use std::error::Error as StdError;
 use std::pin::Pin;
@@ -14,7 +14,14 @@ use weir_http::problem::BodyTooLarge;
 use super::response_body::InnerOrLocal;
 use super::{RequestContext, ResponseBody};
 
-/// Holds request bodies to the bounds of their routes.
+/// Bounds of the requests of a route, beside those of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestBounds {
+    /// How long bodies may be, in bytes.
+    pub max_body_bytes: Option<u64>,
+}
+
+/// Holds requests to the bounds of their routes.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimitLayer {
     is_used: bool,
@@ -26,13 +33,12 @@ impl BodyLimitLayer {
         Self { is_used }
     }
 
-    fn max_body_bytes<B>(self, request: &Request<B>) -> Option<u64> {
+    fn bounds<B>(self, request: &Request<B>) -> RequestBounds {
         if !self.is_used {
-            return None;
+            return RequestBounds::default();
         }
-        RequestContext::routed(request.extensions())?
-            .route
-            .max_body_bytes()
+        let routed = RequestContext::routed(request.extensions());
+        routed.map_or_else(RequestBounds::default, |routed| routed.route.bounds())
     }
 }
 
@@ -69,9 +75,9 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let max = self.layer.max_body_bytes(&request);
+        let bounds = self.layer.bounds(&request);
         let (head, body) = request.into_parts();
-        match LimitedBody::new(body, max) {
+        match LimitedBody::new(body, bounds.max_body_bytes) {
             Ok(body) => InnerOrLocal::inner(self.inner.call(Request::from_parts(head, body))),
             Err(too_large) => InnerOrLocal::local(ResponseBody::problem(too_large.problem())),
         }

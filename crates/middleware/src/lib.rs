@@ -66,7 +66,7 @@ pub use bans::{
     TarpitSlots, Treatment,
 };
 #[cfg(feature = "gateway")]
-pub use body_limit::{BodyLimit, BodyLimitLayer, LimitedBody};
+pub use body_limit::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
 #[cfg(feature = "gateway")]

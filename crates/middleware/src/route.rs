@@ -16,6 +16,8 @@ use weir_telemetry::{Disposition, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
 #[cfg(feature = "gateway")]
+use super::body_limit::RequestBounds;
+#[cfg(feature = "gateway")]
 use super::compression::Compression;
 use super::cors::Cors;
 use super::decoy::Shadow;
@@ -142,10 +144,23 @@ impl RouteState {
         self.policy.compression.as_ref()
     }
 
-    /// How long request bodies may be.
+    /// How large requests may be.
     #[cfg(feature = "gateway")]
-    pub(super) fn max_body_bytes(&self) -> Option<u64> {
-        self.policy.max_body_bytes
+    pub(super) fn bounds(&self) -> RequestBounds {
+        self.policy.bounds
+    }
+
+    /// Whether this route bounds requests beyond what the server does.
+    #[cfg(feature = "gateway")]
+    pub fn bounds_requests(&self) -> bool {
+        self.policy.bounds != RequestBounds::default()
+    }
+
+    /// Whether responses of this route are changed on their way to clients.
+    #[cfg(feature = "gateway")]
+    pub fn formats_responses(&self) -> bool {
+        let policy = &self.policy;
+        policy.cors.is_some() || policy.compression.is_some() || self.response_headers.is_some()
     }
 
     /// What is changed about the headers of responses.

@@ -17,7 +17,7 @@ use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement, key_sources, status_set};
 use crate::lowering::Lowering;
 use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
-use crate::values::HumanDuration;
+use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
 pub(super) use access_lists::access_lists;
@@ -280,13 +280,13 @@ fn shadow_everywhere(
     Ok(Treatment::Shadow(decoy))
 }
 
-fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Lowered<Duration> {
+fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<PositiveDuration>>) -> Lowered<Duration> {
     let Some(written) = written else {
         return Ok(DEFAULT_HOLD);
     };
-    let hold = cx.positive(written);
+    let hold = written.value.0;
     if hold > LONGEST_HOLD {
-        let message = format!("no client waits for {}", written.value);
+        let message = format!("no client waits for {}", HumanDuration(hold));
         cx.error(written.span, message)
             .help("a request is held for 1h at most");
     }

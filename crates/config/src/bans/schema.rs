@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::limits::schema::Enforce;
 use crate::routes::schema::Rejection;
-use crate::values::HumanDuration;
+use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, Spanned, WordOr};
 
 /// Which clients are banned, for what, and for how long.
@@ -77,7 +77,7 @@ pub(crate) enum Treatment {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tarpit {
     /// How long a request is held, at most `1h`; a drain releases all of them. Default: `30s`.
-    pub(crate) hold: Option<Spanned<HumanDuration>>,
+    pub(crate) hold: Option<Spanned<PositiveDuration>>,
     /// How many requests all tarpits of a gateway hold together; any further request is answered at
     /// once. Default: `1000`.
     pub(crate) most: Option<Spanned<NonZeroU32>>,

@@ -311,16 +311,14 @@ fn add(jwks: &mut Vec<Jwks>, settings: JwksSettings) -> TokenKeys {
 /// A key set that is fetched, with what is said of it beside its URL.
 fn fetched_with(cx: &mut Lowering<'_>, written: &schema::Jwks) -> Lowered<JwksSettings> {
     let authorities = written.ca.as_ref().map(|file| authorities(cx, file));
-    let refresh = written.refresh.map(|span| cx.positive(span));
-    let max_stale = written.max_stale.map(|span| cx.positive(span));
     let tls = TlsSettings {
         authorities: authorities.transpose()?,
         ..TlsSettings::default()
     };
     let settings = fetched(cx, &written.url, written.url.span, tls)?;
     Ok(JwksSettings {
-        refresh: refresh.unwrap_or(settings.refresh),
-        max_stale: max_stale.unwrap_or(settings.max_stale),
+        refresh: written.refresh.map_or(settings.refresh, |time| time.0),
+        max_stale: written.max_stale.map_or(settings.max_stale, |time| time.0),
         ..settings
     })
 }

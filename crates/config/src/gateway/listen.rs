@@ -289,7 +289,7 @@ pub(super) fn connections(
         (&mut settings.idle_timeout, written.idle_timeout),
         (&mut settings.stall_timeout, written.stall_timeout),
     ] {
-        *setting = written.map_or(*setting, |time| cx.positive(time));
+        *setting = written.map_or(*setting, |time| time.0);
     }
     settings.max_connections = most?;
     // All of these are within bounds that fit.

@@ -122,7 +122,7 @@ pub(crate) fn settings(
         log_queries: log.and_then(|log| log.query).unwrap_or_default(),
         log_denied_per_second: log.and_then(|log| log.denied_per_second),
         upstreams: upstreams.into_settings()?,
-        routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
+        routes: all(routes.into_iter().map(|route| route.settings))?,
         error_pages: error_pages?,
         request_id: request_id?,
         hsts: hsts?,

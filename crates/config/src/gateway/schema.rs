@@ -11,7 +11,7 @@ use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
-use crate::values::{ByteSize, HumanDuration};
+use crate::values::{ByteSize, HumanDuration, PositiveDuration};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
@@ -254,7 +254,7 @@ pub(crate) struct Connections {
     /// `auto` or a number. Default: `auto`.
     pub(crate) max_connections: Option<Spanned<String>>,
     /// How long a TLS handshake and the head of a request may each take. Default: `10s`.
-    pub(crate) header_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) header_timeout: Option<PositiveDuration>,
     /// How large the head of a request may be, from `8KiB` to `1MiB`. Default: `64KiB`.
     pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
     /// How many header lines a request may have. Type: 1 to 1000. Default: 100.
@@ -263,10 +263,10 @@ pub(crate) struct Connections {
     pub(crate) max_streams: Option<Spanned<u64>>,
     /// How long a connection may be idle; make it longer than the idle time-out of a load balancer
     /// in front. Default: `75s`.
-    pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) idle_timeout: Option<PositiveDuration>,
     /// How long a client may neither send the next part of a request body nor read the next part of
     /// a response. Default: `60s`.
-    pub(crate) stall_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) stall_timeout: Option<PositiveDuration>,
 }
 
 /// Whose word on a client's address is taken.
@@ -367,10 +367,10 @@ pub(crate) struct Jwks {
     /// Default: public ones.
     pub(crate) ca: Option<Spanned<String>>,
     /// How long to wait before the next fetch if the response does not say. Default: `10m`.
-    pub(crate) refresh: Option<Spanned<HumanDuration>>,
+    pub(crate) refresh: Option<PositiveDuration>,
     /// How old keys may become while they cannot be fetched; older ones verify nothing. Default:
     /// `24h`.
-    pub(crate) max_stale: Option<Spanned<HumanDuration>>,
+    pub(crate) max_stale: Option<PositiveDuration>,
 }
 
 /// Something that is not written into the file itself.
@@ -424,7 +424,7 @@ pub(crate) struct Redis {
     /// Default: `weir`.
     pub(crate) prefix: Option<Spanned<String>>,
     /// How long a call may take. Default: `20ms`.
-    pub(crate) timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) timeout: Option<PositiveDuration>,
     /// What happens when Redis cannot be reached: requests pass, get 503, or are counted by the
     /// memory store. Default: `local`.
     pub(crate) on_failure: Option<Word<OnFailure>>,
@@ -527,7 +527,7 @@ pub(crate) struct Otlp {
     /// The name of the service. Default: `weir`.
     pub(crate) service_name: Option<String>,
     /// How often metrics are sent; traces are sent each second. Default: `60s`.
-    pub(crate) interval: Option<Spanned<HumanDuration>>,
+    pub(crate) interval: Option<PositiveDuration>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

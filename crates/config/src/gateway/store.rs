@@ -72,7 +72,7 @@ fn redis(
     let login = login(cx, written.username.as_ref(), written.password.as_ref());
     let ca = written.ca.as_ref();
     let ca = ca.map(|path| (path, cx.read_file(path, path.span)));
-    let guard = guard(cx, written);
+    let guard = guard(written);
     let lease = lease(cx, written.lease);
     let settings = deployment(cx, written);
     let mut settings = settings?.with_login(login?);
@@ -200,10 +200,10 @@ fn lease(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Opti
     Some(lease.value.0)
 }
 
-fn guard(cx: &mut Lowering<'_>, written: &schema::Redis) -> GuardSettings {
+fn guard(written: &schema::Redis) -> GuardSettings {
     let mut guard = GuardSettings::default();
     if let Some(timeout) = written.timeout {
-        guard.timeout = cx.positive(timeout);
+        guard.timeout = timeout.0;
     }
     if let Some(on_failure) = written.on_failure {
         guard.on_failure = on_failure.0;

@@ -41,7 +41,6 @@ pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<O
         Ok((name?, value))
     }));
     let sample = written.sample.as_ref().map(|sample| share(cx, sample));
-    let interval = written.interval.map(|interval| cx.positive(interval));
     let service_name = written.service_name.clone();
     Ok(Some(OtlpSettings {
         endpoint: written.endpoint.value.clone(),
@@ -49,7 +48,7 @@ pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<O
         headers: headers?,
         sample: sample.transpose()?.unwrap_or(MILLION),
         service_name: service_name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned()),
-        interval: interval.unwrap_or(DEFAULT_INTERVAL),
+        interval: written.interval.map_or(DEFAULT_INTERVAL, |time| time.0),
     }))
 }
 

@@ -1,7 +1,6 @@
 //! How an upstream's servers share its requests, and what happens when one fails.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use weir_proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
@@ -12,7 +11,6 @@ use crate::diagnostics::{Lowered, all};
 use crate::gateway::schema::Gateway;
 use crate::limits::{key_sources, status_set};
 use crate::lowering::Lowering;
-use crate::values::HumanDuration;
 use crate::yaml::{SpanOf, Spanned, WordOr};
 
 /// The greatest weight: with more, a server beside it gets too few requests to be of use.
@@ -35,7 +33,7 @@ pub(super) fn balancing(
     let ejection = ejection(cx, written.ejection.as_ref());
     let retries = retries(cx, written.retries.as_ref());
     if let Some(slow_start) = written.slow_start {
-        settings.slow_start = cx.positive(slow_start);
+        settings.slow_start = slow_start.value.0;
     }
     warn_of_one_server(cx, settings, written);
     let health_check = written.health_check.as_ref();
@@ -116,8 +114,11 @@ fn ejection(
     if let Some(status) = &keys.status {
         ejection.status = status_set(cx, status)?;
     }
-    ejection.base_time = duration(cx, keys.base_time, ejection.base_time);
-    ejection.max_time = duration(cx, keys.max_time, ejection.max_time.max(ejection.base_time));
+    if let Some(base_time) = keys.base_time {
+        ejection.base_time = base_time.value.0;
+    }
+    let longest = ejection.max_time.max(ejection.base_time);
+    ejection.max_time = keys.max_time.map_or(longest, |time| time.0);
     if let Some(base_time) = keys.base_time
         && ejection.base_time > ejection.max_time
     {
@@ -181,8 +182,8 @@ fn health_check(
         return Err(error.help("write it like /health, as the server knows it"));
     }
     let mut check = HealthCheck::new(path.value.as_str().into());
-    check.interval = duration(cx, written.interval, check.interval);
-    check.timeout = duration(cx, written.timeout, check.timeout);
+    check.interval = written.interval.map_or(check.interval, |time| time.0);
+    check.timeout = written.timeout.map_or(check.timeout, |time| time.0);
     let counts = [
         (&mut check.healthy_after, written.healthy_after),
         (&mut check.unhealthy_after, written.unhealthy_after),
@@ -225,14 +226,6 @@ pub(super) fn weight(cx: &mut Lowering<'_>, weight: Spanned<u32>) -> Lowered<u32
         return Err(error.help("leave a server out that should get no requests"));
     }
     Ok(weight.value)
-}
-
-fn duration(
-    cx: &mut Lowering<'_>,
-    written: Option<Spanned<HumanDuration>>,
-    default: Duration,
-) -> Duration {
-    written.map_or(default, |time| cx.positive(time))
 }
 
 /// A whole number of percent.

@@ -2,10 +2,10 @@
 
 mod actions;
 mod balancing;
-mod bounds;
 mod compression;
 mod cors;
 mod matching;
+mod request_buffering;
 mod responses;
 pub(super) mod schema;
 mod upstream_tls;
@@ -23,15 +23,14 @@ use crate::lowering::Lowering;
 use crate::settings::Route;
 use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 use actions::action;
-use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use compression::compression;
 use cors::{allows_none, cors};
 use matching::matcher;
+use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{Compression, Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy};
-use weir_proxy::{RequestBuffering, Timeouts};
+use weir_middleware::{OnDenied, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 
 pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
@@ -43,17 +42,8 @@ pub(crate) struct LoweredRoute {
     pub(crate) name: Arc<str>,
     pub(crate) matcher: Lowered<RouteMatcher>,
     pub(crate) limits: Vec<Lowered<LimitUse>>,
-    on_denied: Lowered<OnDenied>,
-    delay: Lowered<Option<Arc<Delay>>>,
-    upstream: Lowered<Option<usize>>,
-    action: Lowered<RouteAction>,
-    timeouts: Timeouts,
-    max_body_bytes: Lowered<Option<u64>>,
-    request_buffering: Lowered<Option<Arc<RequestBuffering>>>,
-    description: String,
-    headers: Lowered<HeaderForms>,
-    cors: Lowered<Option<Cors>>,
-    compression: Lowered<Option<Compression>>,
+    /// The whole route, when nothing of it is in error.
+    pub(super) settings: Lowered<Route>,
 }
 
 /// A limit that a route uses, and whether the route itself says so.
@@ -140,29 +130,40 @@ fn route(
         .as_ref()
         .ok()
         .and_then(|place| upstreams.get((*place)?));
-    let times = of_upstream.map_or_else(Timeouts::default, |upstream| upstream.settings.timeouts);
-    let max_body_bytes = max_body_bytes(cx, route.max_body_bytes);
+    let times = of_upstream.map(|upstream| upstream.settings.timeouts);
+    let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
     let cors = cors(cx, shared, &headers);
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
     let action = action(cx, route, defaults, known, answers_cors);
+    let compression = compression(cx, route, defaults);
+    let name: Arc<str> = route.display_name().into();
+    let settings = || {
+        Ok(Route {
+            policy: RoutePolicy {
+                name: Arc::clone(&name),
+                limits: all(limits.iter().cloned())?,
+                on_denied: on_denied?,
+                delay: delay?,
+                headers: headers?,
+                cors: cors?.map(Arc::new),
+                bounds: route.bounds(bounds.unwrap_or_default()),
+                compression: compression?.map(Arc::new),
+            },
+            matcher: matcher.clone()?,
+            timeouts: route.timeouts(times.unwrap_or_default()),
+            request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
+            upstream: upstream?,
+            action: action?,
+            description: route.matches.description(),
+        })
+    };
     LoweredRoute {
-        timeouts: timeouts(cx, WrittenTimeouts::of_route(route), times),
-        max_body_bytes: max_body_bytes.map(|own| own.or_else(|| of_upstream?.max_body_bytes)),
-        request_buffering: buffering
-            .map(|own| own.unwrap_or_else(|| of_upstream?.request_buffering.clone())),
+        settings: settings(),
         span: route.span,
-        name: route.display_name().into(),
-        description: route.matches.description(),
-        cors,
-        compression: compression(cx, route, defaults),
-        headers,
-        action,
+        name,
         matcher,
         limits,
-        on_denied,
-        delay,
-        upstream,
     }
 }
 
@@ -258,28 +259,6 @@ impl LoweredRoute {
 
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.iter().flatten().map(|usage| &usage.limit)
-    }
-
-    /// The route, when nothing of it is in error.
-    pub(super) fn into_settings(self) -> Lowered<Route> {
-        Ok(Route {
-            matcher: self.matcher?,
-            policy: RoutePolicy {
-                name: self.name,
-                limits: all(self.limits.into_iter())?,
-                on_denied: self.on_denied?,
-                delay: self.delay?,
-                headers: self.headers?,
-                cors: self.cors?.map(Arc::new),
-                max_body_bytes: self.max_body_bytes?,
-                compression: self.compression?.map(Arc::new),
-            },
-            timeouts: self.timeouts,
-            request_buffering: self.request_buffering?,
-            upstream: self.upstream?,
-            action: self.action?,
-            description: self.description,
-        })
     }
 }
 

@@ -16,7 +16,7 @@ use weir_rules::{LimitUse, Statuses};
 use super::schema::{self, HeaderFormsList, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::{Lowering, is_of_connection};
-use crate::values::HumanDuration;
+use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{Entries, Span, Spanned, WordOr};
 
 /// As many requests of a route as wait for their turn unless told otherwise.
@@ -55,7 +55,7 @@ pub(super) fn on_denied(
 }
 
 fn delay_of(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Delay> {
-    let value = text.parse::<HumanDuration>().map_err(|error| {
+    let value = text.parse::<PositiveDuration>().map_err(|error| {
         let error = error.to_string();
         let (message, help) = error.split_once('\n').unzip();
         cx.error(span, message.unwrap_or(&error))
@@ -75,15 +75,14 @@ fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<De
     ))
 }
 
-fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<HumanDuration>) -> Lowered<Duration> {
-    let longest = cx.positive(written);
+fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<PositiveDuration>) -> Lowered<Duration> {
     let bound = Duration::from(MAX_DELAY);
-    if longest > bound {
+    if written.value.0 > bound {
         let message = format!("a delay is at most {}", HumanDuration(bound));
         let help = "clients give up sooner or later; let them try again after a 429 instead";
         return Err(cx.error(written.span, message).help(help));
     }
-    Ok(longest)
+    Ok(written.value.0)
 }
 
 /// What a request gets that is denied at last.

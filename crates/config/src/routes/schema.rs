@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 
 use serde::Deserialize;
-use weir_middleware::{ContentCoding, HeaderForms};
-use weir_proxy::{Protocol, ProxyProtocol};
+use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
+use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 
 use crate::limits::schema::{Enforce, LimitUse};
-use crate::values::{ByteSize, HumanDuration};
+use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
@@ -82,21 +82,45 @@ pub(crate) struct Route {
     /// Which responses are [compressed](#compression). Type: `off`, or keys. Default: the defaults.
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
     /// How long connecting may take; see [bounds](#bounds-of-requests). Default: the upstream's.
-    pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) connect_timeout: Option<Spanned<PositiveDuration>>,
     /// How long the head of a response may take; see [bounds](#bounds-of-requests). Default: the
     /// upstream's.
-    pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) response_timeout: Option<Spanned<PositiveDuration>>,
     /// How long Weir waits for more of a response's body; see [bounds](#bounds-of-requests).
     /// Default: the upstream's.
-    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) body_timeout: Option<Spanned<PositiveDuration>>,
     /// How long a request may take in all; see [bounds](#bounds-of-requests). Default: the
     /// upstream's.
-    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) total_timeout: Option<Spanned<PositiveDuration>>,
     /// How long a request body may be; see [bounds](#bounds-of-requests). Default: the upstream's.
-    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
+    pub(crate) max_body_bytes: Option<PositiveSize>,
     /// How much of request bodies is read before they are sent on; see
     /// [bounds](#bounds-of-requests). Type: `off`, or keys. Default: the upstream's.
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+}
+
+/// What a route may have in place of its upstream's.
+impl Route {
+    /// The time-outs of its requests, and these where it has none.
+    pub(super) fn timeouts(&self, others: Timeouts) -> Timeouts {
+        let or = |own: Option<Spanned<PositiveDuration>>, other| own.map_or(other, |own| own.0);
+        Timeouts {
+            connect: or(self.connect_timeout, others.connect),
+            response: or(self.response_timeout, others.response),
+            body: or(self.body_timeout, others.body),
+            total: self.total_timeout.map(|own| own.0).or(others.total),
+        }
+    }
+
+    /// The bounds of its requests, and these where it has none.
+    pub(super) fn bounds(&self, others: RequestBounds) -> RequestBounds {
+        RequestBounds {
+            max_body_bytes: self
+                .max_body_bytes
+                .map(|own| own.0)
+                .or(others.max_body_bytes),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -119,10 +143,10 @@ pub(crate) struct Compression {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestBuffering {
     /// How much of one body is kept in memory, at most `1GiB`.
-    pub(crate) max: Spanned<ByteSize>,
+    pub(crate) max: Spanned<PositiveSize>,
     /// How much of all these bodies may be kept at the same time, in the whole process. Default:
     /// `64MiB`, or `max`.
-    pub(crate) total: Option<Spanned<ByteSize>>,
+    pub(crate) total: Option<Spanned<PositiveSize>>,
 }
 
 /// What pages of other origins may do.
@@ -216,7 +240,7 @@ pub(crate) enum OnDenied {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Delay {
     /// How long a request may wait, at most `2s`.
-    pub(crate) up_to: Spanned<HumanDuration>,
+    pub(crate) up_to: Spanned<PositiveDuration>,
     /// How many requests of the route may wait at the same time in this process; one more is
     /// denied. Default: `1000`.
     pub(crate) max_requests: Option<NonZeroU32>,
@@ -268,30 +292,30 @@ pub(crate) struct Upstream {
     /// receive it.
     pub(crate) builtin: Option<Builtin>,
     /// How long connecting may take. Default: `5s`.
-    pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) connect_timeout: Option<Spanned<PositiveDuration>>,
     /// How long the head of a response may take before Weir answers 504. Default: `60s`.
-    pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) response_timeout: Option<Spanned<PositiveDuration>>,
     /// How long Weir waits for more of a response's body before it closes both connections; the
     /// time that the client takes does not count. A WebSocket is closed when nothing has passed for
     /// as long, in either direction. Default: `5m`.
-    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) body_timeout: Option<Spanned<PositiveDuration>>,
     /// How long a request may take in all; see [bounds](#bounds-of-requests).
-    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) total_timeout: Option<Spanned<PositiveDuration>>,
     /// How long a request body may be.
-    pub(crate) max_body_bytes: Option<Spanned<ByteSize>>,
+    pub(crate) max_body_bytes: Option<PositiveSize>,
     /// How much of request bodies is [read before they are sent on](#bounds-of-requests). Type:
     /// `off`, or keys. Default: `off`.
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
     /// How many connections [each server may have](#connections-of-a-server).
     pub(crate) max_connections: Option<Spanned<usize>>,
     /// How long an idle connection is kept. Default: `60s`.
-    pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) idle_timeout: Option<PositiveDuration>,
     /// How long a connection to a server with a name serves requests; the next one resolves the
     /// name again, so that requests follow a name that moves. A name with several addresses is one
     /// server, of which the first that accepts is used. While the name cannot be resolved, or does
     /// not exist any more, its last known addresses are used, without a bound in time; Envoy does
     /// so only for the former. Default: `30s`.
-    pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
+    pub(crate) resolve_interval: Option<PositiveDuration>,
     /// The `Host` that the upstream gets: the client's, the server's own, or this one. Type:
     /// `preserve`, `upstream`, or a host. Default: `preserve`.
     pub(crate) host: Option<Spanned<String>>,
@@ -299,7 +323,7 @@ pub(crate) struct Upstream {
     /// `hash` and sources. Default: `round_robin`.
     pub(crate) balance: Option<Spanned<Balance>>,
     /// For how long a server that is back gets less than its share.
-    pub(crate) slow_start: Option<Spanned<HumanDuration>>,
+    pub(crate) slow_start: Option<Spanned<PositiveDuration>>,
     /// How Weir [asks servers](#health-checks) whether they are healthy. Default: none.
     pub(crate) health_check: Option<Spanned<HealthCheck>>,
     /// When a server that [fails](#servers-that-fail) gets no requests for a while. Type: `off`, or
@@ -308,6 +332,25 @@ pub(crate) struct Upstream {
     /// When a request is [sent again](#retries). Type: `off`, or keys. Default: those of its
     /// [keys](#retries).
     pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
+}
+
+impl Upstream {
+    /// The time-outs of requests, and these where it has none.
+    pub(super) fn timeouts(&self, others: Timeouts) -> Timeouts {
+        let or = |own: Option<Spanned<PositiveDuration>>, other| own.map_or(other, |own| own.0);
+        Timeouts {
+            connect: or(self.connect_timeout, others.connect),
+            response: or(self.response_timeout, others.response),
+            body: or(self.body_timeout, others.body),
+            total: self.total_timeout.map(|own| own.0).or(others.total),
+        }
+    }
+
+    pub(super) fn bounds(&self) -> RequestBounds {
+        RequestBounds {
+            max_body_bytes: self.max_body_bytes.map(|own| own.0),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -426,9 +469,9 @@ pub(crate) struct Ejection {
     /// Which statuses are failures. Type: status or list of them. Default: `5xx`.
     pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
     /// How long the first ejection lasts. Default: `1s`.
-    pub(crate) base_time: Option<Spanned<HumanDuration>>,
+    pub(crate) base_time: Option<Spanned<PositiveDuration>>,
     /// How long an ejection lasts at most. Default: `1m`.
-    pub(crate) max_time: Option<Spanned<HumanDuration>>,
+    pub(crate) max_time: Option<PositiveDuration>,
     /// How many of the servers may be ejected at a time, rounded up; never all. Type: percent.
     /// Default: `50%`.
     pub(crate) max_ejected: Option<Spanned<String>>,
@@ -457,9 +500,9 @@ pub(crate) struct HealthCheck {
     /// What is asked for, with its query if there is one. Type: path.
     pub(crate) path: Spanned<String>,
     /// How long Weir waits between two checks, give or take a tenth. Default: `5s`.
-    pub(crate) interval: Option<Spanned<HumanDuration>>,
+    pub(crate) interval: Option<PositiveDuration>,
     /// How long a check may take. Default: `1s`.
-    pub(crate) timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) timeout: Option<PositiveDuration>,
     /// The statuses with which a check passes. Type: status or list of them. Default: `200-399`.
     pub(crate) expect: Option<Spanned<OneOrMany<Spanned<String>>>>,
     /// How many checks in a row must pass before an unhealthy server is healthy. Default: `2`.

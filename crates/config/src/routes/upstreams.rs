@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use weir_proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
 
 use super::balancing::{balancing, require_accounts, weight};
-use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
+use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
 use crate::diagnostics::{Lowered, all};
@@ -100,19 +100,24 @@ fn upstream(
     let is_demo = servers.is_none();
     let servers = tls(cx, servers.unwrap_or_default(), upstream)?;
     let mut settings = UpstreamSettings::new(name.value.as_str(), servers);
-    times(cx, &mut settings, upstream);
+    settings.timeouts = upstream.timeouts(settings.timeouts);
+    if let Some(interval) = upstream.resolve_interval {
+        settings.resolve_interval = interval.0;
+    }
+    if let Some(timeout) = upstream.idle_timeout {
+        settings.idle_timeout = timeout.0;
+    }
     if let Some(written) = &upstream.host {
         settings.host = host(cx, written)?;
     }
     settings.max_connections = max_connections(cx, &settings, upstream)?;
-    let max_body_bytes = max_body_bytes(cx, upstream.max_body_bytes);
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
     Ok(Upstream {
         settings,
         is_demo,
         hash,
-        max_body_bytes: max_body_bytes?,
+        bounds: upstream.bounds(),
         request_buffering: buffering?.flatten(),
     })
 }
@@ -204,18 +209,6 @@ fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
         };
         cx.error(text.span, message).help(help)
     })
-}
-
-fn times(cx: &mut Lowering<'_>, settings: &mut UpstreamSettings, written: &schema::Upstream) {
-    let own = WrittenTimeouts::of_upstream(written);
-    settings.timeouts = timeouts(cx, own, settings.timeouts);
-    let times = [
-        (&mut settings.resolve_interval, written.resolve_interval),
-        (&mut settings.idle_timeout, written.idle_timeout),
-    ];
-    for (setting, written) in times {
-        *setting = written.map_or(*setting, |time| cx.positive(time));
-    }
 }
 
 fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {

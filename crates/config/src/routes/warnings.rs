@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use weir_limit::Mode;
-use weir_middleware::{Answer, Redirect, RequestValues, RouteAction};
+use weir_middleware::{Answer, Redirect, RequestValues};
 use weir_rules::{
     HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
 };
@@ -16,7 +16,7 @@ use super::upstreams::warn_of_loops;
 use crate::bans::schema::Treatment;
 use crate::gateway::schema::Gateway;
 use crate::lowering::Lowering;
-use crate::settings::Listener;
+use crate::settings::{Listener, Route};
 use crate::yaml::WordOr;
 
 /// Reports what is doubtful about routes, upstreams and decoys.
@@ -153,9 +153,9 @@ fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let Some(matchers) = matchers else { return };
     let table = RouteTable::new(matchers);
     for (index, route) in routes.iter().enumerate() {
-        if let (Ok(action), Ok(matcher)) = (&route.action, &route.matcher)
-            && let Some(Answer::Redirect(redirect)) = &action.answer
-            && leads_back(redirect, action, matcher, &table) == Some(RouteId(index))
+        if let Ok(settings) = &route.settings
+            && let Some(Answer::Redirect(redirect)) = &settings.action.answer
+            && leads_back(redirect, settings, &table) == Some(RouteId(index))
         {
             cx.warn(route.span, "the redirect leads to this route again")
                 .help(
@@ -167,12 +167,8 @@ fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 }
 
 /// The route that a client takes twice, as an example shows.
-fn leads_back(
-    redirect: &Redirect,
-    action: &RouteAction,
-    matcher: &RouteMatcher,
-    table: &RouteTable,
-) -> Option<RouteId> {
+fn leads_back(redirect: &Redirect, route: &Route, table: &RouteTable) -> Option<RouteId> {
+    let matcher = &route.matcher;
     let host = match &matcher.host {
         Some(HostPattern::Exact(host)) => &**host,
         _ => "host.invalid",
@@ -181,7 +177,7 @@ fn leads_back(
     let uri: Uri = matcher.path.example().parse().ok()?;
     let method = matcher.methods.first().unwrap_or(&Method::GET);
     let found = table.find(method, &uri, &headers)?;
-    let rewritten = action.rewrite.as_ref();
+    let rewritten = route.action.rewrite.as_ref();
     let rewritten = rewritten.and_then(|rewrite| rewrite.rewritten(&uri));
     let location = redirect.location(&RequestValues {
         method,

@@ -13,7 +13,7 @@ use super::reference::{keys_of, plain_description};
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
-use crate::values::{ByteSize, HumanDuration, SIZE_UNITS, Until};
+use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize, SIZE_UNITS, Until};
 use crate::words::{Word, Words};
 use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
 
@@ -133,6 +133,34 @@ impl JsonSchema for ByteSize {
             "minimum": 0,
             "pattern": format!("^\\d+({})$", units.join("|")),
         })
+    }
+}
+
+impl JsonSchema for PositiveDuration {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "PositiveDuration".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<HumanDuration>()
+    }
+}
+
+impl JsonSchema for PositiveSize {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "PositiveSize".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<ByteSize>()
     }
 }
 

@@ -11,11 +11,11 @@ use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
 use super::header_fields::{HeaderForms, Label};
-#[cfg(feature = "gateway")]
-use crate::Compression;
 use crate::Cors;
 use crate::decoy::Shadow;
 use crate::rejection::{self, Rejection};
+#[cfg(feature = "gateway")]
+use crate::{Compression, RequestBounds};
 
 /// The limits of one route and how their decisions show. By default there are none, and denials are
 /// honest. `L` is a limit: as the route uses it, or with all that can be prepared at load time.
@@ -33,9 +33,9 @@ pub struct RoutePolicy<L = LimitUse> {
     pub headers: HeaderForms,
     /// What pages of other origins may do; none where CORS is not configured.
     pub cors: Option<Arc<Cors>>,
-    /// How long request bodies may be, in bytes.
+    /// How large requests may be.
     #[cfg(feature = "gateway")]
-    pub max_body_bytes: Option<u64>,
+    pub bounds: RequestBounds,
     /// Which responses are compressed; none where none is.
     #[cfg(feature = "gateway")]
     pub compression: Option<Arc<Compression>>,
@@ -51,7 +51,7 @@ impl Default for RoutePolicy {
             headers: HeaderForms::default(),
             cors: None,
             #[cfg(feature = "gateway")]
-            max_body_bytes: None,
+            bounds: RequestBounds::default(),
             #[cfg(feature = "gateway")]
             compression: None,
         }
@@ -123,7 +123,7 @@ impl RoutePolicy {
             headers: self.headers,
             cors: self.cors,
             #[cfg(feature = "gateway")]
-            max_body_bytes: self.max_body_bytes,
+            bounds: self.bounds,
             #[cfg(feature = "gateway")]
             compression: self.compression,
         }
