@@ -1,24 +1,27 @@
-//! Members of headers that are lists (RFC 9110, section 5.6.1), none of them empty.
+//! Headers that are lists (RFC 9110, section 5.6.1).
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, VARY};
 
-/// The members of one line.
-pub fn members(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    let members = line.as_bytes().split(|byte| *byte == b',');
-    members
-        .map(<[u8]>::trim_ascii)
-        .filter(|member| !member.is_empty())
+/// All elements of one line, the empty ones too, which a list may have without end.
+pub fn elements(line: &HeaderValue) -> impl DoubleEndedIterator<Item = &[u8]> {
+    let elements = line.as_bytes().split(|byte| *byte == b',');
+    elements.map(<[u8]>::trim_ascii)
 }
 
-/// The members of all lines of a field, without lines that are not text.
+/// The elements of one line that are not empty.
+pub fn members(line: &HeaderValue) -> impl DoubleEndedIterator<Item = &[u8]> {
+    elements(line).filter(|element| !element.is_empty())
+}
+
+/// The members of all lines of a field. Lines that are not visible ASCII have none.
 pub fn texts<'h>(
     headers: &'h HeaderMap,
     name: &HeaderName,
 ) -> impl Iterator<Item = &'h str> + use<'h> {
     let lines = headers.get_all(name).into_iter();
-    let texts = lines.filter_map(|line| line.to_str().ok());
-    let members = texts.flat_map(|text| text.split(',')).map(str::trim);
-    members.filter(|member| !member.is_empty())
+    let lines = lines.filter(|line| line.to_str().is_ok());
+    let members = lines.flat_map(members);
+    members.filter_map(|member| str::from_utf8(member).ok())
 }
 
 /// Says in `Vary` that the response depends on a header of the request, unless it says so already.

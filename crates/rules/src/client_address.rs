@@ -9,6 +9,7 @@ use std::str;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
+use weir_http::list;
 
 use crate::forwarded::{ForwardedElement, Node, parse_forwarded};
 
@@ -125,10 +126,9 @@ pub fn unmapped(net: IpNet) -> IpNet {
 fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
     lines
-        .flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','))
-        // Empty list elements are ignored (RFC 9110, section 5.6.1), but not without end.
+        .flat_map(|line| list::elements(line).rev())
+        // Empty elements are ignored, but not without end.
         .take(2 * MAX_HOPS)
-        .map(<[u8]>::trim_ascii)
         .filter(|entry| !entry.is_empty())
         .map(address)
 }

@@ -9,14 +9,15 @@
 
 use std::mem;
 
+use http::HeaderMap;
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, COOKIE, DATE, EXPECT, FORWARDED, HOST, HeaderName, MAX_FORWARDS, ORIGIN,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
+use weir_http::list::members;
 
 /// Removes the fields that concern only the connection that `headers` came by, and keeps the others
 /// in their order.
@@ -116,15 +117,6 @@ fn is_ordinary(option: &[u8]) -> bool {
     [&b"keep-alive"[..], b"close", b"upgrade", b"te"]
         .iter()
         .any(|ordinary| option.eq_ignore_ascii_case(ordinary))
-}
-
-/// The members of a list (RFC 9110 section 5.6.1), none of them empty.
-fn members(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    value
-        .as_bytes()
-        .split(|byte| *byte == b',')
-        .map(<[u8]>::trim_ascii)
-        .filter(|member| !member.is_empty())
 }
 
 /// `HeaderMap::remove` puts the last field in the place of the removed one, so only fields at the
