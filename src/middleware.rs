@@ -45,12 +45,12 @@
 #[cfg(feature = "decoys")]
 pub use weir_middleware::decoy;
 pub use weir_middleware::{
-    AccessControl, AccessSettings, Answer, BackgroundTasks, BanCause, BanPolicy, BegunBan,
-    ClientIdentity, ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits,
-    HeaderForms, HeaderTemplate, Identify, IdentifyLayer, InFlight, KeyExtractor, KnownBans,
-    LimitedService, Metered, OnDenied, OriginPattern, Origins, PathRewrite, Peer,
-    PreflightResponse, RateLimit, RateLimitLayer, Redirect, RedirectError, Rejection, RequestBody,
-    RequestContext, RequestHead, RequestTemplate, RequestValues, ResponseBody, ResponseFuture,
-    Route, RouteAction, RouteLayer, RoutePolicy, RouteState, ShadowOf, StrikeCause, Tarpit,
-    TarpitSlots, TemplateError, Treatment, UpstreamId, UpstreamRouter, Verdict, upstream_key,
+    AccessControl, AccessSettings, BackgroundTasks, BanCause, BanPolicy, BegunBan, ClientIdentity,
+    ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits, HeaderForms,
+    HeaderTemplate, Identify, IdentifyLayer, InFlight, KeyExtractor, KnownBans, LimitedService,
+    LocalResponse, Metered, OnDenied, OriginPattern, Origins, PathRewrite, Peer, PreflightResponse,
+    RateLimit, RateLimitLayer, Redirect, RedirectError, Rejection, RequestBody, RequestContext,
+    RequestHead, RequestTemplate, RequestValues, ResponseBody, ResponseFuture, Route, RouteAction,
+    RouteLayer, RoutePolicy, RouteState, ShadowOf, StrikeCause, Tarpit, TarpitSlots, TemplateError,
+    Treatment, UpstreamId, UpstreamRouter, Verdict, upstream_key,
 };

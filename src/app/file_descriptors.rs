@@ -30,7 +30,7 @@ pub(super) struct FileDescriptors {
     upstreams: usize,
 }
 
-/// What is to be divided, and among how many.
+/// The descriptors to divide, and the parties that get them.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     limit: usize,
@@ -47,7 +47,7 @@ impl FileDescriptors {
     /// what is there is lowered, with a warning.
     pub(super) fn for_process(settings: &Settings) -> Self {
         let limit = raise_limit();
-        let shares = Shares::of(settings, limit);
+        let shares = Shares::new(settings, limit);
         let wanted = settings.process.connections.max_connections;
         let descriptors = shares.divide(wanted);
         if let Some(warning) = shares.too_many_servers(&descriptors) {
@@ -65,14 +65,13 @@ impl FileDescriptors {
         descriptors
     }
 
-    /// What upstreams may have.
     pub(super) fn upstreams(&self) -> ConnectionBudget {
         ConnectionBudget::new(self.upstreams)
     }
 }
 
 impl Shares {
-    fn of(settings: &Settings, limit: usize) -> Self {
+    fn new(settings: &Settings, limit: usize) -> Self {
         let upstreams = &settings.upstreams;
         Self {
             limit,
@@ -86,8 +85,8 @@ impl Shares {
         }
     }
 
-    /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and there is room for
-    /// half as many idle ones: so clients get two fifths and upstreams three.
+    /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and there is room
+    /// for half as many idle ones: so clients get two fifths and upstreams three.
     fn divide(self, wanted: Option<NonZeroUsize>) -> FileDescriptors {
         let spare = self.spare();
         let ends = if self.serves_demo { 2 } else { 1 };
@@ -98,8 +97,8 @@ impl Shares {
         FileDescriptors { clients, upstreams }
     }
 
-    /// What to warn of unless each server may have an idle connection on each worker, beside the
-    /// quarter that is kept free of them.
+    /// A warning, unless each server may have an idle connection on each worker. A quarter of the
+    /// descriptors is kept free of idle connections.
     fn too_many_servers(&self, descriptors: &FileDescriptors) -> Option<String> {
         let FileDescriptors { upstreams, .. } = descriptors;
         let Self { servers, limit, .. } = self;
@@ -112,7 +111,7 @@ impl Shares {
         })
     }
 
-    /// What is left for connections. A process with very few descriptors gets less for itself.
+    /// The descriptors for connections: half of them at least, if there are very few.
     fn spare(self) -> usize {
         let of_worker = RESERVED_PER_WORKER + RESERVED_PER_LISTENER * self.listeners;
         let own = RESERVED_FOR_PROCESS + of_worker * self.workers;
@@ -120,9 +119,9 @@ impl Shares {
     }
 }
 
-/// What a gateway would warn of that starts with this configuration and this process's limit.
+/// The warning of a gateway with this configuration and this process's limit, if there is one.
 pub fn too_many_servers(settings: &Settings) -> Option<String> {
-    let shares = Shares::of(settings, descriptors(getrlimit(Resource::Nofile).maximum));
+    let shares = Shares::new(settings, descriptors(getrlimit(Resource::Nofile).maximum));
     let wanted = settings.process.connections.max_connections;
     shares.too_many_servers(&shares.divide(wanted))
 }
@@ -149,7 +148,7 @@ fn descriptors(limit: Option<u64>) -> usize {
 mod tests {
     use super::*;
 
-    const FEW: Shares = Shares {
+    const SMALL: Shares = Shares {
         limit: 256,
         workers: 2,
         listeners: 1,
@@ -169,7 +168,7 @@ mod tests {
             let shares = Shares {
                 limit,
                 serves_demo,
-                ..FEW
+                ..SMALL
             };
             let descriptors = shares.divide(None);
             assert!(all(shares, descriptors) <= limit);
@@ -185,7 +184,7 @@ mod tests {
                 limit: 20_000,
                 workers: 4,
                 servers,
-                ..FEW
+                ..SMALL
             };
             let warning = shares.too_many_servers(&shares.divide(None));
             assert_eq!(warning.is_none(), are_kept, "{warning:?}");
@@ -196,16 +195,16 @@ mod tests {
 
     #[test]
     fn a_configured_bound_is_kept_and_lowered_only_where_upstreams_would_get_nothing() {
-        let bound = |most| FEW.divide(NonZeroUsize::new(most)).clients.get();
+        let bound = |most| SMALL.divide(NonZeroUsize::new(most)).clients.get();
         assert_eq!((bound(1), bound(100), bound(1000)), (1, 100, 108));
-        let descriptors = FEW.divide(NonZeroUsize::new(1000));
-        assert!(all(FEW, descriptors) <= FEW.limit);
+        let descriptors = SMALL.divide(NonZeroUsize::new(1000));
+        assert!(all(SMALL, descriptors) <= SMALL.limit);
         assert!(descriptors.upstreams > 20);
     }
 
     #[test]
     fn a_process_with_hardly_any_descriptors_serves_some_clients_all_the_same() {
-        let shares = Shares { limit: 64, ..FEW };
+        let shares = Shares { limit: 64, ..SMALL };
         assert_eq!(shares.divide(None).clients.get(), 12);
     }
 
@@ -214,7 +213,7 @@ mod tests {
         for limit in [None, Some(u64::MAX), Some(u64::MAX - 1)] {
             let shares = Shares {
                 limit: descriptors(limit),
-                ..FEW
+                ..SMALL
             };
             assert!(shares.divide(None).clients.get() > 1 << 28);
             assert!(shares.divide(Some(NonZeroUsize::MAX)).clients.get() > 1 << 28);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
 use weir_limit::{Algorithm, Alignment, Quota};
-use weir_middleware::{Answer, OnDenied};
+use weir_middleware::{LocalResponse, OnDenied};
 use weir_rules::{AccessList, Ban, KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
@@ -203,10 +203,10 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     };
     let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
     let target = match (&route.action.answer, upstream) {
-        (Some(Answer::Redirect(redirect)), _) => {
+        (Some(LocalResponse::Redirect(redirect)), _) => {
             format!("{} to {}", redirect.status().as_u16(), redirect.to())
         }
-        (Some(Answer::Fixed(fixed)), _) => format!("a fixed {}", fixed.status.as_u16()),
+        (Some(LocalResponse::Fixed(fixed)), _) => format!("a fixed {}", fixed.status.as_u16()),
         (None, upstream) => upstream
             .map_or("?", |upstream| upstream.settings.name.as_str())
             .to_owned(),

@@ -119,12 +119,12 @@ impl Correlation {
                 header: header.clone(),
                 value,
             });
-            RequestContext::of(request.extensions_mut()).request_id = id.map(Arc::new);
+            RequestContext::entry(request.extensions_mut()).request_id = id.map(Arc::new);
         }
         if let Some(tracer) = &self.tracer {
             let trace = tracer.begin(request.headers(), is_trusted);
             trace.inject(request.headers_mut());
-            RequestContext::of(request.extensions_mut()).trace = Some(Arc::new(trace));
+            RequestContext::entry(request.extensions_mut()).trace = Some(Arc::new(trace));
         }
     }
 }

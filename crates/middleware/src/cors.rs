@@ -1,8 +1,9 @@
 //! Requests of web pages across origins (the Fetch standard, section 3.3): which pages may read
 //! responses, and which requests are preflights.
 //!
-//! On a route that says which methods pages may use, all of it is Weir's affair. On another, the app
-//! answers preflights and says what pages may read of its responses, and Weir does so for its own.
+//! On a route with `methods`, Weir answers preflights, and the app needs no CORS code. On other
+//! routes, the app answers preflights and allows pages to read its responses; Weir does so for its
+//! own responses.
 
 use std::sync::Arc;
 
@@ -21,30 +22,30 @@ use weir_rules::preflighted;
 use super::ResponseBody;
 use crate::HeaderForms;
 
-/// What pages of other origins may do on a route.
+/// The rights of pages of other origins on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     /// The origins whose pages may read responses.
     pub origins: Origins,
     /// Whether they may read the responses to requests with credentials.
     pub credentials: bool,
-    /// Whether preflights are held to the route's limits like all requests.
+    /// Whether preflights count against the route's limits.
     pub counts_preflights: bool,
     /// The names of the headers that pages may read.
     pub exposed: HeaderValue,
-    /// What preflights are answered with. Without it the app answers them, and says itself which
-    /// pages may read its responses.
+    /// The response to preflights. Without it the app answers them, and allows pages to read its
+    /// responses.
     pub preflights: Option<PreflightResponse>,
 }
 
-/// What the answer to a preflight says.
+/// The response to a preflight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreflightResponse {
     /// The methods that pages may use.
     pub methods: HeaderValue,
     /// The headers that pages may send.
     pub headers: Option<HeaderValue>,
-    /// For how many seconds the answer holds.
+    /// Seconds for which browsers may cache the response.
     pub max_age: Option<HeaderValue>,
 }
 
@@ -66,9 +67,9 @@ pub enum OriginPattern {
     Wildcard {
         /// The scheme, and what separates it from the host.
         scheme: Box<str>,
-        /// The host; what hosts below a domain end with, if it begins with a dot.
+        /// The host, or with a leading dot, the end of hosts below a domain.
         host: Box<str>,
-        /// The port with its colon, or nothing. None for any.
+        /// The port with its colon, or an empty text; `None` for any port.
         port: Option<Box<str>>,
     },
 }
@@ -86,26 +87,26 @@ impl OriginPattern {
     }
 }
 
-/// Whether host and port of an origin are these. What a host cannot have is in none: the origin is
-/// what the client writes, and goes into a header.
+/// Whether an origin has this host and port. As the client writes the origin, and it goes into a
+/// header, its host must consist of the characters of hosts.
 fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
     let colon = text.rfind(':').unwrap_or(text.len());
-    let (asked, asked_port) = text.split_at(colon);
-    let digits = asked_port.strip_prefix(':').unwrap_or("0");
+    let (origin_host, origin_port) = text.split_at(colon);
+    let digits = origin_port.strip_prefix(':').unwrap_or("0");
     let is_port = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_host = match host.starts_with('.') {
         true => {
-            let below = asked.strip_suffix(host);
+            let below = origin_host.strip_suffix(host);
             below.is_some_and(|below| !below.is_empty() && below.bytes().all(is_of_host))
         }
-        false => asked == host,
+        false => origin_host == host,
     };
-    is_host && is_port && port.is_none_or(|port| port == asked_port)
+    is_host && is_port && port.is_none_or(|port| port == origin_port)
 }
 
 impl Cors {
-    /// The headers that a page must be allowed to read, where limits are shown in these forms.
+    /// The names of the headers of limits in these forms, which pages need to read.
     pub fn exposed(forms: HeaderForms) -> String {
         let all = [
             (true, "Retry-After"),
@@ -131,8 +132,7 @@ impl Cors {
         }
     }
 
-    /// Whether limits leave a request alone: it is a preflight of an allowed page, and preflights
-    /// are not counted.
+    /// Whether limits exempt a request, as an uncounted preflight of an allowed page.
     pub fn exempts(
         &self,
         method: &Method,
@@ -142,7 +142,7 @@ impl Cors {
         !self.counts_preflights && self.is_preflight(method, headers, body_bytes)
     }
 
-    /// Whether a request is a preflight of an allowed page. One with a body is not.
+    /// Whether a request is a preflight of an allowed page, without a body.
     pub(super) fn is_preflight(
         &self,
         method: &Method,
@@ -154,21 +154,21 @@ impl Cors {
             && body_bytes() == Some(0)
     }
 
-    /// Whether preflights are answered here, and not by the app.
+    /// Whether Weir answers preflights, rather than the app.
     pub fn answers_preflights(&self) -> bool {
         self.preflights.is_some()
     }
 
-    /// The answer to a preflight; none for other requests, and where the app answers.
-    pub(super) fn answer<B: Body, R>(
+    /// The response to a preflight. `None` for other requests, and if the app answers.
+    pub(super) fn respond<B: Body, R>(
         &self,
         request: &Request<B>,
     ) -> Option<Response<ResponseBody<R>>> {
-        let answer = self.preflights.as_ref()?;
+        let preflights = self.preflights.as_ref()?;
         let headers = request.headers();
         if preflighted(request.method(), headers).is_none() {
-            let asks = request.method() == Method::OPTIONS && headers.contains_key(ORIGIN);
-            let refused = asks && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+            let is_options = request.method() == Method::OPTIONS && headers.contains_key(ORIGIN);
+            let refused = is_options && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
             let detail = "Access-Control-Request-Method must be a method.";
             let problem = Problem::new(StatusCode::BAD_REQUEST, detail);
             return refused.then(|| ResponseBody::problem(problem));
@@ -186,20 +186,20 @@ impl Cors {
         let mut response = Response::new(ResponseBody::full(Bytes::new()));
         *response.status_mut() = StatusCode::NO_CONTENT;
         let headers = response.headers_mut();
-        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, answer.methods.clone());
-        if let Some(names) = &answer.headers {
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, preflights.methods.clone());
+        if let Some(names) = &preflights.headers {
             headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
         }
-        if let Some(seconds) = &answer.max_age {
+        if let Some(seconds) = &preflights.max_age {
             headers.insert(ACCESS_CONTROL_MAX_AGE, seconds.clone());
         }
         Some(response)
     }
 
-    /// Lets pages of this origin read a response, if they may.
+    /// Allows pages of this origin to read a response, if they may.
     fn allow(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         if self.origins != Origins::Any {
-            // Caches must not show one page the response that another may read.
+            // A cache must not serve one page the response for another.
             list::vary_by(headers, &ORIGIN);
         }
         let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
@@ -217,7 +217,7 @@ impl Cors {
         self.expose(headers);
     }
 
-    /// Lets pages that may read a response read the headers that Weir added to it.
+    /// Allows pages that may read a response to read the headers that Weir added.
     pub(super) fn expose(&self, headers: &mut HeaderMap) {
         if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
             headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());
@@ -225,7 +225,7 @@ impl Cors {
     }
 }
 
-/// The origin of a request's page. An app might go by the other of several.
+/// The origin of a request's page. `None` for several, as an app might read the other one.
 fn origin(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(ORIGIN).iter();
     lines.next().filter(|_| lines.next().is_none())
@@ -239,8 +239,8 @@ pub(super) struct CorsRequest {
 }
 
 impl CorsRequest {
-    /// A request with these headers. None if they name no page, and only pages are concerned.
-    pub(super) fn of(cors: &Arc<Cors>, headers: &HeaderMap) -> Option<Self> {
+    /// `None` if the response needs no headers about CORS.
+    pub(super) fn new(cors: &Arc<Cors>, headers: &HeaderMap) -> Option<Self> {
         let concerns_all = cors.answers_preflights();
         (concerns_all || headers.contains_key(ORIGIN)).then(|| Self {
             cors: Arc::clone(cors),
@@ -248,13 +248,13 @@ impl CorsRequest {
         })
     }
 
-    /// Lets the page read a response, if it may: one that `is_made` here, or any where the app need
-    /// not say so itself.
+    /// Allows the page to read a response: one that `is_made` by Weir, or any on a route where Weir
+    /// does all CORS.
     pub(super) fn share(&self, is_made: bool, headers: &mut HeaderMap) {
         let is_told = headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN);
         match (is_made, self.cors.answers_preflights()) {
             (false, false) => return,
-            // The operator's own words on a rejection come first.
+            // Configured headers of a rejection take precedence.
             (true, _) if is_told => return,
             (true, _) => {}
             (false, true) => {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     fn answer(cors: &Cors, request: &Request<Full<Bytes>>) -> Option<(u16, HeaderMap)> {
-        let answer = cors.answer::<_, Full<Bytes>>(request)?;
+        let answer = cors.respond::<_, Full<Bytes>>(request)?;
         Some((answer.status().as_u16(), answer.headers().clone()))
     }
 
@@ -467,7 +467,7 @@ mod tests {
 
     fn shared(cors: Cors, is_made: bool, origin: Option<HeaderValue>) -> Vec<String> {
         let page = origin.map(|origin| (ORIGIN, origin));
-        let request = CorsRequest::of(&Arc::new(cors), &HeaderMap::from_iter(page));
+        let request = CorsRequest::new(&Arc::new(cors), &HeaderMap::from_iter(page));
         let mut headers = HeaderMap::from_iter([
             (VARY, HeaderValue::from_static("accept, Origin")),
             (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
@@ -509,7 +509,7 @@ mod tests {
     fn a_response_varies_by_origin_also_if_no_page_has_asked() {
         let cors = Arc::new(answering(Origins::Listed(vec![OriginPattern::Exact(PAGE)])));
         let mut headers = HeaderMap::new();
-        let request = CorsRequest::of(&cors, &HeaderMap::new()).unwrap();
+        let request = CorsRequest::new(&cors, &HeaderMap::new()).unwrap();
         request.share(false, &mut headers);
         assert_eq!(headers[VARY], "origin");
         assert_eq!(headers.len(), 1);

@@ -8,16 +8,16 @@ use weir_rules::is_lookalike;
 
 use super::request_template::{RequestTemplate, RequestValues};
 
-/// Which headers are removed, set and added, in this order.
+/// Headers to remove, to set and to add, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
-    /// Headers that are removed.
+    /// Headers to remove.
     pub remove: Vec<HeaderName>,
-    /// Headers that take the place of those of the same name.
+    /// Headers that replace those of the same name.
     pub set: Vec<(HeaderName, HeaderTemplate)>,
     /// Header lines that stand beside those of the same name.
     pub add: Vec<(HeaderName, HeaderTemplate)>,
-    /// Of responses: whether denials and errors that Weir responds with are edited too.
+    /// For responses: whether those of Weir's own, denials and errors, are edited too.
     pub always: bool,
 }
 
@@ -47,12 +47,11 @@ impl HeaderTemplate {
 #[derive(Debug)]
 pub struct RenderedEdits {
     edits: Arc<HeaderEdits>,
-    /// What is set, then what is added.
+    /// Those of `set`, then those of `add`.
     values: SmallVec<[Option<HeaderValue>; 4]>,
 }
 
 impl HeaderEdits {
-    /// Whether a value shows the account.
     pub(super) fn shows_account(&self) -> bool {
         let mut templates = self.set.iter().chain(&self.add);
         templates.any(|(_, template)| match template {
@@ -74,7 +73,6 @@ impl HeaderEdits {
 }
 
 impl RenderedEdits {
-    /// Whether denials and errors are edited too.
     pub(super) fn always(&self) -> bool {
         self.edits.always
     }
@@ -86,8 +84,8 @@ impl RenderedEdits {
         lines.filter_map(|((name, _), value)| Some((name, value.as_ref()?)))
     }
 
-    /// Edits the headers of a request to an upstream. What an app would take for a header that is
-    /// removed or set goes as well.
+    /// Edits the headers of a request to an upstream. Removes also headers that an app could take
+    /// for one that is removed or set.
     pub fn apply_to_request(self, headers: &mut HeaderMap) {
         let edits = Arc::clone(&self.edits);
         let set = edits.set.iter().map(|(name, _)| name);
@@ -98,8 +96,8 @@ impl RenderedEdits {
         self.apply(headers);
     }
 
-    /// Edits the headers. A header that would be set to nothing is removed: a client must not be
-    /// able to fill in for it.
+    /// Edits the headers. A header that would be set to an empty value is removed, so that a client
+    /// cannot set it instead.
     pub fn apply(self, headers: &mut HeaderMap) {
         let Self { edits, values } = self;
         for name in &edits.remove {

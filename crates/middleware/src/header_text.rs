@@ -12,11 +12,11 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Room for most values.
 const INLINE_BYTES: usize = 160;
 
-/// Bytes that will be a header field's value.
+/// The bytes of a header field's value.
 pub(super) struct HeaderText {
     inline: [u8; INLINE_BYTES],
     used: usize,
-    /// All of a value that outgrew the room.
+    /// All of a value that outgrew `inline`.
     long: Vec<u8>,
 }
 
@@ -35,7 +35,6 @@ impl HeaderText {
         self.push_bytes(text.as_bytes());
     }
 
-    /// Appends what came from another field.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         match self.inline.get_mut(self.used..end) {
@@ -61,22 +60,20 @@ impl HeaderText {
         self.push(itoa::Buffer::new().format(number));
     }
 
-    /// Whether nothing was appended yet.
     pub(super) fn is_empty(&self) -> bool {
         self.written().is_empty()
     }
 
-    /// The value; none when it holds what no header may hold.
+    /// The value; `None` if it has bytes that no header may have.
     pub(super) fn into_value(self) -> Option<HeaderValue> {
         HeaderValue::from_bytes(self.written()).ok()
     }
 
-    /// The bytes, which may hold what no header may hold.
+    /// The bytes, also those that no header may have.
     pub(super) fn into_bytes(self) -> Bytes {
         Bytes::copy_from_slice(self.written())
     }
 
-    /// How many bytes were appended.
     pub(super) fn len(&self) -> usize {
         self.written().len()
     }

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use http::header::FORWARDED;
 use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
 use tower::{Layer, Service};
+use weir_http::list;
 use weir_rules::{
     Account, AccountRules, Client, ClientRules, HashKey, Verification, parse_forwarded,
 };
@@ -89,8 +90,7 @@ fn told_scheme(headers: &HeaderMap) -> Option<&'static str> {
         known.next()
     };
     if let Some(list) = headers.get(FORWARDED_PROTO) {
-        let first = list.as_bytes().split(|&byte| byte == b',').next();
-        return known(first?.trim_ascii());
+        return known(list::elements(list).next()?);
     }
     let elements = parse_forwarded(headers.get(FORWARDED)?.as_bytes());
     let first = elements.into_iter().next()?.ok()?;
@@ -199,7 +199,7 @@ impl UnverifiedAccount {
             // Nobody else learns it.
             let _ = self.learned.set(account.clone());
         }
-        let context = RequestContext::of(request.extensions_mut());
+        let context = RequestContext::entry(request.extensions_mut());
         if let Some(identity) = &mut context.identity {
             identity.account = account;
         }
@@ -233,7 +233,7 @@ where
         if unverified.is_none() {
             identity.account = self.rules.account(&request);
         }
-        let context = RequestContext::of(request.extensions_mut());
+        let context = RequestContext::entry(request.extensions_mut());
         context.identity = Some(identity);
         context.unverified = unverified;
         self.inner.call(request)
@@ -353,7 +353,7 @@ impl Identification {
         };
         let found = (self.identify)(&head, self.hash_key.as_ref());
         if found.is_some() {
-            RequestContext::of(request.extensions_mut()).identity = found;
+            RequestContext::entry(request.extensions_mut()).identity = found;
         }
     }
 }

@@ -95,7 +95,7 @@ pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
 pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
-pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
+pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;
 #[cfg(feature = "gateway")]
@@ -105,7 +105,7 @@ use weir_telemetry::{Disposition, Strictest};
 use self::identify::UnverifiedAccount;
 use self::route::Routed;
 
-/// What requests are sent to: an upstream, or an upstream with the bounds of a route, by its place.
+/// An upstream, or an upstream with the bounds of a route, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamId(pub usize);
 
@@ -126,7 +126,7 @@ pub struct RequestContext {
     certificate: Option<Arc<ClientCertificate>>,
     ends: Option<Arc<ConnectionEnds>>,
     identity: Option<ClientIdentity>,
-    /// None where the identity is complete.
+    /// `None` once the identity is complete.
     unverified: Option<Arc<UnverifiedAccount>>,
     routed: Option<Routed>,
     #[cfg(feature = "gateway")]
@@ -136,7 +136,7 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// That of a request from this peer.
+    /// The context of a request from this peer.
     pub fn new(peer: Peer) -> Self {
         Self {
             peer: Some(peer),
@@ -168,8 +168,8 @@ impl RequestContext {
         extensions.get::<Self>()?.peer
     }
 
-    /// The client of a request and what it connected to, as far as that is known. The port of a
-    /// client is, unless a proxy names its address.
+    /// The addresses of a request's client and of the gateway's end. The client's port is zero if a
+    /// proxy has named its address.
     pub fn connection_addrs(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
         let context = extensions.get::<Self>()?;
         let client = context.identity.as_ref()?.client.address;
@@ -219,45 +219,45 @@ impl RequestContext {
         extensions.get::<Self>()?.routed.as_ref()
     }
 
-    /// The entry of these extensions, made where there is none.
-    fn of(extensions: &mut Extensions) -> &mut Self {
+    /// The context of a request, made if there is none.
+    fn entry(extensions: &mut Extensions) -> &mut Self {
         extensions.get_or_insert_default()
     }
 }
 
-/// What was decided about a request; it travels in the response's extensions.
+/// The decision about a request; it travels in the response's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The decision.
     pub disposition: Disposition,
-    /// The limit that denied, the strictest one where several did.
+    /// The strictest limit that denied.
     pub denied_by: Option<Arc<str>>,
     /// The ban that held, or would hold if it were acted upon.
     pub banned_by: Option<Arc<str>>,
     /// The list that the client is on: `allow` or `block`.
     pub listed: Option<&'static str>,
-    /// What decided in the store's place, where it did not decide itself.
+    /// The stand-in that decided, if the store did not.
     pub decided_by: Option<&'static str>,
-    /// How long the store took, where it was asked.
+    /// The time that the store took, if it was called.
     pub store: Option<Duration>,
-    /// How long the request waited for its turn.
+    /// The time that the request was delayed.
     pub delay: Option<Duration>,
-    /// How many requests the client had in flight, where a limit on those was asked.
+    /// The client's requests in flight, if a limit on those applied.
     pub in_flight: Option<u64>,
-    /// The time that limits and bans went by, where they were asked.
+    /// The time of the decision, if limits or bans were checked.
     pub decided_at: Option<Timestamp>,
-    /// Where the client stands with the strictest limit; only the access log shows it.
+    /// The client's state with the strictest limit, for the access log.
     strictest: Option<Strictest>,
 }
 
 /// A response that is on its way.
 pub trait HasVerdict {
-    /// What was decided about its request; none as long as nothing is.
+    /// The decision about its request, once there is one.
     fn verdict(&self) -> Option<&Verdict>;
 }
 
 impl Verdict {
-    /// A verdict that no limit and no store had a part in.
+    /// A verdict without limits and store.
     pub(crate) fn new(disposition: Disposition) -> Self {
         Self {
             disposition,

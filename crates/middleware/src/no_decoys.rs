@@ -45,7 +45,7 @@ pub(crate) fn target(_: &Uri) -> u64 {
 pub(crate) struct Negotiation;
 
 impl Negotiation {
-    pub(crate) fn of(_: &Method, _: &HeaderMap) -> Self {
+    pub(crate) fn new(_: &Method, _: &HeaderMap) -> Self {
         Self
     }
 }

@@ -56,7 +56,7 @@ impl RedirectToHttpsLayer {
         // What a trusted proxy was sent by HTTPS is there already, and would come back for ever.
         let is_secure = ClientIdentity::of(request.extensions())
             .is_some_and(|identity| identity.scheme(request.headers()) == "https");
-        (!is_secure).then(|| redirect.respond(&RequestValues::of(request)))
+        (!is_secure).then(|| redirect.respond(&RequestValues::new(request)))
     }
 }
 

@@ -16,8 +16,8 @@ use weir_rules::{Captures, requested_host, with_one_slash};
 use super::header_text::HeaderText;
 use super::{ClientIdentity, RequestContext};
 
-/// What of a captured value is encoded in a URL: all that would mean something there. What captures
-/// keep percent-encoded stays so.
+/// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
+/// some characters percent-encoded, and these stay so.
 const CAPTURED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -26,10 +26,10 @@ const CAPTURED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'%');
 
-/// What of a request's target is encoded in a URL that it becomes part of.
+/// Encoded in a request's target within a URL.
 const TARGET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\');
 
-/// What of a target is encoded where it is the value of a parameter, to be decoded to what was sent.
+/// Encoded in a request's target that is the value of a parameter.
 const PARAMETER: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -43,7 +43,6 @@ pub struct RequestTemplate {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(Box<str>),
@@ -55,10 +54,10 @@ pub(super) enum Piece {
 pub enum RequestValue {
     /// The account, as the log shows it.
     Account,
-    /// What the route's path has captured by this name.
+    /// The capture of this name in the route's path.
     Capture(Box<str>),
     ClientAddress,
-    /// The host that was asked for, without the port.
+    /// The requested host, without the port.
     Host,
     Method,
     Path,
@@ -142,7 +141,7 @@ impl RequestTemplate {
         text
     }
 
-    /// The text for one request as a URL; none where it lacks a host that the URL needs.
+    /// The text for one request as a URL. `None` if the URL needs a host that the request lacks.
     pub(super) fn url(&self, request: &RequestValues<'_>) -> Option<String> {
         let mut url = String::new();
         for piece in &self.pieces {
@@ -174,8 +173,8 @@ impl RequestTemplate {
     }
 }
 
-/// Whether what follows this beginning of a URL belongs to the value of a parameter, at whatever place:
-/// `?next=https://{{ host }}{{ uri }}`.
+/// Whether this beginning of a URL ends within the value of a parameter, as that before `{{ uri }}`
+/// in `?next=https://{{ host }}{{ uri }}`.
 fn is_in_parameter(url: &str) -> bool {
     let query = url.split_once('?').map(|(_, query)| query);
     let last = query.and_then(|query| query.rsplit(['&', '#']).next());
@@ -232,7 +231,7 @@ impl RequestValue {
     }
 }
 
-/// Where the values of a request are found.
+/// The sources of a request's values.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestValues<'r> {
     /// The method.
@@ -245,13 +244,13 @@ pub struct RequestValues<'r> {
     pub identity: Option<&'r ClientIdentity>,
     /// The name of the route.
     pub route: &'r str,
-    /// What the route's path has captured.
+    /// The captures of the route's path.
     pub captures: Option<&'r Captures>,
 }
 
 impl<'r> RequestValues<'r> {
-    /// Those of a request whose extensions tell its client and its route.
-    pub(super) fn of<B>(request: &'r Request<B>) -> Self {
+    /// The values of a request whose extensions have its client and its route.
+    pub(super) fn new<B>(request: &'r Request<B>) -> Self {
         let routed = RequestContext::routed(request.extensions());
         Self {
             method: request.method(),
@@ -263,12 +262,13 @@ impl<'r> RequestValues<'r> {
         }
     }
 
-    /// The host that was asked for, in lower case and without the port.
+    /// The requested host, in lower case and without the port.
     pub(super) fn host(&self) -> Option<Cow<'r, str>> {
         requested_host(self.uri, self.headers)
     }
 
-    /// The path, which cannot be taken for a host; or the asterisk of `OPTIONS *`.
+    /// The path with one leading slash, so that it cannot be read as a host; or the asterisk of
+    /// `OPTIONS *`.
     fn path(&self) -> Cow<'r, str> {
         match self.uri.path() {
             "*" => Cow::Borrowed("*"),
@@ -276,13 +276,15 @@ impl<'r> RequestValues<'r> {
         }
     }
 
-    /// Appends a value; nothing where the request has none.
+    /// Appends a value, if the request has one.
     fn put(&self, value: &RequestValue, text: &mut HeaderText) {
         let written = match value {
-            RequestValue::Account => match self.identity.and_then(|known| known.account.as_ref()) {
-                Some(account) => write!(text, "{account}"),
-                None => Ok(()),
-            },
+            RequestValue::Account => {
+                match self.identity.and_then(|identity| identity.account.as_ref()) {
+                    Some(account) => write!(text, "{account}"),
+                    None => Ok(()),
+                }
+            }
             RequestValue::ClientAddress => match self.identity {
                 Some(identity) => write!(text, "{}", identity.client.address),
                 None => Ok(()),

@@ -189,7 +189,7 @@ impl AllResponses {
 fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
     let route = &RequestContext::routed(request.extensions())?.route;
     let cors = route.cors();
-    let cors = cors.and_then(|cors| CorsRequest::of(cors, request.headers()));
+    let cors = cors.and_then(|cors| CorsRequest::new(cors, request.headers()));
     let edits = route.response_headers();
     let edits = edits.map(|edits| ResponseEdits::of(edits, request));
     let compressor = route.compression();
@@ -222,7 +222,7 @@ impl ResponseEdits {
     fn of<B>(edits: &Arc<HeaderEdits>, request: &Request<B>) -> Self {
         let is_known = RequestContext::unverified(request.extensions()).is_none();
         if is_known || !edits.shows_account() {
-            return Self::Rendered(edits.render(&RequestValues::of(request)));
+            return Self::Rendered(edits.render(&RequestValues::new(request)));
         }
         let mut head = Request::new(());
         *head.method_mut() = request.method().clone();
@@ -239,8 +239,8 @@ impl ResponseEdits {
         match self {
             Self::Rendered(edits) => edits,
             Self::Unverified { edits, mut request } => {
-                RequestContext::of(request.extensions_mut()).complete_identity();
-                edits.render(&RequestValues::of(&request))
+                RequestContext::entry(request.extensions_mut()).complete_identity();
+                edits.render(&RequestValues::new(&request))
             }
         }
     }

@@ -283,7 +283,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
         if let Some(found) = self.routes.find(&request) {
-            RequestContext::of(request.extensions_mut()).routed = Some(found);
+            RequestContext::entry(request.extensions_mut()).routed = Some(found);
         }
         self.inner.call(request)
     }
@@ -399,7 +399,7 @@ pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
     let identity = ClientIdentity::of(&head.extensions);
     let routed = RequestContext::routed(&head.extensions);
     let no_captures = Captures::default();
-    hash.of(&RequestAttributes {
+    hash.hash(&RequestAttributes {
         method: &head.method,
         uri: &head.uri,
         headers: &head.headers,

@@ -1,5 +1,5 @@
-//! What a route does with the requests that its limits let through, beside sending them to its
-//! upstream as they are: it rewrites the path, edits headers, or answers itself.
+//! What a route does with requests that its limits let through, beside forwarding: it rewrites the
+//! path, edits headers, or responds itself.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use super::header_edits::HeaderEdits;
 use super::redirect::Redirect;
 use super::request_template::RequestValues;
 
-/// By which apps are told what was taken from the beginning of a path. From clients it is not
-/// believed: the layer `Forwarded` removes it.
+/// Tells apps the prefix that was stripped from a path. The layer `Forwarded` removes the header
+/// from requests of clients.
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// What a route does beside forwarding.
+/// The actions of a route beside forwarding.
 #[derive(Clone, Debug, Default)]
 pub struct RouteAction {
-    /// How the path is rewritten.
+    /// The change of the path.
     pub rewrite: Option<PathRewrite>,
-    /// What is changed about the headers of requests to the upstream.
+    /// Edits of the headers of requests to the upstream.
     pub request_headers: Option<Arc<HeaderEdits>>,
-    /// What is changed about the headers of responses.
+    /// Edits of the headers of responses.
     pub response_headers: Option<Arc<HeaderEdits>>,
-    /// What answers in the place of an upstream.
-    pub answer: Option<Answer>,
+    /// The response in place of an upstream's.
+    pub answer: Option<LocalResponse>,
 }
 
 /// A response that the configuration describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// One that sends the client elsewhere.
+pub enum LocalResponse {
+    /// A redirect.
     Redirect(Redirect),
-    /// The same to all requests.
+    /// The same response to all requests.
     Fixed(FixedResponse),
 }
 
@@ -56,32 +56,32 @@ pub struct FixedResponse {
 /// A change of the beginning of paths. What follows, and the query, stay as they were sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRewrite {
-    /// What is taken away.
+    /// The prefix to take off.
     pub strip_prefix: Option<PathPrefix>,
-    /// What is put in front of the rest: a path without a slash at its end.
+    /// The path in front of the rest, without a slash at its end.
     pub add_prefix: Option<Box<str>>,
 }
 
 impl RouteAction {
-    /// Whether it does nothing before a response is there.
+    /// Whether it leaves requests as they are.
     fn is_idle(&self) -> bool {
         self.rewrite.is_none() && self.request_headers.is_none() && self.answer.is_none()
     }
 
-    /// Whether requests need an account: those that are forwarded do, for the log and for the choice
-    /// of a server.
+    /// Whether requests need an account: those that are forwarded do, for the log and for the
+    /// choice of a server.
     pub(super) fn needs_account(&self) -> bool {
         let edits = self.response_headers.as_ref();
         let is_shown = edits.is_some_and(|edits| edits.shows_account());
         is_shown
             || match &self.answer {
                 None => true,
-                Some(Answer::Redirect(redirect)) => redirect.to().shows_account(),
-                Some(Answer::Fixed(_)) => false,
+                Some(LocalResponse::Redirect(redirect)) => redirect.to().shows_account(),
+                Some(LocalResponse::Fixed(_)) => false,
             }
     }
 
-    /// What has to be done with requests of a route; none for those that are only forwarded.
+    /// The actions on requests of a route; `None` if they are only forwarded.
     pub(super) fn before_upstream(&self, cors: Option<&Arc<Cors>>) -> Option<Arc<RequestAction>> {
         let preflights = cors.filter(|cors| cors.answers_preflights());
         (!self.is_idle() || preflights.is_some()).then(|| {
@@ -93,7 +93,7 @@ impl RouteAction {
     }
 }
 
-/// What is done with requests of a route before they go to its upstream.
+/// The actions on requests of a route before its upstream.
 #[derive(Debug)]
 pub(super) struct RequestAction {
     action: RouteAction,
@@ -101,17 +101,17 @@ pub(super) struct RequestAction {
 }
 
 impl RequestAction {
-    /// Makes the request what the upstream gets, or returns the response in its place. A request
-    /// that `is_diverted` to another upstream is answered there.
+    /// Changes the request to the form that the upstream gets, or returns the response in its
+    /// place. A request that `is_diverted` to another upstream gets its response there.
     pub(super) fn apply<B: Body, R>(
         &self,
         request: &mut Request<B>,
         is_diverted: bool,
     ) -> Option<Box<Response<ResponseBody<R>>>> {
         if let Some(cors) = &self.preflights
-            && let Some(answer) = cors.answer(request)
+            && let Some(response) = cors.respond(request)
         {
-            return Some(Box::new(answer));
+            return Some(Box::new(response));
         }
         match &self.action.answer {
             Some(answer) if !is_diverted => {
@@ -119,9 +119,9 @@ impl RequestAction {
                 Some(Box::new(answer.respond(request)))
             }
             _ => {
-                // Headers tell of the path as it was sent.
+                // Values of headers are of the path as it was sent.
                 let edits = self.action.request_headers.as_ref();
-                let edits = edits.map(|edits| edits.render(&RequestValues::of(request)));
+                let edits = edits.map(|edits| edits.render(&RequestValues::new(request)));
                 self.rewrite(request);
                 if let Some(edits) = edits {
                     edits.apply_to_request(request.headers_mut());
@@ -146,10 +146,10 @@ impl RequestAction {
     }
 }
 
-impl Answer {
+impl LocalResponse {
     fn respond<B, R>(&self, request: &Request<B>) -> Response<ResponseBody<R>> {
         match self {
-            Self::Redirect(redirect) => redirect.respond(&RequestValues::of(request)),
+            Self::Redirect(redirect) => redirect.respond(&RequestValues::new(request)),
             Self::Fixed(fixed) => fixed.respond(),
         }
     }
@@ -165,7 +165,7 @@ impl FixedResponse {
 }
 
 impl PathRewrite {
-    /// The request target with the rewritten path; none for what is not a path.
+    /// The request target with the rewritten path; `None` if it is not a path.
     pub fn rewritten(&self, uri: &Uri) -> Option<Uri> {
         let path = uri.path();
         let rest = match &self.strip_prefix {
@@ -188,7 +188,7 @@ impl PathRewrite {
         Uri::from_parts(parts).ok()
     }
 
-    /// What is done, in words.
+    /// The change in words.
     pub fn description(&self) -> Cow<'static, str> {
         match (&self.strip_prefix, &self.add_prefix) {
             (Some(strip), Some(add)) => format!("{} becomes {add}", strip.as_str()).into(),
@@ -261,7 +261,7 @@ mod tests {
         };
         let action = fixed(RouteAction {
             rewrite: Some(rewrite),
-            answer: Some(Answer::Fixed(FixedResponse {
+            answer: Some(LocalResponse::Fixed(FixedResponse {
                 status: StatusCode::OK,
                 headers: HeaderMap::new(),
                 body: Bytes::new(),

@@ -1,5 +1,5 @@
-//! Where passwords are verified: on threads of their own, few at a time, so that a flood of wrong ones
-//! takes neither the workers' time nor all processors.
+//! Where passwords are verified: on threads of their own, few at a time, so that a flood of wrong
+//! ones takes neither the workers' time nor all processors.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 use weir_rules::Verification;
 use weir_telemetry::events::LastWarning;
 
-/// How many verifications may run or wait. The second half is for clients that have none.
+/// Upper bound on verifications that run or wait. The second half is for clients that have none.
 const MAX_ADMITTED: usize = 1024;
 
-/// How many of one client may run or wait.
+/// Upper bound on those of one client.
 const MAX_OF_CLIENT: usize = 32;
 
 /// How long a request waits for its password to be verified.
@@ -27,8 +27,8 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 /// Bounds verifications; all workers share it.
 #[derive(Debug)]
 pub(super) struct Verifiers {
-    /// Those that run. What waits for it is at most one verification of each client at a time, in the
-    /// order of arrival, so that clients take turns, however many passwords one of them sends.
+    /// At most one verification of each client waits for a permit to run, in the order of arrival.
+    /// So clients take turns, however many passwords one of them sends.
     running: Arc<Semaphore>,
     admitted: Arc<Mutex<Admitted>>,
     warned: LastWarning,
@@ -44,18 +44,18 @@ struct Admitted {
 #[derive(Debug)]
 struct AdmittedClient {
     count: usize,
-    /// Held by the one that is next.
+    /// Held by the client's next verification.
     next: Arc<Semaphore>,
 }
 
-/// A verification's place among those that run or wait.
-struct Place {
+/// Permission for a verification to run or wait.
+struct VerificationPermit {
     client: IpAddr,
     next: Arc<Semaphore>,
     admitted: Arc<Mutex<Admitted>>,
 }
 
-impl Drop for Place {
+impl Drop for VerificationPermit {
     fn drop(&mut self) {
         let mut admitted = self.admitted.lock();
         admitted.total = admitted.total.saturating_sub(1);
@@ -68,7 +68,7 @@ impl Drop for Place {
     }
 }
 
-/// The address as which a client is counted: a machine of IPv6 has a network of them.
+/// The address or network that a client is counted by: a machine has many addresses of IPv6.
 fn counted_as(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
@@ -91,8 +91,8 @@ impl Verifiers {
         }
     }
 
-    /// A place for a verification of this client; none if too many have one.
-    fn place(&self, client: IpAddr) -> Option<Place> {
+    /// `None` if too many verifications run or wait.
+    fn permit(&self, client: IpAddr) -> Option<VerificationPermit> {
         let client = counted_as(client);
         let mut admitted = self.admitted.lock();
         let count = admitted.clients.get(&client).map_or(0, |known| known.count);
@@ -110,17 +110,17 @@ impl Verifiers {
             next: Arc::new(Semaphore::new(1)),
         });
         known.count += 1;
-        Some(Place {
+        Some(VerificationPermit {
             client,
             next: Arc::clone(&known.next),
             admitted: Arc::clone(&self.admitted),
         })
     }
 
-    /// Verifies, for this client; false if that takes too long, or too many wait already.
+    /// Runs a verification for this client. False if that takes too long, or too many wait already.
     pub(super) async fn verify(&self, client: IpAddr, verification: Verification) -> bool {
-        let verified = match self.place(client) {
-            Some(place) => timeout(MAX_WAIT, self.run(place, verification)).await,
+        let verified = match self.permit(client) {
+            Some(permit) => timeout(MAX_WAIT, self.run(permit, verification)).await,
             None => Ok(false),
         };
         let is_verified = verified.unwrap_or(false);
@@ -135,18 +135,18 @@ impl Verifiers {
     }
 
     /// False if the verification could not be made.
-    async fn run(&self, place: Place, verification: Verification) -> bool {
-        let Ok(next) = place.next.acquire().await else {
+    async fn run(&self, permit: VerificationPermit, verification: Verification) -> bool {
+        let Ok(next) = permit.next.acquire().await else {
             return false;
         };
         let Ok(slot) = Arc::clone(&self.running).acquire_owned().await else {
             return false;
         };
         drop(next);
-        // A client that leaves does not stop it, so the thread keeps its place.
+        // A client that leaves does not stop it, so the thread keeps the permit.
         let verified = spawn_blocking(move || {
             verification();
-            drop((slot, place));
+            drop((slot, permit));
         });
         verified.await.is_ok()
     }
@@ -207,8 +207,8 @@ mod tests {
         }
     }
 
-    /// Four addresses with 60 connections each kept out a user with the right password, as all places
-    /// of one queue were theirs.
+    /// Four addresses with 60 connections each kept out a user with the right password, as all
+    /// places of one queue were theirs.
     #[tokio::test]
     async fn clients_take_turns_however_many_passwords_one_of_them_sends() {
         let world = World::new();
@@ -260,20 +260,20 @@ mod tests {
         let of_network = |net| (0..).map(move |host| network(net, host));
         let mut places = Vec::new();
         for net in 0..64 {
-            places.extend(of_network(net).map_while(|address| verifiers.place(address)));
+            places.extend(of_network(net).map_while(|address| verifiers.permit(address)));
             assert!(places.len() <= (usize::from(net) + 1) * MAX_OF_CLIENT);
         }
         assert!(places.len() >= MAX_ADMITTED / 2);
-        assert!(verifiers.place(network(0, 9)).is_none());
-        assert!(verifiers.place(network(999, 1)).is_some());
+        assert!(verifiers.permit(network(0, 9)).is_none());
+        assert!(verifiers.permit(network(999, 1)).is_some());
         for net in 1000.. {
-            match verifiers.place(network(net, 1)) {
-                Some(place) => places.push(place),
+            match verifiers.permit(network(net, 1)) {
+                Some(permit) => places.push(permit),
                 None => break,
             }
         }
         assert_eq!(places.len(), MAX_ADMITTED);
         drop(places);
-        assert!(verifiers.place(network(0, 0)).is_some());
+        assert!(verifiers.permit(network(0, 0)).is_some());
     }
 }

@@ -71,7 +71,7 @@ pub struct AccountWildcards(Arc<WildcardMap<()>>);
 
 impl AccountWildcards {
     /// The wildcards of the overrides of these limits.
-    pub fn of<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
+    pub fn from_limits<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
         let mut all = WildcardMap::default();
         for limit in limits {
             for wildcard in limit.account_wildcards() {
@@ -89,8 +89,8 @@ impl AccountWildcards {
     }
 }
 
-/// Verifies the credentials of a request. That takes a fraction of a second of computing, so it must
-/// not be called where others wait.
+/// Verifies the credentials of a request. That takes a fraction of a second of computing, so it
+/// must not be called where others wait.
 pub type Verification = Box<dyn FnOnce() + Send>;
 
 /// Where an account's name may stand in a request.
@@ -229,7 +229,8 @@ impl AccountRules {
 }
 
 impl AccountSource {
-    /// The header that is the account's name, or a token that has it, unless it is one of HTTP's own.
+    /// The header that is the account's name, or a token that has it, unless it is one of HTTP's
+    /// own.
     #[cfg(feature = "gateway")]
     pub fn header(&self) -> Option<&HeaderName> {
         match self {

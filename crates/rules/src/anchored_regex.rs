@@ -56,7 +56,7 @@ impl AnchoredRegex {
             builder.dfa_size_limit(MAX_COMPILED_BYTES);
             builder
                 .build()
-                .map_err(|error| RegexError::of(text, &error))
+                .map_err(|error| RegexError::from_regex(text, &error))
         };
         // By itself first: in a group, `a)|(b` would be an expression that is not anchored.
         compile(text)?;
@@ -76,13 +76,12 @@ impl AnchoredRegex {
         &self.source
     }
 
-    /// The names of its groups, in order.
     pub(super) fn group_names(&self) -> impl Iterator<Item = &str> {
         self.regex.capture_names().flatten()
     }
 
-    /// Where its named groups stand in a text that it matches, in order; an empty range for one
-    /// that takes no part.
+    /// The ranges of its named groups in a text that it matches, in order. A group that takes no
+    /// part has an empty one.
     pub(super) fn groups(
         &self,
         text: &str,
@@ -95,7 +94,7 @@ impl AnchoredRegex {
 }
 
 impl RegexError {
-    fn of(text: &str, error: &regex::Error) -> Self {
+    fn from_regex(text: &str, error: &regex::Error) -> Self {
         match error {
             regex::Error::CompiledTooBig(_) => Self::TooLarge,
             // The expression with a mark below it comes first, and the reason in the last line.

@@ -16,29 +16,27 @@ use thiserror::Error;
 
 use crate::{HashKey, SecretHash, request_values};
 
-/// Longer credentials are not looked at.
-const MAX_BYTES: usize = 1024;
+const MAX_CREDENTIAL_BYTES: usize = 1024;
 
-/// How many wrong credentials are remembered, twice over.
-const REMEMBERED: usize = 4096;
+/// Upper bound on wrong credentials of one generation, of which there are two.
+const MAX_WRONG: usize = 4096;
 
 /// The users of a file. Clones remember the same verified passwords.
 ///
-/// A password takes a fraction of a second to verify, which is what protects it. So what was
-/// verified is remembered, as a hash by a key of this process.
+/// To verify a password takes a fraction of a second, which is what protects it. So results are
+/// remembered, by a hash of the credentials with a key of this process.
 #[derive(Clone)]
 pub struct BasicAuth(Arc<Users>);
 
 struct Users {
     hashes: HashMap<String, Hash>,
-    /// What the password of a name that is not in the file is compared with, so that the time tells
-    /// nobody which names are.
+    /// Stands in for the hash of a name that is not in the file, so that the time of a response
+    /// does not tell which names are.
     other: Hash,
     key: HashKey,
-    known: Mutex<Known>,
+    verified: Mutex<VerifiedCredentials>,
 }
 
-/// A hash of a password as the file has it.
 #[derive(Clone, PartialEq, Eq)]
 enum Hash {
     Bcrypt(String),
@@ -46,10 +44,10 @@ enum Hash {
 }
 
 #[derive(Default)]
-struct Known {
-    /// The credentials of each user that were right.
+struct VerifiedCredentials {
+    /// By user.
     right: HashMap<String, SecretHash>,
-    /// Those that were wrong, in two generations: the older one goes when the younger one is full.
+    /// The younger generation, and the older one, which goes when the younger is full.
     wrong: [HashSet<SecretHash>; 2],
 }
 
@@ -97,60 +95,60 @@ impl BasicAuth {
             hashes,
             other: other.ok_or(BasicAuthError::Empty)?,
             key: HashKey::random(),
-            known: Mutex::default(),
+            verified: Mutex::default(),
         })))
     }
 
-    /// Goes on with what `earlier` has verified, as far as it is true of these users as well. A
-    /// reload would otherwise have the passwords of all users verified at the same time.
+    /// Takes over the results of `earlier` that hold for these users too. Without it a reload would
+    /// verify the passwords of all users again at the same time.
     pub(super) fn inherit(&mut self, earlier: &Self) {
         let (now, before) = (&*self.0, &*earlier.0);
-        let known = before.known.lock();
+        let verified = before.verified.lock();
         let is_same = |name: &String| now.hashes.get(name) == before.hashes.get(name);
-        let right = known.right.iter().filter(|(name, _)| is_same(name));
+        let right = verified.right.iter().filter(|(name, _)| is_same(name));
         let right = right.map(|(name, hash)| (name.clone(), *hash)).collect();
         // What was wrong may be right for a user who has changed.
         let wrong = match now.hashes == before.hashes {
-            true => known.wrong.clone(),
+            true => verified.wrong.clone(),
             false => Default::default(),
         };
         let users = Users {
             hashes: now.hashes.clone(),
             other: now.other.clone(),
             key: before.key.clone(),
-            known: Mutex::new(Known { right, wrong }),
+            verified: Mutex::new(VerifiedCredentials { right, wrong }),
         };
-        drop(known);
+        drop(verified);
         self.0 = Arc::new(users);
     }
 
     /// The user of a request, if the credentials were verified before.
     pub(super) fn user(&self, headers: &HeaderMap) -> Option<String> {
-        let credentials = Credentials::of(headers)?;
+        let credentials = Credentials::from_headers(headers)?;
         let hash = self.0.key.hash(&credentials.text);
         let name = credentials.name()?;
-        let is_right = self.0.known.lock().right.get(name) == Some(&hash);
+        let is_right = self.0.verified.lock().right.get(name) == Some(&hash);
         is_right.then(|| name.to_owned())
     }
 
-    /// What has to be done before [`user`](Self::user) knows the request's credentials.
+    /// The work to do before [`user`](Self::user) knows the request's credentials.
     pub(super) fn unverified(&self, headers: &HeaderMap) -> Option<Box<dyn FnOnce() + Send>> {
-        let credentials = Credentials::of(headers)?;
+        let credentials = Credentials::from_headers(headers)?;
         let expected = self.0.hashes.get(credentials.name()?);
         let is_known = expected.is_some();
         let expected = expected.unwrap_or(&self.0.other).clone();
         let hash = self.0.key.hash(&credentials.text);
-        if self.0.known.lock().knows(credentials.name()?, hash) {
+        if self.0.verified.lock().contains(credentials.name()?, hash) {
             return None;
         }
         let users = Arc::clone(&self.0);
         Some(Box::new(move || {
             // Another request with the same credentials may have been first.
             if let (Some(name), Some(password)) = (credentials.name(), credentials.password())
-                && !users.known.lock().knows(name, hash)
+                && !users.verified.lock().contains(name, hash)
             {
                 let is_right = expected.verify(password) && is_known;
-                users.known.lock().remember(name, hash, is_right);
+                users.verified.lock().remember(name, hash, is_right);
             }
         }))
     }
@@ -163,9 +161,8 @@ impl fmt::Debug for BasicAuth {
     }
 }
 
-impl Known {
-    /// Whether a user's credentials with this hash were verified.
-    fn knows(&self, name: &str, hash: SecretHash) -> bool {
+impl VerifiedCredentials {
+    fn contains(&self, name: &str, hash: SecretHash) -> bool {
         let is_right = self.right.get(name) == Some(&hash);
         is_right || self.wrong.iter().any(|wrong| wrong.contains(&hash))
     }
@@ -176,7 +173,7 @@ impl Known {
             return;
         }
         let [young, old] = &mut self.wrong;
-        if young.len() >= REMEMBERED {
+        if young.len() >= MAX_WRONG {
             *old = mem::take(young);
         }
         young.insert(hash);
@@ -210,10 +207,10 @@ struct Credentials {
 }
 
 impl Credentials {
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let encoded = request_values::basic(headers)?;
         let text = STANDARD.decode(encoded).ok();
-        let text = text.filter(|text| text.len() <= MAX_BYTES)?;
+        let text = text.filter(|text| text.len() <= MAX_CREDENTIAL_BYTES)?;
         let colon = text.iter().position(|&byte| byte == b':')?;
         Some(Self { text, colon })
     }
@@ -311,7 +308,7 @@ mod tests {
     #[test]
     fn nothing_is_verified_for_credentials_that_cannot_be_right() {
         let users = users();
-        let long = format!("red:{}", "x".repeat(MAX_BYTES));
+        let long = format!("red:{}", "x".repeat(MAX_CREDENTIAL_BYTES));
         for credentials in ["red", "", &long] {
             assert_eq!(user(&users, credentials), (None, false), "{credentials}");
         }
@@ -332,15 +329,15 @@ mod tests {
 
     #[test]
     fn wrong_passwords_take_bounded_memory_and_displace_no_right_one() {
-        let mut known = Known::default();
+        let mut verified = VerifiedCredentials::default();
         let key = HashKey::random();
-        known.remember("red", key.hash(b"red:secret"), true);
-        for number in 0..3 * REMEMBERED {
-            known.remember("red", key.hash(&number.to_le_bytes()), false);
+        verified.remember("red", key.hash(b"red:secret"), true);
+        for number in 0..3 * MAX_WRONG {
+            verified.remember("red", key.hash(&number.to_le_bytes()), false);
         }
-        let remembered: usize = known.wrong.iter().map(HashSet::len).sum();
-        assert!(remembered <= 2 * REMEMBERED);
-        assert_eq!(known.right.len(), 1);
+        let remembered: usize = verified.wrong.iter().map(HashSet::len).sum();
+        assert!(remembered <= 2 * MAX_WRONG);
+        assert_eq!(verified.right.len(), 1);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use weir_limit::BucketKey;
 use super::key_parts::KeySchema;
 use super::{HashKey, KeySource, RequestAttributes};
 
-/// Hashes what is not an account. The number must be the same on all gateways, and is shown to none.
+/// Hashes what is not an account. The number must be the same on all gateways, and is shown to
+/// none.
 const KEY: &[u8] = b"weir consistent hashing";
 
 /// The sources that a request is hashed by.
@@ -28,7 +29,7 @@ impl SubjectHash {
     }
 
     /// The number of a request's subject; none if the request lacks one of the sources.
-    pub fn of(&self, attributes: &RequestAttributes<'_>) -> Option<u64> {
+    pub fn hash(&self, attributes: &RequestAttributes<'_>) -> Option<u64> {
         let mut subject = BucketKey::default();
         self.0.write(attributes, &mut subject).ok()?;
         Some(SipHasher24::new().hash(subject.as_bytes()))

@@ -3,10 +3,9 @@
 //! The names are a promise to dashboards: a change of one is a breaking change. Counters are
 //! registered without their `_total`, which the exposition format adds.
 
-/// A metric's name and its help.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
-    /// The name, without the suffix that the exposition format adds.
+    /// Without the suffix that the exposition format adds.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
 }

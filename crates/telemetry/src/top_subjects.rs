@@ -1,11 +1,11 @@
 //! Which subjects of a limit send most, and which are near it or over it: a sketch of bounded size.
 //!
 //! It is Space-Saving (Metwally, Agrawal and El Abbadi, 2005) in sets, as a processor's cache is: a
-//! subject's hash says in which set it may stand, and a new subject takes the place of the one there
-//! with the least weight, whose weight it inherits. So a subject that has more than an eighth of the
-//! weight of its set is never lost, whatever else arrives, and an update looks at eight hashes.
-//! Weights halve every few minutes. What is told of a subject counts from when it got its place: it
-//! may be too little, and is never too much.
+//! subject's hash says in which set it may stand, and a new subject takes the place of the one
+//! there with the least weight, whose weight it inherits. So a subject that has more than an eighth
+//! of the weight of its set is never lost, whatever else arrives, and an update looks at eight
+//! hashes. Weights halve every few minutes. What is told of a subject counts from when it got its
+//! place: it may be too little, and is never too much.
 //!
 //! Each thread has a sketch of its own, so that none waits for another; they are merged when they
 //! are asked for.
@@ -26,16 +26,15 @@ use weir_runtime::sync::Mutex;
 const SETS: usize = 16;
 const WAYS: usize = 8;
 
-/// What a decision weighs that denied, or that left little.
+/// The weight of a decision that denied, or that left little.
 const HEAVY: u32 = 4;
 
-/// From how much of a bucket's burst on a subject is near its limit.
+/// A subject is near its limit from this share of the burst on.
 const NEAR_PERCENT: u8 = 80;
 
-/// After how many seconds a weight has halved.
+/// In seconds.
 const HALF_LIFE: u32 = 256;
 
-/// How many bytes of an account's name are kept.
 const MAX_NAME_BYTES: usize = 64;
 
 const MINUTE: u32 = 60;
@@ -83,7 +82,6 @@ impl SubjectActivity {
     }
 }
 
-/// The subjects of one limit.
 #[derive(Clone)]
 pub(super) struct TopSubjects(Arc<Shards>);
 
@@ -105,53 +103,50 @@ impl TopSubjects {
         }))
     }
 
-    /// Counts a request of the subject with this bucket key, at a time in seconds. A subject that
-    /// gets a place is asked for its name. What this returns identifies the subject when the
-    /// decision is there.
-    pub(super) fn asked<'n>(
+    /// Counts a request of the subject with this bucket key, at a time in seconds. `name` is called
+    /// if the subject gets a place. Returns the id of the subject for [`decided`](Self::decided).
+    pub(super) fn request<'n>(
         &self,
         key: &[u8],
         now: u64,
         name: impl FnOnce() -> Option<&'n str>,
     ) -> Option<NonZeroU64> {
         let hash = NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1);
-        let mut sketch = self.own()?.try_lock()?;
+        let mut sketch = self.thread_sketch()?.try_lock()?;
         let entry = sketch
             .get_or_insert_default()
             .admit(hash, key, seconds(now), name)?;
-        entry.each(seconds(now), |counts| counts.requests += 1);
+        entry.count(seconds(now), |counts| counts.requests += 1);
         Some(hash)
     }
 
-    /// Counts the decision about a request: whether it was denied, and how much of the bucket is
-    /// taken.
     pub(super) fn decided(&self, subject: NonZeroU64, denied: bool, used_percent: u8, now: u64) {
-        let sketch = self.own().and_then(|sketch| sketch.try_lock());
+        let sketch = self.thread_sketch().and_then(|sketch| sketch.try_lock());
         let Some(mut sketch) = sketch else { return };
         let entry = sketch.as_mut().and_then(|sketch| sketch.find(subject));
         let Some(entry) = entry else { return };
         if denied || used_percent >= NEAR_PERCENT {
             entry.weight = entry.weight.saturating_add(HEAVY - 1);
         }
-        entry.each(seconds(now), |counts| {
+        entry.count(seconds(now), |counts| {
             counts.denied += u32::from(denied);
             counts.used_percent = counts.used_percent.max(used_percent);
         });
     }
 
-    /// What is known of all threads' subjects, in no order.
-    pub(super) fn within(&self, period: Period, now: u64) -> Vec<SubjectActivity> {
+    /// The activity of all threads' subjects, in no order.
+    pub(super) fn activity(&self, period: Period, now: u64) -> Vec<SubjectActivity> {
         let mut merged: HashMap<NonZeroU64, SubjectActivity> = HashMap::new();
         for sketch in &self.0.sketches {
             let sketch = sketch.lock();
             let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
             let entries = sets.flat_map(|set| set.hashes.iter().zip(&set.entries));
             for (hash, entry) in entries {
-                let counts = entry.within(period, seconds(now));
+                let counts = entry.counts(period, seconds(now));
                 let Some(hash) = hash.filter(|_| counts.requests > 0) else {
                     continue;
                 };
-                let of_all = merged.entry(hash).or_insert_with(|| SubjectActivity {
+                let merged = merged.entry(hash).or_insert_with(|| SubjectActivity {
                     key: String::from_utf8_lossy(&entry.key).into_owned(),
                     name: None,
                     requests: 0,
@@ -160,23 +155,22 @@ impl TopSubjects {
                 });
                 // A thread may have met the subject when its name was not known.
                 let name = || entry.name.as_deref().map(str::to_owned);
-                of_all.name = of_all.name.take().or_else(name);
-                of_all.requests += u64::from(counts.requests);
-                of_all.denied += u64::from(counts.denied);
-                of_all.used_percent = of_all.used_percent.max(counts.used_percent);
+                merged.name = merged.name.take().or_else(name);
+                merged.requests += u64::from(counts.requests);
+                merged.denied += u64::from(counts.denied);
+                merged.used_percent = merged.used_percent.max(counts.used_percent);
             }
         }
         merged.into_values().collect()
     }
 
-    /// Over how many seconds of a period there is something counted: one at least.
+    /// Seconds of a period for which subjects have been counted: one at least.
     pub(super) fn counted_seconds(&self, period: Period) -> u32 {
         let seconds = u32::try_from(self.0.since.elapsed().as_secs()).unwrap_or(u32::MAX);
         seconds.saturating_add(1).min(period.seconds())
     }
 
-    /// The sketch of this thread.
-    fn own(&self) -> Option<&Mutex<Option<Box<Sketch>>>> {
+    fn thread_sketch(&self) -> Option<&Mutex<Option<Box<Sketch>>>> {
         thread_local! {
             static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
         }
@@ -202,7 +196,7 @@ fn seconds(now: u64) -> u32 {
     u32::try_from(now).unwrap_or(u32::MAX)
 }
 
-/// The subjects that one thread has counted.
+/// The subjects of one thread.
 #[derive(Default)]
 struct Sketch {
     sets: [Set; SETS],
@@ -210,15 +204,15 @@ struct Sketch {
 
 #[derive(Default)]
 struct Set {
-    /// Of the subjects, by themselves, as most of what is read is these.
+    /// Apart from the entries, as most reads are of hashes alone.
     hashes: [Option<NonZeroU64>; WAYS],
     entries: [Entry; WAYS],
 }
 
-/// A subject, or nobody yet.
+/// A subject; without one, all is zero.
 #[derive(Default)]
 struct Entry {
-    /// How heavy it is, with what it inherited, as of `weighed`.
+    /// As of `weighed`, with the weight of the subject that it replaced.
     weight: u32,
     /// When the weight was halved last, in half-lives since 1970.
     weighed: u32,
@@ -241,7 +235,7 @@ impl Sketch {
         set.entries.get_mut(index)
     }
 
-    /// The place of a subject, which it gets if it has none; it is one heavier.
+    /// Finds or makes the entry of a subject, and adds 1 to its weight.
     fn admit<'n>(
         &mut self,
         hash: NonZeroU64,
@@ -267,7 +261,7 @@ impl Set {
         self.hashes.iter().position(|known| *known == Some(hash))
     }
 
-    /// Puts a subject in the place of the lightest, and returns where that is.
+    /// Replaces the lightest entry by one of this subject, and returns its index.
     fn replace_lightest(&mut self, hash: NonZeroU64, key: &[u8], now: u32) -> usize {
         let mut lightest = (u32::MAX, 0);
         for (index, entry) in self.entries.iter_mut().enumerate() {
@@ -298,13 +292,12 @@ impl Entry {
         }
     }
 
-    /// Changes what is counted now, in both windows.
-    fn each(&mut self, now: u32, change: impl Fn(&mut Counts)) {
-        change(self.minute.at(now));
-        change(self.hour.at(now));
+    fn count(&mut self, now: u32, change: impl Fn(&mut Counts)) {
+        change(self.minute.current(now));
+        change(self.hour.current(now));
     }
 
-    fn within(&self, period: Period, now: u32) -> Counts {
+    fn counts(&self, period: Period, now: u32) -> Counts {
         match period {
             Period::Minute => self.minute.estimate(now),
             Period::Hour => self.hour.estimate(now),
@@ -312,7 +305,6 @@ impl Entry {
     }
 }
 
-/// As much of a name as is kept, with an ellipsis if that is not all.
 fn shortened(name: &str) -> Box<str> {
     const ELLIPSIS: char = '\u{2026}';
     if name.len() <= MAX_NAME_BYTES {
@@ -340,8 +332,8 @@ struct Counts {
 }
 
 impl<const SECONDS: u32> Window<SECONDS> {
-    /// The counts of the window that it is now. A clock that goes back counts in the latest.
-    fn at(&mut self, now: u32) -> &mut Counts {
+    /// The counts of the window of `now`, or of the latest one after a step of the clock back.
+    fn current(&mut self, now: u32) -> &mut Counts {
         let index = now / SECONDS;
         if index > self.index {
             let current = std::mem::take(&mut self.current);
@@ -354,7 +346,7 @@ impl<const SECONDS: u32> Window<SECONDS> {
         &mut self.current
     }
 
-    /// The counts of the last `SECONDS`, as if those of the window before were spread evenly.
+    /// The counts of the last `SECONDS`, taking those of the previous window to be spread evenly.
     fn estimate(&self, now: u32) -> Counts {
         let (current, previous) = match (now / SECONDS).saturating_sub(self.index) {
             0 => (self.current, self.previous),
@@ -387,14 +379,14 @@ mod tests {
 
     fn ask(top: &TopSubjects, key: &str, times: u32, now: u64) {
         for _ in 0..times {
-            let subject = top.asked(key.as_bytes(), now, || None).unwrap();
+            let subject = top.request(key.as_bytes(), now, || None).unwrap();
             top.decided(subject, false, 10, now);
         }
     }
 
     fn known(top: &TopSubjects, period: Period, now: u64) -> Vec<(String, u64)> {
         let mut known: Vec<_> = top
-            .within(period, now)
+            .activity(period, now)
             .into_iter()
             .map(|subject| (subject.key, subject.requests))
             .collect();
@@ -407,9 +399,9 @@ mod tests {
         let top = TopSubjects::new();
         ask(&top, "L:a", 5, NOW);
         ask(&top, "L:b", 2, NOW);
-        let b = top.asked(b"L:b", NOW, || None).unwrap();
+        let b = top.request(b"L:b", NOW, || None).unwrap();
         top.decided(b, true, 100, NOW);
-        let mut all = top.within(Period::Minute, NOW);
+        let mut all = top.activity(Period::Minute, NOW);
         all.sort_by(|one, other| one.key.cmp(&other.key));
         let subject = |key: &str, requests, denied, used_percent| SubjectActivity {
             key: key.to_owned(),
@@ -426,13 +418,13 @@ mod tests {
     fn a_subject_is_asked_for_its_name_when_it_gets_a_place_and_then_no_more() {
         let top = TopSubjects::new();
         let long = "\u{e9}".repeat(MAX_NAME_BYTES);
-        top.asked(b"L:a", NOW, || Some("acme")).unwrap();
-        top.asked(b"L:b", NOW, || Some(&long)).unwrap();
+        top.request(b"L:a", NOW, || Some("acme")).unwrap();
+        top.request(b"L:b", NOW, || Some(&long)).unwrap();
         for _ in 0..5 {
             let again = || unreachable!("the name is known");
-            top.asked(b"L:a", NOW, again).unwrap();
+            top.request(b"L:a", NOW, again).unwrap();
         }
-        let mut all = top.within(Period::Minute, NOW);
+        let mut all = top.activity(Period::Minute, NOW);
         all.sort_by(|one, other| one.key.cmp(&other.key));
         assert_eq!(all[0].name.as_deref(), Some("acme"));
         let kept = all[1].name.as_deref().unwrap();
@@ -445,7 +437,7 @@ mod tests {
         for light in 0..20_000 {
             ask(&top, &format!("L:{light}"), 1, NOW);
         }
-        let known = top.within(Period::Minute, NOW);
+        let known = top.activity(Period::Minute, NOW);
         let named = known.iter().filter(|subject| subject.name.is_some());
         let mut names = named.map(|subject| (&*subject.key, subject.name.as_deref()));
         assert!(
@@ -493,7 +485,7 @@ mod tests {
         let top = TopSubjects::new();
         let denied = |times: u32| {
             for _ in 0..times {
-                let subject = top.asked(b"L:denied", NOW, || None).unwrap();
+                let subject = top.request(b"L:denied", NOW, || None).unwrap();
                 top.decided(subject, true, 100, NOW);
             }
         };
@@ -501,7 +493,7 @@ mod tests {
         for light in 0..2_000 {
             ask(&top, &format!("L:{light}"), 1, NOW);
         }
-        let known = top.within(Period::Minute, NOW);
+        let known = top.activity(Period::Minute, NOW);
         let kept = known.iter().find(|subject| subject.key == "L:denied");
         assert_eq!(kept.unwrap().denied, 200);
     }
@@ -514,7 +506,7 @@ mod tests {
         for light in 0..2_000 {
             ask(&top, &format!("L:{light}"), 1, later);
         }
-        let mut sketch = top.own().unwrap().lock();
+        let mut sketch = top.thread_sketch().unwrap().lock();
         let hash = NonZeroU64::MIN.saturating_add(top.0.hasher.hash(b"L:old") >> 1);
         assert!(sketch.as_mut().unwrap().find(hash).is_none());
     }
@@ -522,13 +514,13 @@ mod tests {
     #[test]
     fn a_decision_about_a_subject_that_lost_its_place_counts_for_nobody() {
         let top = TopSubjects::new();
-        let gone = top.asked(b"L:gone", NOW, || None).unwrap();
+        let gone = top.request(b"L:gone", NOW, || None).unwrap();
         for light in 0..2_000 {
             ask(&top, &format!("L:{light}"), 1, NOW);
         }
         top.decided(gone, true, 100, NOW);
         let denied: u64 = top
-            .within(Period::Minute, NOW)
+            .activity(Period::Minute, NOW)
             .iter()
             .map(|it| it.denied)
             .sum();
@@ -561,9 +553,9 @@ mod tests {
                 let entry = sketch.admit(NonZeroU64::MIN, b"L:a", seconds(NOW), || name);
                 entry
                     .unwrap()
-                    .each(seconds(NOW), |counts| counts.requests += 1);
+                    .count(seconds(NOW), |counts| counts.requests += 1);
             }
-            let found = top.within(Period::Minute, NOW);
+            let found = top.activity(Period::Minute, NOW);
             assert_eq!((found.len(), found[0].requests), (1, 2));
             assert_eq!(found[0].name.as_deref(), Some("acme"), "{names:?}");
         }
@@ -601,18 +593,18 @@ mod interleavings {
                     let top = top.clone();
                     thread::spawn(move || {
                         for _ in 0..3 {
-                            if let Some(subject) = top.asked(key.as_bytes(), NOW, || None) {
+                            if let Some(subject) = top.request(key.as_bytes(), NOW, || None) {
                                 top.decided(subject, true, 100, NOW);
                             }
                         }
                     })
                 })
                 .collect();
-            let meanwhile = top.within(Period::Minute, NOW);
+            let meanwhile = top.activity(Period::Minute, NOW);
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
-            for known in [meanwhile, top.within(Period::Minute, NOW)] {
+            for known in [meanwhile, top.activity(Period::Minute, NOW)] {
                 for subject in known {
                     let sent = if subject.key == "L:a" { 6 } else { 3 };
                     assert!(subject.requests <= sent && subject.denied <= subject.requests);

@@ -1,4 +1,5 @@
-//! Bans: those of all, page by page; and that of one subject or network, found, shown, set and lifted.
+//! Bans: those of all, page by page; and that of one subject or network, found, shown, set and
+//! lifted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,13 +39,13 @@ const MAX_COMMENT: usize = 200;
 /// How far the end of a ban may be from what a list says of it.
 const SAME_END_MILLIS: u64 = 1000;
 
-/// How long a page of bans is looked for.
+/// Of a search for a page of bans.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many bans are read from the store in one call.
+/// Bans that are read from the store in one call.
 const BATCH_SIZE: usize = 32;
 
-/// Where a page of the list goes on: among standing bans first, then among those that have begun.
+/// The node of cursors among bans that have begun, which follow the standing ones.
 const BEGUN: &str = "begun";
 
 /// A subject of a ban in force, or a network.
@@ -57,12 +58,11 @@ pub(super) struct BanTarget<'s> {
 pub(super) enum BanAction {
     Show,
     Lift,
-    Set(Term),
+    Set(BanDuration),
 }
 
-/// How long a ban is, and why.
-pub(super) struct Term {
-    /// None is for good.
+pub(super) struct BanDuration {
+    /// `None` is for good.
     length: Option<Duration>,
     comment: Option<String>,
 }
@@ -122,18 +122,18 @@ impl<'s> BanTarget<'s> {
         match *method {
             Method::DELETE => Ok(BanAction::Lift),
             Method::PUT => self
-                .term(&read_body(body, FORM).await?, now)
+                .duration(&read_body(body, FORM).await?, now)
                 .map(BanAction::Set),
             _ => Ok(BanAction::Show),
         }
     }
 
-    /// The term that the body asks for, or that of a first ban if it is empty.
-    fn term(&self, body: &[u8], now: Timestamp) -> Result<Term, ApiError> {
+    /// The duration that the body asks for, or that of a first ban if it is empty.
+    fn duration(&self, body: &[u8], now: Timestamp) -> Result<BanDuration, ApiError> {
         let first = Some(self.ban.schedule().first());
         if body.is_empty() {
             let comment = None;
-            return Ok(Term {
+            return Ok(BanDuration {
                 length: first,
                 comment,
             });
@@ -165,7 +165,7 @@ impl<'s> BanTarget<'s> {
             return Err(refused(cause));
         }
         let comment = setting.comment;
-        Ok(Term { length, comment })
+        Ok(BanDuration { length, comment })
     }
 
     pub(super) async fn change(
@@ -177,7 +177,7 @@ impl<'s> BanTarget<'s> {
         match act {
             BanAction::Show => Ok(()),
             BanAction::Lift => self.lift(by, operator).await,
-            BanAction::Set(term) => self.set(by, term, operator).await,
+            BanAction::Set(duration) => self.set(by, duration, operator).await,
         }
     }
 
@@ -197,15 +197,15 @@ impl<'s> BanTarget<'s> {
     async fn set(
         &self,
         by: BanStores<'_>,
-        term: &Term,
+        duration: &BanDuration,
         operator: &Operator,
     ) -> Result<(), ApiError> {
         let longest = self.ban.schedule().longest();
-        let fits = term.length.filter(|length| *length <= longest);
+        let fits = duration.length.filter(|length| *length <= longest);
         let mut lifted = Ok(false);
         match self.subject().zip(fits) {
             Some((subject, length)) => {
-                self.begin(by, &subject, length, term, operator).await?;
+                self.begin(by, &subject, length, duration, operator).await?;
                 // Until it is lifted, both hold.
                 lifted = self.lift_standing(by).await;
             }
@@ -217,16 +217,16 @@ impl<'s> BanTarget<'s> {
                     of,
                     is_network,
                     since: millis(by.now),
-                    until: term.length.map(end),
+                    until: duration.length.map(end),
                     by: operator.name().to_owned(),
-                    comment: term.comment.clone(),
+                    comment: duration.comment.clone(),
                 };
                 let set = by.shared.standing_changes.set(standing).await;
                 set.map_err(ApiError::from_standing_bans)?;
             }
         }
         let subject = self.as_listed();
-        audit::ban_set(operator.name(), self.ban.name(), &subject, term.length);
+        audit::ban_set(operator.name(), self.ban.name(), &subject, duration.length);
         lifted.map(drop).map_err(ApiError::after_a_part)
     }
 
@@ -235,7 +235,7 @@ impl<'s> BanTarget<'s> {
         by: BanStores<'_>,
         subject: &BucketKey,
         length: Duration,
-        term: &Term,
+        duration: &BanDuration,
         operator: &Operator,
     ) -> Result<(), ApiError> {
         let now = by.now;
@@ -251,7 +251,7 @@ impl<'s> BanTarget<'s> {
             until: now + Nanos::from(length),
             cause: BanCause::Operator {
                 name: operator.name().into(),
-                comment: term.comment.as_deref().map(Into::into),
+                comment: duration.comment.as_deref().map(Into::into),
             },
         });
         Ok(())
@@ -664,8 +664,8 @@ mod tests {
         Ban::new("B", per, HashKey::random(), strikes, schedule).unwrap()
     }
 
-    /// What is left of a ban that was `before`, when it is set to `length` and the store fails after
-    /// so many calls; and whether it did.
+    /// What is left of a ban that was `before`, when it is set to `length` and the store fails
+    /// after so many calls; and whether it did.
     async fn left_after(before: Duration, length: Duration, calls: usize) -> (Duration, bool) {
         let (ban, subject) = (ban(), BucketKey::from("203.0.113.9"));
         let memory = Arc::new(Memory::new(MemorySettings::default()));

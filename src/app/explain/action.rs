@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use weir_config::{Route, Settings};
-use weir_middleware::{Answer, ClientIdentity, HeaderEdits, RequestValues};
+use weir_middleware::{ClientIdentity, HeaderEdits, LocalResponse, RequestValues};
 use weir_rules::RouteMatch;
 
 use super::Request;
@@ -34,7 +34,7 @@ pub(super) fn write_action(
         captures: Some(&found.captures),
     };
     match &action.answer {
-        Some(Answer::Redirect(redirect)) => {
+        Some(LocalResponse::Redirect(redirect)) => {
             let status = redirect.status();
             let values = RequestValues {
                 uri: rewritten.as_ref().unwrap_or(&request.uri),
@@ -48,7 +48,7 @@ pub(super) fn write_action(
                 None => writeln!(out, "  cannot be redirected, as it names no host (400)")?,
             }
         }
-        Some(Answer::Fixed(fixed)) => {
+        Some(LocalResponse::Fixed(fixed)) => {
             let (status, bytes) = (fixed.status, fixed.body.len());
             writeln!(
                 out,

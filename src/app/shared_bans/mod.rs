@@ -236,7 +236,7 @@ impl SharedBans {
 
     /// Adds the bans that have begun here since the last time.
     async fn add_begun(&self) -> Result<(), StoreError> {
-        let begun = self.known.take_untold();
+        let begun = self.known.take_unpublished();
         let added = self.add(&begun).await;
         if added.is_err() {
             self.known.put_back(begun);

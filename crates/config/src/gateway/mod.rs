@@ -105,7 +105,7 @@ pub(crate) fn settings(
     }
     warn_of_routes(cx, gateway, &routes, listening);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
-    let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
+    let wildcards = AccountWildcards::from_limits(limits.map(AsRef::as_ref));
     Ok(Settings {
         process: process?,
         listen: listen?,

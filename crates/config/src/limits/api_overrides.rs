@@ -183,7 +183,8 @@ impl Settings {
             .routes
             .iter()
             .flat_map(|route| &route.policy.limits);
-        settings.account.wildcards = AccountWildcards::of(limits.map(|usage| &*usage.limit));
+        settings.account.wildcards =
+            AccountWildcards::from_limits(limits.map(|usage| &*usage.limit));
         (settings, checks)
     }
 

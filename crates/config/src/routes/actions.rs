@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::{EXPECT, HOST};
 use http::{HeaderName, HeaderValue};
 use weir_middleware::{
-    Answer, HeaderEdits, HeaderTemplate, PathRewrite, Redirect, RequestTemplate, RouteAction,
+    HeaderEdits, HeaderTemplate, LocalResponse, PathRewrite, Redirect, RequestTemplate, RouteAction,
 };
 use weir_rules::{PathPrefix, RouteMatcher};
 
@@ -72,7 +72,7 @@ fn answer(
     cx: &mut Lowering<'_>,
     route: &Spanned<Route>,
     matcher: Option<&RouteMatcher>,
-) -> Lowered<Option<Answer>> {
+) -> Lowered<Option<LocalResponse>> {
     let keys = [
         ("upstream", route.upstream.span()),
         ("redirect", route.redirect.span()),
@@ -95,11 +95,12 @@ fn answer(
         ));
     }
     if let Some(written) = &route.redirect {
-        return redirect(cx, written, matcher).map(|redirect| Some(Answer::Redirect(redirect)));
+        return redirect(cx, written, matcher)
+            .map(|redirect| Some(LocalResponse::Redirect(redirect)));
     }
     let fixed = route.response.as_ref();
     let fixed = fixed.map(|written| fixed_response(cx, written));
-    Ok(fixed.transpose()?.map(Answer::Fixed))
+    Ok(fixed.transpose()?.map(LocalResponse::Fixed))
 }
 
 /// What is said of requests to an upstream has no effect without one.

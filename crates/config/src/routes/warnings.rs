@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use weir_limit::Mode;
-use weir_middleware::{Answer, Redirect, RequestValues};
+use weir_middleware::{LocalResponse, Redirect, RequestValues};
 use weir_rules::{
     HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
 };
@@ -154,7 +154,7 @@ fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let table = RouteTable::new(matchers);
     for (index, route) in routes.iter().enumerate() {
         if let Ok(settings) = &route.settings
-            && let Some(Answer::Redirect(redirect)) = &settings.action.answer
+            && let Some(LocalResponse::Redirect(redirect)) = &settings.action.answer
             && leads_back(redirect, settings, &table) == Some(RouteId(index))
         {
             cx.warn(route.span, "the redirect leads to this route again")

@@ -1,7 +1,7 @@
 //! Which requests routes match, what they do beside forwarding, and combinations that make no
 //! sense.
 
-use weir_middleware::{Answer, Origins};
+use weir_middleware::{LocalResponse, Origins};
 
 use super::*;
 
@@ -344,7 +344,7 @@ fn cors_with_methods_is_as_written() {
 fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
     let route = "match: {path: /}, redirect: /x";
     let settings = folder("", route).settings();
-    let Some(Answer::Redirect(redirect)) = &settings.routes[0].action.answer else {
+    let Some(LocalResponse::Redirect(redirect)) = &settings.routes[0].action.answer else {
         panic!("no redirect");
     };
     assert_eq!(
@@ -356,7 +356,7 @@ fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
     );
     let route = "match: {path: /}, response: {body: \"<h1>x</h1>\"}";
     let settings = folder("", route).settings();
-    let Some(Answer::Fixed(fixed)) = &settings.routes[0].action.answer else {
+    let Some(LocalResponse::Fixed(fixed)) = &settings.routes[0].action.answer else {
         panic!("no fixed response");
     };
     assert_eq!(fixed.headers["content-type"], "text/plain; charset=utf-8");

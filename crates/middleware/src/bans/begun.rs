@@ -1,18 +1,17 @@
-//! The bans that this process has begun, kept so that they can be listed: the bucket of a ban says that
-//! its subject is banned, and until when, but neither the subject's name nor why.
+//! The bans that this process has begun, kept for lists: the bucket of a ban has its end, but
+//! neither the subject's name nor the cause.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::{Ban, RequestAttributes, StandingBans};
 
-/// How many bans are remembered. Of more, those that end last are.
-const MOST: usize = 10_000;
+/// Upper bound on the bans that are kept. Beyond it, those that end first are dropped.
+const MAX_BANS: usize = 10_000;
 
 /// A ban that has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,32 +24,32 @@ pub struct BegunBan {
     pub since: Timestamp,
     /// When it ends.
     pub until: Timestamp,
-    /// Why.
+    /// Why it began.
     pub cause: BanCause,
 }
 
 /// Why a subject is banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BanCause {
-    /// Strikes have led to it, of which the last was this.
+    /// Enough strikes.
     Strikes {
-        /// What the last strike was for.
+        /// The cause of the last one.
         last: StrikeCause,
-        /// How many it took.
+        /// How many there were.
         count: u64,
-        /// Which offence it was, counted from 1.
+        /// The number of the offence, from 1.
         offence: usize,
     },
-    /// An operator has said so.
+    /// An operator, by the admin API.
     Operator {
-        /// Who it was.
+        /// The operator's name.
         name: Arc<str>,
-        /// What the operator had to say.
+        /// The operator's comment.
         comment: Option<Arc<str>>,
     },
 }
 
-/// What is a strike.
+/// The cause of a strike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StrikeCause {
     /// A limit's denial.
@@ -61,83 +60,84 @@ pub enum StrikeCause {
     Path(String),
 }
 
-/// What a process knows of the banned beside the buckets. Clones share it.
+/// The bans that a process knows beside the buckets. Clones share them.
 #[derive(Clone, Default)]
-pub struct KnownBans(Arc<Known>);
+pub struct KnownBans(Arc<BanRegistry>);
 
 #[derive(Default)]
-struct Known {
+struct BanRegistry {
     begun: Mutex<Begun>,
-    /// Wakes what tells others of bans that have begun.
+    /// Wakes the task that publishes bans.
     wake: Notify,
-    /// Whether there are standing bans. Nearly always there are none, and no request looks further.
+    /// False in nearly all gateways, so that requests need not lock `standing`.
     any_standing: AtomicBool,
     standing: RwLock<Arc<StandingBans>>,
 }
 
 #[derive(Default)]
 struct Begun {
-    /// By when they end; the number tells those apart that end at once.
+    /// By end and number, as several may end at once.
     bans: BTreeMap<(Timestamp, u64), BegunBan>,
     count: u64,
-    /// Those that no other gateway was told of; none where there are no others.
-    untold: Option<VecDeque<BegunBan>>,
+    /// Bans to publish; `None` without other gateways.
+    unpublished: Option<VecDeque<BegunBan>>,
 }
 
 impl KnownBans {
-    /// A ban has begun.
+    /// Adds a ban that has begun.
     pub fn begun(&self, ban: BegunBan) {
         let mut begun = self.0.begun.lock();
         let begun = &mut *begun;
         begun.count += 1;
-        if let Some(untold) = &mut begun.untold {
-            untold.push_back(ban.clone());
-            if untold.len() > MOST {
-                untold.pop_front();
+        if let Some(unpublished) = &mut begun.unpublished {
+            unpublished.push_back(ban.clone());
+            if unpublished.len() > MAX_BANS {
+                unpublished.pop_front();
             }
         }
         begun.bans.insert((ban.until, begun.count), ban);
-        if begun.bans.len() > MOST {
+        if begun.bans.len() > MAX_BANS {
             begun.bans.pop_first();
         }
         self.0.wake.notify_one();
     }
 
-    /// The bans that have not ended yet, those that end first before the others.
+    /// The bans that have not ended yet, by end.
     pub fn list(&self, now: Timestamp) -> Vec<BegunBan> {
         let mut begun = self.0.begun.lock();
         begun.bans = begun.bans.split_off(&(now, 0));
         begun.bans.values().cloned().collect()
     }
 
-    /// There are other gateways, which are told of bans that begin from now on.
+    /// Collects bans that begin from now on for [`take_unpublished`](Self::take_unpublished), as
+    /// there are other gateways.
     pub fn share(&self) {
-        self.0.begun.lock().untold.get_or_insert_default();
+        self.0.begun.lock().unpublished.get_or_insert_default();
     }
 
-    /// Takes the bans of which no other gateway was told.
-    pub fn take_untold(&self) -> Vec<BegunBan> {
+    /// Takes the bans that were not published yet.
+    pub fn take_unpublished(&self) -> Vec<BegunBan> {
         let mut begun = self.0.begun.lock();
-        let untold = begun.untold.as_mut().map(std::mem::take);
-        untold.unwrap_or_default().into()
+        let unpublished = begun.unpublished.as_mut().map(std::mem::take);
+        unpublished.unwrap_or_default().into()
     }
 
-    /// Gives back what was taken and could not be told. Of too many, the latest are kept.
+    /// Puts back bans that could not be published. Of too many, the latest are kept.
     pub fn put_back(&self, taken: Vec<BegunBan>) {
-        if let Some(untold) = &mut self.0.begun.lock().untold {
-            let room = MOST.saturating_sub(untold.len());
+        if let Some(unpublished) = &mut self.0.begun.lock().unpublished {
+            let room = MAX_BANS.saturating_sub(unpublished.len());
             for ban in taken.into_iter().rev().take(room) {
-                untold.push_front(ban);
+                unpublished.push_front(ban);
             }
         }
     }
 
-    /// Waits until a ban has begun.
+    /// Waits until a ban begins.
     pub async fn changed(&self) {
         self.0.wake.notified().await;
     }
 
-    /// The bans that operators have set beyond the buckets, from now on these.
+    /// Replaces the standing bans.
     pub fn set_standing(&self, bans: StandingBans) {
         let any = !bans.is_empty();
         *self.0.standing.write() = Arc::new(bans);
@@ -148,7 +148,7 @@ impl KnownBans {
         self.0.any_standing.load(Ordering::Acquire)
     }
 
-    /// How long the client of a request is banned yet by a standing ban.
+    /// The rest of a standing ban of a request's client.
     pub(super) fn standing(
         &self,
         ban: &Ban,
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn of_too_many_bans_those_that_end_last_are_kept() {
         let known = KnownBans::default();
-        let most = u64::try_from(MOST).unwrap();
+        let most = u64::try_from(MAX_BANS).unwrap();
         for until in 1..=most + 7 {
             known.begun(ban("a", until));
         }
         let kept = known.list(Timestamp::default());
-        assert_eq!((kept.len(), kept[0].until.as_nanos()), (MOST, 8));
+        assert_eq!((kept.len(), kept[0].until.as_nanos()), (MAX_BANS, 8));
     }
 
     #[test]
@@ -208,11 +208,11 @@ mod tests {
         let known = KnownBans::default();
         known.share();
         known.begun(ban("a", 1));
-        let taken = known.take_untold();
+        let taken = known.take_unpublished();
         known.begun(ban("b", 2));
         known.put_back(taken);
-        assert_eq!(subjects(&known.take_untold()), ["a", "b"]);
-        assert!(known.take_untold().is_empty());
+        assert_eq!(subjects(&known.take_unpublished()), ["a", "b"]);
+        assert!(known.take_unpublished().is_empty());
     }
 
     /// With the memory store nobody took them, and each ban moved ten thousand under a lock.
@@ -220,21 +220,21 @@ mod tests {
     fn where_there_is_no_other_gateway_nothing_is_kept_to_be_told() {
         let known = KnownBans::default();
         known.begun(ban("a", 1));
-        assert!(known.0.begun.lock().untold.is_none());
+        assert!(known.0.begun.lock().unpublished.is_none());
     }
 
     #[test]
     fn of_too_many_bans_that_could_not_be_told_the_latest_are_kept() {
         let known = KnownBans::default();
         known.share();
-        let most = u64::try_from(MOST).unwrap();
+        let most = u64::try_from(MAX_BANS).unwrap();
         (1..=most).for_each(|number| known.begun(ban("a", number)));
-        let taken = known.take_untold();
+        let taken = known.take_unpublished();
         (most + 1..=most + 3).for_each(|number| known.begun(ban("a", number)));
         known.put_back(taken);
         known.begun(ban("a", most + 4));
-        let untold = known.take_untold();
-        let ends = [&untold[0], &untold[MOST - 1]].map(|ban| ban.until.as_nanos());
-        assert_eq!((untold.len(), ends), (MOST, [5, most + 4]));
+        let unpublished = known.take_unpublished();
+        let ends = [&unpublished[0], &unpublished[MAX_BANS - 1]].map(|ban| ban.until.as_nanos());
+        assert_eq!((unpublished.len(), ends), (MAX_BANS, [5, most + 4]));
     }
 }

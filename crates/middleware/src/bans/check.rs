@@ -17,8 +17,8 @@ use super::{
 };
 use crate::backend::{Backend, PendingTasks};
 
-/// How many characters of a path are kept as the cause of a strike.
-const LONGEST_PATH: usize = 200;
+/// Of a path that is kept as the cause of a strike.
+const MAX_PATH_CHARS: usize = 200;
 
 /// A request, as far as bans care about it.
 pub struct BanCheck {
@@ -137,8 +137,8 @@ impl BanCheck {
         self.subjects.iter().all(|subject| !subject.acts)
     }
 
-    /// The ban that keeps the request out, by the first decisions of an outcome, which are taken off.
-    /// If several hold, the first decides.
+    /// The ban that keeps the request out, by the first decisions of an outcome, which are taken
+    /// off. If several hold, the first decides.
     pub fn judge(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
         let count = self.subjects.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
@@ -172,7 +172,7 @@ impl BanCheck {
         }
         self.strike(|_, policy| {
             let is_strike = policy.paths.matches(path);
-            is_strike.then(|| StrikeCause::Path(path.chars().take(LONGEST_PATH).collect()))
+            is_strike.then(|| StrikeCause::Path(path.chars().take(MAX_PATH_CHARS).collect()))
         });
     }
 

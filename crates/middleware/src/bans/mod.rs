@@ -19,8 +19,8 @@ pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 
-/// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
-/// requests without one.
+/// A ban, its strikes, and the treatment of the banned. It holds on every route, and for requests
+/// without one.
 #[derive(Clone, Debug)]
 pub struct BanPolicy {
     /// Which subjects it bans, after how many strikes, and for how long.
@@ -33,12 +33,12 @@ pub struct BanPolicy {
     pub paths: PathSet,
     /// What the banned get.
     pub treatment: Treatment,
-    /// For which of the banned it is acted upon.
+    /// The banned for whom it is enforced.
     pub enforcement: Enforcement,
 }
 
 impl BanPolicy {
-    /// The one of these limits whose denial of a request is a strike.
+    /// The first of these limits whose denials are strikes.
     fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<StrikeCause> {
         let strikes = |denier: &str| self.limits.iter().find(|limit| ***limit == *denier);
         let limit = limits.find_map(strikes)?;
@@ -49,9 +49,9 @@ impl BanPolicy {
 /// The lists and bans that keep clients out.
 #[derive(Clone, Debug)]
 pub struct AccessSettings {
-    /// The clients that are let through in any case, and those that are in no case.
+    /// The clients that are always let through, and those that never are.
     pub lists: AccessLists,
-    /// What the blocked get.
+    /// The treatment of the blocked.
     pub blocked: Treatment,
     /// Bans. If several hold, the first decides what the client gets.
     pub bans: Vec<BanPolicy>,
@@ -59,9 +59,9 @@ pub struct AccessSettings {
 
 /// The lists and bans that keep clients out, on every route. Clones share it.
 #[derive(Clone)]
-pub struct AccessControl(Arc<Inner>);
+pub struct AccessControl(Arc<PreparedAccess>);
 
-struct Inner {
+struct PreparedAccess {
     lists: AccessLists,
     blocked: Arc<PreparedTreatment>,
     bans: Vec<Arc<PreparedBan>>,
@@ -77,8 +77,8 @@ struct PreparedBan {
 }
 
 impl AccessControl {
-    /// Lists and bans whose tarpits hold requests in these slots. Those that begin are added to the
-    /// `known` ones, of which the standing ones hold as well.
+    /// Lists and bans whose tarpits hold requests in these slots. Bans that begin are added to
+    /// `known`, whose standing bans hold as well.
     pub fn new(
         settings: AccessSettings,
         tarpits: &TarpitSlots,
@@ -95,7 +95,7 @@ impl AccessControl {
                 policy,
             })
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(PreparedAccess {
             lists: settings.lists,
             blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
             bans: settings.bans.into_iter().map(banned).collect(),
@@ -103,18 +103,18 @@ impl AccessControl {
         }))
     }
 
-    /// Whether all clients are let through: there are neither lists nor bans.
+    /// Whether there are neither lists nor bans.
     pub(super) fn is_empty(&self) -> bool {
         self.0.lists.is_empty() && self.0.bans.is_empty()
     }
 
-    /// What clients get that are kept out: the banned, ban by ban, and the blocked.
+    /// The treatments of all bans, and that of the blocked.
     pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
         let of_bans = self.0.bans.iter().map(|ban| &ban.treatment);
         of_bans.chain([&self.0.blocked])
     }
 
-    /// Whether a list names accounts, or a ban is of them.
+    /// Whether a list or a ban is about accounts.
     pub(super) fn concerns_accounts(&self) -> bool {
         let mut bans = self.0.bans.iter();
         let lists = &self.0.lists;
@@ -123,12 +123,10 @@ impl AccessControl {
             || bans.any(|ban| ban.policy.ban.per().contains(&KeySource::Account))
     }
 
-    /// Whether an account may be let through whatever holds for its address.
     pub(super) fn allows_accounts(&self) -> bool {
         self.0.lists.allow.has_accounts()
     }
 
-    /// Whether the client of a request is on a list.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
         match ClientIdentity::of(extensions) {
             Some(identity) => {
@@ -140,7 +138,6 @@ impl AccessControl {
         }
     }
 
-    /// Whether a client of this address and account is on a list.
     pub(super) fn access_of(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
         self.0.lists.access(address, account)
     }
@@ -149,7 +146,6 @@ impl AccessControl {
         &self.0.blocked
     }
 
-    /// Counts a request of a blocked client.
     pub(super) fn count_blocked(&self) {
         self.0.metrics.blocked();
     }

@@ -21,17 +21,17 @@ use crate::{ResponseBody, UpstreamId};
 /// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;
 
-/// What a request gets whose client is banned or blocked. In no case does its route's upstream see
-/// it.
+/// The response to a request whose client is banned or blocked. The route's upstream never gets the
+/// request.
 #[derive(Clone, Debug)]
 pub enum Treatment {
-    /// An honest answer.
+    /// An honest response.
     Reject(Rejection),
-    /// An invented one.
+    /// A decoy.
     Shadow(Arc<Decoy>),
-    /// The answer of another upstream.
+    /// The response of another upstream.
     Divert(UpstreamId),
-    /// Nothing for a while, and an honest answer then.
+    /// An honest response after a while.
     Tarpit(Tarpit),
     /// No response: the connection is closed. Over HTTP/2, where other clients of the same proxy
     /// may share the connection, only the stream is reset.
@@ -43,42 +43,40 @@ pub enum Treatment {
 pub struct Tarpit {
     /// For how long.
     pub hold: Duration,
-    /// How many are held at the most, those of all tarpits together. One beyond that gets the
-    /// answer at once.
+    /// Upper bound on the requests held in all tarpits together. Further ones get the response at
+    /// once.
     pub most: NonZeroU32,
-    /// The answer that ends it.
+    /// The response at the end.
     pub rejection: Rejection,
 }
 
 /// A treatment with all that can be prepared at load time.
 pub struct PreparedTreatment {
-    /// The ban that it is of; none for the block list.
+    /// The ban; `None` for the block list.
     pub ban: Option<Arc<str>>,
     treatment: Treatment,
-    /// The problem document of an honest answer.
+    /// The problem document of an honest response.
     document: Bytes,
     tarpits: TarpitSlots,
 }
 
-/// Where the answer to a request comes from that is kept out.
+/// The source of the response to a request of a banned or blocked client.
 pub enum TreatmentAnswer<R> {
     Response(Response<ResponseBody<R>>),
-    /// It is there after a while.
+    /// After a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
-    /// The route's decoy invents it.
+    /// The route's decoy.
     Decoy,
-    /// Another upstream has it.
+    /// Another upstream.
     Upstream(UpstreamId),
 }
 
 impl PreparedTreatment {
-    /// The treatment of a ban's subjects.
     pub(super) fn of_ban(ban: &Arc<str>, treatment: Treatment, tarpits: &TarpitSlots) -> Self {
         let detail = "The client is banned for a while; see Retry-After.";
         Self::new(Some(Arc::clone(ban)), treatment, tarpits, detail)
     }
 
-    /// The treatment of those on the block list.
     pub(super) fn of_blocked(treatment: Treatment, tarpits: &TarpitSlots) -> Self {
         let detail = "Requests of this client are not accepted.";
         Self::new(None, treatment, tarpits, detail)
@@ -103,7 +101,7 @@ impl PreparedTreatment {
         }
     }
 
-    /// The decoy that answers, if one does.
+    /// The decoy, if the treatment is one.
     pub fn decoy(&self) -> Option<&Arc<Decoy>> {
         match &self.treatment {
             Treatment::Shadow(decoy) => Some(decoy),
@@ -111,12 +109,13 @@ impl PreparedTreatment {
         }
     }
 
-    /// Whether the answer has to look real. Then limits count it, and it tells of them.
+    /// Whether the response has to look real. Then limits count the request, and their headers are
+    /// in the response.
     pub fn looks_real(&self) -> bool {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// What a request gets whose client would be let in again after this time.
+    /// Treats a request whose client will be let in again after `retry_in`.
     pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
         let honest = |rejection| {
             let empty = Response::new(());
@@ -146,32 +145,32 @@ impl PreparedTreatment {
                     TreatmentAnswer::Later(Box::pin(held)),
                 )
             }
-            Treatment::Drop => (Disposition::Dropped, TreatmentAnswer::Response(no_answer())),
+            Treatment::Drop => (
+                Disposition::Dropped,
+                TreatmentAnswer::Response(no_response()),
+            ),
         }
     }
 }
 
-fn no_answer<R>() -> Response<ResponseBody<R>> {
+fn no_response<R>() -> Response<ResponseBody<R>> {
     let mut response = Response::new(ResponseBody::full(""));
     *response.status_mut() = StatusCode::from_u16(NO_RESPONSE).unwrap_or_default();
     response.extensions_mut().insert(NoResponse);
     response
 }
 
-/// Where requests are held; there is one in a process, whatever is configured, so that a reload
-/// makes no room for more.
+/// The requests in all tarpits of a process. A reload keeps it, and so makes no room for more.
 #[derive(Clone, Debug)]
-pub struct TarpitSlots(Arc<Inner>);
+pub struct TarpitSlots(Arc<Tarpits>);
 
 #[derive(Debug)]
-struct Inner {
-    /// How many are held.
+struct Tarpits {
     taken: AtomicU32,
     metrics: Bans,
     released: watch::Sender<bool>,
 }
 
-/// A request's place in the pit.
 #[derive(Debug)]
 pub(super) struct TarpitSlot {
     slots: TarpitSlots,
@@ -180,21 +179,21 @@ pub(super) struct TarpitSlot {
 }
 
 impl TarpitSlots {
-    /// An empty pit, which shows in these metrics how many it holds.
+    /// No requests yet. The metrics show how many are held.
     pub fn new(metrics: &Bans) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(Tarpits {
             taken: AtomicU32::new(0),
             metrics: metrics.clone(),
             released: watch::Sender::new(false),
         }))
     }
 
-    /// Lets all go, and holds none from now on: a drain waits for every request.
+    /// Releases all requests and holds no more, as a drain waits for every request.
     pub fn release(&self) {
         self.0.released.send_replace(true);
     }
 
-    /// A place, unless `most` are taken or all were let go.
+    /// A slot, unless `most` are taken or all were released.
     pub(super) fn enter(&self, most: NonZeroU32) -> Option<TarpitSlot> {
         let released = self.0.released.subscribe();
         if *released.borrow() {
@@ -218,7 +217,7 @@ impl Drop for TarpitSlot {
 }
 
 impl TarpitSlot {
-    /// Waits for `hold`, or until all are let go.
+    /// Waits for `hold`, or until all are released.
     pub(super) async fn wait(mut self, hold: Duration) {
         // The wait ends as well when the channel is dropped.
         let _ = timeout(hold, self.released.wait_for(|released| *released)).await;

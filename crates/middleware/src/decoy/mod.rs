@@ -20,12 +20,12 @@
 //! # Ok::<(), weir::middleware::decoy::TemplateError>(())
 //! ```
 
-mod known_tags;
 mod lateness;
 mod negotiation;
 #[cfg(target_os = "linux")]
 mod precise_timer;
 mod profile;
+mod tag_cache;
 mod template;
 mod value_pattern;
 
@@ -53,12 +53,12 @@ use weir_http::problem::{INVALID_RESPONSE, Problem};
 use weir_rules::Captures;
 use weir_runtime::loop_time;
 
-use self::known_tags::KnownTags;
 pub use self::negotiation::Negotiation;
 use self::negotiation::{
     FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection, compress,
 };
 use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
+use self::tag_cache::TagCache;
 pub use self::template::TemplateError;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use self::template::fuzz as fuzz_template;
@@ -66,7 +66,7 @@ use self::template::{Template, TemplateContext};
 use self::value_pattern::{DecoyContext, TagPattern};
 use crate::{ClientIdentity, RequestContext, ResponseBody};
 
-/// How much of a request's body a template can use. What is beyond is read and thrown away.
+/// The part of a request's body that a template can use, in bytes. The rest is read and dropped.
 const MAX_KEPT_BODY: usize = 64 * 1024;
 
 /// An invented response, as it is configured.
@@ -105,7 +105,7 @@ impl Decoy {
         })
     }
 
-    /// The decoy's name in the configuration.
+    /// The name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -127,7 +127,7 @@ impl Decoy {
     }
 }
 
-/// A decoy on a route, with what was learnt from the route's real responses.
+/// A decoy on a route, and what it has learnt from the route's real responses.
 #[derive(Debug)]
 pub struct Shadow {
     decoy: Arc<Decoy>,
@@ -135,10 +135,10 @@ pub struct Shadow {
     profiles: ProfilesByForm,
     preflights: OptionsProfile,
     other_options: OptionsProfile,
-    tag: OnceLock<TagPattern>,
-    known_tags: KnownTags,
+    tag_pattern: OnceLock<TagPattern>,
+    tags: TagCache,
     ignored: IgnoredHeaders,
-    /// What tags are made with, so that none can be computed from a body.
+    /// The key of made-up tags, so that none can be computed from a body.
     secret: RandomState,
 }
 
@@ -147,36 +147,35 @@ pub struct Shadow {
 pub struct ResponseSample {
     /// What the request wanted.
     pub negotiation: Negotiation,
-    /// A number that tells clients apart.
+    /// A fingerprint of the client.
     pub client: u64,
-    /// A number that tells what is asked for apart.
+    /// A hash of the request's target.
     pub target: u64,
-    /// How long the response took, counted from the end of the request's body; none is known of one
-    /// that came before that.
+    /// From the end of the request's body to the response. `None` if the response came before.
     pub latency: Option<Duration>,
 }
 
 impl Shadow {
-    /// Shadow-bans with this decoy.
+    /// Nothing learnt yet.
     pub fn new(decoy: Arc<Decoy>) -> Self {
         Self {
             decoy,
             profiles: Default::default(),
             preflights: OptionsProfile::default(),
             other_options: OptionsProfile::default(),
-            tag: OnceLock::new(),
-            known_tags: KnownTags::default(),
+            tag_pattern: OnceLock::new(),
+            tags: TagCache::default(),
             ignored: IgnoredHeaders::default(),
             secret: RandomState::new(),
         }
     }
 
-    /// The decoy.
+    /// The decoy that it shows.
     pub fn decoy(&self) -> &Decoy {
         &self.decoy
     }
 
-    /// Takes over what `earlier`, which it replaces, has learnt from responses of the same status.
+    /// Takes over from `earlier` what that has learnt from responses of the same status.
     pub fn inherit(&self, earlier: &Self) {
         self.preflights.inherit(&earlier.preflights);
         self.other_options.inherit(&earlier.other_options);
@@ -186,25 +185,26 @@ impl Shadow {
         for (profile, earlier) in self.profiles.all().into_iter().zip(earlier.profiles.all()) {
             profile.inherit(earlier);
         }
-        if let Some(tag) = earlier.tag.get() {
-            self.tag.get_or_init(|| tag.clone());
+        if let Some(tag) = earlier.tag_pattern.get() {
+            self.tag_pattern.get_or_init(|| tag.clone());
         }
-        self.known_tags.inherit(&earlier.known_tags);
+        self.tags.inherit(&earlier.tags);
         self.ignored.inherit(&earlier.ignored);
     }
 
     /// Learns from a real response of the route.
     ///
     /// Only responses of the decoy's own status teach, and other forms of them: a client compares
-    /// like with like. Responses to OPTIONS teach how OPTIONS is answered, and nothing else.
-    pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &ResponseSample) {
+    /// like with like. Responses to OPTIONS teach nothing but how to respond to OPTIONS.
+    pub fn learn<B: Body>(&self, response: &Response<B>, sample: &ResponseSample) {
         let negotiation = &sample.negotiation;
-        let headers = answer.headers();
+        let headers = response.headers();
         if let Some(kind) = negotiation.options {
-            self.options(kind).learn(answer.status(), headers, sample);
+            let profile = self.options(kind);
+            profile.learn(response.status(), headers, sample);
             return;
         }
-        let Some(form) = negotiation.form(answer.status(), self.decoy.status) else {
+        let Some(form) = negotiation.form(response.status(), self.decoy.status) else {
             return;
         };
         self.ignored.learn(negotiation, form, headers);
@@ -212,21 +212,20 @@ impl Shadow {
         if negotiation.is_head {
             return;
         }
-        if self.tag.get().is_none()
+        if self.tag_pattern.get().is_none()
             && let Some(tag) = profile::tag_pattern(headers)
         {
-            self.tag.get_or_init(|| tag);
+            self.tag_pattern.get_or_init(|| tag);
         }
         if let Some(tag) = headers.get(ETAG) {
             let full = negotiation.full();
-            self.known_tags
-                .learn((sample.target, full), tag, sample.client);
+            self.tags.learn((sample.target, full), tag, sample.client);
         }
-        let profile = self.of(form);
+        let profile = self.profile(form);
         if profile.headers.is_empty()
             && let Some(closest) = self.closest(negotiation.full()).next()
         {
-            // Words and dates that are known from responses of another form are known.
+            // Words and dates of another form of the response tell what is constant in this one.
             profile.headers.inherit(&closest.headers);
         }
         profile.learn(headers, sample);
@@ -239,7 +238,7 @@ impl Shadow {
         }
     }
 
-    fn of(&self, form: ResponseForm) -> &ResponseProfile {
+    fn profile(&self, form: ResponseForm) -> &ResponseProfile {
         let full = match form {
             ResponseForm::Full(full) => full,
             ResponseForm::NotModified => return &self.profiles.not_modified,
@@ -258,7 +257,7 @@ impl Shadow {
         }
     }
 
-    /// What is known of full responses, beginning with those that are most like this one.
+    /// The profiles of full responses, the most similar form first.
     fn closest(&self, full: FullResponse) -> impl Iterator<Item = &ResponseProfile> {
         let other = full.with_compression(!full.is_compressed);
         let forms = [
@@ -267,18 +266,18 @@ impl Shadow {
             full.with_other_methods(),
             other.with_other_methods(),
         ];
-        let profiles = forms.map(|full| self.of(ResponseForm::Full(full)));
+        let profiles = forms.map(|full| self.profile(ResponseForm::Full(full)));
         profiles.into_iter().filter(|profile| profile.is_known())
     }
 
-    /// Whether responses to such requests are compressed: earlier ones were, or said that it
-    /// depends on what the client accepts.
+    /// Whether responses to such requests are compressed: earlier ones were, or vary by the
+    /// accepted coding.
     fn is_compressed(&self, full: FullResponse) -> bool {
-        let of = |full: FullResponse, is_compressed| {
-            self.of(ResponseForm::Full(full.with_compression(is_compressed)))
+        let profile = |full: FullResponse, is_compressed| {
+            self.profile(ResponseForm::Full(full.with_compression(is_compressed)))
         };
         let by = |full: FullResponse| {
-            let (plain, compressed) = (of(full, false), of(full, true));
+            let (plain, compressed) = (profile(full, false), profile(full, true));
             match (compressed.is_known(), plain.is_known()) {
                 (true, _) => Some(compressed.headers.has(&CONTENT_ENCODING)),
                 (false, true) => Some(plain.headers.varies_by_coding()),
@@ -289,7 +288,7 @@ impl Shadow {
         full.is_compressed && known.unwrap_or(false)
     }
 
-    /// The tag of a decoy with this body: the real one as far as it is constant, or else one like it.
+    /// The tag of a decoy with this body: the real one if it is constant, or else one like it.
     fn tag(
         &self,
         request: &request::Parts,
@@ -300,16 +299,16 @@ impl Shadow {
         let client = identity.map_or(0, ClientIdentity::fingerprint);
         let target = target(&request.uri);
         let other = full.with_compression(!full.is_compressed);
-        let known = |full| self.known_tags.shown((target, full), client);
+        let known = |full| self.tags.get((target, full), client);
         let invented = || {
             let seed = self.secret.hash_one(body);
-            self.tag.get()?.generate(seed, body.len())
+            self.tag_pattern.get()?.generate(seed, body.len())
         };
         known(full).or_else(|| known(other)).or_else(invented)
     }
 
-    /// Answers a request with the decoy: reads its body to the end, builds the response, and waits
-    /// as long as an upstream would have taken.
+    /// Responds with the decoy: reads the request's body to the end, builds the response, and waits
+    /// as long as an upstream would take.
     pub async fn respond<B, R>(
         self: Arc<Self>,
         head: request::Parts,
@@ -331,7 +330,7 @@ impl Shadow {
         response
     }
 
-    /// The response, and how long it is to take.
+    /// The response, and its latency.
     fn build<R>(
         &self,
         head: &request::Parts,
@@ -340,7 +339,7 @@ impl Shadow {
         let routed = RequestContext::routed(&head.extensions);
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
-        let negotiation = Negotiation::of(&head.method, &head.headers);
+        let negotiation = Negotiation::new(&head.method, &head.headers);
         let response = DecoyResponse::new(self, head, body, &negotiation);
         #[cfg(feature = "gateway")]
         if self.decoy.status.is_success() && asks_for_websocket(head) {
@@ -352,7 +351,7 @@ impl Shadow {
             return response.options(self.options(kind).known());
         }
         let length = response.content.len();
-        let serves_ranges = self.of(ResponseForm::Partial).is_known();
+        let serves_ranges = self.profile(ResponseForm::Partial).is_known();
         let selection = if self.decoy.status == StatusCode::OK {
             let headers = &response.headers;
             self.ignored
@@ -391,7 +390,7 @@ impl Shadow {
     }
 }
 
-/// Headers of a full response that one without a body lacks (RFC 9110, section 15.4.5).
+/// Headers of a full response that a response without a body lacks (RFC 9110, section 15.4.5).
 const BODY_HEADERS: [HeaderName; 6] = [
     CONTENT_TYPE,
     CONTENT_LENGTH,
@@ -401,10 +400,10 @@ const BODY_HEADERS: [HeaderName; 6] = [
     ACCEPT_RANGES,
 ];
 
-/// Headers that say something of the body of a full response, without being part of it.
+/// Headers about the validity of a full response.
 const VALIDITY_HEADERS: [HeaderName; 4] = [AGE, ETAG, EXPIRES, LAST_MODIFIED];
 
-/// A full decoy response, of which less may be sent.
+/// A full decoy response, which may be cut to another form.
 struct DecoyResponse<'a> {
     shadow: &'a Shadow,
     host: &'a str,
@@ -475,10 +474,9 @@ impl<'a> DecoyResponse<'a> {
         profile.headers.imitate(configured, &body, &context)
     }
 
-    /// The headers of a response of this form, of which a full one is known in any case, and the
-    /// validators of the full one.
+    /// Changes the headers to those of this form of response, with the validators of the full one.
     fn reshape(&mut self, form: ResponseForm, range: Option<HeaderValue>) {
-        let profile = self.shadow.of(form);
+        let profile = self.shadow.profile(form);
         if let Some(delay) = profile.latencies.draw() {
             self.delay = delay;
         }
@@ -507,7 +505,7 @@ impl<'a> DecoyResponse<'a> {
     fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::NotModified, None);
-        let known = &self.shadow.of(ResponseForm::NotModified).headers;
+        let known = &self.shadow.profile(ResponseForm::NotModified).headers;
         self.headers = without_body(self.headers, |name| known.has(name));
         self.finish(StatusCode::NOT_MODIFIED)
     }
@@ -537,7 +535,10 @@ impl<'a> DecoyResponse<'a> {
     fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(ResponseForm::PreconditionFailed, None);
-        let known = &self.shadow.of(ResponseForm::PreconditionFailed).headers;
+        let known = &self
+            .shadow
+            .profile(ResponseForm::PreconditionFailed)
+            .headers;
         self.headers = without_body(self.headers, |name| known.has(name));
         if known.is_empty() {
             self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
@@ -545,8 +546,8 @@ impl<'a> DecoyResponse<'a> {
         self.finish(StatusCode::PRECONDITION_FAILED)
     }
 
-    /// A response to OPTIONS, of the status of real ones and with their headers. Before the first
-    /// real one it says as little as there is to say.
+    /// A response to OPTIONS, with the status and the headers of real ones. Before the first real
+    /// one it has no headers about the body.
     fn options<R>(
         mut self,
         known: Option<(StatusCode, Arc<ResponseProfile>)>,
@@ -562,8 +563,8 @@ impl<'a> DecoyResponse<'a> {
         if let Some(delay) = profile.latencies.draw() {
             self.delay = delay;
         }
-        // What is configured is for the body that this response lacks, but where real ones have it
-        // too.
+        // Configured headers are about the body, which this response lacks. Those that real
+        // responses have stay.
         let mut configured = self.shadow.decoy.headers.clone();
         for name in self.shadow.decoy.headers.keys() {
             if !profile.headers.has(name) {
@@ -596,7 +597,7 @@ fn without_body(headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> He
     })
 }
 
-/// The other headers, still in their order, which removing one would change.
+/// Leaves out headers and keeps the order of the others, which `HeaderMap::remove` would change.
 fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut rest = HeaderMap::with_capacity(headers.len());
     let mut last = None;
@@ -611,12 +612,12 @@ fn without(mut headers: HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) ->
     rest
 }
 
-/// Waits until `delay` is over since `start`, to some tens of microseconds, or where there is no
-/// precise timer, to the runtime's millisecond; on average, where a busy thread comes back late.
+/// Waits until `delay` after `start`, to some tens of microseconds, or without a precise timer to
+/// the runtime's millisecond. On a busy thread this holds on average.
 async fn wait(start: Instant, delay: Duration) {
     let due = lateness::aim(start + delay);
-    // Not the turn's reading: the runtime's timer, asked to wait for what has passed since, would
-    // wait for its next millisecond.
+    // Not the cached time of this poll: a timer of the runtime rounds a wait that is already over
+    // up to its next millisecond.
     let now = Instant::now();
     if now < due {
         wait_until(start, due, now).await;
@@ -625,8 +626,8 @@ async fn wait(start: Instant, delay: Duration) {
 }
 
 async fn wait_until(start: Instant, due: Instant, now: Instant) {
-    // A clock that has not moved while the decoy was built is a test's, and stands still until a
-    // timer of the runtime is waited for.
+    // A clock that has not moved while the decoy was built is a paused one of a test. It moves when
+    // a task waits for a timer of the runtime.
     #[cfg(target_os = "linux")]
     if now > start && precise_timer::wait_until(due, now).await {
         return;
@@ -634,7 +635,7 @@ async fn wait_until(start: Instant, due: Instant, now: Instant) {
     sleep_until(due).await;
 }
 
-/// A number that tells targets of requests apart.
+/// A hash of a request's target.
 pub(super) fn target(uri: &Uri) -> u64 {
     let mut hasher = DefaultHasher::new();
     (uri.path(), uri.query()).hash(&mut hasher);
@@ -647,15 +648,13 @@ fn asks_for_websocket(head: &request::Parts) -> bool {
     head.version == Version::HTTP_2 && head.extensions.get::<hyper::ext::Protocol>().is_some()
 }
 
-/// The host that a request asks for, as far as it is told.
 fn host(head: &request::Parts) -> &str {
     let header = || head.headers.get(HOST)?.to_str().ok();
     let authority = head.uri.authority().map(Authority::as_str);
     authority.or_else(header).unwrap_or_default()
 }
 
-/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its client
-/// may still be there, as one that breaks the rules of chunks is.
+/// Reads a body to its end and returns its first `keep` bytes.
 async fn read_to_end<B: Body>(body: B, keep: usize) -> Result<Bytes, B::Error> {
     let mut body = std::pin::pin!(body);
     let mut kept = BytesMut::new();

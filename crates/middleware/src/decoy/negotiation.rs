@@ -18,6 +18,7 @@ use http::header::{
     IF_UNMODIFIED_SINCE, LAST_MODIFIED, ORIGIN, RANGE,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use weir_http::list;
 use weir_rules::preflighted;
 
 /// What a request says of the form of its response.
@@ -27,9 +28,8 @@ pub struct Negotiation {
     is_get: bool,
     /// None for all other methods.
     pub(super) options: Option<OptionsKind>,
-    /// What makes apps tell a browser that it may read the response.
+    /// Makes apps allow a browser to read the response.
     pub(super) origin: Option<HeaderValue>,
-    /// Whether the response may be compressed by gzip.
     pub(super) accepts_gzip: bool,
     if_match: Option<HeaderValue>,
     if_unmodified_since: Option<HeaderValue>,
@@ -39,12 +39,12 @@ pub struct Negotiation {
     if_range: Option<HeaderValue>,
 }
 
-/// What a request by OPTIONS asks for: apps respond to the two in different places.
+/// The two uses of OPTIONS, which apps respond to in different places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionsKind {
-    /// A browser's question whether a page of another origin may send a request.
+    /// Asks whether a page of another origin may send a request.
     Preflight,
-    /// What can be done with a resource.
+    /// Asks for the methods of a resource.
     Other,
 }
 
@@ -59,17 +59,16 @@ pub(super) enum ResponseForm {
     PreconditionFailed,
 }
 
-/// Which requests a full response is given to.
+/// The kind of request that a full response is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FullResponse {
-    /// To one that reads, by GET or HEAD, and changes nothing.
+    /// By GET or HEAD.
     pub(super) is_read: bool,
-    /// To one that accepts gzip.
+    /// With gzip accepted.
     pub(super) is_compressed: bool,
 }
 
 impl FullResponse {
-    /// The same for the other methods.
     pub(super) fn with_other_methods(self) -> Self {
         Self {
             is_read: !self.is_read,
@@ -77,7 +76,6 @@ impl FullResponse {
         }
     }
 
-    /// The same for clients that accept gzip, or do not.
     pub(super) fn with_compression(self, is_compressed: bool) -> Self {
         Self {
             is_compressed,
@@ -86,15 +84,13 @@ impl FullResponse {
     }
 }
 
-/// What a request gets of a body.
+/// The part of a body that a request gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
     Full,
     NotModified,
     Range(Range<usize>),
-    /// None of the ranges that were asked for.
     Unsatisfiable,
-    /// Nothing, as the client wants another body than there is.
     PreconditionFailed,
 }
 
@@ -105,7 +101,7 @@ fn keep_first(kept: &mut Option<HeaderValue>, value: &HeaderValue) {
 
 impl Negotiation {
     /// What a request with this method and these headers says.
-    pub fn of(method: &Method, headers: &HeaderMap) -> Self {
+    pub fn new(method: &Method, headers: &HeaderMap) -> Self {
         let is_head = *method == Method::HEAD;
         let is_get = *method == Method::GET;
         let asks = is_get || is_head;
@@ -135,7 +131,6 @@ impl Negotiation {
         said
     }
 
-    /// Which full response the request gets.
     pub(super) fn full(&self) -> FullResponse {
         FullResponse {
             is_read: self.is_get || self.is_head,
@@ -143,7 +138,7 @@ impl Negotiation {
         }
     }
 
-    /// The form that a response of this status has, if `full` is the status of a full one.
+    /// The form of a response of this status, if `full` is the status of a full one.
     pub(super) fn form(&self, status: StatusCode, full: StatusCode) -> Option<ResponseForm> {
         match status {
             _ if status == full => Some(ResponseForm::Full(self.full())),
@@ -157,12 +152,11 @@ impl Negotiation {
         }
     }
 
-    /// Whether the client wants a response only as long as nothing has changed.
     fn has_precondition(&self) -> bool {
         self.if_match.is_some() || self.if_unmodified_since.is_some()
     }
 
-    /// Whether the client wants something else than what would be sent with these headers.
+    /// Whether the preconditions exclude a response with these headers.
     fn precondition_fails(&self, response: &HeaderMap) -> bool {
         match (&self.if_match, &self.if_unmodified_since) {
             (Some(tags), _) => {
@@ -183,7 +177,7 @@ impl Negotiation {
         }
     }
 
-    /// Whether the client has what would be sent with these headers.
+    /// Whether the client has the response with these headers.
     fn is_unmodified(&self, response: &HeaderMap) -> bool {
         match (&self.if_none_match, &self.if_modified_since) {
             (Some(tags), _) => response.get(ETAG).is_some_and(|tag| has_tag(tags, tag)),
@@ -197,7 +191,7 @@ impl Negotiation {
         }
     }
 
-    /// The ranges of a body that the client asks for, unless it has another body's beginning.
+    /// The wanted ranges of the body, unless `If-Range` is about another body.
     fn range(&self, response: &HeaderMap) -> Option<&str> {
         let has_same = |condition: &HeaderValue| {
             let validators = [response.get(ETAG), response.get(LAST_MODIFIED)];
@@ -232,7 +226,7 @@ impl IgnoredHeaders {
         copy(&self.ranges, &earlier.ranges);
     }
 
-    /// Learns from a response of this form, with these headers, to a request that wanted this.
+    /// Learns which conditional headers apps ignore.
     pub(super) fn learn(
         &self,
         negotiation: &Negotiation,
@@ -259,7 +253,7 @@ impl IgnoredHeaders {
         }
     }
 
-    /// What is known of the condition that counts in a request: the tag, where there is one.
+    /// The flag of the condition that counts in a request: the tag, where there is one.
     fn condition(&self, negotiation: &Negotiation) -> &AtomicBool {
         match negotiation.if_none_match {
             Some(_) => &self.tags,
@@ -267,7 +261,8 @@ impl IgnoredHeaders {
         }
     }
 
-    /// What the request gets of a body of this length, which would be sent with these headers.
+    /// The part of a body of this length that the request gets, if these are the headers of the
+    /// whole.
     pub(super) fn select(
         &self,
         negotiation: &Negotiation,
@@ -296,7 +291,7 @@ impl IgnoredHeaders {
     }
 }
 
-/// The part of a body that a single range names. Several may get the full body.
+/// The part of a body that a single range names; the full body for several ranges.
 fn byte_range(range: &str, length: usize) -> Selection {
     let Some((first, last)) = range.split_once('-') else {
         return Selection::Full;
@@ -327,9 +322,9 @@ fn date(value: &HeaderValue) -> Option<std::time::SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
 
-/// Whether `accept-encoding` lists gzip, and not as what must not come.
+/// Whether `accept-encoding` lists gzip, with a weight above zero.
 fn accepts_gzip(value: &HeaderValue) -> bool {
-    let mut codings = value.to_str().unwrap_or_default().split(',');
+    let mut codings = list::members(value).filter_map(|coding| str::from_utf8(coding).ok());
     codings.any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
         let is_none = |weight: &str| weight.parse().is_ok_and(|weight: f32| weight == 0.0);
@@ -373,7 +368,7 @@ mod tests {
     }
 
     fn get(fields: &[(&'static str, &'static str)]) -> Negotiation {
-        Negotiation::of(&Method::GET, &headers(fields))
+        Negotiation::new(&Method::GET, &headers(fields))
     }
 
     const FULL: ResponseForm = ResponseForm::Full(FullResponse {
@@ -426,9 +421,9 @@ mod tests {
             assert_eq!(select(&get(fields)), selection, "{fields:?}");
         }
         let fields = headers(&[("if-none-match", "\"abc\"")]);
-        let post = Negotiation::of(&Method::POST, &fields);
+        let post = Negotiation::new(&Method::POST, &fields);
         assert_eq!(select(&post), Selection::Full);
-        let head = Negotiation::of(&Method::HEAD, &fields);
+        let head = Negotiation::new(&Method::HEAD, &fields);
         assert_eq!(select(&head), Selection::NotModified);
     }
 
@@ -514,7 +509,7 @@ mod tests {
         ] {
             assert_eq!(select(&get(&[("range", range)])), selection, "{range}");
         }
-        let head = Negotiation::of(&Method::HEAD, &headers(&[("range", "bytes=0-3")]));
+        let head = Negotiation::new(&Method::HEAD, &headers(&[("range", "bytes=0-3")]));
         assert_eq!(select(&head), Selection::Full);
         let none = headers(&[("etag", "\"abc\"")]);
         let range = get(&[("range", "bytes=0-3")]);
@@ -612,8 +607,8 @@ mod tests {
         ),
     ];
 
-    /// What Python's zlib makes of these, by level 6. A short text came as it is, in a stored block,
-    /// which zlib never makes of it.
+    /// What Python's zlib makes of these, by level 6. A short text came as it is, in a stored
+    /// block, which zlib never makes of it.
     #[test]
     fn gzip_has_the_bytes_that_zlib_makes() {
         for (text, expected) in ZLIB {

@@ -3,8 +3,8 @@
 //! The runtime's timers count in whole milliseconds and round up. In front of an app that responds
 //! faster, each decoy came one to two milliseconds later than any real response, which gave it away
 //! at first sight. So each thread has a timerfd that its runtime polls along with its sockets. The
-//! timerfd is always armed for the earliest wait or before it, and all waits that are due by then
-//! end in one turn of the event loop.
+//! timerfd is always armed for the earliest entry or before it, and all entries that are due by
+//! then are woken together.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ thread_local! {
     static QUEUE: RefCell<Option<(runtime::Id, Arc<TimerQueue>)>> = const { RefCell::new(None) };
 }
 
-/// Waits from `now` until `due`. It ends earlier, and returns false, where the system or the runtime
-/// has no such timer.
+/// Waits from `now` until `due`. Returns false, at once, where the system or the runtime has no
+/// such timer.
 pub(super) async fn wait_until(due: Instant, now: Instant) -> bool {
     match TimerQueue::of_thread() {
         Ok(queue) => queue.wait_until(due, now).await,
@@ -39,19 +39,19 @@ pub(super) async fn wait_until(due: Instant, now: Instant) -> bool {
     }
 }
 
-/// The waits of one thread.
+/// The timers of one thread.
 #[derive(Debug)]
 struct TimerQueue {
     timerfd: OwnedFd,
-    waits: Mutex<Waits>,
+    entries: Mutex<TimerEntries>,
 }
 
 #[derive(Debug, Default)]
-struct Waits {
-    /// By when they are due, and then by a number of their own.
+struct TimerEntries {
+    /// By due time, then by number.
     wakers: BTreeMap<(Instant, u64), Waker>,
     next_number: u64,
-    /// When the timerfd expires, if it has not yet; never later than the earliest wait.
+    /// When the timerfd expires, if it has not yet; never later than the earliest entry.
     armed: Option<Instant>,
     /// Whether nothing polls the timerfd any more.
     is_closed: bool,
@@ -62,7 +62,7 @@ impl TimerQueue {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self {
             timerfd: timerfd_create(TimerfdClockId::Monotonic, flags)?,
-            waits: Mutex::default(),
+            entries: Mutex::default(),
         })
     }
 
@@ -74,15 +74,15 @@ impl TimerQueue {
             Some((driven_by, queue)) if *driven_by == id => Ok(Arc::clone(queue)),
             _ => {
                 let new = Arc::new(Self::new()?);
-                runtime.spawn(drive(Driven(Arc::clone(&new))));
+                runtime.spawn(drive(CloseOnDrop(Arc::clone(&new))));
                 *queue = Some((id, Arc::clone(&new)));
                 Ok(new)
             }
         })
     }
 
-    fn wait_until(self: Arc<Self>, due: Instant, now: Instant) -> Wait {
-        Wait {
+    fn wait_until(self: Arc<Self>, due: Instant, now: Instant) -> TimerEntry {
+        TimerEntry {
             queue: self,
             due,
             now,
@@ -90,9 +90,9 @@ impl TimerQueue {
         }
     }
 
-    /// Sees to it that the timerfd expires when `due`, or before, and returns whether it will.
-    fn arm(&self, waits: &mut Waits, due: Instant, now: Instant) -> bool {
-        if waits.armed.is_some_and(|armed| armed <= due) {
+    /// Arms the timerfd for `due` or before, and returns whether that succeeded.
+    fn arm(&self, entries: &mut TimerEntries, due: Instant, now: Instant) -> bool {
+        if entries.armed.is_some_and(|armed| armed <= due) {
             return true;
         }
         // Zero would disarm it.
@@ -104,33 +104,33 @@ impl TimerQueue {
         });
         let no_flags = TimerfdTimerFlags::empty();
         let set = once.map(|once| timerfd_settime(&self.timerfd, no_flags, &once));
-        waits.armed = matches!(set, Ok(Ok(_))).then_some(due);
-        waits.armed.is_some()
+        entries.armed = matches!(set, Ok(Ok(_))).then_some(due);
+        entries.armed.is_some()
     }
 
-    /// Ends all waits that are due `now`.
+    /// Wakes all entries that are due `now`.
     fn wake_due(&self, now: Instant) {
         let mut due = Vec::new();
-        let mut waits = self.waits.lock();
-        waits.armed = waits.armed.filter(|armed| *armed > now);
-        while let Some(first) = waits.wakers.first_entry() {
+        let mut entries = self.entries.lock();
+        entries.armed = entries.armed.filter(|armed| *armed > now);
+        while let Some(first) = entries.wakers.first_entry() {
             let (at, _) = *first.key();
-            if at > now && self.arm(&mut waits, at, now) {
+            if at > now && self.arm(&mut entries, at, now) {
                 break;
             }
-            due.extend(waits.wakers.pop_first());
+            due.extend(entries.wakers.pop_first());
         }
         // Wakers are called, and dropped, without the lock: they may drop a wait.
-        drop(waits);
+        drop(entries);
         due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Ends all waits, for none will be woken any more.
+    /// Wakes all entries, as nothing will wake them later.
     fn close(&self) {
-        let mut waits = self.waits.lock();
-        waits.is_closed = true;
-        let wakers = std::mem::take(&mut waits.wakers);
-        drop(waits);
+        let mut entries = self.entries.lock();
+        entries.is_closed = true;
+        let wakers = std::mem::take(&mut entries.wakers);
+        drop(entries);
         wakers.into_values().for_each(Waker::wake);
     }
 }
@@ -141,17 +141,18 @@ impl AsRawFd for TimerQueue {
     }
 }
 
-/// A queue whose waits end at the latest when this is dropped, as the runtime is, too.
-struct Driven(Arc<TimerQueue>);
+/// Closes the queue when the runtime drops the task that drives it.
+struct CloseOnDrop(Arc<TimerQueue>);
 
-impl Drop for Driven {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-/// Ends waits when the timerfd expires. A runtime without I/O panics here, which closes the queue.
-async fn drive(queue: Driven) -> io::Result<()> {
+/// Wakes entries when the timerfd expires. A runtime without I/O panics here, which closes the
+/// queue.
+async fn drive(queue: CloseOnDrop) -> io::Result<()> {
     #[expect(
         deprecated,
         reason = "what replaces it is unsafe; the queue never replaces its descriptor"
@@ -165,52 +166,52 @@ async fn drive(queue: Driven) -> io::Result<()> {
     }
 }
 
-/// A wait, which leaves the queue when it is dropped.
+/// A timer, which leaves the queue when it is dropped.
 #[derive(Debug)]
-struct Wait {
+struct TimerEntry {
     queue: Arc<TimerQueue>,
     due: Instant,
     now: Instant,
-    /// Its number in the queue, from the first poll on.
+    /// In the queue, from the first poll on.
     number: Option<u64>,
 }
 
-/// Ends with whether it was due.
-impl Future for Wait {
+/// Returns whether it was due.
+impl Future for TimerEntry {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         let this = &mut *self;
         let waker = context.waker().clone();
-        let mut waits = this.queue.waits.lock();
+        let mut entries = this.queue.entries.lock();
         let earlier = match this.number {
-            Some(number) => match waits.wakers.get_mut(&(this.due, number)) {
-                Some(known) => Some(std::mem::replace(known, waker)),
+            Some(number) => match entries.wakers.get_mut(&(this.due, number)) {
+                Some(earlier) => Some(std::mem::replace(earlier, waker)),
                 None => return Poll::Ready(this.due <= Instant::now()),
             },
             None => {
                 if this.due <= this.now {
                     return Poll::Ready(true);
                 }
-                if waits.is_closed || !this.queue.arm(&mut waits, this.due, this.now) {
+                if entries.is_closed || !this.queue.arm(&mut entries, this.due, this.now) {
                     return Poll::Ready(false);
                 }
-                let number = waits.next_number;
-                waits.next_number += 1;
+                let number = entries.next_number;
+                entries.next_number += 1;
                 this.number = Some(number);
-                waits.wakers.insert((this.due, number), waker)
+                entries.wakers.insert((this.due, number), waker)
             }
         };
-        drop(waits);
+        drop(entries);
         drop(earlier);
         Poll::Pending
     }
 }
 
-impl Drop for Wait {
+impl Drop for TimerEntry {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.queue.waits.lock().wakers.remove(&(self.due, number));
+            let waker = self.queue.entries.lock().wakers.remove(&(self.due, number));
             // After the lock, which is gone by now.
             drop(waker);
         }
@@ -244,14 +245,14 @@ mod tests {
     }
 
     /// A wait that has been polled once.
-    fn begun(queue: &Arc<TimerQueue>, due: Instant, waker: &Waker) -> Wait {
+    fn begun(queue: &Arc<TimerQueue>, due: Instant, waker: &Waker) -> TimerEntry {
         let mut wait = Arc::clone(queue).wait_until(due, Instant::now());
         let _ = Pin::new(&mut wait).poll(&mut Context::from_waker(waker));
         wait
     }
 
     fn armed(queue: &TimerQueue) -> Option<Instant> {
-        queue.waits.lock().armed
+        queue.entries.lock().armed
     }
 
     /// Fails where a wait has not ended after a minute.
@@ -277,14 +278,14 @@ mod tests {
     #[tokio::test]
     async fn no_wait_of_many_ends_early_or_never() {
         let start = Instant::now();
-        let waits = (0..200_u64).map(|at| async move {
+        let entries = (0..200_u64).map(|at| async move {
             let due = start + Duration::from_micros(50 * (199 - at));
             wait_until(due, Instant::now()).await;
             assert!(Instant::now() >= due);
         });
-        within_a_minute(join_all(waits)).await;
+        within_a_minute(join_all(entries)).await;
         let queue = TimerQueue::of_thread().unwrap();
-        assert_eq!(queue.waits.lock().wakers.len(), 0);
+        assert_eq!(queue.entries.lock().wakers.len(), 0);
     }
 
     #[tokio::test]
@@ -312,11 +313,11 @@ mod tests {
         let wakes = Arc::new(CountWakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
         let due = Instant::now() + AN_HOUR;
-        let waits: Vec<_> = (0..100).map(|_| begun(&queue, due, &waker)).collect();
+        let entries: Vec<_> = (0..100).map(|_| begun(&queue, due, &waker)).collect();
         queue.wake_due(due - Duration::from_nanos(1));
         assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
         queue.wake_due(due);
-        assert_eq!(wakes.0.load(Ordering::Relaxed), waits.len());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), entries.len());
     }
 
     #[test]
@@ -340,9 +341,9 @@ mod tests {
         let due = Instant::now() + AN_HOUR;
         let wakes = Arc::new(CountWakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
-        let waits: Vec<_> = (0..100).map(|_| begun(&queue, due, &waker)).collect();
-        drop(waits);
-        assert_eq!(queue.waits.lock().wakers.len(), 0);
+        let entries: Vec<_> = (0..100).map(|_| begun(&queue, due, &waker)).collect();
+        drop(entries);
+        assert_eq!(queue.entries.lock().wakers.len(), 0);
         drop(waker);
         assert_eq!(Arc::strong_count(&wakes), 1);
     }
@@ -358,7 +359,7 @@ mod tests {
             runtime.block_on(within_a_minute(short));
             let queue = runtime.block_on(async { TimerQueue::of_thread().unwrap() });
             drop(runtime);
-            assert!(queue.waits.lock().is_closed);
+            assert!(queue.entries.lock().is_closed);
         }
     }
 }

@@ -30,7 +30,7 @@ const NEVER_SHOWN: [HeaderName; 4] = [
     header::TRAILER,
 ];
 
-/// Headers that speak of the server alone.
+/// Headers about the server alone.
 const SERVER_HEADERS: [HeaderName; 15] = [
     header::ALLOW,
     header::SERVER,
@@ -49,7 +49,7 @@ const SERVER_HEADERS: [HeaderName; 15] = [
     header::REFERRER_POLICY,
 ];
 
-/// Headers that tell browsers what scripts of other origins may do, the same for all origins.
+/// Headers about the rights of scripts that are the same for all origins.
 const CORS_HEADERS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_METHODS,
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -57,7 +57,7 @@ const CORS_HEADERS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_MAX_AGE,
 ];
 
-/// What the proxy adds to every real response of an HTTP/1.1 upstream.
+/// The field that the proxy adds to every real response of an HTTP/1.1 upstream.
 const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 
 /// The headers of the last real responses, in their order.
@@ -65,18 +65,18 @@ const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 pub(super) struct HeaderProfile {
     known: RwLock<LearnedHeaders>,
     lessons: AtomicU32,
-    /// When the last lesson was, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     last_lesson: AtomicI64,
 }
 
-/// After so many lessons one is taken now and then only: a header that is another in each response,
-/// as an id is, would have every response write what all workers read.
+/// After this many lessons, one is taken each [`LESSON_INTERVAL`] at most. Otherwise a header that
+/// differs in each response, such as an id, would make every response write what all workers read.
 const MANY_LESSONS: u32 = 64;
 
-/// How long it is to the next lesson then, in milliseconds.
+/// In milliseconds.
 const LESSON_INTERVAL: u64 = 100;
 
-/// Apps say more to requests that name their `origin`, so that a client compares like with like.
+/// Apps have more headers for requests with an `origin`, so the two kinds are kept apart.
 #[derive(Clone, Debug, Default)]
 struct LearnedHeaders {
     without_origin: Vec<LearnedHeader>,
@@ -84,7 +84,7 @@ struct LearnedHeaders {
 }
 
 impl LearnedHeaders {
-    fn of(&self, has_origin: bool) -> &[LearnedHeader] {
+    fn for_requests(&self, has_origin: bool) -> &[LearnedHeader] {
         if has_origin {
             &self.with_origin
         } else {
@@ -92,17 +92,19 @@ impl LearnedHeaders {
         }
     }
 
-    /// The headers of a response to such a request, or, where there was none, to one of the others.
+    /// The headers for such requests, or before the first one, for the others.
     fn closest(&self, has_origin: bool) -> &[LearnedHeader] {
-        match self.of(has_origin) {
-            [] => self.of(!has_origin),
+        match self.for_requests(has_origin) {
+            [] => self.for_requests(!has_origin),
             known => known,
         }
     }
 
-    /// All headers, beginning with those of responses to such requests.
+    /// All headers, those for such requests first.
     fn all(&self, has_origin: bool) -> impl Iterator<Item = &LearnedHeader> + Clone {
-        self.of(has_origin).iter().chain(self.of(!has_origin))
+        self.for_requests(has_origin)
+            .iter()
+            .chain(self.for_requests(!has_origin))
     }
 
     fn put(&mut self, has_origin: bool, learnt: Vec<LearnedHeader>) {
@@ -115,7 +117,7 @@ impl LearnedHeaders {
             let is_same =
                 |header: &&LearnedHeader| header.name == other.name && header.value == other.value;
             if let Some(same) = learnt.iter().find(is_same) {
-                // A client that named no origin, or another one, got this value too.
+                // A client without this origin got the value too.
                 other.is_echo &= same.is_echo;
                 other.only_client = other.only_client.and(same.only_client);
             }
@@ -124,7 +126,7 @@ impl LearnedHeaders {
     }
 }
 
-/// What describes the body that is sent, and so is never a real response's.
+/// The headers that describe the decoy's body. They are never taken from a real response.
 #[derive(Debug)]
 pub(super) struct BodyHeaders {
     pub(super) length: HeaderValue,
@@ -137,21 +139,21 @@ pub(super) struct BodyHeaders {
 struct LearnedHeader {
     name: HeaderName,
     value: HeaderValue,
-    /// The only client that got this value so far; none when several did.
+    /// `None` once several clients got this value.
     only_client: Option<u64>,
-    /// Whether the value is nothing but the request's own `origin`.
+    /// Whether the value is the request's own `origin`.
     is_echo: bool,
     pattern: Option<ValuePattern>,
 }
 
 impl HeaderProfile {
-    /// Takes over what another has learnt.
+    /// Takes over the headers of `earlier`.
     pub(super) fn inherit(&self, earlier: &Self) {
         let known = earlier.known.read().clone();
         *self.known.write() = known;
     }
 
-    /// Learns the headers of a real response. What was `seen` of it has the name of no header yet.
+    /// Learns the headers of a real response. `seen` has no header's name yet.
     pub(super) fn learn(&self, response: &HeaderMap, seen: &Observation<'_>) {
         if self.knows(response, seen) || !self.takes_lesson(seen.now) {
             return;
@@ -173,7 +175,7 @@ impl HeaderProfile {
         known.put(has_origin, learnt);
     }
 
-    /// Whether it is time to learn. Of responses at once, one teaches.
+    /// Whether it is time for a lesson. Of simultaneous responses, one is learnt from.
     fn takes_lesson(&self, now: Timestamp) -> bool {
         let now = now.as_millisecond();
         let last = self.last_lesson.load(Ordering::Relaxed);
@@ -191,10 +193,10 @@ impl HeaderProfile {
         taken.is_ok() || !is_begun
     }
 
-    /// Whether a response has nothing new to teach. Most have not, and cost no more than a look.
+    /// Whether a response has nothing new, as most have.
     fn knows(&self, response: &HeaderMap, seen: &Observation<'_>) -> bool {
         let known = self.known.read();
-        let known = known.of(seen.origin.is_some());
+        let known = known.for_requests(seen.origin.is_some());
         known.len() == response.len()
             && known
                 .iter()
@@ -206,7 +208,6 @@ impl HeaderProfile {
         self.known.read().all(false).next().is_none()
     }
 
-    /// Whether real responses have this header.
     pub(super) fn has(&self, name: &HeaderName) -> bool {
         self.known
             .read()
@@ -214,7 +215,7 @@ impl HeaderProfile {
             .any(|header| header.name == *name)
     }
 
-    /// Whether real responses differ by what codings the client accepts.
+    /// Whether real responses vary by `Accept-Encoding`.
     pub(super) fn varies_by_coding(&self) -> bool {
         let known = self.known.read();
         let mut lines = known
@@ -242,20 +243,20 @@ impl HeaderProfile {
             headers.insert(header::DATE, date(context));
             headers.insert(header::VIA, VIA);
         }
-        let places = BodyHeaderPlaces::of(known, body);
+        let slots = BodyHeaderSlots::new(known, body);
         for header in known {
             if configured.contains_key(&header.name) {
-                // Holds the place; the value is put in below.
+                // Keeps the position; the value is replaced below.
                 headers
                     .entry(&header.name)
                     .or_insert_with(|| header.value.clone());
-            } else if let Some(described) = places.describe(&header.name) {
+            } else if let Some(described) = slots.describe(&header.name) {
                 headers.extend(described);
             } else if let Some(value) = header.imitate(context) {
                 headers.append(&header.name, value);
             }
         }
-        places.complete(&mut headers);
+        slots.complete(&mut headers);
         for name in configured.keys() {
             let mut values = configured.get_all(name).iter().cloned();
             if let Some(first) = values.next() {
@@ -269,15 +270,15 @@ impl HeaderProfile {
     }
 }
 
-/// The headers that describe a body, put where real responses have theirs.
-struct BodyHeaderPlaces<'a> {
+/// The headers that describe a body, at the positions of those of real responses.
+struct BodyHeaderSlots<'a> {
     body: &'a BodyHeaders,
     has_length: bool,
     has_encoding: bool,
 }
 
-impl<'a> BodyHeaderPlaces<'a> {
-    fn of(known: &[LearnedHeader], body: &'a BodyHeaders) -> Self {
+impl<'a> BodyHeaderSlots<'a> {
+    fn new(known: &[LearnedHeader], body: &'a BodyHeaders) -> Self {
         let has = |name| known.iter().any(|header| header.name == name);
         Self {
             body,
@@ -286,32 +287,32 @@ impl<'a> BodyHeaderPlaces<'a> {
         }
     }
 
-    /// What replaces a header that describes the real body; none for any other header.
+    /// The replacement for a header that describes the real body; `None` for any other header.
     ///
-    /// Servers that compress do not know the length beforehand. So where a response of the other
-    /// kind is all that is known, the length and the coding take each other's place.
+    /// Servers that compress do not know the length beforehand. So if only responses of the other
+    /// kind were seen, the length and the coding take each other's position.
     fn describe(&self, name: &HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
         let encoding = || Some((header::CONTENT_ENCODING, self.body.encoding.clone()?));
         let length = || Some((header::CONTENT_LENGTH, self.body.length.clone()));
-        let of = |name, value: &Option<HeaderValue>| Some((name, value.clone()?));
+        let line = |name, value: &Option<HeaderValue>| Some((name, value.clone()?));
         match *name {
             header::CONTENT_LENGTH if self.has_encoding => Some(length()),
             header::CONTENT_LENGTH => Some(encoding().or_else(length)),
             header::CONTENT_ENCODING if self.has_length => Some(encoding()),
             header::CONTENT_ENCODING => Some(encoding().or_else(length)),
-            header::CONTENT_RANGE => Some(of(header::CONTENT_RANGE, &self.body.range)),
-            header::ETAG => Some(of(header::ETAG, &self.body.tag)),
+            header::CONTENT_RANGE => Some(line(header::CONTENT_RANGE, &self.body.range)),
+            header::ETAG => Some(line(header::ETAG, &self.body.tag)),
             _ => None,
         }
     }
 
-    /// Adds what has no place among the headers of real responses, and a client has to know.
+    /// Adds headers that the client needs and real responses lack.
     fn complete(&self, headers: &mut HeaderMap) {
-        let of = [
+        let needed = [
             (header::CONTENT_ENCODING, &self.body.encoding),
             (header::CONTENT_RANGE, &self.body.range),
         ];
-        for (name, value) in of {
+        for (name, value) in needed {
             if let Some(value) = value {
                 headers.entry(name).or_insert_with(|| value.clone());
             }
@@ -335,7 +336,7 @@ impl LearnedHeader {
         };
         let earlier = earlier.and_then(|header| header.pattern.as_ref());
         let is_cors = is_cors(name);
-        let pattern = || ValuePattern::of(value, seen, earlier);
+        let pattern = || ValuePattern::learn(value, seen, earlier);
         Self {
             is_echo: is_cors
                 && seen.origin == Some(value)
@@ -347,7 +348,7 @@ impl LearnedHeader {
         }
     }
 
-    /// Whether a value teaches nothing, because it was seen before or is made anew each time.
+    /// Whether a value is known, or made anew each time.
     fn knows(&self, value: &HeaderValue, seen: &Observation<'_>) -> bool {
         if self.is_echo {
             return seen.origin == Some(value);
@@ -369,7 +370,7 @@ impl LearnedHeader {
             _ if self.is_echo => context.origin.cloned(),
             _ if CORS_HEADERS.contains(&self.name) => Some(self.value.clone()),
             _ if is_cors(&self.name) && self.value == "*" => Some(self.value.clone()),
-            // An end in the past means never, and speaks of no client.
+            // An end in the past means never, for all clients.
             _ if SERVER_HEADERS.contains(&self.name) || is_past => Some(self.value.clone()),
             _ if self.only_client.is_none() && !self.varies() => Some(self.value.clone()),
             _ => self.pattern.as_ref()?.generate(context),
@@ -377,20 +378,20 @@ impl LearnedHeader {
     }
 }
 
-/// Whether a header tells browsers what scripts of some origin may do. No app would send a
-/// generated value: a client knows its own origin.
+/// Whether a header is about the rights of scripts of some origin. Values are not generated: a
+/// client knows its own origin.
 fn is_cors(name: &HeaderName) -> bool {
     name.as_str().starts_with("access-control-") || *name == "timing-allow-origin"
 }
 
-/// When a response is sent, as a `date` header, which is the same for a second.
+/// The time of the response as a `date` header; the text of the last second is cached.
 fn date(context: &DecoyContext<'_>) -> HeaderValue {
     thread_local! {
         static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
     }
     let second = context.now.as_second();
     LAST.with_borrow_mut(|last| match last {
-        Some((of, date)) if *of == second => date.clone(),
+        Some((cached, date)) if *cached == second => date.clone(),
         _ => {
             let date = httpdate::fmt_http_date(context.now.into());
             let date = HeaderValue::try_from(date);
@@ -401,21 +402,18 @@ fn date(context: &DecoyContext<'_>) -> HeaderValue {
     })
 }
 
-/// What is like the tag of a response with these headers.
 pub(super) fn tag_pattern(response: &HeaderMap) -> Option<TagPattern> {
     let length = response.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    TagPattern::of(response.get(header::ETAG)?, length)
+    TagPattern::parse(response.get(header::ETAG)?, length)
 }
 
-/// How many latencies are kept; enough for the tail to show, few enough to follow the present.
+/// Enough latencies for the tail to show, few enough to follow the present.
 const KEPT_LATENCIES: usize = 256;
 
-/// What a decoy takes before the route's first response, in microseconds: there is nothing to
-/// compare it with.
+/// Latencies of decoys before the route's first response, in microseconds.
 const DEFAULT_LATENCY: std::ops::Range<u64> = 5_000..50_000;
 
-/// A ring of recent latencies.
 #[derive(Debug, Default)]
 pub(super) struct Latencies(Mutex<Ring>);
 

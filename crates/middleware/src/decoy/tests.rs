@@ -180,7 +180,7 @@ fn wanting(fields: &[(&'static str, &str)]) -> Negotiation {
     for (name, value) in fields {
         headers.append(*name, HeaderValue::from_str(value).unwrap());
     }
-    Negotiation::of(&http::Method::GET, &headers)
+    Negotiation::new(&http::Method::GET, &headers)
 }
 
 /// A real response of this status to a request that wanted this.
@@ -265,7 +265,8 @@ async fn who_comes_back_with_a_decoys_tag_is_told_that_nothing_has_changed() {
     assert_eq!(head.headers["etag"], tag);
 }
 
-/// The tag of what was asked for was the same before and after the ban of a client, and 304 became 200.
+/// The tag of what was asked for was the same before and after the ban of a client, and 304 became
+/// 200.
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_with_the_tag_of_a_real_answer_is_told_that_nothing_has_changed() {
     let shadow = shadow("text/plain", "sent");
@@ -516,7 +517,7 @@ async fn all_that_was_learnt_is_inherited_tags_and_refusals_too() {
 async fn answers_to_head_teach_no_fields() {
     let shadow = shadow("text/plain", "sent");
     teach(&shadow, &[], 200, &[("content-length", "4")]);
-    let negotiation = Negotiation::of(&http::Method::HEAD, &HeaderMap::new());
+    let negotiation = Negotiation::new(&http::Method::HEAD, &HeaderMap::new());
     shadow.learn(
         &real(&[("server", "app")]),
         &ResponseSample {
@@ -561,7 +562,7 @@ async fn the_time_that_a_decoy_says_that_it_took_is_no_more_than_it_takes() {
 async fn answers_to_get_teach_others_only_where_nothing_else_is_known() {
     let shadow = shadow("text/plain", "sent");
     let post = |fields: &Fields| {
-        let negotiation = Negotiation::of(&http::Method::POST, &HeaderMap::new());
+        let negotiation = Negotiation::new(&http::Method::POST, &HeaderMap::new());
         let sample = ResponseSample {
             negotiation,
             ..to(1, 0)
@@ -669,7 +670,7 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
     for (client, origin) in [(1, "https://a.app"), (2, "https://b.app")] {
         let head = with_origin(origin);
         let sample = ResponseSample {
-            negotiation: Negotiation::of(&head.method, &head.headers),
+            negotiation: Negotiation::new(&head.method, &head.headers),
             ..to(client, 0)
         };
         shadow.learn(&real(&[("access-control-allow-origin", origin)]), &sample);
@@ -702,7 +703,7 @@ async fn options_is_answered_as_real_ones_were_and_teaches_nothing_else() {
             (HeaderName::from_static(name), value)
         });
         let sample = ResponseSample {
-            negotiation: Negotiation::of(&http::Method::OPTIONS, &headers.collect()),
+            negotiation: Negotiation::new(&http::Method::OPTIONS, &headers.collect()),
             ..to(1, 0)
         };
         shadow.learn(&answer, &sample);

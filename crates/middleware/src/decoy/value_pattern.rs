@@ -33,7 +33,7 @@ const DURATION_NAMES: [&str; 5] = ["time", "timing", "duration", "elapsed", "lat
 /// How long an id is as RFC 9562 writes it.
 const UUID_LEN: usize = 36;
 
-/// What values of a header are like.
+/// The form of a header's values.
 #[derive(Clone, Debug)]
 pub(super) struct ValuePattern(Vec<Token>);
 
@@ -41,7 +41,7 @@ pub(super) struct ValuePattern(Vec<Token>);
 struct Token {
     kind: TokenKind,
     text: Box<str>,
-    /// The only client that got this token so far; none when several did.
+    /// `None` once several clients got this token.
     only_client: Option<u64>,
 }
 
@@ -60,11 +60,10 @@ enum TokenKind {
 /// A number that tells how long a response took.
 #[derive(Clone, Copy, Debug)]
 struct Elapsed {
-    /// How long it took in fact.
     latency: Duration,
-    /// In what the number counts.
+    /// Units of the number in a second.
     per_second: f64,
-    /// Whether other responses told another number.
+    /// Whether the number differs between responses.
     varies: bool,
 }
 
@@ -73,19 +72,18 @@ pub(super) struct Observation<'a> {
     /// The header's name.
     pub(super) name: &'a str,
     pub(super) client: u64,
-    /// How long the response took, as far as that is known.
     pub(super) latency: Option<Duration>,
     pub(super) now: Timestamp,
     /// The `origin` of the request.
     pub(super) origin: Option<&'a HeaderValue>,
 }
 
-/// What generated values have to agree with.
+/// The response that generated values have to agree with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecoyContext<'a> {
-    /// The host that the client has asked.
+    /// The requested host.
     pub(super) host: &'a str,
-    /// How long the response takes.
+    /// The latency of the response.
     pub(super) delay: Duration,
     pub(super) now: Timestamp,
     /// The `origin` of the request.
@@ -93,8 +91,8 @@ pub(super) struct DecoyContext<'a> {
 }
 
 impl ValuePattern {
-    /// The value that a client got after those that made `earlier`; none where it is not text.
-    pub(super) fn of(
+    /// The pattern after one more value; `None` if that is not text.
+    pub(super) fn learn(
         value: &HeaderValue,
         seen: &Observation<'_>,
         earlier: Option<&Self>,
@@ -131,7 +129,6 @@ impl ValuePattern {
 }
 
 impl Token {
-    /// The same kind of token, at the same place of another value.
     fn is_built_like(&self, other: &Self) -> bool {
         let is_number =
             |token: &Self| matches!(token.kind, TokenKind::Number | TokenKind::Elapsed(_));
@@ -190,7 +187,6 @@ impl Token {
     }
 }
 
-/// Another id, number or word.
 fn replacement(kind: &TokenKind, text: &str, random: &mut impl Rng) -> String {
     match kind {
         TokenKind::Uuid => uuid::Builder::from_random_bytes(random.random())
@@ -260,7 +256,7 @@ fn number(text: &str) -> Option<usize> {
     (whole > 0 && ends && !goes_on).then_some(len)
 }
 
-/// Whether a number tells how long the response took: where it says that it does, and is not more.
+/// Finds out whether a number is the response's duration: it is named so, and does not exceed it.
 fn kind_of_number(text: &str, len: usize, seen: &Observation<'_>) -> TokenKind {
     let (number, rest) = text.split_at(len);
     let says = DURATION_NAMES.iter().any(|time| seen.name.contains(time));
@@ -295,7 +291,7 @@ fn is_word_char(char: char) -> bool {
     char.is_ascii_alphanumeric()
 }
 
-/// A share of a number, with as many decimal places as it has, and never more than it is.
+/// A share of a number, rounded down to the decimal places of the number.
 fn scaled(number: &str, share: f64) -> String {
     let places = number.split_once('.').map_or(0, |(_, places)| places.len());
     let unit = 10_f64.powi(i32::try_from(places).unwrap_or(0));
@@ -303,7 +299,7 @@ fn scaled(number: &str, share: f64) -> String {
     format!("{:.places$}", (scaled * unit).floor() / unit)
 }
 
-/// A number with as many digits, and so of the same size.
+/// A number with as many digits.
 fn random_number(number: &str, random: &mut impl Rng) -> String {
     let is_padded = number.starts_with('0');
     let is_long = number.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
@@ -333,13 +329,13 @@ fn random_word(word: &str, random: &mut impl Rng) -> String {
     another.map(char::from).collect()
 }
 
-/// What a route's entity tags are like.
+/// The form of a route's entity tags.
 #[derive(Clone, Debug)]
 pub(super) struct TagPattern(Vec<Token>);
 
 impl TagPattern {
-    /// Tags like this one, of a body of `length` bytes.
-    pub(super) fn of(tag: &HeaderValue, length: Option<u64>) -> Option<Self> {
+    /// The pattern of a tag of a body of `length` bytes.
+    pub(super) fn parse(tag: &HeaderValue, length: Option<u64>) -> Option<Self> {
         let seen = Observation {
             name: "",
             client: 0,
@@ -357,7 +353,7 @@ impl TagPattern {
         Some(Self(tokens))
     }
 
-    /// The tag of a body, of which `seed` is made: the same whenever the body is, and no client's.
+    /// A tag for a body of which `seed` is a hash: the same body gets the same tag.
     pub(super) fn generate(&self, seed: u64, length: usize) -> Option<HeaderValue> {
         let mut random = StdRng::seed_from_u64(seed);
         let generated = self.0.iter().map(|token| match &token.kind {
@@ -387,13 +383,13 @@ const DAY: &str = "%Y-%m-%d";
 
 const FRACTION: &str = "%.f";
 
-/// No form is shorter.
-const SHORTEST_DATE: usize = 10;
+/// The shortest form of a date.
+const MIN_DATE_BYTES: usize = 10;
 
-/// A number further from now, in seconds, is not a date.
+/// A number of seconds since 1970 that is further from now is not a date.
 const MAX_DISTANCE_SECS: u64 = 366 * 86_400;
 
-/// Two clocks, and what is cut off of seconds, may differ by this much.
+/// Upper bound on the difference of two clocks, rounding of seconds included.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
 
 #[derive(Clone, Debug)]
@@ -401,10 +397,10 @@ pub(super) struct DateValue {
     format: DateFormat,
     value: Timestamp,
     seen: Timestamp,
-    /// When an earlier one was seen, and which, for comparison.
+    /// When an earlier date was seen, and that date.
     earlier: (Timestamp, Timestamp),
     moves: bool,
-    /// What is shown in its place where it does not move.
+    /// The date that is shown if it does not move.
     substitute: Timestamp,
 }
 
@@ -416,13 +412,13 @@ enum DateFormat {
 }
 
 impl DateValue {
-    /// The date that a text begins with, as it is seen `now`, and how many bytes name it.
+    /// Reads a date at the start of a text that is seen `now`, and returns its length in bytes too.
     pub(super) fn at_start(
         text: &str,
         now: Timestamp,
         random: &mut impl Rng,
     ) -> Option<(Self, usize)> {
-        if text.len() < SHORTEST_DATE {
+        if text.len() < MIN_DATE_BYTES {
             return None;
         }
         let (format, value, len) = unix_time(text, now).or_else(|| formatted_date(text))?;
@@ -442,7 +438,7 @@ impl DateValue {
         ends.then_some((date, len))
     }
 
-    /// Learns from the one that was at the same place before.
+    /// Learns from the earlier date at the same position.
     pub(super) fn learn_from(&mut self, before: &Self) {
         self.substitute = before.substitute;
         let (seen, value) = before.earlier;
@@ -465,7 +461,7 @@ impl DateValue {
         self.moves
     }
 
-    /// Another one like it, to be shown `now`: as far from now as it was, or always the same.
+    /// A date to show `now`: as far from now as this was when it was seen, or always the same.
     pub(super) fn generate(&self, now: Timestamp) -> String {
         let date = if self.moves {
             let distance = self.value.duration_since(self.seen);
@@ -516,7 +512,7 @@ fn formatted_date(text: &str) -> Option<(DateFormat, Timestamp, usize)> {
     })
 }
 
-/// The fraction of a second as it is to be written: with as many digits as this has.
+/// The format of a fraction of a second with as many digits.
 fn fraction(text: &str) -> String {
     let digits = text.split_once('.').map_or(0, |(_, after)| {
         after.bytes().take_while(u8::is_ascii_digit).count()
@@ -549,7 +545,7 @@ mod tests {
                 now: at(60 * i64::try_from(client).unwrap()),
                 origin: None,
             };
-            ValuePattern::of(&value, &seen, earlier.as_ref())
+            ValuePattern::learn(&value, &seen, earlier.as_ref())
         };
         (1..).zip(values).fold(None, learn).unwrap()
     }
@@ -598,8 +594,8 @@ mod tests {
             now: at(0),
             origin: None,
         };
-        let once = ValuePattern::of(&same, &seen, None);
-        let twice = ValuePattern::of(&same, &seen, once.as_ref()).unwrap();
+        let once = ValuePattern::learn(&same, &seen, None);
+        let twice = ValuePattern::learn(&same, &seen, once.as_ref()).unwrap();
         assert!(!shown(&twice, LATENCY).contains("alexandra"));
     }
 
@@ -625,8 +621,8 @@ mod tests {
             origin: None,
         };
         let value = HeaderValue::from_static(same[0]);
-        let one = ValuePattern::of(&value, &seen(1, 60), None);
-        let two = ValuePattern::of(&value, &seen(2, 61), one.as_ref()).unwrap();
+        let one = ValuePattern::learn(&value, &seen(1, 60), None);
+        let two = ValuePattern::learn(&value, &seen(2, 61), one.as_ref()).unwrap();
         assert!(two.varies());
         assert_eq!(
             shown(&two, LATENCY),
@@ -721,7 +717,7 @@ mod tests {
     #[test]
     fn a_tag_is_the_same_for_the_same_body_and_has_nothing_of_a_real_one() {
         let real = HeaderValue::from_static("W/\"2a-98af6514f084433c9bc65a77\"");
-        let pattern = TagPattern::of(&real, Some(42)).unwrap();
+        let pattern = TagPattern::parse(&real, Some(42)).unwrap();
         let tag = pattern.generate(1, 26).unwrap();
         assert_eq!(pattern.generate(1, 26).unwrap(), tag);
         assert_ne!(pattern.generate(2, 26).unwrap(), tag);
@@ -731,7 +727,7 @@ mod tests {
             "{tag}"
         );
         assert!(!tag.contains("98af6514f084433c9bc65a77"));
-        let other = TagPattern::of(&real, None)
+        let other = TagPattern::parse(&real, None)
             .unwrap()
             .generate(1, 26)
             .unwrap();

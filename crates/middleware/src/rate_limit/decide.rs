@@ -84,7 +84,7 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
-        let unverified = RequestContext::of(request.extensions_mut())
+        let unverified = RequestContext::entry(request.extensions_mut())
             .unverified
             .take();
         let Some(unverified) = unverified else {
@@ -593,7 +593,7 @@ impl KeptOut {
                 None => made(rejection::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream) => {
-                let known = RequestContext::of(request.extensions_mut());
+                let known = RequestContext::entry(request.extensions_mut());
                 let routed = known.routed.get_or_insert_with(|| Routed {
                     route: Arc::clone(route),
                     captures: Captures::default(),

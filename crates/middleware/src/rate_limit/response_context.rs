@@ -203,7 +203,7 @@ impl DecoySample {
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,
-            negotiation: Negotiation::of(request.method(), request.headers()),
+            negotiation: Negotiation::new(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
             target: target(request.uri()),
             since: loop_time::now(),

@@ -25,9 +25,9 @@ use crate::limit::check_name;
 use crate::{HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes};
 
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
-const LONGEST_TURN: Duration = Duration::from_secs(5);
+const MAX_TURN: Duration = Duration::from_secs(5);
 
-/// By how much gateways' clocks may differ.
+/// Upper bound on the difference between gateways' clocks.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 
 /// A named rule: which subjects it bans, after how many strikes, and for how long.
@@ -52,7 +52,7 @@ struct Prefixes {
 }
 
 impl Prefixes {
-    fn of(name: &str) -> Self {
+    fn new(name: &str) -> Self {
         let prefix = |what: &str| format!(":{what}:{name}:");
         Self {
             ban: prefix("ban"),
@@ -77,12 +77,12 @@ impl Ban {
         schedule: BanSchedule,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
-        let turn = LONGEST_TURN.min(schedule.first());
+        let turn = MAX_TURN.min(schedule.first());
         // The turn is of a second at least, as the shortest ban is.
         let turn = Quota::new(1, 1, turn).unwrap_or(strikes);
         Ok(Self {
             name: name.into(),
-            prefixes: Prefixes::of(name),
+            prefixes: Prefixes::new(name),
             schema: KeySchema::new(per, key),
             strikes,
             turn,
@@ -133,7 +133,7 @@ impl Ban {
         Ok(subject)
     }
 
-    /// What to know of an id that may not be of the subject that is meant.
+    /// Why an id may not name the subject that is meant, if so.
     pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
         self.schema.looks_hashed(id)
     }
@@ -161,8 +161,8 @@ impl Ban {
         Transaction::new(self.strikes_key(subject), self.strikes, NonZeroU64::MIN)
     }
 
-    /// Whether it is time for a ban, by what came of [`Ban::strike`]: the strikes are used up, and
-    /// the subject is not banned yet.
+    /// Whether a ban is due after [`Ban::strike`] with these decisions: the strikes are used up,
+    /// and the subject is not banned yet.
     pub fn is_due(&self, decisions: &[Option<Decision>]) -> bool {
         match decisions {
             [Some(ban), Some(strikes)] => ban.allowed && self.is_last(strikes),
@@ -172,9 +172,9 @@ impl Ban {
         }
     }
 
-    /// Whether a strike was the last of those that ban. Gateways' clocks differ, and a strike that
-    /// a clock behind counted leaves a debt a little above the strikes so far: that is not one
-    /// more.
+    /// Whether a strike was the last of those that ban. Gateways' clocks differ: a strike that was
+    /// counted by a clock behind leaves a debt a little above that of the strikes so far, which is
+    /// not one strike more.
     fn is_last(&self, strike: &Decision) -> bool {
         let interval = self.strikes.emission_interval();
         let others = self.strikes.tolerance().saturating_sub(interval);
@@ -183,7 +183,7 @@ impl Ban {
     }
 
     /// Takes the turn to begin a ban, unless another gateway has it or the subject is banned
-    /// already, and looks how many offences there were.
+    /// already, and reads the number of offences.
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
@@ -195,8 +195,8 @@ impl Ban {
         both.into_iter().chain(offences).collect()
     }
 
-    /// Which offence it is, counted from 1, by what came of [`Ban::take_turn`]; none where another
-    /// gateway begins the ban, or has begun it.
+    /// The number of the offence, from 1, after [`Ban::take_turn`] with these decisions. `None`
+    /// where another gateway begins the ban, or has begun it.
     pub fn offence(&self, decisions: &[Option<Decision>]) -> Option<usize> {
         let is_ours =
             |decision: &Option<Decision>| decision.is_some_and(|decision| decision.allowed);
@@ -207,8 +207,8 @@ impl Ban {
             .then(|| self.schedule.offence(so_far()))
     }
 
-    /// Counts an offence, of which as many are counted as make bans longer; none where bans are
-    /// all alike.
+    /// Counts an offence, up to the number that still makes bans longer. `None` where all bans are
+    /// equally long.
     fn count_offence(&self, subject: &BucketKey) -> Option<Transaction> {
         let quota = self.schedule.offences()?;
         let offences = key(&self.prefixes.offences, subject);
@@ -219,7 +219,7 @@ impl Ban {
     }
 
     /// Begins the ban for an offence and counts the offence, unless the subject is banned already:
-    /// another gateway may have had a turn as well, from a store that stood in for another.
+    /// after a fallback to the memory store two gateways may both take the turn.
     pub fn begin_for(&self, subject: &BucketKey, offence: usize) -> Batch {
         let begin = self.begin(subject, self.schedule.length(offence));
         let both = [self.check(subject), begin];
@@ -228,13 +228,13 @@ impl Ban {
             .collect()
     }
 
-    /// Whether a ban has begun, by what came of [`Ban::begin_for`].
+    /// Whether [`Ban::begin_for`] with these decisions has begun a ban.
     pub fn has_begun(&self, decisions: &[Option<Decision>]) -> bool {
         matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
-    /// Bans the subject for `length`, which is no longer than [`BanSchedule::longest`]. The subject must
-    /// not be banned.
+    /// Bans the subject for `length`, which is no longer than [`BanSchedule::longest`]. The subject
+    /// must not be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
             mode: Mode::SpendOnly,
@@ -244,16 +244,16 @@ impl Ban {
         }
     }
 
-    /// Tells how long the subject is banned yet, even if that is longer than bans are now.
+    /// Reads the rest of the subject's ban, even if it exceeds the longest ban of today.
     pub fn left(&self, subject: &BucketKey) -> Transaction {
         Transaction {
             mode: Mode::Peek,
-            quota: self.schedule.kept_for(LONGEST),
+            quota: self.schedule.kept_for(MAX_LENGTH),
             ..self.check(subject)
         }
     }
 
-    /// Makes a ban shorter by this, when it is refunded.
+    /// Shortens a ban by `by` when it is refunded.
     pub fn shortening(&self, subject: &BucketKey, by: Duration) -> Transaction {
         let quota = self.schedule.kept_for(by);
         Transaction::new(self.ban_key(subject), quota, units(by))
@@ -279,8 +279,7 @@ impl Ban {
             .collect()
     }
 
-    /// Asks how a subject stands and changes nothing: its ban, its strikes, and its offences where
-    /// they are counted.
+    /// Reads a subject's ban, its strikes, and its offences where they are counted.
     pub fn peek(&self, subject: &BucketKey) -> Batch {
         let all = [self.check(subject), self.one_strike(subject)];
         let all = all.into_iter().chain(self.count_offence(subject));
@@ -301,13 +300,13 @@ fn key(prefix: &str, subject: &BucketKey) -> BucketKey {
 
 const UNIT: Duration = Duration::from_millis(1);
 
-const SHORTEST: Duration = MAX_CLOCK_DIFFERENCE;
+const MIN_LENGTH: Duration = MAX_CLOCK_DIFFERENCE;
 
-/// As long as a store can count.
-const LONGEST: Duration = Duration::from_nanos(1 << 62);
+/// The longest debt that a store can hold.
+const MAX_LENGTH: Duration = Duration::from_nanos(1 << 62);
 
-/// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or
-/// a sub-window, longer than they must.
+/// Extra time for which a ban is kept. Stores keep buckets for up to a minute, or a sub-window,
+/// longer than they must.
 const SPARE: Duration = Duration::from_secs(120);
 
 /// How long bans are: the first, and each that follows before the last offence is forgotten.
@@ -359,7 +358,7 @@ impl BanSchedule {
         longest: Duration,
         forget: Duration,
     ) -> Result<Self, BanScheduleError> {
-        if first < SHORTEST {
+        if first < MIN_LENGTH {
             return Err(BanScheduleError::TooShort);
         }
         if longest < first {
@@ -382,8 +381,8 @@ impl BanSchedule {
         })
     }
 
-    /// The same schedule, whose bans are kept longer than any bucket that is kept for this span after
-    /// it was taken from.
+    /// The same schedule, whose bans are kept longer than any bucket that is kept for this span
+    /// after it was taken from.
     ///
     /// A store forgets a bucket some time after it could be full at the latest, and one that is
     /// short of memory forgets first what it would forget the soonest. So the bucket of a ban has
@@ -403,12 +402,12 @@ impl BanSchedule {
 
     /// The length of the first ban.
     pub fn first(&self) -> Duration {
-        self.lengths.first().copied().unwrap_or(SHORTEST)
+        self.lengths.first().copied().unwrap_or(MIN_LENGTH)
     }
 
     /// The length of the longest ban.
     pub fn longest(&self) -> Duration {
-        self.lengths.last().copied().unwrap_or(SHORTEST)
+        self.lengths.last().copied().unwrap_or(MIN_LENGTH)
     }
 
     /// All lengths, by offence.

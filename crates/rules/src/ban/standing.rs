@@ -1,5 +1,5 @@
-//! Bans that operators set beyond what a ban's buckets hold: of networks, and of subjects for good or
-//! for longer than the longest ban. They are few, and each gateway knows all of them.
+//! Bans that operators set beyond what a ban's buckets hold: of networks, and of subjects for good
+//! or for longer than the longest ban. They are few, and each gateway knows all of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -42,10 +42,10 @@ pub enum BannedError {
 
 /// The bans that operators have set, by the names of the bans.
 #[derive(Clone, Debug, Default)]
-pub struct StandingBans(HashMap<String, OfOneBan>);
+pub struct StandingBans(HashMap<String, StandingEntries>);
 
 #[derive(Clone, Debug, Default)]
-struct OfOneBan {
+struct StandingEntries {
     subjects: HashMap<String, Timestamp>,
     networks: HashMap<IpNet, Timestamp>,
     /// The lengths of the prefixes that some network has, the shortest first.
@@ -84,17 +84,17 @@ impl Ban {
 }
 
 impl StandingBans {
-    /// Bans from now on until a moment; [`Timestamp::MAX`] is for good. Of several bans of the same,
-    /// the one that ends last holds.
+    /// Bans from now on until a moment; [`Timestamp::MAX`] is for good. Of several bans of the
+    /// same, the one that ends last holds.
     pub fn add(&mut self, ban: &str, banned: Banned, until: Timestamp) {
-        let of_ban = self.0.entry(ban.to_owned()).or_default();
+        let entries = self.0.entry(ban.to_owned()).or_default();
         let end = match banned {
-            Banned::Subject(subject) => of_ban.subjects.entry(subject).or_insert(until),
+            Banned::Subject(subject) => entries.subjects.entry(subject).or_insert(until),
             Banned::Network(network) => {
-                if let Err(place) = of_ban.prefixes.binary_search(&network.prefix_len()) {
-                    of_ban.prefixes.insert(place, network.prefix_len());
+                if let Err(place) = entries.prefixes.binary_search(&network.prefix_len()) {
+                    entries.prefixes.insert(place, network.prefix_len());
                 }
-                of_ban.networks.entry(network).or_insert(until)
+                entries.networks.entry(network).or_insert(until)
             }
         };
         *end = until.max(*end);
@@ -112,10 +112,10 @@ impl StandingBans {
         request: &RequestAttributes<'_>,
         now: Timestamp,
     ) -> Option<Nanos> {
-        let of_ban = self.0.get(&**ban.name())?;
-        let by_network = || of_ban.of_address(request.client);
+        let entries = self.0.get(&**ban.name())?;
+        let by_network = || entries.address_end(request.client);
         let subject = || ban.subject(request);
-        let by_subject = of_ban.of_subject(subject);
+        let by_subject = entries.subject_end(subject);
         let until = by_subject.into_iter().chain(by_network()).max()?;
         match until {
             Timestamp::MAX => Some(Nanos::NEVER),
@@ -124,8 +124,8 @@ impl StandingBans {
     }
 }
 
-impl OfOneBan {
-    fn of_subject(&self, subject: impl FnOnce() -> Option<BucketKey>) -> Option<Timestamp> {
+impl StandingEntries {
+    fn subject_end(&self, subject: impl FnOnce() -> Option<BucketKey>) -> Option<Timestamp> {
         if self.subjects.is_empty() {
             return None;
         }
@@ -133,7 +133,7 @@ impl OfOneBan {
     }
 
     /// The latest end of the networks that hold an address.
-    fn of_address(&self, address: IpAddr) -> Option<Timestamp> {
+    fn address_end(&self, address: IpAddr) -> Option<Timestamp> {
         let address = address.to_canonical();
         let ends = self.prefixes.iter().filter_map(|prefix| {
             let network = IpNet::new(address, *prefix).ok()?.trunc();
@@ -153,8 +153,8 @@ mod tests {
     }
 
     fn is_banned(bans: &StandingBans, address: &str) -> bool {
-        let of_ban = bans.0.get("scanners").unwrap();
-        of_ban.of_address(address.parse().unwrap()).is_some()
+        let entries = bans.0.get("scanners").unwrap();
+        entries.address_end(address.parse().unwrap()).is_some()
     }
 
     #[test]

@@ -305,7 +305,7 @@ impl JwtKeys {
             line: error.line(),
             column: error.column(),
         })?;
-        let keys: Vec<_> = set.keys.iter().filter_map(Key::of).collect();
+        let keys: Vec<_> = set.keys.iter().filter_map(Key::from_jwk).collect();
         if keys.is_empty() {
             return Err(JwtError::NoUsableKey(set.keys.len()));
         }
@@ -351,19 +351,19 @@ impl fmt::Debug for JwtKeys {
     }
 }
 
-/// A place for keys that are fetched from elsewhere; clones share it. As long as it is empty, no
-/// token is verified.
+/// Keys that are fetched from elsewhere; clones share them. Before the first fetch no token is
+/// verified.
 #[derive(Clone, Default)]
-pub struct RemoteKeys(Arc<Shared>);
+pub struct RemoteKeys(Arc<SharedKeys>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedKeys {
     keys: RwLock<Option<JwtKeys>>,
     on_unknown: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl RemoteKeys {
-    /// An empty place.
+    /// No keys yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -398,8 +398,8 @@ impl fmt::Debug for RemoteKeys {
 }
 
 impl Key {
-    /// The key, when it can be used for signatures by an algorithm of ours.
-    fn of(jwk: &Jwk) -> Option<Self> {
+    /// `None` unless an algorithm of ours can verify signatures with the key.
+    fn from_jwk(jwk: &Jwk) -> Option<Self> {
         let algorithm = algorithm(jwk)?;
         (is_for_signatures(jwk) && is_for(jwk, algorithm)).then_some(())?;
         Some(Self {

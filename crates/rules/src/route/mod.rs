@@ -70,8 +70,8 @@ pub fn preflighted(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
     }
-    let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
-    Method::from_bytes(asked.as_bytes()).ok()
+    let method = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
+    Method::from_bytes(method.as_bytes()).ok()
 }
 
 impl fmt::Display for RouteMatcher {
@@ -105,9 +105,10 @@ impl RouteMatcher {
         self.path_regex.is_some() || !self.headers.is_empty() || !self.query.is_empty()
     }
 
-    /// What the path captures, if all but host, path pattern and method are as asked.
-    fn captures_if_met(&self, path: &str, request: &Asked<'_>) -> Option<Captures> {
-        let Asked {
+    /// The captures of the path, if the request meets all conditions beside host, path pattern and
+    /// method.
+    fn captures_if_met(&self, path: &str, request: &RequestParts<'_>) -> Option<Captures> {
+        let RequestParts {
             method,
             uri,
             headers,
@@ -139,7 +140,7 @@ impl RouteMatcher {
 
     fn accepts_preflight(&self, method: &Method, headers: &HeaderMap) -> bool {
         self.preflights
-            && preflighted(method, headers).is_some_and(|asked| self.accepts_method(&asked))
+            && preflighted(method, headers).is_some_and(|method| self.accepts_method(&method))
     }
 
     fn accepts_method(&self, method: &Method) -> bool {
@@ -159,20 +160,20 @@ pub struct RouteTable {
     any: Paths,
 }
 
-/// The routes of one host; of one path those first that name methods, then those with more headers,
-/// then those that are for one case.
-type Paths = PathTree<Route>;
+/// The routes of one host. Among those of one path the order is: with methods, with more headers,
+/// for one case.
+type Paths = PathTree<RouteEntry>;
 
 #[derive(Clone, Debug)]
-struct Route {
+struct RouteEntry {
     id: RouteId,
     matcher: RouteMatcher,
     has_conditions: bool,
 }
 
-/// What of a request its route is found by, beside its path.
+/// The parts of a request that conditions look at, beside its path.
 #[derive(Clone, Copy)]
-struct Asked<'r> {
+struct RequestParts<'r> {
     method: &'r Method,
     uri: &'r Uri,
     headers: &'r HeaderMap,
@@ -199,7 +200,7 @@ impl RouteTable {
             let has_conditions = matcher.has_conditions();
             paths.insert(
                 &path,
-                Route {
+                RouteEntry {
                     id,
                     matcher,
                     has_conditions,
@@ -218,7 +219,7 @@ impl RouteTable {
             Cow::Borrowed(_) => None,
             Cow::Owned(_) => separated_path(uri.path()),
         };
-        let request = Asked {
+        let request = RequestParts {
             method,
             uri,
             headers,
@@ -263,10 +264,10 @@ impl RouteTable {
 fn taken<'t>(
     paths: &'t Paths,
     path: &str,
-    request: &Asked<'_>,
+    request: &RequestParts<'_>,
 ) -> Option<(&'t RouteMatcher, RouteMatch)> {
     paths.find_map(&folded(path), |route| {
-        let Route { id, matcher, .. } = route;
+        let RouteEntry { id, matcher, .. } = route;
         let accepts_method = matcher.accepts_method(request.method)
             || matcher.accepts_preflight(request.method, request.headers);
         if !accepts_method || !matcher.path.accepts_case(path) {

@@ -18,10 +18,9 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Fields whose values speak for themselves.
+/// Fields that are written without their names.
 const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];
 
-/// Formats events for people.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TextFormatter {
     colour: bool,
@@ -117,12 +116,12 @@ impl Write for Escaped<'_, '_> {
     }
 }
 
-/// Whether text is printable ASCII alone, as nearly all is.
+/// Whether text is printable ASCII, as nearly all is.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// Writes text, with `escaped` in the place of deceptive characters.
+/// Writes text, calling `escaped` for deceptive characters.
 pub(super) fn escape<W: Write>(
     text: &str,
     to: &mut W,
@@ -141,9 +140,9 @@ pub(super) fn escape<W: Write>(
     Ok(())
 }
 
-/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether it
-/// hides itself, breaks the line, looks like the end of a field, or reorders what stands around it
-/// (Unicode's bidi controls, blanks, fillers, zero-width characters and tags).
+/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether the
+/// character is invisible, breaks the line, looks like the end of a field, or reorders its
+/// neighbours (Unicode's bidi controls, blanks, fillers, zero-width characters and tags).
 fn is_deceptive(character: char) -> bool {
     character.is_control()
         || character != ' ' && character.is_whitespace()

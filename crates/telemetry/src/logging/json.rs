@@ -21,7 +21,6 @@ use super::format::escape;
 /// Room for most lines.
 const LINE_BYTES: usize = 768;
 
-/// Formats events for machines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonFormatter;
 
@@ -36,7 +35,7 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut line = Line(Vec::with_capacity(LINE_BYTES));
+        let mut line = JsonLine(Vec::with_capacity(LINE_BYTES));
         line.raw("{\"timestamp\":\"");
         line.timestamp(SystemTime::now());
         line.raw("\",\"level\":\"");
@@ -50,11 +49,10 @@ where
     }
 }
 
-/// A line while it is being written.
-struct Line(Vec<u8>);
+struct JsonLine(Vec<u8>);
 
-impl Line {
-    /// Appends what needs no escape.
+impl JsonLine {
+    /// Appends without escapes.
     fn raw(&mut self, text: &str) {
         self.0.extend_from_slice(text.as_bytes());
     }
@@ -71,7 +69,7 @@ impl Line {
         self.raw("\"");
     }
 
-    /// Appends text between its quotes.
+    /// Appends with escapes, without quotes.
     fn escaped(&mut self, text: &str) {
         if is_plain(text) {
             self.raw(text);
@@ -96,18 +94,18 @@ impl Line {
         self.raw(itoa::Buffer::new().format(number));
     }
 
-    /// Appends a time of UTC, to the microsecond. All but that is the same for a second.
+    /// Appends a time in UTC, to the microsecond. The text of the last second is cached.
     fn timestamp(&mut self, time: SystemTime) {
         thread_local! {
             static SECOND: Cell<(u64, [u8; SECOND_BYTES])> = Cell::new((0, second(0)));
         }
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (of, mut known) = SECOND.get();
-        if of != since.as_secs() {
-            known = second(since.as_secs());
-            SECOND.set((since.as_secs(), known));
+        let (at, mut text) = SECOND.get();
+        if at != since.as_secs() {
+            text = second(since.as_secs());
+            SECOND.set((since.as_secs(), text));
         }
-        self.0.extend_from_slice(&known);
+        self.0.extend_from_slice(&text);
         let mut digits = *b".000000Z";
         let mut rest = since.subsec_micros();
         for digit in digits.iter_mut().skip(1).rev().skip(1) {
@@ -120,36 +118,35 @@ impl Line {
 
 const SECOND_BYTES: usize = "1970-01-01T00:00:00".len();
 
-/// A second since 1970, as a timestamp shows it.
-fn second(since: u64) -> [u8; SECOND_BYTES] {
-    let time = i64::try_from(since).ok();
+fn second(since_1970: u64) -> [u8; SECOND_BYTES] {
+    let time = i64::try_from(since_1970).ok();
     let time = time.and_then(|time| Timestamp::from_second(time).ok());
     let text = time.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%S");
-    // All years that it knows have four digits.
+    // `jiff` has no years of more than four digits.
     text.to_string()
         .into_bytes()
         .try_into()
         .unwrap_or([b'0'; SECOND_BYTES])
 }
 
-/// Whether text is printable ASCII of which JSON escapes nothing, as nearly all is. It looks at all
-/// bytes, as several at once cost less than an end at the first that is not.
+/// Whether text is printable ASCII without a character that JSON escapes, as nearly all is. The
+/// fold reads all bytes, several at once, which costs less than to stop at the first other one.
 fn is_plain(text: &str) -> bool {
     let of_plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\');
     text.bytes()
         .fold(true, |plain, byte| plain & of_plain(byte))
 }
 
-/// Takes what needs no escape.
-impl Write for Line {
+/// Appends without escapes.
+impl Write for JsonLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.raw(text);
         Ok(())
     }
 }
 
-/// Text that is formatted in pieces.
-struct Escaped<'l>(&'l mut Line);
+/// Appends with escapes.
+struct Escaped<'l>(&'l mut JsonLine);
 
 impl Write for Escaped<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
@@ -158,7 +155,7 @@ impl Write for Escaped<'_> {
     }
 }
 
-impl Visit for Line {
+impl Visit for JsonLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
         self.text(value);
@@ -287,7 +284,7 @@ mod tests {
     #[test]
     fn a_time_has_all_its_digits() {
         let shown = |nanos: u64| {
-            let mut line = Line(Vec::new());
+            let mut line = JsonLine(Vec::new());
             line.timestamp(UNIX_EPOCH + Duration::from_nanos(nanos));
             String::from_utf8(line.0).unwrap()
         };

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::format::Writer;
 
 use super::format::escape;
 
-/// The combined format of Apache and nginx.
+/// That of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
@@ -70,10 +70,10 @@ pub enum TemplateError {
 
 /// What access log lines consist of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<Piece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum Piece {
     Literal(String),
     Value { source: Source, in_quotes: bool },
 }
@@ -107,7 +107,8 @@ impl Source {
 impl FromStr for Template {
     type Err = TemplateError;
 
-    /// Reads `combined`, or text with `{FIELD}` where a value shall stand; `{{` and `}}` are braces.
+    /// Reads `combined`, or text with `{FIELD}` where a value shall stand; `{{` and `}}` are
+    /// braces.
     fn from_str(text: &str) -> Result<Self, TemplateError> {
         if text == "combined" {
             return Self::from_str(COMBINED);
@@ -115,7 +116,7 @@ impl FromStr for Template {
         if text.is_empty() || text.chars().any(char::is_control) {
             return Err(TemplateError::NotOneLine);
         }
-        let mut parts = Vec::new();
+        let mut pieces = Vec::new();
         let mut literal = String::new();
         let mut in_quotes = false;
         let mut rest = text;
@@ -133,36 +134,35 @@ impl FromStr for Template {
                 let field = from.strip_prefix('{').and_then(|from| from.split_once('}'));
                 let (name, after) = field.ok_or(TemplateError::LoneBrace)?;
                 let source = Source::named(name)?;
-                parts.push(Part::Literal(std::mem::take(&mut literal)));
-                parts.push(Part::Value { source, in_quotes });
+                pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+                pieces.push(Piece::Value { source, in_quotes });
                 rest = after;
             }
         }
         literal.push_str(rest);
-        parts.push(Part::Literal(literal));
-        Ok(Self(parts))
+        pieces.push(Piece::Literal(literal));
+        Ok(Self(pieces))
     }
 }
 
 impl Template {
-    /// Writes a line for an event of the access log.
     pub(super) fn write(
         &self,
         to: &mut Writer<'_>,
         event: &Event<'_>,
         time: Timestamp,
     ) -> fmt::Result {
-        let mut line = Line {
+        let mut fields = RecordedFields {
             template: self,
             texts: String::new(),
             values: Vec::new(),
         };
-        event.record(&mut line);
-        for part in &self.0 {
-            match part {
-                Part::Literal(text) => to.write_str(text)?,
-                Part::Value { source, in_quotes } => {
-                    line.write_value(*source, *in_quotes, time, to)?;
+        event.record(&mut fields);
+        for piece in &self.0 {
+            match piece {
+                Piece::Literal(text) => to.write_str(text)?,
+                Piece::Value { source, in_quotes } => {
+                    fields.write_value(*source, *in_quotes, time, to)?;
                 }
             }
         }
@@ -170,26 +170,27 @@ impl Template {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|part| match part {
-            Part::Value { source, .. } => match source {
+        self.0.iter().any(|piece| match piece {
+            Piece::Value { source, .. } => match source {
                 Source::Field(field) => *field == name,
                 Source::RequestTarget => matches!(name, "path" | "query"),
                 Source::Timestamp | Source::TimeLocal => false,
             },
-            Part::Literal(_) => false,
+            Piece::Literal(_) => false,
         })
     }
 }
 
-/// The values of an event that a template names: each ends where it says, and begins where the one
-/// before it ends.
-struct Line<'t> {
+/// The values of an event that a template names. Each begins in `texts` where the one before it
+/// ends.
+struct RecordedFields<'t> {
     template: &'t Template,
     texts: String,
+    /// Names, and where their values end in `texts`.
     values: Vec<(&'static str, usize)>,
 }
 
-impl Line<'_> {
+impl RecordedFields<'_> {
     fn value(&self, name: &str) -> Option<&str> {
         let index = self.values.iter().position(|(field, _)| *field == name)?;
         let begin = index
@@ -223,7 +224,7 @@ impl Line<'_> {
     }
 }
 
-/// Writes a value that can neither end its quotes nor, outside of quotes, look like two.
+/// Writes a value so that it can neither end its quotes nor, outside of quotes, look like two.
 fn write_escaped(value: &str, in_quotes: bool, to: &mut Writer<'_>) -> fmt::Result {
     let is_special =
         |character: char| matches!(character, '"' | '\\') || character == ' ' && !in_quotes;
@@ -241,7 +242,7 @@ fn write_escaped(value: &str, in_quotes: bool, to: &mut Writer<'_>) -> fmt::Resu
     Ok(())
 }
 
-impl Visit for Line<'_> {
+impl Visit for RecordedFields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -288,11 +289,11 @@ mod tests {
     #[test]
     fn braces_that_stand_twice_mean_themselves() {
         let template = Template::from_str("{{{status}}}").unwrap();
-        let value = Part::Value {
+        let value = Piece::Value {
             source: Source::Field("status"),
             in_quotes: false,
         };
-        let literal = |text: &str| Part::Literal(text.to_owned());
+        let literal = |text: &str| Piece::Literal(text.to_owned());
         assert_eq!(template.0, [literal("{"), value, literal("}")]);
     }
 

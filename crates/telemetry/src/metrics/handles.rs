@@ -41,14 +41,14 @@ pub struct ServerMetrics {
 
 /// What is counted of one route's requests.
 #[derive(Clone, Debug)]
-pub struct RouteMetrics(Arc<Route>);
+pub struct RouteMetrics(Arc<RouteCounters>);
 
 #[derive(Debug)]
-struct Route {
+struct RouteCounters {
     name: Arc<str>,
     seconds: Latency,
     requests: Family<Labels, Counter>,
-    /// By status class, then by disposition. What was not expected of a route is on the page from
+    /// By status class, then by disposition. A counter that was not expected is on the page from
     /// its first request on.
     counters: [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()],
 }
@@ -102,15 +102,15 @@ impl DecisionSample {
     }
 }
 
-/// What most limits never have; it is on the page where it was expected, or from its first event
-/// on.
+/// Metrics that most limits never have. They are on the page where they were expected, or from
+/// their first event on.
 #[derive(Debug)]
 struct LazyLimitCounters {
     name: Arc<str>,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
     leased: OnceLock<Gauge>,
-    /// By how they ended.
+    /// By outcome.
     settled: [OnceLock<Counter>; Settled::ALL.len()],
 }
 
@@ -191,12 +191,12 @@ impl ServerMetrics {
         server
     }
 
-    /// TLS handshakes that ended so.
+    /// TLS handshakes with this outcome.
     pub fn handshakes(&self, outcome: Handshake) -> Counter {
         member(&self.handshakes, [("outcome", outcome.as_str())])
     }
 
-    /// PROXY headers of which this became.
+    /// PROXY headers with this outcome.
     pub fn proxy_headers(&self, outcome: ProxyHeader) -> Counter {
         member(&self.proxy_headers, [("outcome", outcome.as_str())])
     }
@@ -208,7 +208,7 @@ impl RouteMetrics {
         requests: &Family<Labels, Counter>,
         seconds: &Family<Labels, Latency>,
     ) -> Self {
-        Self(Arc::new(Route {
+        Self(Arc::new(RouteCounters {
             seconds: member(seconds, [("route", &*name)]),
             name,
             requests: requests.clone(),
@@ -221,8 +221,8 @@ impl RouteMetrics {
         &self.0.name
     }
 
-    /// Shows, at zero, the requests that this route may get these decisions for. A counter that is
-    /// born with its first event looks to a query like one that never grew.
+    /// Shows, at zero, the counters of these decisions. A counter that is born with its first event
+    /// looks to a query like one that never grew.
     pub fn expect(&self, decisions: impl IntoIterator<Item = Disposition>) {
         for decision in decisions {
             for class in 0..CLASSES.len() {
@@ -231,7 +231,7 @@ impl RouteMetrics {
         }
     }
 
-    /// Counts a request that this was decided and answered about.
+    /// Counts a request and its duration.
     pub fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
         self.0.seconds.observe(took);
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
@@ -307,26 +307,25 @@ impl LimitMetrics {
     }
 
     /// Counts a request of the subject with this bucket key, at a time in seconds since the Unix
-    /// epoch, where subjects are tracked. A subject that gets a place is asked for its name. What
-    /// this returns identifies the subject to [`subject_decided`](Self::subject_decided).
+    /// epoch, where subjects are tracked. `name` is called if the subject gets a place. Returns the
+    /// id of the subject for [`subject_decided`](Self::subject_decided).
     pub fn subject_asked<'n>(
         &self,
         key: &[u8],
         now: impl FnOnce() -> u64,
         name: impl FnOnce() -> Option<&'n str>,
     ) -> Option<NonZeroU64> {
-        self.subjects.as_ref()?.asked(key, now(), name)
+        self.subjects.as_ref()?.request(key, now(), name)
     }
 
-    /// Counts what was decided about a subject: whether it was denied, and how many percent of the
-    /// bucket are taken.
+    /// Counts the decision about a subject, after which `used` percent of the bucket are taken.
     pub fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
         if let Some(subjects) = &self.subjects {
             subjects.decided(subject, denied, used, now);
         }
     }
 
-    /// Counts a decision of this limit. What is neither allowed nor would be denied is denied.
+    /// Counts a decision of this limit; all but `Allowed` and `WouldDeny` as denied.
     pub fn decided(&self, decision: Disposition) {
         match decision {
             Disposition::Allowed => self.allowed.inc(),
@@ -345,7 +344,7 @@ impl LimitMetrics {
         }
     }
 
-    /// Shows, at zero, what this limit settles when responses are there.
+    /// Shows, at zero, the settlements of this limit.
     pub fn expect_settlements(&self) {
         for how in Settled::ALL {
             self.lazy.settlement(how);
@@ -362,7 +361,7 @@ impl LimitMetrics {
         GaugeGuard::new(self.lazy.leased())
     }
 
-    /// Counts something that was left to be done for this limit.
+    /// Counts a settlement of this limit.
     pub fn settled(&self, how: Settled) {
         if let Some(counter) = self.lazy.settlement(how) {
             counter.inc();
@@ -437,7 +436,6 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// The metric of a family that has these labels.
 pub(super) fn member<M: Clone + Default, const N: usize>(
     family: &Family<Labels, M>,
     labels: [(&'static str, &str); N],
@@ -471,7 +469,6 @@ impl AcmeMetrics {
     }
 }
 
-/// What is counted of key sets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JwksFamilies {
     fetches: Family<Labels, Counter>,

@@ -34,7 +34,7 @@ pub(crate) use self::latency::Latency;
 #[cfg(feature = "gateway")]
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
-use self::openmetrics::{Kind, registered};
+use self::openmetrics::{SampleKind, registered};
 #[cfg(feature = "gateway")]
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]
@@ -56,7 +56,7 @@ pub struct Metrics {
     requests: Family<Labels, Counter>,
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
-    /// By limit, since they are tracked.
+    /// By limit. `None` unless subjects are tracked.
     subjects: Mutex<Option<HashMap<Arc<str>, TopSubjects>>>,
     bans: Bans,
     settlements: Family<Labels, Counter>,
@@ -71,7 +71,7 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
-    /// Why the last configuration was refused; none if it was not.
+    /// Of the last configuration, if it was refused.
     load_error: Mutex<Option<String>>,
     acme_orders: Family<Labels, Counter>,
     wrong_admin_tokens: Counter,
@@ -198,16 +198,16 @@ impl Metrics {
         self.subjects.lock().get_or_insert_default();
     }
 
-    /// What is known of a limit's subjects at a time in seconds since the Unix epoch, in no order:
+    /// The activity of a limit's subjects at a time in seconds since the Unix epoch, in no order:
     /// at most 128 for each thread, the heaviest among them.
     pub fn subjects(&self, limit: &str, period: Period, now: u64) -> Vec<SubjectActivity> {
         let subjects = self.subjects.lock();
         let subjects = subjects.as_ref().and_then(|all| all.get(limit)).cloned();
-        subjects.map_or_else(Vec::new, |subjects| subjects.within(period, now))
+        subjects.map_or_else(Vec::new, |subjects| subjects.activity(period, now))
     }
 
-    /// Over how many seconds of a period the subjects of a limit have been counted: fewer than it has
-    /// while the limit is new, and one at least.
+    /// Seconds of a period for which the subjects of a limit have been counted: one at least, and
+    /// less than the period while the limit is new.
     pub fn counted_seconds(&self, limit: &str, period: Period) -> u32 {
         let subjects = self.subjects.lock();
         let subjects = subjects.as_ref().and_then(|all| all.get(limit));
@@ -278,7 +278,7 @@ impl Metrics {
         &self.tail
     }
 
-    /// What has been counted of the requests of each route until now.
+    /// The counts of each route until now.
     #[cfg(feature = "gateway")]
     pub fn route_samples(&self) -> Vec<(Arc<str>, RouteSample)> {
         let routes: Vec<_> = self.routes.lock().values().cloned().collect();
@@ -295,7 +295,6 @@ impl Metrics {
         (self.loaded_at.get(), self.load_error.lock().clone())
     }
 
-    /// A configuration was refused, for this reason.
     pub(super) fn load_refused(&self, why: String) {
         self.loaded(false);
         *self.load_error.lock() = Some(why);
@@ -310,7 +309,7 @@ impl Metrics {
         }
     }
 
-    /// The files of the configuration have the contents that are in force.
+    /// Sets the load to successful: the files of the configuration have the contents in force.
     pub(super) fn in_force(&self) {
         self.last_load_successful.set(1);
         *self.load_error.lock() = None;
@@ -328,28 +327,38 @@ impl Metrics {
         evicted: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::MEMORY_BUCKETS, Kind::Gauge, buckets);
-        openmetrics::on_collect(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
+        openmetrics::on_collect(registry, names::MEMORY_BUCKETS, SampleKind::Gauge, buckets);
+        openmetrics::on_collect(
+            registry,
+            names::MEMORY_EVICTED,
+            SampleKind::Counter,
+            evicted,
+        );
     }
 
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
     pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
+        openmetrics::on_collect(
+            registry,
+            names::CERTIFICATE_EXPIRY,
+            SampleKind::Gauge,
+            expiry,
+        );
     }
 
     /// Shows, at every scrape, how many log lines were dropped.
     pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::LOG_DROPPED, Kind::Counter, dropped);
+        openmetrics::on_collect(registry, names::LOG_DROPPED, SampleKind::Counter, dropped);
     }
 
     /// Shows, at every scrape, how many spans were dropped.
     #[cfg(any(feature = "otlp", test))]
     pub fn otlp_spans_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        openmetrics::on_collect(registry, names::OTLP_DROPPED, Kind::Counter, dropped);
+        openmetrics::on_collect(registry, names::OTLP_DROPPED, SampleKind::Counter, dropped);
     }
 }
 

@@ -2,7 +2,6 @@
 //! that of OpenMetrics.
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -12,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use super::handles::Labels;
 use crate::names::{self, Name};
 
 /// The form of the page.
@@ -81,7 +81,6 @@ fn family_type(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("# TYPE ")?.split_once(' ')
 }
 
-/// A new metric of this name on the page.
 pub(super) fn registered<M: Metric + Clone + Default>(page: &mut Registry, name: Name) -> M {
     let metric = M::default();
     page.register(name.name, name.help, metric.clone());
@@ -93,33 +92,30 @@ pub(super) fn build_info(registry: &mut Registry) {
     registry.register(names::BUILD.name, names::BUILD.help, info);
 }
 
-/// What a number read at the scrape is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
-    /// It only grows.
+pub(super) enum SampleKind {
     Counter,
-    /// It goes up and down.
     Gauge,
 }
 
-/// Shows a number that is kept elsewhere, as it is when the page is asked for.
+/// Adds a metric whose value is read at each scrape.
 pub(super) fn on_collect(
     page: &mut Registry,
     name: Name,
-    kind: Kind,
+    kind: SampleKind,
     read: impl Fn() -> u64 + Send + Sync + 'static,
 ) {
     family_on_collect(page, name, kind, move || vec![(Vec::new(), read())]);
 }
 
-/// The labels of one member of a family, and its number.
-pub(super) type Sample = (Vec<(&'static str, Arc<str>)>, u64);
+/// The labels and the value of one member of a family.
+pub(super) type Sample = (Labels, u64);
 
-/// Shows a family whose numbers are kept elsewhere, as they are when the page is asked for.
+/// Adds a family whose samples are read at each scrape.
 pub(super) fn family_on_collect(
     page: &mut Registry,
     name: Name,
-    kind: Kind,
+    kind: SampleKind,
     read: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
 ) {
     page.register_collector(Box::new(OnCollect { name, kind, read }));
@@ -127,7 +123,7 @@ pub(super) fn family_on_collect(
 
 struct OnCollect<F> {
     name: Name,
-    kind: Kind,
+    kind: SampleKind,
     read: F,
 }
 
@@ -142,15 +138,15 @@ impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for OnCollect<F> 
         let Self { name, kind, read } = self;
         let help = format!("{}.", name.help);
         let metric_type = match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
+            SampleKind::Counter => MetricType::Counter,
+            SampleKind::Gauge => MetricType::Gauge,
         };
         let mut family = encoder.encode_descriptor(name.name, &help, None, metric_type)?;
         for (labels, value) in read() {
             let member = family.encode_family(&labels)?;
             match kind {
-                Kind::Counter => ConstCounter::new(value).encode(member)?,
-                Kind::Gauge => {
+                SampleKind::Counter => ConstCounter::new(value).encode(member)?,
+                SampleKind::Gauge => {
                     let value = i64::try_from(value).unwrap_or(i64::MAX);
                     ConstGauge::new(value).encode(member)?;
                 }

@@ -1,9 +1,10 @@
-//! What metrics show of upstreams and their servers. It is kept by the proxy, and read at the scrape.
+//! What metrics show of upstreams and their servers. It is kept by the proxy, and read at the
+//! scrape.
 
 use std::sync::Arc;
 
 use super::Metrics;
-use super::openmetrics::{Kind, family_on_collect};
+use super::openmetrics::{SampleKind, family_on_collect};
 use crate::names;
 
 /// What is known of an upstream at a scrape.
@@ -55,19 +56,19 @@ impl Metrics {
                 samples.collect()
             });
         };
-        servers(names::UPSTREAM_IN_FLIGHT, Kind::Gauge, |server| {
+        servers(names::UPSTREAM_IN_FLIGHT, SampleKind::Gauge, |server| {
             server.in_flight
         });
-        servers(names::UPSTREAM_AVAILABLE, Kind::Gauge, |server| {
+        servers(names::UPSTREAM_AVAILABLE, SampleKind::Gauge, |server| {
             u64::from(server.available)
         });
-        servers(names::UPSTREAM_EJECTIONS, Kind::Counter, |server| {
+        servers(names::UPSTREAM_EJECTIONS, SampleKind::Counter, |server| {
             server.ejections
         });
         family_on_collect(
             registry,
             names::UPSTREAM_RETRIES,
-            Kind::Counter,
+            SampleKind::Counter,
             move || {
                 let samples = upstreams().into_iter();
                 samples
