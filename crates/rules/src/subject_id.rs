@@ -19,7 +19,7 @@ use weir_limit::BucketKey;
 use crate::hash::{self, hash_at_start};
 use crate::key_parts::{GLOBAL, KeySchema, KeyWriter, METHODS, OTHER_METHOD, network};
 use crate::normal_path::normal_path;
-use crate::overrides::{PartPattern, Wildcard};
+use crate::overrides::{IdPattern, PartPattern, Wildcard};
 use crate::{HashKey, HostPattern, KeySource, SecretHash, host};
 
 /// Why an id may not stand for the subject that is meant.
@@ -104,16 +104,7 @@ pub enum IdError {
     },
 }
 
-/// What the id of an override stands for.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// One subject, as bucket keys have it.
-    Subject(String),
-    /// All subjects whose parts match these; what is left out at the end matches all.
-    Parts(Vec<PartPattern>),
-}
-
-/// What an override covers beyond the one subject that an id names.
+/// How an override covers more than one subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverrideScope {
     /// A network that is wider than what the limit counts.
@@ -161,8 +152,7 @@ impl KeySchema {
         Ok(texts)
     }
 
-    /// Reads the id of an override.
-    pub(super) fn pattern(&self, id: &str) -> Result<Pattern, IdError> {
+    pub(super) fn pattern(&self, id: &str) -> Result<IdPattern, IdError> {
         let parts = self.split(id)?.into_iter();
         let parts = parts.map(|(source, part)| self.part_pattern(source, part));
         let parts: Vec<PartPattern> = parts.collect::<Result<_, _>>()?;
@@ -171,13 +161,13 @@ impl KeySchema {
             _ => None,
         });
         match exact.collect::<Option<Vec<&str>>>() {
-            Some(exact) if exact.len() == self.per.len() => Ok(Pattern::Subject(exact.join(":"))),
-            _ => Ok(Pattern::Parts(parts)),
+            Some(exact) if exact.len() == self.per.len() => Ok(IdPattern::Subject(exact.join(":"))),
+            _ => Ok(IdPattern::Parts(parts)),
         }
     }
 
     pub(super) fn scope(&self, id: &str) -> OverrideScope {
-        let Ok(Pattern::Parts(parts)) = self.pattern(id) else {
+        let Ok(IdPattern::Parts(parts)) = self.pattern(id) else {
             return OverrideScope::default();
         };
         let has = |fits: fn(&PartPattern) -> bool| parts.iter().any(fits);
@@ -374,7 +364,6 @@ impl KeySchema {
         }
     }
 
-    /// What one part of an override's id stands for.
     fn part_pattern(&self, source: &KeySource, part: &str) -> Result<PartPattern, IdError> {
         if part == "*" && *source != KeySource::Global {
             return Ok(PartPattern::Any);
@@ -456,14 +445,11 @@ fn registrable(text: &str) -> Result<&str, IdError> {
 }
 
 fn method(text: &str) -> Result<&str, IdError> {
-    let known = METHODS
+    let mut known = METHODS
         .iter()
         .map(http::Method::as_str)
         .chain([OTHER_METHOD]);
-    match known
-        .into_iter()
-        .find(|known| known.eq_ignore_ascii_case(text))
-    {
+    match known.find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) if known == text => Ok(text),
         Some(known) => Err(not_canonical(text, known.to_owned())),
         None => Err(IdError::NotAMethod(text.to_owned())),
@@ -486,7 +472,7 @@ fn not_canonical(id: &str, canonical: String) -> IdError {
     }
 }
 
-/// What is before and after the one `*` of a text, if there is one that is not written `\*`.
+/// The texts before and after the one `*`, if there is one that is not written `\*`.
 fn around_star(text: &str) -> Result<Option<(&str, &str)>, IdError> {
     let mut stars = text
         .match_indices('*')
@@ -499,7 +485,7 @@ fn around_star(text: &str) -> Result<Option<(&str, &str)>, IdError> {
     Ok(first.map(|(before, after)| (before, after.strip_prefix('*').unwrap_or(after))))
 }
 
-/// The network that a text names, when it is wider than what is counted.
+/// The network that a text names, if it is wider than those that are counted.
 fn wide_network(source: &KeySource, text: &str) -> Result<Option<IpNet>, IdError> {
     let KeySource::Address {
         v4_prefix,
@@ -539,7 +525,7 @@ fn wildcard(source: &KeySource, before: &str, after: &str) -> Result<Wildcard, I
     Ok(Wildcard::new(before, after))
 }
 
-/// A wildcard of which at least one host is an example.
+/// Checks that a host can match.
 fn host_wildcard(text: &str) -> Result<(), IdError> {
     let lower = text.to_ascii_lowercase();
     if lower != text {
@@ -550,7 +536,7 @@ fn host_wildcard(text: &str) -> Result<(), IdError> {
         .map_err(|_| IdError::NotAHost(text.to_owned()))
 }
 
-/// Nothing below a registrable domain is counted.
+/// Checks that the wildcard is not below a registrable domain, where nothing is counted.
 fn domain_wildcard(text: &str, after: &str) -> Result<(), IdError> {
     let below = after.split_once('.').map(|(_, below)| below);
     match below.filter(|below| psl::domain_str(below).is_some()) {

@@ -11,7 +11,6 @@ use weir_limit::{BucketKey, Quota};
 
 use crate::key_parts::KeySchema;
 use crate::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
-use crate::subject_id::Pattern;
 use crate::{HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes};
 
 const MAX_NAME_BYTES: usize = 64;
@@ -90,8 +89,8 @@ impl Limit {
         }
     }
 
-    /// The same limit with its rate beside its name in bucket keys, for one whose name was not chosen:
-    /// another of the same name has other buckets.
+    /// The same limit with its rate beside its name in bucket keys, for one whose name was not
+    /// chosen: another of the same name has other buckets.
     #[must_use]
     pub fn with_rate_in_keys(self) -> Self {
         let rate = |quota: Quota| (quota.burst().get(), quota.emission_interval().get());
@@ -117,17 +116,14 @@ impl Limit {
     /// [`AccountRules`](crate::AccountRules) must know of it.
     ///
     /// # Errors
-    /// When the id has not the form that the limit's sources ask for, or is overridden already. Only
-    /// an override by the admin API may stand over one of the configuration.
+    /// When the id has not the form that the limit's sources ask for, or is overridden already.
+    /// Only an override by the admin API may stand over one of the configuration.
     pub fn add_override(&mut self, added: impl Into<Arc<Override>>) -> Result<(), IdError> {
-        let wanted = added.into();
-        let added = Arc::clone(&wanted);
-        let added = match self.schema.pattern(&wanted.id)? {
-            Pattern::Subject(subject) => self.overrides.add_exact(&subject, added),
-            Pattern::Parts(parts) => self.overrides.add_pattern(parts, added),
-        };
-        added.map_err(|earlier| IdError::Duplicate {
-            id: wanted.id.clone(),
+        let added = added.into();
+        let pattern = self.schema.pattern(&added.id)?;
+        let result = self.overrides.add(pattern, Arc::clone(&added));
+        result.map_err(|earlier| IdError::Duplicate {
+            id: added.id.clone(),
             earlier: earlier.id.clone(),
         })
     }
@@ -142,7 +138,7 @@ impl Limit {
         &self.schema.per
     }
 
-    /// What the keys of all its buckets begin with.
+    /// The beginning of the keys of all its buckets.
     pub fn key_prefix(&self) -> &str {
         &self.prefix
     }
@@ -163,8 +159,8 @@ impl Limit {
             .map(|(known, _)| known)
     }
 
-    /// The overrides, in no order, and whether they are in force: those that have ended are not, nor
-    /// are those whose place one by the admin API takes.
+    /// The overrides, in no order, and whether they are in force: neither those that have ended,
+    /// nor those that one by the admin API replaces.
     pub fn overrides_at(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
         self.overrides.iter(now)
     }
@@ -211,7 +207,7 @@ impl Limit {
         self.schema.id_of(subject)
     }
 
-    /// What to know of an id that may not be of the subject that is meant.
+    /// Why an id may not name the subject that is meant, if so.
     pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
         let by_name = self.wildcards_of_hashed() && self.schema.has_hash(id);
         let wildcards = by_name.then_some(IdWarning::Wildcards);
@@ -261,7 +257,7 @@ impl Limit {
         key.as_str().strip_prefix(&*self.prefix).unwrap_or_default()
     }
 
-    /// What each source yields for a request, as bucket keys show it, to explain a decision.
+    /// The value of each source in a request, as bucket keys show it, to explain a decision.
     pub fn parts(&self, attributes: &RequestAttributes<'_>) -> Vec<(&KeySource, Option<String>)> {
         let shown = |source| {
             let mut key = BucketKey::default();

@@ -10,7 +10,6 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -57,58 +56,60 @@ impl Override {
     }
 }
 
-/// The override of an id, and the one whose place it takes until it ends.
-#[derive(Clone, Debug)]
+/// The overrides of one id. That by the admin API takes the place of the other until it ends.
+#[derive(Clone, Debug, Default)]
 struct Slot {
-    own: Arc<Override>,
-    replaced: Option<Arc<Override>>,
+    by_api: Option<Arc<Override>>,
+    configured: Option<Arc<Override>>,
 }
 
 impl Slot {
-    /// Adds one for the same id.
-    ///
     /// # Errors
-    /// When there is one of this origin already; it is returned.
+    /// When there is one of the same origin already; it is returned.
     fn add(&mut self, added: Arc<Override>) -> Result<(), &Override> {
-        let replaces = added.origin == OverrideOrigin::AdminApi && self.own.origin != added.origin;
-        if !replaces {
-            return Err(&self.own);
+        let slot = match added.origin {
+            OverrideOrigin::AdminApi => &mut self.by_api,
+            OverrideOrigin::Configuration => &mut self.configured,
+        };
+        match slot {
+            Some(earlier) => Err(earlier),
+            slot => {
+                *slot = Some(added);
+                Ok(())
+            }
         }
-        self.replaced = Some(std::mem::replace(&mut self.own, added));
-        Ok(())
     }
 
-    fn at(&self, now: Timestamp) -> Option<&Override> {
-        if self.own.holds(now) {
-            return Some(&self.own);
-        }
-        let replaced = self.replaced.as_deref();
-        replaced.filter(|replaced| replaced.holds(now))
+    fn in_force(&self, now: Timestamp) -> Option<&Override> {
+        self.all(now).find_map(|(set, holds)| holds.then_some(set))
     }
 
-    /// Both, and whether they are in force.
+    /// Both, the one that takes precedence first, and whether they are in force.
     fn all(&self, now: Timestamp) -> impl Iterator<Item = (&Override, bool)> {
-        let holds = self.own.holds(now);
-        let replaced = self.replaced.as_deref().into_iter();
-        let replaced = replaced.map(move |replaced| (replaced, !holds && replaced.holds(now)));
-        [(&*self.own, holds)].into_iter().chain(replaced)
+        let mut is_taken = false;
+        let all = self.by_api.iter().chain(&self.configured);
+        all.map(move |set| {
+            let holds = !is_taken && set.holds(now);
+            is_taken |= holds;
+            (&**set, holds)
+        })
     }
 }
 
-impl From<Arc<Override>> for Slot {
-    fn from(own: Arc<Override>) -> Self {
-        Self {
-            own,
-            replaced: None,
-        }
-    }
+/// The subjects that the id of an override stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum IdPattern {
+    /// One subject, as bucket keys have it.
+    Subject(String),
+    /// All subjects whose first parts match these.
+    Parts(Vec<PartPattern>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    /// Those of one subject, by the subject as bucket keys have it.
+    /// By subject, as bucket keys have it.
     exact: HashMap<Box<str>, Slot>,
-    /// All others, if there are any.
+    /// Those of several subjects, if there are any.
     tree: Option<Box<Tree>>,
 }
 
@@ -117,51 +118,29 @@ impl Overrides {
         self.exact.is_empty() && self.tree.is_none()
     }
 
-    /// Adds one for a single subject.
-    ///
     /// # Errors
-    /// When there is one of the same origin already; it is returned.
-    pub(super) fn add_exact(
+    /// When there is one of the same id and origin already; it is returned.
+    pub(super) fn add(
         &mut self,
-        subject: &str,
+        pattern: IdPattern,
         added: Arc<Override>,
     ) -> Result<(), &Override> {
-        match self.exact.entry(subject.into()) {
-            Entry::Occupied(earlier) => earlier.into_mut().add(added),
-            Entry::Vacant(vacant) => {
-                vacant.insert(added.into());
-                Ok(())
-            }
-        }
-    }
-
-    /// Adds one for all subjects of a pattern.
-    ///
-    /// # Errors
-    /// When there is one of the same origin already; it is returned.
-    pub(super) fn add_pattern(
-        &mut self,
-        pattern: Vec<PartPattern>,
-        added: Arc<Override>,
-    ) -> Result<(), &Override> {
-        match self.tree.get_or_insert_default().slot(pattern) {
-            Some(earlier) => earlier.add(added),
-            slot => {
-                *slot = Some(added.into());
-                Ok(())
-            }
-        }
+        let slot = match pattern {
+            IdPattern::Subject(subject) => self.exact.entry(subject.into()).or_default(),
+            IdPattern::Parts(parts) => self.tree.get_or_insert_default().slot(parts),
+        };
+        slot.add(added)
     }
 
     /// The override of a subject: its own, or else the most exact that has not ended. `parts` is
-    /// asked for only where it takes more than the subject to tell.
+    /// called only if there are overrides of several subjects.
     pub(super) fn find<P: SubjectParts>(
         &self,
         subject: &str,
         now: Timestamp,
         parts: impl FnOnce() -> P,
     ) -> Option<&Override> {
-        let own = self.exact.get(subject).and_then(|slot| slot.at(now));
+        let own = self.exact.get(subject).and_then(|slot| slot.in_force(now));
         own.or_else(|| self.tree.as_deref()?.find(&parts(), 0, now))
     }
 
@@ -178,7 +157,7 @@ impl Overrides {
     }
 }
 
-/// What one part of an id stands for.
+/// The values that one part of an id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PartPattern {
     /// This part, as bucket keys have it.
@@ -191,36 +170,36 @@ pub(super) enum PartPattern {
 }
 
 pub(super) trait SubjectParts {
-    /// A part as bucket keys have it; none when there are no more.
+    /// A part as bucket keys have it, if there are so many.
     fn written(&self, part: usize) -> Option<&str>;
 
-    /// The address that a part stands for, if it stands for one.
+    /// The address of a part, if it is one.
     fn address(&self, part: usize) -> Option<IpAddr>;
 
-    /// The text that a part stands for, if it stands for one.
+    /// The text of a part, if wildcards may match it.
     fn text(&self, part: usize) -> Option<Text<'_>>;
 }
 
-/// What wildcards are held against.
+/// The text that wildcards are compared with.
 pub(super) enum Text<'t> {
     Plain(Cow<'t, [u8]>),
-    /// The wildcards that a secret was found to match when it was read, the best first.
+    /// The wildcards that a secret matched when it was read, the best first.
     Matches(&'t [Wildcard]),
 }
 
-/// Overrides below one part, and the override of all that begin so.
+/// The overrides whose first parts are the same.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     exact: HashMap<Box<str>, Tree>,
     networks: NetworkMap<Tree>,
     wildcards: WildcardMap<Tree>,
     any: Option<Box<Tree>>,
-    here: Option<Slot>,
+    /// For ids that end here.
+    here: Slot,
 }
 
 impl Tree {
-    /// Where the override with this pattern is held.
-    fn slot(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Slot> {
+    fn slot(&mut self, pattern: Vec<PartPattern>) -> &mut Slot {
         let mut tree = self;
         for part in pattern {
             tree = match part {
@@ -241,7 +220,7 @@ impl Tree {
         now: Timestamp,
     ) -> Option<&'t Override> {
         let below = |tree: &'t Self| tree.find(subject, part + 1, now);
-        let ours = || self.here.as_ref().and_then(|slot| slot.at(now));
+        let ours = || self.here.in_force(now);
         let Some(written) = subject.written(part) else {
             return ours();
         };
@@ -307,7 +286,7 @@ impl Tree {
     /// All slots, in no order.
     fn all(&self) -> Vec<&Slot> {
         let below = self.below().flat_map(Self::all);
-        self.here.iter().chain(below).collect()
+        [&self.here].into_iter().chain(below).collect()
     }
 
     fn below(&self) -> impl Iterator<Item = &Self> {

@@ -80,7 +80,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
     let accounts = AccountRules {
         sources: vec![AccountSource::Header(KEY_HEADER)],
         key: key(),
-        wildcards: AccountWildcards::of([&limit]),
+        wildcards: AccountWildcards::from_limits([&limit]),
         keeps_names: false,
     };
     let account = accounts.account(&headers);
@@ -394,7 +394,7 @@ fn limits_do_not_mix_up_their_wildcards() {
     let accounts = AccountRules {
         sources: vec![AccountSource::Header(KEY_HEADER)],
         key: key(),
-        wildcards: AccountWildcards::of(&limits),
+        wildcards: AccountWildcards::from_limits(&limits),
         keeps_names: false,
     };
     let headers = HeaderMap::from_iter([(KEY_HEADER, HeaderValue::from_static("acmeme"))]);
@@ -424,8 +424,8 @@ fn limits_do_not_mix_up_their_wildcards() {
     );
 }
 
-/// A limit that is overridden for `acme` by a burst of 2 in the configuration, and by the admin API by
-/// a burst of 3 until then.
+/// A limit that is overridden for `acme` by a burst of 2 in the configuration, and by the admin API
+/// by a burst of 3 until then.
 fn replaced(id: &str, until: Option<Timestamp>) -> Limit {
     let mut limit = limit(&["account"], &[id]);
     let by_api = Override {
