@@ -1,7 +1,6 @@
 //! Codes a body as it passes.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use compression_codecs::brotli::params::EncoderParams;
@@ -10,10 +9,12 @@ use compression_codecs::core::util::PartialBuffer;
 use compression_codecs::zstd::params::CParameter;
 use compression_codecs::{BrotliEncoder, Encode, GzipEncoder, ZstdEncoder};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use super::ContentCoding;
 use crate::response_body::BodyCoder;
 
-/// How much a codec writes at a time.
+/// Size of the buffer that a codec writes to.
 const OUTPUT_BYTES: usize = 4096;
 
 /// How far back codecs look, as a power of two. gzip has 32 KiB.
@@ -30,46 +31,15 @@ const ZSTD_LEVEL: i32 = 3;
 const ZSTD_HASH_LOG: u32 = 15;
 const ZSTD_CHAIN_LOG: u32 = 14;
 
-/// The codecs of the process. What a codec holds, 350 KB for gzip, 450 KB for zstd and 900 KB for
-/// brotli, it holds for as long as its client reads.
-pub(super) static PLACES: Places = Places::new(256);
+/// Bounds the codecs of the process. A codec takes 350 KB for gzip, 450 KB for zstd and 900 KB for
+/// brotli, for as long as its client reads.
+pub(super) static PERMITS: Semaphore = Semaphore::const_new(256);
 
-/// How many codecs there may be at once.
-#[derive(Debug)]
-pub(super) struct Places {
-    most: usize,
-    taken: AtomicUsize,
-}
-
-struct Place(&'static Places);
-
-impl Places {
-    pub(super) const fn new(most: usize) -> Self {
-        Self {
-            most,
-            taken: AtomicUsize::new(0),
-        }
-    }
-
-    fn take(&'static self) -> Option<Place> {
-        let one_more = |taken| (taken < self.most).then_some(taken + 1);
-        let taken = &self.taken;
-        let found = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        found.ok().map(|_| Place(self))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A codec, and whether it holds something back.
+/// A codec; it is dirty while it holds output back.
 pub(super) struct Codec {
     encoder: Encoder,
     is_dirty: bool,
-    _place: Place,
+    _permit: SemaphorePermit<'static>,
 }
 
 enum Encoder {
@@ -86,9 +56,9 @@ enum Step<'d> {
 }
 
 impl Codec {
-    /// A codec, unless there are as many as there may be.
-    pub(super) fn new(coding: ContentCoding, places: &'static Places) -> Option<Self> {
-        let place = places.take()?;
+    /// A codec, if there is a permit.
+    pub(super) fn new(coding: ContentCoding, permits: &'static Semaphore) -> Option<Self> {
+        let permit = permits.try_acquire().ok()?;
         let encoder = match coding {
             ContentCoding::Gzip => {
                 Encoder::Gzip(GzipEncoder::new(Level::Precise(GZIP_LEVEL).into()))
@@ -111,7 +81,7 @@ impl Codec {
         Some(Self {
             encoder,
             is_dirty: false,
-            _place: place,
+            _permit: permit,
         })
     }
 

@@ -15,10 +15,11 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
+use tokio::sync::Semaphore;
 use weir_http::list;
 
 use super::ResponseBody;
-use codec::{Codec, PLACES, Places};
+use codec::{Codec, PERMITS};
 
 /// Digests of what is sent, which compression changes.
 const DIGESTS: [HeaderName; 4] = [
@@ -92,10 +93,10 @@ impl ContentCoding {
 #[derive(Debug)]
 pub(super) struct Compressor {
     settings: Arc<Compression>,
-    /// What the client likes best of what is offered; none if it accepts nothing of it.
+    /// The offered coding that the client prefers, if it accepts one.
     coding: Option<ContentCoding>,
     is_head: bool,
-    places: &'static Places,
+    permits: &'static Semaphore,
 }
 
 impl Compressor {
@@ -107,11 +108,10 @@ impl Compressor {
                 false => accept::best(&settings.algorithms, request.headers()),
             },
             is_head: request.method() == Method::HEAD,
-            places: &PLACES,
+            permits: &PERMITS,
         }
     }
 
-    /// The response as the client gets it.
     pub(super) fn compress<R>(
         &self,
         mut response: Response<ResponseBody<R>>,
@@ -120,8 +120,8 @@ impl Compressor {
         R: Body<Data = Bytes>,
     {
         if response.status() == StatusCode::NOT_MODIFIED {
-            // It is about a response that was, or would have been, compressed; of what type that is, it
-            // need not say, and it has what the response has for caches (RFC 9110 section 15.4.5).
+            // A 304 stands for a response that was, or would be, compressed. It may lack the type,
+            // and has the headers for caches of that response (RFC 9110 section 15.4.5).
             let headers = response.headers();
             let is_of_type = !headers.contains_key(CONTENT_TYPE) || self.is_of_type(headers);
             if is_of_type && !headers.contains_key(CONTENT_ENCODING) && !forbids_change(headers) {
@@ -140,9 +140,9 @@ impl Compressor {
             return response;
         };
         let has_body = !self.is_head || made_length(response.body()).is_some();
-        let codec = has_body.then(|| Codec::new(coding, self.places));
+        let codec = has_body.then(|| Codec::new(coding, self.permits));
         if let Some(None) = codec {
-            // As a client gets it that accepts no coding.
+            // Without a permit, as for a client that accepts no coding.
             return response;
         }
         let headers = response.headers_mut();
@@ -178,7 +178,7 @@ impl Compressor {
                 .is_none_or(|length| length >= self.settings.min_bytes)
     }
 
-    /// How long the body is, or would be in the response to GET; none if that is not known.
+    /// The length of the body, also of one that is left out in response to HEAD.
     fn length<R>(&self, response: &Response<ResponseBody<R>>) -> Option<u64>
     where
         R: Body<Data = Bytes>,
@@ -187,8 +187,8 @@ impl Compressor {
             return response.body().size_hint().exact();
         }
         made_length(response.body()).or_else(|| {
-            let told = response.headers().get(CONTENT_LENGTH)?;
-            told.to_str().ok()?.parse().ok()
+            let length = response.headers().get(CONTENT_LENGTH)?;
+            length.to_str().ok()?.parse().ok()
         })
     }
 
@@ -208,20 +208,20 @@ impl Compressor {
     }
 }
 
-/// The length of a response to HEAD that Weir made, whose body the server leaves out. Those of
-/// upstreams have none.
+/// The length of a response to HEAD that Weir made; the server leaves out its body. Responses of
+/// upstreams to HEAD have no body.
 fn made_length<R: Body<Data = Bytes>>(body: &ResponseBody<R>) -> Option<u64> {
     body.size_hint().exact().filter(|&length| length > 0)
 }
 
-/// Whether nobody on the way may change the body, as the app says, or the client (RFC 9111, sections
-/// 5.2.2.6 and 5.2.1.6).
+/// Whether the app or the client forbids to change the body (RFC 9111, sections 5.2.2.6 and
+/// 5.2.1.6).
 fn forbids_change(headers: &HeaderMap) -> bool {
     list::texts(headers, &CACHE_CONTROL).any(|token| token.eq_ignore_ascii_case("no-transform"))
 }
 
-/// What is compressed is not the same, byte by byte, as what the tag was made for (RFC 9110, section
-/// 8.8.1).
+/// Makes the tag weak: the compressed body differs from the one that the tag was made for (RFC
+/// 9110, section 8.8.1).
 fn weaken(headers: &mut HeaderMap) {
     let Some(tag) = headers.get(ETAG) else { return };
     if tag.as_bytes().starts_with(b"\"") {

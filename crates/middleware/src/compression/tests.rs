@@ -22,7 +22,7 @@ fn compressor(method: &str, accepted: &'static str) -> Compressor {
     Compressor::new(&Arc::new(Compression::default()), &request)
 }
 
-static MANY: Places = Places::new(usize::MAX);
+static MANY: Semaphore = Semaphore::const_new(Semaphore::MAX_PERMITS);
 
 fn coded_by<B>(coding: ContentCoding, body: B) -> ResponseBody<B> {
     let codec = Codec::new(coding, &MANY).unwrap();
@@ -98,8 +98,8 @@ proptest! {
     }
 }
 
-/// Each poll stands for a turn of the connection. Where they had no end, 64 clients that fetched 10 MB
-/// kept another one waiting for 3 to 15 seconds.
+/// Each poll stands for a turn of the connection. Where they had no end, 64 clients that fetched 10
+/// MB kept another one waiting for 3 to 15 seconds.
 #[test]
 fn no_connection_codes_more_than_some_kilobytes_before_others_have_their_turn() {
     for coding in ContentCoding::ALL {
@@ -149,9 +149,9 @@ impl Wake for CountWakes {
 
 #[test]
 fn a_response_for_which_there_is_no_codec_is_sent_as_it_is() {
-    static ONE: Places = Places::new(1);
+    static ONE: Semaphore = Semaphore::const_new(1);
     let compressor = Compressor {
-        places: &ONE,
+        permits: &ONE,
         ..compressor("GET", "zstd")
     };
     let compress = || {
