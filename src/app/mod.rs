@@ -32,7 +32,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -130,6 +130,7 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
     ended
 }
 
+/// Serves from the binding of the addresses to the end of the drain.
 async fn serve(
     source: Source,
     inputs: Inputs,
@@ -140,67 +141,52 @@ async fn serve(
 ) -> Result<(), RunError> {
     // From here on no signal is missed.
     let mut signals = Signals::new()?;
-    let (workers, grace) = (settings.process.workers, settings.grace);
+    let (count, grace) = (settings.process.workers, settings.grace);
 
     // All addresses are bound before anything is started that would have to be ended again.
     let acme = AcmeCertificates::new(&metrics);
     let sockets = Sockets::new(&acme.configure(&settings.listen), acme.challenges());
     sockets.export_expiry(&metrics);
-    let (clients, drain, draining) = bind(&open, &sockets.addresses(), workers).await?;
-    let admin_address = settings.process.admin.as_slice();
-    let (admin, admin_drain, admin_draining) =
-        bind(&open, admin_address, NonZeroUsize::MIN).await?;
-    let listening = clients.addresses().to_vec();
-    let handles = (clients.handles()?, admin.handles()?);
+    let clients = Bound::new(&open, &sockets.addresses(), count).await?;
+    let admin = Bound::new(&open, settings.process.admin.as_slice(), NonZeroUsize::MIN).await?;
+    let listening = clients.listeners.addresses().to_vec();
+    let handles = (clients.listeners.handles()?, admin.listeners.handles()?);
 
-    // The stores, the configuration in force, and what follows both.
-    let tracer = start_tracer(&settings, &metrics)?;
     let environment = Environment {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
         acme: acme.clone(),
-        tracer: tracer.clone(),
+        tracer: start_tracer(&settings, &metrics)?,
         metrics: Arc::clone(&metrics),
     };
+    let tracer = environment.tracer.clone();
     let (gateway, mut keepers) = Gateway::start(source, (settings, inputs), environment).await?;
-    let snapshot = gateway.snapshot();
 
     // The admin listener tells why the gateway is not ready yet.
-    let api = gateway.admin_api(log_level, draining.subscribe());
-    let service = admin_service(&gateway, &acme, &draining).with_api(api);
-    let admin = start_admin(admin, service, admin_draining)?;
+    let api = gateway.admin_api(log_level, clients.draining.subscribe());
+    let service = admin_service(&gateway, &acme, &clients.draining).with_api(api);
+    let admin_address = start_admin(admin.listeners, service, admin.draining)?;
 
-    // The workers, which serve clients.
-    let descriptors = FileDescriptors::for_process(&snapshot.settings);
-    let aborted = Arc::<AtomicUsize>::default();
-    let context = WorkerContext {
-        http: http(&snapshot.settings, &descriptors, &metrics),
-        transports: sockets.transports(),
-        https_redirects: sockets.https_redirects(),
-        snapshots: gateway.snapshots.clone(),
-        stores: gateway.stores.clone(),
-        upstreams: descriptors.upstreams(),
-        serving: Arc::new(Semaphore::new(0)),
-        draining,
-        aborted: Arc::clone(&aborted),
-    };
-    let mut workers = start_workers(clients, workers, context).await?;
+    let context = worker_context(&gateway, &sockets, clients.draining);
+    let aborted = Arc::clone(&context.aborted);
+    let mut workers = start_workers(clients.listeners, count, context).await?;
 
     // A predecessor drains when it hears that this process serves, and a successor may come.
-    let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
+    let everywhere: Vec<_> = listening.iter().copied().chain(admin_address).collect();
     open.report_serving(&everywhere)?;
     acme.begin(&sockets);
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
-    startup_log::started(&snapshot.settings, &listening, admin, &metrics);
+    let snapshot = gateway.snapshot();
+    startup_log::started(&snapshot.settings, &listening, admin_address, &metrics);
     startup_log::warn_of_overrides(&snapshot.settings, &snapshot.overrides);
 
     // Until a signal or a successor ends it.
     let handler = ProcessEvents {
         gateway: &gateway,
-        drain: &drain,
-        admin_drain,
+        drain: &clients.drain,
+        admin_drain: admin.drain,
         takeover,
         acme,
         grace,
@@ -212,7 +198,7 @@ async fn serve(
         }
     };
     let ended = tokio::select! {
-        ended = supervise(&mut workers, &drain, next, &handler) => ended?,
+        ended = supervise(&mut workers, &clients.drain, next, &handler) => ended?,
         never = gateway.follow(&mut keepers) => match never {},
     };
     end_tracer(tracer).await;
@@ -223,16 +209,28 @@ async fn serve(
     Ok(())
 }
 
-/// Listens on addresses, and makes the drain of the connections that come from there.
-async fn bind(
-    open: &OpenSockets,
-    addresses: &[SocketAddr],
-    workers: NonZeroUsize,
-) -> Result<(Listeners, Drain, Draining), RunError> {
-    let listeners = open.listen(addresses, workers).await?;
-    let (drain, draining) = Drain::new();
-    drain.keep_open(listeners.managed());
-    Ok((listeners, drain, draining))
+/// Listeners, and the drain of the connections that they accept.
+struct Bound {
+    listeners: Listeners,
+    drain: Drain,
+    draining: Draining,
+}
+
+impl Bound {
+    async fn new(
+        open: &OpenSockets,
+        addresses: &[SocketAddr],
+        workers: NonZeroUsize,
+    ) -> Result<Self, RunError> {
+        let listeners = open.listen(addresses, workers).await?;
+        let (drain, draining) = Drain::new();
+        drain.keep_open(listeners.managed());
+        Ok(Self {
+            listeners,
+            drain,
+            draining,
+        })
+    }
 }
 
 /// Starts what traces requests, if the configuration asks for it.
@@ -256,6 +254,23 @@ async fn end_tracer(tracer: Option<Arc<Tracer>>) {
         let ended = tokio::task::spawn_blocking(move || tracer.end());
         // It ends by itself after a time.
         let _ = ended.await;
+    }
+}
+
+/// What all workers share.
+fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> WorkerContext {
+    let settings = &gateway.snapshot().settings;
+    let descriptors = FileDescriptors::for_process(settings);
+    WorkerContext {
+        http: http(settings, &descriptors, &gateway.metrics()),
+        transports: sockets.transports(),
+        https_redirects: sockets.https_redirects(),
+        snapshots: gateway.snapshots.clone(),
+        stores: gateway.stores.clone(),
+        upstreams: descriptors.upstreams(),
+        serving: Arc::new(Semaphore::new(0)),
+        draining,
+        aborted: Arc::default(),
     }
 }
 
