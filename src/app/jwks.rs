@@ -14,34 +14,33 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use thiserror::Error;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tower::Service;
 use weir_config::{Jwks, JwksSettings};
 use weir_http::list;
 use weir_proxy::{Proxy, Upstream, UpstreamSettings};
-
 use weir_rules::{JwtError, JwtKeys, RemoteKeys};
 use weir_telemetry::events::{self, LastWarning};
 use weir_telemetry::{JwksMetrics, Metrics, UpstreamFailed};
 
-/// How long a fetch may take, from connecting to the last byte.
+/// From connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest key set; real ones have a few kilobytes.
+/// Of a key set; real ones have a few kilobytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The shortest interval of fetches, whatever the response says and whatever keys tokens name.
+/// Lower bound on the interval of fetches, whatever responses say and whatever keys tokens name.
 const MIN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The first and the longest pause after a failure.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The key sets of the configuration in force. Clones are the same ones.
+/// The key sets of the configuration in force. Clones share them.
 #[derive(Clone)]
-pub(super) struct KeySets(Arc<Inner>);
+pub(super) struct KeySets(Arc<SharedKeySets>);
 
-struct Inner {
+struct SharedKeySets {
     metrics: Arc<Metrics>,
     sets: Mutex<Vec<KeySet>>,
 }
@@ -51,35 +50,29 @@ struct KeySet {
     settings: JwksSettings,
     keys: RemoteKeys,
     progress: Arc<Mutex<Progress>>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<Infallible>,
 }
 
-impl Drop for KeySet {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// What has come of the fetches so far; a reload hands it on.
+/// The times of fetches; a reload hands them on.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     fetched: Option<Instant>,
-    /// The last fetch, whatever came of it.
+    /// The last fetch, successful or not.
     tried: Option<Instant>,
-    /// When to fetch next.
+    /// The next fetch.
     due: Option<Instant>,
 }
 
 impl KeySets {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedKeySets {
             metrics: Arc::clone(metrics),
             sets: Mutex::default(),
         }))
     }
 
-    /// Keeps these fresh from now on, and no others. One that was there already keeps its keys.
-    /// Must be called on a runtime.
+    /// Keeps these key sets fresh from now on, and no others. Known ones keep their keys. Must be
+    /// called on a runtime.
     pub(super) fn replace(&self, configured: &[Jwks]) {
         let mut sets = self.0.sets.lock();
         let before = std::mem::take(&mut *sets);
@@ -123,12 +116,11 @@ impl KeySets {
             settings: jwks.settings.clone(),
             keys: jwks.keys.clone(),
             progress,
-            task: task.abort_handle(),
+            _task: AbortOnDropHandle::new(task),
         }
     }
 }
 
-/// Why a key set was not fetched.
 #[derive(Debug, Error)]
 enum FetchError {
     #[error("no response within {} s", FETCH_TIMEOUT.as_secs())]
@@ -251,15 +243,15 @@ impl Refresher {
     }
 }
 
-/// Up to a tenth less, so that gateways that were started together do not fetch together.
+/// Takes off up to a tenth, so that gateways that were started together do not fetch together.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(rand::rng().random_range(0.9..=1.0))
 }
 
-/// How long a response is fresh by its own word (RFC 9111, section 4.2.1), within bounds.
+/// The freshness of a response (RFC 9111, section 4.2.1), within bounds.
 fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
     /// Keys that an issuer has withdrawn must not be believed for long.
-    const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+    const MAX_FRESHNESS: Duration = Duration::from_secs(24 * 60 * 60);
     let seconds = list::texts(headers, &CACHE_CONTROL).find_map(|directive| {
         let (name, value) = directive.split_once('=')?;
         let is_max_age = name.eq_ignore_ascii_case("max-age");
@@ -269,7 +261,7 @@ fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
         .get(AGE)
         .and_then(|age| age.to_str().ok()?.parse().ok());
     let seconds = seconds.saturating_sub(age.unwrap_or(0));
-    Some(Duration::from_secs(seconds).clamp(MIN_INTERVAL, LONGEST))
+    Some(Duration::from_secs(seconds).clamp(MIN_INTERVAL, MAX_FRESHNESS))
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@ const ACCOUNT: &str = "account.json";
 
 const LOCK: &str = "lock";
 
-/// What is kept of one ACME server.
+/// The folder of one ACME server's account and certificates.
 #[derive(Clone, Debug)]
 pub(super) struct Cache(PathBuf);
 
-/// An account, and what it was made with.
+/// An account, and the settings that it was made with.
 #[derive(Deserialize, Serialize)]
 pub(super) struct StoredAccount {
     pub(super) email: Option<String>,
@@ -38,7 +38,7 @@ impl StoredAccount {
 }
 
 impl Cache {
-    pub(super) fn of(settings: &AcmeSettings) -> Self {
+    pub(super) fn new(settings: &AcmeSettings) -> Self {
         let directory = settings.directory.to_string();
         let server = directory.strip_prefix("https://").unwrap_or(&directory);
         let safe = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
@@ -49,7 +49,7 @@ impl Cache {
         Self(settings.cache.join(name))
     }
 
-    /// The certificate of a domain; none when it has not been obtained yet.
+    /// The certificate of a domain, if it has been obtained.
     pub(super) fn certificate(&self, domain: &str) -> io::Result<Option<Identity>> {
         let Some(pem) = unless_missing(fs::read(self.certificate_path(domain)))? else {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Cache {
         self.write(&self.certificate_path(domain), pem.as_bytes())
     }
 
-    /// The account; none when it has to be made.
+    /// The account, if it has been made.
     pub(super) fn account(&self) -> io::Result<Option<StoredAccount>> {
         let Some(json) = unless_missing(fs::read(self.0.join(ACCOUNT)))? else {
             return Ok(None);
@@ -73,7 +73,6 @@ impl Cache {
         self.write(&self.0.join(ACCOUNT), &serde_json::to_vec(account)?)
     }
 
-    /// Removes an account that the server does not know any more.
     pub(super) fn remove_account(&self) -> io::Result<()> {
         unless_missing(fs::remove_file(self.0.join(ACCOUNT))).map(drop)
     }

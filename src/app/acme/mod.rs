@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rand::RngExt;
-use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 use weir_config::{AcmeCertificate, Listener, Until};
 use weir_limit::time::Timestamp;
 use weir_server::{Challenges, Identity};
@@ -24,8 +24,8 @@ use self::cache::{Cache, identity};
 use self::order::{OrderError, Ordering, blocking};
 use super::sockets::Sockets;
 
-/// When in its life a certificate is renewed: gateways that were started together do not order
-/// together.
+/// The share of its life after which a certificate is renewed. It is a range, so that gateways that
+/// were started together do not order together.
 const RENEWED_AT: (f64, f64) = (0.64, 2.0 / 3.0);
 
 /// The first and the longest pause after the server refused an order. Let's Encrypt allows five
@@ -33,31 +33,30 @@ const RENEWED_AT: (f64, f64) = (0.64, 2.0 / 3.0);
 const BACK_OFF_REFUSED: (Duration, Duration) =
     (Duration::from_secs(2 * 60), Duration::from_secs(3600));
 
-/// The same when it cannot be reached, which it does not count.
+/// The same if the server cannot be reached, which is no failure to it.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
-/// How long to wait for another order, which this or another process has begun.
+/// Interval of attempts to take the lock, while this or another process orders.
 const LOCK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The clock is looked at this often, as it may be set.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Sleeps are cut to this, as the system's clock may be set.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
-/// The certificates by ACME of the configuration in force. Clones are the same ones.
+/// The certificates by ACME of the configuration in force. Clones share them.
 #[derive(Clone)]
-pub(super) struct AcmeCertificates(Arc<Inner>);
+pub(super) struct AcmeCertificates(Arc<SharedCertificates>);
 
-struct Inner {
+struct SharedCertificates {
     challenges: Challenges,
     metrics: Arc<Metrics>,
-    state: Mutex<State>,
+    state: Mutex<ManagedCertificates>,
 }
 
 #[derive(Default)]
-struct State {
-    /// As they are configured.
+struct ManagedCertificates {
     listeners: Vec<Listener>,
     managed: Vec<Managed>,
-    /// Where certificates are put into force; none before the process serves.
+    /// `None` before the process serves.
     sockets: Option<Sockets>,
 }
 
@@ -65,22 +64,14 @@ struct State {
 struct Managed {
     certificate: AcmeCertificate,
     identity: Option<Identity>,
-    /// When to order; none when it is kept nowhere.
+    /// When to order; at once if `None`.
     due: Option<SystemTime>,
-    task: Option<Task>,
-}
-
-struct Task(AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    task: Option<AbortOnDropHandle<Infallible>>,
 }
 
 impl AcmeCertificates {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedCertificates {
             challenges: Challenges::default(),
             metrics: Arc::clone(metrics),
             state: Mutex::default(),
@@ -105,14 +96,14 @@ impl AcmeCertificates {
         let mut before: Vec<_> = before.into_iter().map(Some).collect();
         let managed = needed.into_iter().map(|certificate| {
             let domain = &certificate.domain;
-            let place = before.iter_mut().find(|known| {
+            let slot = before.iter_mut().find(|known| {
                 known
                     .as_ref()
                     .is_some_and(|known| known.certificate.domain == *domain)
             });
-            match place.and_then(Option::take) {
+            match slot.and_then(Option::take) {
                 Some(known) if known.certificate == *certificate => known,
-                // One of another authority is better than none.
+                // A certificate of another authority is better than none.
                 known => Managed::load(certificate, known.and_then(|known| known.identity)),
             }
         });
@@ -132,7 +123,7 @@ impl AcmeCertificates {
         self.spawn(&mut state);
     }
 
-    /// Orders no more.
+    /// Stops ordering.
     pub(super) fn end(&self) {
         let mut state = self.0.state.lock();
         state.sockets = None;
@@ -150,23 +141,22 @@ impl AcmeCertificates {
         Some(missing.certificate.domain.clone())
     }
 
-    fn spawn(&self, state: &mut State) {
+    fn spawn(&self, state: &mut ManagedCertificates) {
         for managed in &mut state.managed {
             if managed.task.is_none() {
                 let renewer = Renewer {
-                    cache: Cache::of(&managed.certificate.settings),
+                    cache: Cache::new(&managed.certificate.settings),
                     certificate: managed.certificate.clone(),
                     metrics: self.0.metrics.acme(&managed.certificate.domain),
                     owner: self.clone(),
                 };
                 let task = tokio::spawn(renewer.run(managed.due, managed.identity.is_some()));
-                managed.task = Some(Task(task.abort_handle()));
+                managed.task = Some(AbortOnDropHandle::new(task));
             }
         }
     }
 
-    /// Puts a certificate into force.
-    fn obtained(&self, certificate: &AcmeCertificate, identity: &Identity) {
+    fn put_into_force(&self, certificate: &AcmeCertificate, identity: &Identity) {
         let mut state = self.0.state.lock();
         let mut managed = state.managed.iter_mut();
         if let Some(managed) = managed.find(|managed| managed.certificate == *certificate) {
@@ -178,7 +168,7 @@ impl AcmeCertificates {
     }
 }
 
-impl State {
+impl ManagedCertificates {
     fn certified(&self) -> Vec<Listener> {
         let listeners = self.listeners.iter();
         listeners
@@ -205,9 +195,9 @@ impl State {
 }
 
 impl Managed {
-    /// What is kept of it, or else `other`.
+    /// With the identity that is kept on disk, or else `other`.
     fn load(certificate: &AcmeCertificate, other: Option<Identity>) -> Self {
-        let kept = Cache::of(&certificate.settings).certificate(&certificate.domain);
+        let kept = Cache::new(&certificate.settings).certificate(&certificate.domain);
         let kept = kept.unwrap_or_else(|error| {
             let domain = &certificate.domain;
             tracing::warn!(domain, %error, "the certificate that is kept cannot be used");
@@ -251,7 +241,7 @@ impl Renewer {
                     failures = 0;
                     has_certificate = true;
                     due = renewal(&identity);
-                    self.owner.obtained(&self.certificate, &identity);
+                    self.owner.put_into_force(&self.certificate, &identity);
                 }
                 Err(error) => {
                     let pause = jittered(back_off(failures, error.is_refusal()));
@@ -264,12 +254,12 @@ impl Renewer {
         }
     }
 
-    /// A certificate that another process has renewed, or a new one.
+    /// Takes a certificate that another process has renewed, or orders one.
     async fn renew(&self, failures: u32) -> Result<Identity, OrderError> {
         let _lock = self.lock().await?;
         let domain = &self.certificate.domain;
         let (cache, name_of_file) = (self.cache.clone(), domain.clone());
-        // One that cannot be used was warned of when it was loaded.
+        // `Managed::load` has warned of a certificate that cannot be used.
         let kept = blocking(move || Ok(cache.certificate(&name_of_file).ok().flatten())).await?;
         if let Some(identity) = kept.filter(|kept| !is_due(kept, SystemTime::now())) {
             tracing::info!(
@@ -279,10 +269,10 @@ impl Renewer {
             return Ok(identity);
         }
         let settings = &self.certificate.settings;
-        let place = usize::try_from(failures).unwrap_or_default();
+        let index = usize::try_from(failures).unwrap_or_default();
         let mut challenges = settings.challenges.iter().cycle();
         let challenge = *challenges
-            .nth(place % settings.challenges.len().max(1))
+            .nth(index % settings.challenges.len().max(1))
             .ok_or(OrderError::Cache(io::Error::other("there is no challenge")))?;
         let ordering = Ordering {
             domain,
@@ -302,7 +292,7 @@ impl Renewer {
         Ok(obtained)
     }
 
-    /// Waits until no other order of this server is under way.
+    /// Waits until no other order at this server is under way.
     async fn lock(&self) -> io::Result<File> {
         loop {
             let cache = self.cache.clone();
@@ -314,7 +304,7 @@ impl Renewer {
     }
 }
 
-/// When to renew a certificate; none if it does not say how long it is valid.
+/// When to renew a certificate, if it says how long it is valid.
 fn renewal(identity: &Identity) -> Option<SystemTime> {
     let (earliest, latest) = RENEWED_AT;
     at_share_of_life(identity, rand::rng().random_range(earliest..=latest))
@@ -330,7 +320,6 @@ fn at_share_of_life(identity: &Identity, share: f64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(begins + life.mul_f64(share))
 }
 
-/// How long to wait after one more failure.
 fn back_off(failures: u32, is_refusal: bool) -> Duration {
     let (first, longest) = match is_refusal {
         true => BACK_OFF_REFUSED,
@@ -341,7 +330,7 @@ fn back_off(failures: u32, is_refusal: bool) -> Duration {
         .min(longest)
 }
 
-/// Up to a tenth more.
+/// Adds up to a tenth.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(rand::rng().random_range(1.0..=1.1))
 }
@@ -350,7 +339,7 @@ fn jittered(pause: Duration) -> Duration {
 async fn sleep_until(due: Option<SystemTime>) {
     let left = || due?.duration_since(SystemTime::now()).ok();
     while let Some(left) = left().filter(|left| !left.is_zero()) {
-        sleep(left.min(LONGEST_SLEEP)).await;
+        sleep(left.min(MAX_SLEEP)).await;
     }
 }
 
