@@ -1,9 +1,9 @@
-//! Numbers within JSON that passes by in pieces: what a language model's response says that it has
-//! used.
+//! Numbers within JSON that comes in pieces: the usage in a language model's response.
 //!
-//! Responses may be endless, so nothing is kept of them but where the reader is: memory is bounded
-//! by the length of the pointers. The text is not checked; of malformed JSON, some number is read
-//! or none.
+//! Responses may be endless, and the usage may be at their beginning or at their end. So the reader
+//! keeps nothing but its position: its memory is bounded by the length of the pointers. serde_json
+//! needs a whole text, and readers of events, such as `actson`, keep each string whole, which may
+//! have megabytes. The text is not checked: in malformed JSON any number may be found, or none.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// A key with escapes for all of its characters is longer by this factor (`\u0061`).
+/// The growth of a key of which all characters are escaped (`\u0061`).
 const ESCAPED: usize = 6;
 
-/// The digits of the greatest number of units, and some more.
+/// More digits than the greatest number of units has.
 const MAX_NUMBER: usize = 32;
 
 /// The name of a value in JSON (RFC 6901), such as `/usage/total_tokens`.
@@ -41,7 +41,7 @@ pub enum JsonPointerError {
     /// A `~` that is not followed by 0 or 1.
     #[error("a `~` in a JSON pointer is written as `~0`, and a slash within a key as `~1`")]
     Escape,
-    /// It is longer than any sensible name.
+    /// It has too many keys or bytes.
     #[error("a JSON pointer has at most {MAX_TOKENS} keys and {MAX_BYTES} bytes")]
     TooLong,
 }
@@ -69,6 +69,13 @@ impl fmt::Display for JsonPointer {
     }
 }
 
+impl JsonPointer {
+    /// Whether it names the value at this depth, if so many of its tokens match.
+    fn leads_to(&self, depth: usize, matched: usize) -> bool {
+        self.tokens.len() == depth && matched == depth
+    }
+}
+
 fn token(escaped: &str) -> Result<Token, JsonPointerError> {
     let mut after_tilde = escaped.split('~').skip(1);
     if !after_tilde.all(|rest| rest.starts_with(['0', '1'])) {
@@ -82,33 +89,33 @@ fn token(escaped: &str) -> Result<Token, JsonPointerError> {
     })
 }
 
-/// Reads what pointers name in one JSON text after another. The last number that a pointer names
-/// counts.
+/// Reads the values that pointers name, in one JSON text after another. The last number of each
+/// pointer counts.
 #[derive(Debug)]
 pub struct JsonUnits {
     pointers: Arc<[JsonPointer]>,
-    /// For each pointer: how many of its tokens lead to where the reader is.
+    /// For each pointer, the number of its tokens that lead to the reader's position.
     matched: SmallVec<[usize; 2]>,
     found: SmallVec<[Option<u64>; 2]>,
-    /// The objects and arrays that are open, as far as pointers reach.
+    /// The open objects and arrays, as far as pointers reach.
     open: SmallVec<[Container; 4]>,
-    /// How many are open.
+    /// The number of all that are open.
     depth: usize,
-    state: State,
-    /// A key or a number that began and has not ended.
+    state: ScanState,
+    /// An unfinished key or number.
     pending: SmallVec<[u8; MAX_NUMBER]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Container {
     Object,
-    /// With the index of the element that is read.
+    /// With the index of the current element.
     Array(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Where a value begins, or what separates values.
+enum ScanState {
+    /// Before a value, or between values.
     Between,
     BeforeKey,
     Key {
@@ -129,12 +136,12 @@ impl JsonUnits {
             pointers,
             open: SmallVec::new(),
             depth: 0,
-            state: State::Between,
+            state: ScanState::Between,
             pending: SmallVec::new(),
         }
     }
 
-    /// The sum of what was found; none where nothing was.
+    /// The sum of the numbers, if one was found.
     pub fn units(&self) -> Option<u64> {
         let found = self.found.iter().copied().flatten();
         found.reduce(u64::saturating_add)
@@ -144,7 +151,7 @@ impl JsonUnits {
     pub fn read(&mut self, mut piece: &[u8]) {
         while let Some((&byte, rest)) = piece.split_first() {
             piece = match self.state {
-                State::Text { escaped: false } => {
+                ScanState::Text { escaped: false } => {
                     let skipped = piece
                         .iter()
                         .take_while(|byte| !matches!(byte, b'"' | b'\\'));
@@ -152,24 +159,24 @@ impl JsonUnits {
                     self.end_of_text(piece.get(skipped).copied());
                     piece.get(skipped + 1..).unwrap_or_default()
                 }
-                State::Text { escaped: true } => {
-                    self.state = State::Text { escaped: false };
+                ScanState::Text { escaped: true } => {
+                    self.state = ScanState::Text { escaped: false };
                     rest
                 }
-                State::Key { escaped } => {
+                ScanState::Key { escaped } => {
                     self.in_key(byte, escaped);
                     rest
                 }
-                State::Number if is_of_number(byte) => {
+                ScanState::Number if is_of_number(byte) => {
                     self.keep(byte, MAX_NUMBER);
                     rest
                 }
                 // The byte is the next one's.
-                State::Number => {
+                ScanState::Number => {
                     self.end_of_number();
                     piece
                 }
-                State::Between | State::BeforeKey => {
+                ScanState::Between | ScanState::BeforeKey => {
                     self.between(byte);
                     rest
                 }
@@ -177,40 +184,40 @@ impl JsonUnits {
         }
     }
 
-    /// The text is over: what comes next is another one, whatever was open.
+    /// Ends the text, whatever is open. The next piece begins another one.
     pub fn end(&mut self) {
-        if self.state == State::Number {
+        if self.state == ScanState::Number {
             self.end_of_number();
         }
         self.depth = 0;
         self.open.clear();
         self.matched.fill(0);
         self.pending.clear();
-        self.state = State::Between;
+        self.state = ScanState::Between;
     }
 
     fn end_of_text(&mut self, byte: Option<u8>) {
         match byte {
-            Some(b'"') => self.state = State::Between,
-            Some(_) => self.state = State::Text { escaped: true },
+            Some(b'"') => self.state = ScanState::Between,
+            Some(_) => self.state = ScanState::Text { escaped: true },
             None => {}
         }
     }
 
     fn in_key(&mut self, byte: u8, escaped: bool) {
         if byte == b'"' && !escaped {
-            self.state = State::Between;
+            self.state = ScanState::Between;
             return self.end_of_key();
         }
         self.keep(byte, MAX_BYTES * ESCAPED);
-        self.state = State::Key {
+        self.state = ScanState::Key {
             escaped: byte == b'\\' && !escaped,
         };
     }
 
-    /// Keeps a byte of a key or a number. One that is too long is none that is looked for.
-    fn keep(&mut self, byte: u8, most: usize) {
-        if self.pending.len() <= most {
+    /// Keeps a byte of a key or a number. If it exceeds `max` bytes, no pointer names it.
+    fn keep(&mut self, byte: u8, max: usize) {
+        if self.pending.len() <= max {
             self.pending.push(byte);
         }
     }
@@ -221,11 +228,13 @@ impl JsonUnits {
             b'[' => self.enter(Container::Array(0)),
             b'}' | b']' => self.leave(),
             b',' => self.next(),
-            b'"' if self.state == State::BeforeKey => self.state = State::Key { escaped: false },
-            b'"' => self.state = State::Text { escaped: false },
+            b'"' if self.state == ScanState::BeforeKey => {
+                self.state = ScanState::Key { escaped: false }
+            }
+            b'"' => self.state = ScanState::Text { escaped: false },
             b'-' | b'0'..=b'9' if self.is_named() => {
                 self.pending.push(byte);
-                self.state = State::Number;
+                self.state = ScanState::Number;
             }
             _ => {}
         }
@@ -237,10 +246,10 @@ impl JsonUnits {
             self.open.push(container);
         }
         match container {
-            Container::Object if self.depth <= MAX_TOKENS => self.state = State::BeforeKey,
-            Container::Object => self.state = State::Between,
+            Container::Object if self.depth <= MAX_TOKENS => self.state = ScanState::BeforeKey,
+            Container::Object => self.state = ScanState::Between,
             Container::Array(index) => {
-                self.state = State::Between;
+                self.state = ScanState::Between;
                 self.step(|token| token.index == Some(index));
             }
         }
@@ -255,7 +264,7 @@ impl JsonUnits {
         for matched in &mut self.matched {
             *matched = (*matched).min(depth);
         }
-        self.state = State::Between;
+        self.state = ScanState::Between;
     }
 
     fn next(&mut self) {
@@ -263,7 +272,7 @@ impl JsonUnits {
             return;
         }
         match self.open.last_mut() {
-            Some(Container::Object) => self.state = State::BeforeKey,
+            Some(Container::Object) => self.state = ScanState::BeforeKey,
             Some(Container::Array(index)) => {
                 *index += 1;
                 let index = *index;
@@ -285,9 +294,9 @@ impl JsonUnits {
         self.step(|token| Some(&token.key) == key.as_ref());
     }
 
-    /// Goes on to another value of the innermost object or array.
+    /// Moves to another value of the innermost object or array.
     fn step(&mut self, leads: impl Fn(&Token) -> bool) {
-        // Out of reach of all pointers, nothing can lead on.
+        // No pointer reaches so deep.
         let Some(above) = self
             .depth
             .checked_sub(1)
@@ -306,22 +315,17 @@ impl JsonUnits {
     /// Whether a pointer names the value that begins here.
     fn is_named(&self) -> bool {
         let mut pointers = self.pointers.iter().zip(&self.matched);
-        pointers.any(|(pointer, matched)| self.is_at(pointer, *matched))
-    }
-
-    fn is_at(&self, pointer: &JsonPointer, matched: usize) -> bool {
-        pointer.tokens.len() == self.depth && matched == self.depth
+        pointers.any(|(pointer, matched)| pointer.leads_to(self.depth, *matched))
     }
 
     fn end_of_number(&mut self) {
-        self.state = State::Between;
+        self.state = ScanState::Between;
         let number = std::mem::take(&mut self.pending);
         let Some(units) = units(&number) else { return };
-        for at in 0..self.pointers.len() {
-            let pointer = self.pointers.get(at).zip(self.matched.get(at));
-            if pointer.is_some_and(|(pointer, matched)| self.is_at(pointer, *matched))
-                && let Some(found) = self.found.get_mut(at)
-            {
+        let depth = self.depth;
+        let pointers = self.pointers.iter().zip(&self.matched);
+        for ((pointer, matched), found) in pointers.zip(&mut self.found) {
+            if pointer.leads_to(depth, *matched) {
                 *found = Some(units);
             }
         }
@@ -332,8 +336,8 @@ const fn is_of_number(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
-/// The units that a number says, if it is a whole one as JSON writes it: `7.5`, `1e2` and `007` say
-/// nothing. One that is too great to be read is greater than any bucket.
+/// The units of a number, if it is a whole one as JSON writes it: `7.5`, `1e2` and `007` have none.
+/// A number beyond `u64` is greater than any bucket.
 fn units(number: &[u8]) -> Option<u64> {
     let is_whole = match number {
         [b'0'] => true,
@@ -344,20 +348,20 @@ fn units(number: &[u8]) -> Option<u64> {
     is_whole.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Reads the events of a stream (`text/event-stream`), each of whose data is JSON.
+/// Reads a stream of events (`text/event-stream`) with JSON as their data.
 #[derive(Debug)]
 pub struct EventUnits {
     json: JsonUnits,
-    line: Line,
-    /// Whether the last byte was a CR: an LF behind it belongs to the same line end.
+    line: EventLine,
+    /// Whether the last byte was a CR: an LF after it belongs to the same line end.
     after_cr: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    /// This many bytes are read, and they begin `data:`.
+enum EventLine {
+    /// The line so far is this many bytes of `data:`.
     Name(usize),
-    /// Behind that name, where a blank does not count.
+    /// After that name, where a blank does not count.
     Blank,
     Data,
     /// Another field, or a comment.
@@ -371,7 +375,7 @@ impl EventUnits {
     pub fn new(pointers: Arc<[JsonPointer]>) -> Self {
         Self {
             json: JsonUnits::new(pointers),
-            line: Line::Name(0),
+            line: EventLine::Name(0),
             after_cr: false,
         }
     }
@@ -396,24 +400,24 @@ impl EventUnits {
                     self.end_of_line(line);
                     rest
                 }
-                (Line::Name(read), _) => {
+                (EventLine::Name(read), _) => {
                     self.line = match DATA.get(read) {
-                        Some(expected) if *expected != byte => Line::Other,
-                        Some(_) if read + 1 < DATA.len() => Line::Name(read + 1),
-                        Some(_) => Line::Blank,
-                        None => Line::Other,
+                        Some(expected) if *expected != byte => EventLine::Other,
+                        Some(_) if read + 1 < DATA.len() => EventLine::Name(read + 1),
+                        Some(_) => EventLine::Blank,
+                        None => EventLine::Other,
                     };
                     rest
                 }
-                (Line::Blank, b' ') => {
-                    self.line = Line::Data;
+                (EventLine::Blank, b' ') => {
+                    self.line = EventLine::Data;
                     rest
                 }
                 (line, _) => {
                     let end = piece.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
                     let end = end.unwrap_or(piece.len());
-                    if line != Line::Other {
-                        self.line = Line::Data;
+                    if line != EventLine::Other {
+                        self.line = EventLine::Data;
                         self.json.read(piece.get(..end).unwrap_or_default());
                     }
                     piece.get(end..).unwrap_or_default()
@@ -423,13 +427,13 @@ impl EventUnits {
     }
 
     /// An empty line ends an event. Several lines of data are one text.
-    fn end_of_line(&mut self, line: Line) {
+    fn end_of_line(&mut self, line: EventLine) {
         match line {
-            Line::Name(0) => self.json.end(),
-            Line::Data => self.json.read(b"\n"),
-            Line::Name(_) | Line::Blank | Line::Other => {}
+            EventLine::Name(0) => self.json.end(),
+            EventLine::Data => self.json.read(b"\n"),
+            EventLine::Name(_) | EventLine::Blank | EventLine::Other => {}
         }
-        self.line = Line::Name(0);
+        self.line = EventLine::Name(0);
     }
 }
 
