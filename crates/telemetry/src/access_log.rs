@@ -208,9 +208,9 @@ impl Write for Clip<'_, '_> {
 }
 
 /// Milliseconds, to the microsecond.
-fn milliseconds(duration: Duration) -> f64 {
-    let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
-    f64::from(micros) / 1000.0
+pub(super) fn milliseconds(duration: Duration) -> f64 {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    micros as f64 / 1000.0
 }
 
 fn http_version(version: Version) -> &'static str {

@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 
-use super::access_log::{RequestFinished, clipped, text};
+use super::access_log::{RequestFinished, clipped, milliseconds, text};
 use super::metrics::{Latency, LatencyCounts};
 use super::outcome::Disposition;
 
-/// How many lines a watcher is given at a time.
+/// Upper bound on the lines that a watcher gets at a time.
 const LINES: usize = 50;
 
 /// Whoever watches requests finish.
@@ -25,20 +25,20 @@ const LINES: usize = 50;
 pub struct Tail {
     is_watched: AtomicBool,
     watchers: RwLock<HashMap<u64, Arc<Watcher>>>,
-    /// What requests took beyond what the upstream took, while they are watched.
+    /// The time of requests without the upstream's, while they are watched.
     own: Latency,
 }
 
 /// Which requests a watcher wants lines of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TailFilter {
-    /// Those of which this was decided; all if it is empty.
+    /// Requests with one of these decisions; all if empty.
     pub decisions: Vec<Disposition>,
-    /// Those that this limit, ban or list denied, or would have denied.
+    /// Requests that this limit, ban or list denied, or would have denied.
     pub decided_by: Option<String>,
-    /// Those of this route.
+    /// Requests of this route.
     pub route: Option<String>,
-    /// Those with this text in the client's address, the account or the path.
+    /// Requests with this text in the client's address, the account or the path.
     pub text: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Tail {
         }
     }
 
-    /// What Weir itself has taken over requests until now, while somebody watched.
+    /// Weir's own time for requests until now, while somebody watched.
     pub fn own_latency(&self) -> LatencyCounts {
         self.own.counts()
     }
@@ -168,7 +168,7 @@ fn has_text(request: &RequestFinished<'_>, text: &str) -> bool {
         || request.account.is_some_and(|account| shows(&account))
 }
 
-/// What is shown of a request. All texts that its client chose are cut as in the access log.
+/// The line of a request. All texts of its client are cut as in the access log.
 fn line(request: &RequestFinished<'_>) -> Value {
     let account = request.account.map(ToString::to_string);
     let upstream = request.upstream.as_ref();
@@ -192,11 +192,6 @@ fn line(request: &RequestFinished<'_>) -> Value {
         "upstream_ms": upstream.and_then(|upstream| upstream.head).map(milliseconds),
         "upstream_error": request.upstream_error,
     })
-}
-
-/// Milliseconds, to the microsecond.
-fn milliseconds(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 //! comments are its descriptions.
 
 use std::fmt;
+use std::time::Duration;
 
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_config::Until;
-use weir_limit::time::Timestamp;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::OverrideOrigin;
 
 use crate::app::shared_bans::Why;
@@ -27,6 +28,15 @@ impl Serialize for DateTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
+}
+
+pub(super) fn seconds(span: Nanos) -> f64 {
+    Duration::from(span).as_secs_f64()
+}
+
+/// `None` if the span does not end.
+pub(super) fn finite_seconds(span: Nanos) -> Option<f64> {
+    (span != Nanos::NEVER).then(|| seconds(span))
 }
 
 #[derive(Serialize)]

@@ -19,7 +19,7 @@ use weir_server::RequestBody;
 use weir_store::{Outcome, SharedEntry, StoreError};
 use weir_telemetry::audit;
 
-use super::answers::{self, BanPage, DateTime, ListedBan};
+use super::answers::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
 use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
@@ -36,10 +36,10 @@ const FOREVER: &str = "forever";
 /// In characters.
 const MAX_COMMENT: usize = 200;
 
-/// How far the end of a ban may be from what a list says of it.
+/// Upper bound on the difference between the end of a ban and its end in a list.
 const SAME_END_MILLIS: u64 = 1000;
 
-/// Of a search for a page of bans.
+/// For the search of a page of bans.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bans that are read from the store in one call.
@@ -80,7 +80,6 @@ pub(super) struct Setting {
     comment: Option<String>,
 }
 
-/// What bans are changed and listed by.
 #[derive(Clone, Copy)]
 pub(super) struct BanStores<'s> {
     pub(super) stores: &'s AdminStores,
@@ -277,7 +276,7 @@ impl<'s> BanTarget<'s> {
         }
     }
 
-    /// Who is banned, where what may be a secret is hashed.
+    /// The target, with possible secrets hashed.
     fn as_listed(&self) -> String {
         match &self.banned {
             Banned::Subject(subject) => subject.clone(),
@@ -347,7 +346,7 @@ impl<'s> BanTarget<'s> {
             || standing.is_network && standing.ban == **self.ban.name() && is_in()
     }
 
-    /// How long one of these holds for it yet; zero if none does.
+    /// The rest of these standing bans for the target; zero if none holds.
     pub(super) fn standing_left(&self, standing: &[Arc<StandingBan>], now: Timestamp) -> Nanos {
         let of_target = standing.iter().filter(|ban| self.is_banned_by(ban));
         let left = of_target.map(|ban| left_of(ban, now));
@@ -386,7 +385,7 @@ async fn bring_to(
     }
 }
 
-/// How long each of them is banned yet; zero for those that are not.
+/// The rest of each ban; zero for those that do not hold.
 pub(super) async fn time_left(
     targets: &[BanTarget<'_>],
     by: BanStores<'_>,
@@ -562,7 +561,7 @@ fn ban_page(bans: Vec<ListedBan>, next: Option<Cursor>) -> BanPage {
     BanPage { bans, next }
 }
 
-/// Where a standing ban stands among the others.
+/// The position of a standing ban among the others.
 fn place(ban: &StandingBan) -> String {
     format!("{}\0{}", ban.ban, ban.of)
 }
@@ -602,15 +601,6 @@ fn date_time(millis: u64) -> DateTime {
 
 fn taken(burst: u64, decision: &Decision) -> u64 {
     burst.saturating_sub(decision.remaining)
-}
-
-fn seconds(span: Nanos) -> f64 {
-    Duration::from(span).as_secs_f64()
-}
-
-/// `None` for what does not end.
-fn finite_seconds(span: Nanos) -> Option<f64> {
-    (span != Nanos::NEVER).then(|| seconds(span))
 }
 
 #[cfg(test)]

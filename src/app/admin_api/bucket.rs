@@ -2,16 +2,17 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_config::{Settings, suggest};
-use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Limit, Override};
 use weir_store::StoreError;
 use weir_telemetry::audit;
 
-use super::answers::{self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket};
+use super::answers::{
+    self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket, seconds,
+};
 use super::authorization::Operator;
 use super::error::ApiError;
 use crate::app::stores::AdminStores;
@@ -151,7 +152,7 @@ impl BucketTarget {
         Ok(())
     }
 
-    /// What is doubtful about its id, which may belong to another subject.
+    /// A warning if its id may belong to another subject.
     pub(super) fn warning(&self) -> Option<String> {
         let warning = self.limit.id_warning(&self.subject);
         warning.map(|warning| warning.to_string())
@@ -211,8 +212,4 @@ impl BucketTarget {
             ..Transaction::new(self.key.clone(), quota, cost)
         }
     }
-}
-
-fn seconds(span: Nanos) -> f64 {
-    Duration::from(span).as_secs_f64()
 }

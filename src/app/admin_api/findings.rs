@@ -1,6 +1,6 @@
-//! What needs attention beside the [gateway itself](super::gateway_findings), among the subjects of
-//! limits: who is denied or near to it, whether that looks like abuse, and what an operator can do
-//! about it. The dashboard and `weir top` show the same.
+//! Findings among the subjects of limits, beside those of the [gateway
+//! itself](super::gateway_findings): which subjects are denied or near to it, whether they look
+//! like abuse, and the remedies. The dashboard and `weir top` show the same.
 //!
 //! A client that waits as `Retry-After` says is denied once for each request that it is allowed, at
 //! most. So one that is denied most of its requests does not wait; nor does one that a slow limit,
@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use weir_config::{HumanDuration, Settings, pluralized};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
@@ -23,11 +24,10 @@ use weir_telemetry::{Metrics, Period, SubjectActivity};
 
 use super::answers::{
     self, FindingKind as Kind, Findings, FoundBan, GatewayFinding, RaisedLimit, Remedy,
-    RemedyAction,
+    RemedyAction, finite_seconds,
 };
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
-use ipnet::IpNet;
 
 const MAX_FINDINGS: usize = 12;
 
@@ -55,10 +55,9 @@ const CLIENTS_OF_NETWORK: usize = 8;
 const V4_NETWORK: u8 = 24;
 const V6_NETWORK: u8 = 48;
 
-/// How long suggested overrides last.
 const OVERRIDE_DURATION: &str = "1h";
 
-/// One subject of a limit, or several in one network.
+/// A finding about a subject of a limit, or about several in one network.
 struct Finding<'s> {
     kind: Kind,
     limit: &'s Arc<Limit>,
@@ -316,7 +315,7 @@ impl<'s> Finding<'s> {
         }
     }
 
-    /// Those of one network, where there are any.
+    /// The finding about one network, if it has members.
     fn of_network(limit: &'s Arc<Limit>, network: IpNet, members: &[Self]) -> Option<Self> {
         let sum = |of: fn(&Self) -> u64| members.iter().map(of).sum();
         Some(Self {
@@ -335,7 +334,7 @@ impl<'s> Finding<'s> {
         })
     }
 
-    /// What a limit would deny of subjects that it is not enforced on; told of the one that it would
+    /// The finding about a limit that is not enforced on all subjects, naming the one that it would
     /// deny most.
     fn dry_run(
         settings: &Settings,
@@ -373,12 +372,9 @@ impl<'s> Finding<'s> {
     }
 
     fn answer(&self, settings: &Settings, now: Timestamp) -> answers::Finding {
-        let banned = self.banned.as_ref().map(|(ban, left)| {
-            let is_finite = *left != Nanos::NEVER;
-            FoundBan {
-                ban: ban.clone(),
-                ends_in: is_finite.then(|| Duration::from(*left).as_secs_f64()),
-            }
+        let banned = self.banned.as_ref().map(|(ban, left)| FoundBan {
+            ban: ban.clone(),
+            ends_in: finite_seconds(*left),
         });
         answers::Finding {
             kind: self.kind,
@@ -404,7 +400,7 @@ impl<'s> Finding<'s> {
         is_per_address && (self.id.parse() == Ok(peer) || same_network())
     }
 
-    /// How much it sends, in words that say something of little as well.
+    /// The rate of the subject in words, also of a small one.
     fn demand(&self) -> String {
         match self.rate() {
             rate if rate < 1.0 => self.sent_in_period(),
@@ -423,7 +419,7 @@ impl<'s> Finding<'s> {
         tenths as f64 / 10.0
     }
 
-    /// What is going on, in a sentence about the subject.
+    /// A sentence about the subject.
     fn text(&self) -> String {
         let (limit, sent) = (self.limit.name(), self.demand());
         let denied = percent(self.denied, self.requests);
@@ -521,7 +517,7 @@ impl<'s> Finding<'s> {
         }
     }
 
-    /// What gives the subject about as much as it asks for, or twice as much as it has.
+    /// Parameters that give the subject about its demand, or twice its present quota.
     fn raised(&self, settings: &Settings, now: Timestamp) -> Option<RaisedLimit> {
         let quota = quota_of(self.limit, &self.id, now)?;
         let allowed = self.requests.saturating_sub(self.denied).max(1);
