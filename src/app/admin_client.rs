@@ -17,7 +17,7 @@ use weir_config::Diagnostics;
 
 use weir_rules::HashKey;
 
-/// How long a gateway may take to answer; its own store has a shorter deadline.
+/// Longer than the deadline of the gateway's own store.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the admin API did not do what it was asked.
@@ -37,7 +37,7 @@ pub enum AdminError {
     /// Nothing answers there.
     #[error("no gateway answers at {address}: {cause}")]
     Unreachable {
-        /// Where the admin listener should be.
+        /// The address of the admin listener.
         address: SocketAddr,
         /// Why.
         cause: String,
@@ -50,7 +50,7 @@ pub enum AdminError {
     Refused(String),
 }
 
-/// Where an admin listener is, and what it asks for.
+/// The address of an admin listener, and the token for it.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     address: SocketAddr,
@@ -77,7 +77,7 @@ impl AdminClient {
         Ok(Self { address, token })
     }
 
-    /// What the API answers to a request for a path such as `/v1/top?count=10`.
+    /// Sends a request for a path such as `/v1/top?count=10`, and returns the response of the API.
     ///
     /// # Errors
     /// When nothing answers, or the API refuses.

@@ -8,8 +8,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use weir_rules::ClientCertificate;
 
-/// What a certificate says that the handshake has verified. One that cannot be read, which rustls
-/// would not have accepted, names its owner by its fingerprint alone.
+/// The names in a certificate that the handshake has verified. A certificate that cannot be read,
+/// which rustls would not accept, has its fingerprint alone.
 pub(super) fn client_certificate(der: &[u8]) -> ClientCertificate {
     let certificate = ClientCertificate {
         fingerprint: fingerprint(der),

@@ -8,8 +8,8 @@ use weir_proxy::ConnectionBudget;
 
 use weir_config::Settings;
 
-/// What a process needs with any configuration: standard streams, files that a reload reads, the
-/// runtimes of the main and the admin thread, name resolution, and the admin listener's
+/// The descriptors of a process with any configuration: standard streams, files that a reload
+/// reads, the runtimes of the main and the admin thread, name resolution, and the admin listener's
 /// connections.
 const RESERVED_FOR_PROCESS: usize = 96;
 
@@ -23,7 +23,7 @@ const RESERVED_PER_LISTENER: usize = 3;
 /// A file descriptor is an `int`, whatever the limit says.
 const MAX_DESCRIPTORS: usize = i32::MAX as usize;
 
-/// How many connections may be open at the same time.
+/// Upper bounds on open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileDescriptors {
     pub(super) clients: NonZeroUsize,

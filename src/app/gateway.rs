@@ -22,10 +22,10 @@ use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::stack::Stack;
 use super::stores::{Stores, WorkerStores};
 
-/// How often a part of the memory store is swept.
+/// Interval of sweeps of a part of the memory store.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a worker that has served its last request waits for the store. Its calls have their own
+/// Upper bound on the wait of a worker for the store after its last request. Calls have their own
 /// deadline, so only a failing store takes that long.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -35,7 +35,7 @@ pub(super) struct ListKeepers {
     standing_bans: ListKeeper<StandingBan>,
 }
 
-/// What a process has once.
+/// The parts of a process that are no sockets and no threads.
 pub(super) struct Gateway {
     pub(super) stores: Stores,
     /// The configuration in force, and those that follow it.
@@ -125,7 +125,7 @@ impl Gateway {
         )
     }
 
-    /// Has [`Self::follow`] read the configuration again.
+    /// Makes [`Self::follow`] read the configuration again.
     pub(super) fn reload(&self) {
         self.reloads.reload();
     }
@@ -167,7 +167,7 @@ impl Gateway {
 pub(super) struct WorkerStack<S> {
     stack: Reloadable<Arc<Snapshot>, Stack<S>>,
     stores: WorkerStores,
-    /// What still runs after the responses were sent.
+    /// Work that outlives responses.
     tasks: BackgroundTasks,
 }
 

@@ -27,7 +27,7 @@ use weir_telemetry::{JwksMetrics, Metrics, UpstreamFailed};
 /// From connecting to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Of a key set; real ones have a few kilobytes.
+/// Bounds a key set; real ones have a few kilobytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Lower bound on the interval of fetches, whatever responses say and whatever keys tokens name.

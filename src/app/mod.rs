@@ -64,7 +64,7 @@ use weir_telemetry::{LogError, LogLevel, Metrics, Tracer};
 
 use self::worker::WorkerContext;
 
-/// How long threads that read or write files may take when the process ends.
+/// Upper bound on the wait for threads that read or write files when the process ends.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the gateway ended other than by a drain.
@@ -257,7 +257,6 @@ async fn end_tracer(tracer: Option<Arc<Tracer>>) {
     }
 }
 
-/// What all workers share.
 fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> WorkerContext {
     let settings = &gateway.snapshot().settings;
     let descriptors = FileDescriptors::for_process(settings);
@@ -305,7 +304,7 @@ async fn start_workers(
     Ok(workers)
 }
 
-/// What the process does at signals, and when a successor serves.
+/// The reactions of the process to signals, and to a successor.
 struct ProcessEvents<'a> {
     gateway: &'a Gateway,
     drain: &'a Drain,

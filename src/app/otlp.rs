@@ -21,10 +21,10 @@ use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings};
 
 use weir_telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};
 
-/// How long a collector may take.
+/// For a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of its answer is read.
+/// Bounds a collector's response.
 const MAX_BYTES: usize = 1 << 20;
 
 pub(super) fn start(settings: &OtlpSettings, metrics: &Metrics) -> io::Result<Arc<Tracer>> {
@@ -51,7 +51,7 @@ impl fmt::Debug for Collector {
     }
 }
 
-/// What stands for an `async fn` of a trait.
+/// The future of a trait's `async fn`.
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
 impl HttpClient for Collector {

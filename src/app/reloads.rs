@@ -35,32 +35,32 @@ use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
 
-/// How often files are polled.
+/// Interval of polls of files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long changed files must have stayed the same before they are read, so that a program that
-/// writes several, or one in pieces, has time to finish.
+/// Time for which changed files must stay the same before they are read, so that a program can
+/// finish writing.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// What a gateway finds around it.
+/// The surroundings of a gateway.
 #[derive(Clone)]
 pub(super) struct Environment {
     pub(super) demo_upstream: SocketAddr,
     /// The sockets for clients.
     pub(super) sockets: Sockets,
     pub(super) acme: AcmeCertificates,
-    /// What traces requests, if they are traced.
+    /// Traces requests, if that is configured.
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// What a process has once, whatever is configured.
+/// State of a process that outlives reloads.
 #[derive(Clone)]
 pub(super) struct ProcessState {
     pub(super) environment: Environment,
-    /// Where requests of the banned are held.
+    /// Holds requests of the banned.
     pub(super) tarpit_slots: TarpitSlots,
-    /// What is known of the banned beside the buckets.
+    /// Bans that are known beside the buckets.
     pub(super) bans: KnownBans,
     pub(super) clock: Arc<dyn Clock>,
     /// The last load, if it was refused.
@@ -86,9 +86,9 @@ pub(super) struct Snapshot {
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
-    /// Whether some upstream is told by the PROXY protocol from whom requests are.
+    /// Whether an upstream gets PROXY headers.
     pub(super) sends_proxy_headers: bool,
-    /// What workers know of the upstreams, in the order of the settings.
+    /// The state of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
 }
 
@@ -192,7 +192,7 @@ impl Snapshot {
     }
 }
 
-/// Where the configuration comes from.
+/// The file of the configuration.
 pub(super) struct Source {
     path: PathBuf,
     /// Hashes possible secrets where no key is configured. It lives as long as the process, or a
@@ -225,7 +225,7 @@ pub(super) struct Reloads {
     files: RefCell<Files>,
     /// The configuration in force, as it was loaded.
     loaded: RefCell<Arc<Settings>>,
-    /// What the admin API has changed in it.
+    /// The overrides by the admin API in it.
     overrides: RefCell<Vec<Arc<KeptOverride>>>,
 }
 
@@ -266,7 +266,7 @@ impl Reloads {
         }
     }
 
-    /// Has [`Self::follow`] reload because of a signal: the outcome is logged in any case.
+    /// Makes [`Self::follow`] reload after a signal: the outcome is logged in any case.
     pub(super) fn reload(&self) {
         self.wanted.notify_one();
     }
@@ -399,7 +399,7 @@ pub(super) struct Reloadable<C, T>(Mutex<Current<C, T>>);
 
 struct Current<C, T> {
     made: T,
-    /// Has seen the configuration that `made` was made from, and no later one.
+    /// Has seen the configuration of `made`, and no later one.
     seen: watch::Receiver<C>,
     make: Box<dyn FnMut(&C) -> T + Send>,
 }

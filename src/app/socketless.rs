@@ -21,7 +21,8 @@ use super::reloads::{Environment, Snapshot, Source};
 use super::sockets::Sockets;
 use super::stack::{self, Stack};
 
-/// What a process has once, and one worker's stack over services in place of upstreams.
+/// The parts of a process without sockets, and one worker's stack over services in place of
+/// upstreams.
 pub struct SocketlessGateway<S> {
     gateway: Gateway,
     stack: WorkerStack<S>,
@@ -125,7 +126,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         page.unwrap_or_default()
     }
 
-    /// Has the configuration read again, as a signal does.
+    /// Reads the configuration again, as after a signal.
     pub fn reload(&self) {
         self.gateway.reload();
     }

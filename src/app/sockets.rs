@@ -27,7 +27,7 @@ pub(crate) const TAKEOVER: &str = "--takeover";
 /// The interval and the number of retries for an address that a draining predecessor still has.
 const BIND_RETRIES: (Duration, usize) = (Duration::from_millis(100), 50);
 
-/// Where the process gets its listening sockets from.
+/// The source of the process's listening sockets.
 pub(super) struct OpenSockets {
     inherited: Inherited,
     predecessor: Option<Predecessor>,
@@ -176,13 +176,13 @@ impl Sockets {
         self.0.iter().map(|socket| socket.address).collect()
     }
 
-    /// What comes before HTTP on each of them.
+    /// The layers below HTTP of each listener.
     pub(super) fn transports(&self) -> Vec<Transport> {
         let transports = self.0.iter().map(|socket| socket.transport.clone());
         transports.collect()
     }
 
-    /// Where each of them redirects requests that did not come by HTTPS.
+    /// The redirect to HTTPS of each listener.
     pub(super) fn https_redirects(&self) -> Vec<Option<HttpsRedirect>> {
         let redirects = self.0.iter().map(|socket| socket.redirect_to_https.clone());
         redirects.collect()
@@ -195,7 +195,7 @@ impl Sockets {
             .any(|socket| socket.redirect_to_https.is_some())
     }
 
-    /// Where certificates are about to end, and how long they are valid still.
+    /// The listeners with certificates that are about to end, and the rest of their validity.
     pub(super) fn ending_certificates(&self) -> Vec<(SocketAddr, Duration)> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a gateway says when it applies a configuration: to the log, and, at its start, on the
+//! Messages of a gateway that applies a configuration: in the log, and at its start on the
 //! terminal.
 
 use std::fmt::{self, Display, Write as _};
@@ -263,7 +263,7 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
     format!("{name}: {}, per {per}", describe_quota(quota))
 }
 
-/// How much a limit lets pass, such as `20 at once, then one each 600ms`, or `500 in any 1d`.
+/// The quota in words, such as `20 at once, then one each 600ms`, or `500 in any 1d`.
 pub(super) fn describe_quota(quota: Quota) -> String {
     let burst = quota.burst();
     let period = HumanDuration(Duration::from(quota.tolerance()));

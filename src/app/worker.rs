@@ -33,9 +33,9 @@ use super::stores::Stores;
 #[derive(Clone)]
 pub(super) struct WorkerContext {
     pub(super) http: Http,
-    /// What comes before HTTP on each listener, in their order.
+    /// The layers below HTTP of each listener, in their order.
     pub(super) transports: Vec<Transport>,
-    /// Where each listener redirects what did not come by HTTPS, in their order.
+    /// The redirect to HTTPS of each listener, in their order.
     pub(super) https_redirects: Vec<Option<HttpsRedirect>>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,

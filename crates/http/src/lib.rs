@@ -1,5 +1,5 @@
-//! What several of Weir's crates need of HTTP: problem documents, media types, lists in headers,
-//! sets of statuses.
+//! HTTP helpers of several crates: problem documents, media types, lists in headers, sets of
+//! statuses.
 
 #![forbid(unsafe_code)]
 

@@ -31,12 +31,12 @@ pub const INVALID_RESPONSE: &str = "The upstream server sent no valid response."
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the request's body is longer than {max} bytes")]
 pub struct BodyTooLarge {
-    /// How long it may be.
+    /// In bytes.
     pub max: u64,
 }
 
 impl BodyTooLarge {
-    /// What the client gets.
+    /// The response to the client.
     pub fn problem(self) -> Problem {
         let max = self.max;
         let detail = format!("The request's body must not be longer than {max} bytes.");
@@ -56,7 +56,7 @@ pub fn body_problem(error: &dyn Any) -> Problem {
 /// The media type of a problem document.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// The same problem document with the request's id, which needs no escapes.
+/// Adds the request's id, which needs no escapes, to a problem document.
 pub fn with_request_id(document: &Bytes, id: &str) -> Bytes {
     let Some(members) = document.strip_suffix(b"}") else {
         return document.clone();
@@ -80,7 +80,7 @@ pub struct CustomResponse;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoResponse;
 
-/// One problem, to be turned into a response.
+/// A problem, to be turned into a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
@@ -101,13 +101,13 @@ impl Problem {
         Self { status, members }
     }
 
-    /// The same problem with a type URI and the title that goes with it.
+    /// Sets the type URI, and the title that goes with it.
     #[must_use]
     pub fn of_type(self, uri: &str, title: &str) -> Self {
         self.with("type", uri).with("title", title)
     }
 
-    /// The same problem with one member more.
+    /// Adds a member.
     #[must_use]
     pub fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
         self.members.insert(member.to_owned(), value.into());

@@ -68,7 +68,7 @@ impl Statuses {
         self.0.contains(&status.as_u16())
     }
 
-    /// How many there are.
+    /// The number of statuses.
     pub fn count(&self) -> usize {
         self.0.len()
     }

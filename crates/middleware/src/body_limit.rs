@@ -1,4 +1,4 @@
-//! How large requests may be.
+//! Bounds the size of requests.
 
 use std::error::Error as StdError;
 use std::pin::Pin;

@@ -26,7 +26,7 @@ pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
     matches!(more.first(), None | Some(b'+' | b';')).then(|| value.clone())
 }
 
-/// The same error as a response without a body, whose headers a client of gRPC takes for trailers.
+/// Turns the error into a response without a body, whose headers are trailers to a client of gRPC.
 /// It keeps the other headers, which become metadata of the call.
 pub(super) fn trailers_only<R>(
     response: Response<ResponseBody<R>>,

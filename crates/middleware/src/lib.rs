@@ -118,8 +118,8 @@ pub struct ConnectionEnds {
     pub local: SocketAddr,
 }
 
-/// What the layers know of a request. It is one entry of the request's extensions, since each
-/// entry costs allocations.
+/// The knowledge of the layers about a request. It is one entry of the request's extensions, since
+/// each entry costs allocations.
 #[derive(Clone, Default)]
 pub struct RequestContext {
     peer: Option<Peer>,
@@ -144,14 +144,14 @@ impl RequestContext {
         }
     }
 
-    /// The same on a connection whose client has shown this certificate.
+    /// Adds the certificate that the client has shown.
     #[must_use]
     pub fn with_certificate(mut self, certificate: Option<Arc<ClientCertificate>>) -> Self {
         self.certificate = certificate;
         self
     }
 
-    /// The same on a connection between these ends.
+    /// Adds the ends of the connection.
     #[must_use]
     pub fn with_ends(mut self, ends: Option<Arc<ConnectionEnds>>) -> Self {
         self.ends = ends;

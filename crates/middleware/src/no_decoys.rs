@@ -40,7 +40,7 @@ pub(crate) fn target(_: &Uri) -> u64 {
     0
 }
 
-/// What a request says of the form of its response.
+/// The request's part in the form of its response.
 #[derive(Clone, Debug)]
 pub(crate) struct Negotiation;
 
@@ -50,7 +50,7 @@ impl Negotiation {
     }
 }
 
-/// How a real response came about.
+/// The circumstances of a real response.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseSample {
     pub(crate) negotiation: Negotiation,

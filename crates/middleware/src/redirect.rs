@@ -59,12 +59,12 @@ impl Redirect {
         self.status
     }
 
-    /// Where it leads to, with the names of values.
+    /// The target, with the names of values.
     pub fn to(&self) -> &RequestTemplate {
         &self.to
     }
 
-    /// Where a request is sent; none where it lacks the host that this depends on.
+    /// The target of a request; `None` if it lacks the host that the target needs.
     pub fn location(&self, request: &RequestValues<'_>) -> Option<HeaderValue> {
         let url = self.to.url(request)?;
         let url = match url.starts_with('/') {
@@ -92,7 +92,7 @@ pub(super) fn no_host<R>() -> Response<ResponseBody<R>> {
     ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, detail))
 }
 
-/// What stands for values while a target is checked: none of these is in a text.
+/// Stand for values while a target is checked; no text has these characters.
 const SCHEME: char = '\u{1}';
 const HOST: char = '\u{2}';
 const OTHER: char = '\u{3}';

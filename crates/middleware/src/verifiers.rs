@@ -1,5 +1,5 @@
-//! Where passwords are verified: on threads of their own, few at a time, so that a flood of wrong
-//! ones takes neither the workers' time nor all processors.
+//! Verifies passwords on threads of their own, few at a time, so that a flood of wrong ones takes
+//! neither the workers' time nor all processors.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,7 +21,7 @@ const MAX_ADMITTED: usize = 1024;
 /// Upper bound on those of one client.
 const MAX_OF_CLIENT: usize = 32;
 
-/// How long a request waits for its password to be verified.
+/// Bounds the time that a request waits for its verification.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Bounds verifications; all workers share it.

@@ -17,7 +17,7 @@ pub struct AccessLists {
     pub block: AccessList,
 }
 
-/// What the lists say of a client.
+/// The result of looking up a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It is allowed, by this entry.
@@ -53,8 +53,8 @@ struct NetworkSet {
 }
 
 impl AccessLists {
-    /// What the lists say of a client with this address and account. A client on both is
-    /// allowed, so that a block list from elsewhere keeps out no client that the operator wants in.
+    /// Looks up a client with this address and account. A client on both lists is allowed, so that
+    /// a block list from elsewhere keeps out no client that the operator wants in.
     pub fn access(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
         if let Some(listed) = self.allow.find(address, account) {
             return Access::Allowed(listed);
@@ -98,7 +98,7 @@ impl AccessList {
         !self.accounts.is_empty()
     }
 
-    /// How many networks, of which none is within another, and how many accounts are listed.
+    /// The number of disjoint networks, and that of accounts.
     pub fn len(&self) -> (usize, usize) {
         let networks = self.networks.v4.len() + self.networks.v6.len();
         (networks, self.accounts.len())

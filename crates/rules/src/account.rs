@@ -18,11 +18,10 @@ use crate::{CertificateField, ClientCertificate, HashKey, Limit, SecretHash, req
 pub struct Account {
     /// The keyed hash of the API key, token, cookie or claim.
     pub id: SecretHash,
-    /// None where there is nothing to be known, which is the rule.
+    /// `None` for nearly all accounts.
     details: Option<Arc<AccountDetails>>,
 }
 
-/// What is known of an account's name beside its hash.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct AccountDetails {
     /// The wildcards that it matches, the best first.
@@ -93,7 +92,7 @@ impl AccountWildcards {
 /// must not be called where others wait.
 pub type Verification = Box<dyn FnOnce() + Send>;
 
-/// Where an account's name may stand in a request.
+/// The place of an account's name in a request.
 #[derive(Clone, Debug)]
 pub enum AccountSource {
     /// The value of a header, such as `X-API-Key`.
@@ -113,7 +112,7 @@ pub enum AccountSource {
     Jwt(Jwt),
 }
 
-/// How accounts are found.
+/// The sources of accounts, the first with a value first.
 ///
 /// Requests that repeat a header with different values are all of one account, so that no client
 /// can show one name to Weir and another to the upstream; for `AccountSource::Jwt` there is
@@ -191,8 +190,8 @@ impl AccountRules {
         self.sources.iter().any(is_basic)
     }
 
-    /// What has to be done before the account of such a request is known; none if it is known
-    /// already, or will never be.
+    /// The work to do before the account of a request is known. `None` if it is known already, or
+    /// never will be.
     #[cfg(feature = "gateway")]
     pub fn unverified(
         &self,
@@ -213,7 +212,7 @@ impl AccountRules {
         None
     }
 
-    /// What has to be done before the account of such a request is known.
+    /// The work to do before the account of a request is known.
     #[cfg(not(feature = "gateway"))]
     pub fn unverified(&self, _: &HeaderMap, _: Option<&ClientCertificate>) -> Option<Verification> {
         None
@@ -241,7 +240,7 @@ impl AccountSource {
         }
     }
 
-    /// What `read` makes of the name that the source yields.
+    /// Calls `read` with the name that the source yields.
     fn read<T>(
         &self,
         headers: &HeaderMap,

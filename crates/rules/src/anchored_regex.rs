@@ -8,8 +8,8 @@
 use regex::{Regex, RegexBuilder};
 use thiserror::Error;
 
-/// How large an expression may be once it is compiled. A reload of a thousand routes must not take
-/// the machine's memory.
+/// Upper bound on a compiled expression. A reload of a thousand routes must not take the machine's
+/// memory.
 const MAX_COMPILED_BYTES: usize = 1 << 20;
 
 /// A regular expression that matches a text from its beginning to its end.

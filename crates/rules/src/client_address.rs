@@ -13,7 +13,7 @@ use weir_http::list;
 
 use crate::forwarded::{ForwardedElement, Node, parse_forwarded};
 
-/// How many hops are followed. Real chains have a handful; longer ones are made up.
+/// Upper bound on hops. Real chains have a handful; longer ones are made up.
 const MAX_HOPS: usize = 64;
 
 /// The longest line of `Forwarded` that is read. It has to be read from its left end, which
@@ -22,7 +22,7 @@ const MAX_FORWARDED_BYTES: usize = 16 * 1024;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The client's address, as far as trusted proxies vouch for it. Never an IPv4-mapped IPv6

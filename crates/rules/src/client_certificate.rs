@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a verified certificate says of its owner. Of several values of a kind, it is the first.
+/// The names of a verified certificate's owner; the first of several values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The common name of the subject.
@@ -17,7 +17,7 @@ pub struct ClientCertificate {
     pub fingerprint: String,
 }
 
-/// What of a certificate names the account.
+/// The field of a certificate that names the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateField {
     /// The common name of the subject.

@@ -1,5 +1,4 @@
-//! How many units a request takes from a bucket: a fixed number, or what its headers, its body or
-//! its response say.
+//! Costs of requests: fixed, or stated by headers, body or response.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use weir_http::list;
 
 use super::json_units::JsonPointer;
 
-/// How many units a request takes.
+/// The cost of a request, in units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// The same for all.
+    /// The same for all requests.
     Fixed(NonZeroU64),
     /// As many as the request or its response says. Clones share it.
     Measured(Arc<MeasuredCost>),
@@ -35,16 +34,16 @@ pub struct MeasuredCost {
     pub default: u64,
 }
 
-/// What is known of a request's cost when it arrives.
+/// The cost of a request, as far as it is known on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The units, as far as can be said.
     pub units: u64,
-    /// What the cost will be when more is known.
+    /// The final cost.
     pub pending: PendingCost,
 }
 
-/// What may still change a request's cost.
+/// The source of a request's final cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingCost {
     /// Nothing.

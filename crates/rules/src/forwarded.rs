@@ -10,7 +10,7 @@ use std::str;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// One element of a `Forwarded` field: what one proxy said.
+/// An element of a `Forwarded` field, by one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedElement<'a> {
     /// `for`: who sent the request to the proxy.

@@ -1,4 +1,4 @@
-//! What clients send to be identified and routed, for [`crate::fuzzing`].
+//! Input by which clients are identified and routed, for [`crate::fuzzing`].
 
 use std::net::IpAddr;
 use std::str;

@@ -16,7 +16,7 @@ const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Keeps a key that is derived for this purpose apart from others derived of the same bytes.
 const DERIVATION: &[u8] = b"weir subject hash v1\0";
 
-/// What the ids of hashes begin with, so that none is taken for a name.
+/// The beginning of the ids of hashes, so that none is taken for a name.
 pub(super) const PREFIX: &str = "hash:";
 
 /// The key of all hashes of a deployment. Gateways that share a store must share it.
@@ -54,7 +54,7 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// What is kept of a secret: 128 bits, shown as 32 lower-case hex digits.
+/// The hash of a secret: 128 bits, shown as 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretHash([u8; HASH_BYTES]);
 
@@ -81,7 +81,7 @@ pub fn looks_hashed(id: &str) -> bool {
     SecretHash::parse(&id.to_ascii_lowercase()).is_some()
 }
 
-/// How many bytes of a text are an id of a hash, if it begins with one.
+/// The length of the id of a hash at the start of a text, if there is one.
 pub(super) fn hash_at_start(text: &str) -> Option<usize> {
     let end = PREFIX.len() + 2 * HASH_BYTES;
     let hash = text.get(..end)?.strip_prefix(PREFIX)?;

@@ -34,7 +34,8 @@ pub(super) const METHODS: [Method; 9] = [
     Method::PATCH,
 ];
 
-/// What the subjects of a limit or ban are made of, and how bucket keys and ids show them.
+/// The sources of the subjects of a limit or ban, and the form of these subjects in bucket keys and
+/// ids.
 #[derive(Clone, Debug)]
 pub(super) struct KeySchema {
     /// Never empty.

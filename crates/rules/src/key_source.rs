@@ -1,4 +1,4 @@
-//! What a limit is counted per.
+//! The sources of subjects: what a limit is counted per.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ const V4_PREFIXES: RangeInclusive<u8> = 8..=V4_BITS;
 const V6_PREFIXES: RangeInclusive<u8> = 32..=128;
 const V4_BITS: u8 = 32;
 
-/// What a limit is counted per.
+/// The sources of subjects: what a limit is counted per.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeySource {
     /// The client's address, cut to a prefix.
@@ -200,7 +200,8 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// What is known of a request. It has no `Debug`, since headers would show secrets.
+/// The attributes of a request that subjects are made of. It has no `Debug`, since headers would
+/// show secrets.
 #[derive(Clone, Copy)]
 pub struct RequestAttributes<'a> {
     /// The method.
@@ -215,7 +216,7 @@ pub struct RequestAttributes<'a> {
     pub account: Option<&'a Account>,
     /// The route's name.
     pub route: &'a str,
-    /// What the route's path captured.
+    /// The captures of the route's path.
     pub captures: &'a Captures,
     /// When it arrived.
     pub now: Timestamp,

@@ -1,4 +1,4 @@
-//! What a request is: which route it takes, who sent it, and which buckets it takes from.
+//! The route of a request, its client and account, and the buckets that it takes from.
 //!
 //! Everything here is decided from a request's head and settings that were prepared at load time;
 //! nothing waits, and nothing knows of stores or services. The crate `weir` has what is promised of it

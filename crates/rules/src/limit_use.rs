@@ -15,7 +15,7 @@ use crate::{Enforcement, KeySource, Limit, Missing, Override, RequestAttributes,
 pub struct LimitUse {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// What is done with the bucket; [`Mode::AllowOnly`] for a limit that is switched off.
+    /// The mode of the transaction; [`Mode::AllowOnly`] for a limit that is switched off.
     pub mode: Mode,
     /// Units that a request takes.
     pub cost: Cost,
@@ -37,14 +37,14 @@ pub enum SpendWhen {
     ExceptOn(StatusSet),
 }
 
-/// What a limit has to do with a request.
+/// The match of a limit with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitMatch<'l> {
     /// Nothing, as it is switched off.
     Off,
     /// The request is counted by a bucket.
     Counted {
-        /// What is done with the bucket.
+        /// The transaction of the request, and the rest to do.
         admission: Admission,
         /// The override that applies.
         overridden: Option<&'l Override>,
@@ -63,10 +63,10 @@ pub enum LimitMatch<'l> {
     },
 }
 
-/// What a limit does with a request that arrives.
+/// The actions of a limit on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// What is asked of the bucket: of a request that costs nothing, only how it stands.
+    /// The transaction on arrival. It only reads the bucket if the request costs nothing.
     pub transaction: Transaction,
     /// Whether the request is known to cost nothing, so that it is not denied either.
     pub is_free: bool,
@@ -74,11 +74,11 @@ pub struct Admission {
     pub acts: bool,
     /// The cost, as far as is known.
     pub estimate: Estimate,
-    /// What is left to be done.
+    /// The action after the response.
     pub later: Option<Deferred>,
 }
 
-/// What is left to be done when the response is there.
+/// An action after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deferred {
     /// To take the cost, if the response counts, once this is known.
@@ -119,7 +119,7 @@ impl LimitUse {
         entries.max().unwrap_or_default()
     }
 
-    /// The same of a bucket with this quota.
+    /// The admission by a bucket with this quota.
     pub fn log_entries(&self, quota: &Quota) -> u64 {
         let count = quota.burst().get();
         match (quota.algorithm(), &self.cost) {
@@ -137,7 +137,7 @@ impl LimitUse {
         counts && self.mode.checks() && self.mode.spends()
     }
 
-    /// What the limit has to do with a request, whose body has `body_bytes` if that is known.
+    /// Matches a request, whose body has `body_bytes` if that is known.
     #[inline(always)]
     pub fn matching(
         &self,
@@ -181,8 +181,7 @@ impl LimitUse {
         }
     }
 
-    /// What is done with the bucket of a request with these headers and a body of `body_bytes`, if
-    /// that is known.
+    /// The admission of a request with these headers and a body of `body_bytes`, if that is known.
     fn admission(
         &self,
         (key, quota): (BucketKey, Quota),

@@ -1,5 +1,4 @@
-//! What stands for regular expressions in a limiter without the gateway, which reads none: there
-//! is no value of this type.
+//! Stands in for regular expressions in a limiter without the gateway: the type has no values.
 
 use std::ops::Range;
 

@@ -66,7 +66,7 @@ pub enum PathFault {
     Malformed,
 }
 
-/// What is wrong with a path, if anything is.
+/// The fault of a path, if it has one.
 pub fn path_fault(path: &str) -> Option<PathFault> {
     if is_normal(path) {
         return None;
@@ -120,7 +120,7 @@ fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
     encoded_parts(path).filter_map(encoded_byte)
 }
 
-/// What follows each percent sign.
+/// The texts after percent signs.
 fn encoded_parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('%').skip(1)
 }
@@ -156,7 +156,7 @@ fn is_normal(path: &str) -> bool {
         && (is_ascii || !path.contains(is_wide_blank))
 }
 
-/// What a byte may mean for the normal form of a path.
+/// The role of a byte in the normal form of a path.
 #[derive(Clone, Copy)]
 enum ByteClass {
     Plain,

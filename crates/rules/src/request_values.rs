@@ -37,12 +37,12 @@ pub(super) fn bearer<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'
     the_one(tokens, SEVERAL.as_bytes())
 }
 
-/// What follows `Bearer` in a header's value.
+/// The token after `Bearer` in a header's value.
 pub(super) fn bearer_token(credentials: &[u8]) -> Option<&[u8]> {
     credentials_of(credentials, b"bearer")
 }
 
-/// What follows the name of a scheme.
+/// The credentials after the name of a scheme.
 fn credentials_of<'c>(credentials: &'c [u8], scheme: &[u8]) -> Option<&'c [u8]> {
     let (name, token) = credentials.split_at_checked(scheme.len())?;
     let separated = token.first() == Some(&b' ');

@@ -23,7 +23,7 @@ impl SubjectHash {
         Self(KeySchema::new(per, key))
     }
 
-    /// What it hashes.
+    /// The sources that it hashes.
     pub fn sources(&self) -> &[KeySource] {
         &self.0.per
     }

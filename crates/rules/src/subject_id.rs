@@ -54,7 +54,7 @@ pub enum IdError {
     NotCanonical {
         /// The part as it is written.
         id: String,
-        /// The same in canonical form.
+        /// Its canonical form.
         canonical: String,
     },
     /// The part is not an address.
@@ -94,7 +94,7 @@ pub enum IdError {
     /// The limit has only one subject.
     #[error("all requests are one subject, which {0:?} is not; change the limit itself")]
     OnlySubject(String),
-    /// The same subject is overridden already.
+    /// Another override has the same subject.
     #[error("{id:?} is overridden already, by {earlier:?}; remove one of them")]
     Duplicate {
         /// The id as it is written.
@@ -209,7 +209,7 @@ impl KeySchema {
         ids.join(":")
     }
 
-    /// How ids are written, by example.
+    /// The form of ids, by example.
     pub(super) fn form(&self) -> String {
         let forms: Vec<_> = self
             .per
@@ -219,7 +219,7 @@ impl KeySchema {
         forms.join(":")
     }
 
-    /// How a part is written, by example; among several, IPv6 has brackets.
+    /// The form of a part, by example. Among several parts, IPv6 has brackets.
     fn part_form(&self, source: &KeySource) -> String {
         match source {
             KeySource::Address { .. } if self.is_composite() => {

@@ -1,4 +1,4 @@
-//! What a header or a query parameter must be like for a request to take a route.
+//! Conditions of a route on headers and query parameters.
 
 use std::fmt;
 use std::str;
@@ -8,9 +8,9 @@ use crate::AnchoredRegex;
 /// A condition on the values that a request has under one name, which may be several.
 #[derive(Clone, Debug)]
 pub enum ValuePattern {
-    /// One of the values is this.
+    /// One of the values is equal.
     Exact(Box<[u8]>),
-    /// One of the values is text that the expression matches.
+    /// One of the values is text, and the expression matches it.
     Regex(AnchoredRegex),
     /// There is a value.
     Present,

@@ -1,5 +1,5 @@
-//! What operators change through the admin API: a line of the log for each change, with who made it
-//! (`by`). What may be a secret is hashed in subjects and keys.
+//! Changes by operators through the admin API: a line of the log for each, with the operator's name
+//! (`by`). Possible secrets in subjects and keys are hashed.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeade
 /// The target of these lines, as filters of the log name it.
 const TARGET: &str = "weir::telemetry::events";
 
-/// What a configuration that was loaded has.
+/// The size of a loaded configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
     /// Its routes.

@@ -1,4 +1,4 @@
-//! What operators see: metrics, events and logs.
+//! Metrics, events and logs, for operators.
 //!
 //! An event is a function that logs and counts at once, so that neither is forgotten where
 //! something happens. Metric names live in `names`; no subject (an address, an account) is ever a

@@ -8,7 +8,7 @@ use http::HeaderMap;
 
 use super::RequestFinished;
 
-/// What traces requests, which does not exist in this build.
+/// The tracer, which does not exist in this build.
 #[derive(Debug)]
 pub struct Tracer(Infallible);
 
@@ -29,7 +29,7 @@ impl Tracer {
 }
 
 impl ActiveTrace {
-    /// Has the upstream continue the trace.
+    /// Adds the headers by which the upstream continues the trace.
     pub fn inject(&self, _: &mut HeaderMap) {
         match self.0 {}
     }

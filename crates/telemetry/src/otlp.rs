@@ -38,16 +38,16 @@ use super::events::LastWarning;
 /// The target of these lines, as filters of the log name it.
 const TARGET: &str = "weir::telemetry::otlp";
 
-/// How many spans may wait to be sent.
+/// Upper bound on spans that wait.
 const QUEUE: usize = 8192;
 
 /// The most spans of a batch.
 const BATCH: usize = 512;
 
-/// How long spans wait for others.
+/// Upper bound on the wait of a span for others.
 const BATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the last spans may take when the process ends.
+/// Bounds the wait for the last spans when the process ends.
 const LAST_WITHIN: Duration = Duration::from_secs(2);
 
 /// The boundaries of the semantic conventions for durations in seconds.
@@ -55,21 +55,21 @@ const SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
 
-/// What is sent, and where.
+/// The destination and the rate of telemetry.
 pub struct TracerSettings {
     /// The URL of the collector, without the path of a signal.
     pub endpoint: String,
     /// Headers of each request to it.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How many of a million traces that begin here are sampled.
+    /// Sampled traces of a million that begin here.
     pub sample: u32,
     /// The name of the service in traces and metrics.
     pub service_name: String,
-    /// How often metrics are sent.
+    /// Interval of metrics.
     pub interval: Duration,
 }
 
-/// What traces requests, and records their metrics.
+/// Traces requests, and records their metrics.
 pub struct Tracer {
     processor: BatchSpanProcessor,
     queue: Arc<Queue>,
@@ -171,7 +171,7 @@ impl Tracer {
         })
     }
 
-    /// How many spans were dropped, at any time.
+    /// A closure that returns the number of dropped spans.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let queue = Arc::clone(&self.queue);
         move || queue.dropped.load(Relaxed)
@@ -278,7 +278,7 @@ impl fmt::Debug for ActiveTrace {
 }
 
 impl ActiveTrace {
-    /// Has the upstream continue the trace.
+    /// Adds the headers by which the upstream continues the trace.
     pub fn inject(&self, headers: &mut HeaderMap) {
         let context = Context::new().with_remote_span_context(self.context(self.upstream));
         let propagator = &self.tracer.propagator;
@@ -465,7 +465,7 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     attributes
 }
 
-/// What was decided, by the names of the access log.
+/// The decision, by the names of the access log.
 fn decision_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     let mut attributes = vec![KeyValue::new("weir.decision", request.decision.as_str())];
     let texts = [

@@ -1,5 +1,5 @@
-//! What became of a request: its id, what was decided about it, and what the upstream did. The proxy's part
-//! travels in the response's extensions, for the access log and the metrics.
+//! The outcome of a request: its id, the decision, and the upstream's part. The proxy leaves its
+//! part in the response's extensions, for the access log and the metrics.
 
 use std::any::Any;
 use std::fmt;
@@ -58,7 +58,7 @@ impl RequestId {
 }
 
 words! {
-    /// What was decided about a request, all of its limits taken together.
+    /// The decision about a request, by all of its limits together.
     #[non_exhaustive]
     pub enum Disposition {
         /// Every limit that applied let it pass.
@@ -102,7 +102,7 @@ impl Disposition {
         )
     }
 
-    /// What this word is for.
+    /// The disposition with this word.
     #[cfg(feature = "gateway")]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == word)
@@ -146,7 +146,7 @@ pub struct UpstreamOutcome {
     pub server: Arc<str>,
     /// The status that it answered with.
     pub status: StatusCode,
-    /// How long connecting took, servers tried in vain included; `None` on a kept-alive connection.
+    /// The time that connecting took, also to servers in vain; `None` on a kept-alive connection.
     pub connect: Option<Duration>,
     /// When the request arrived at the proxy.
     pub arrived: Instant,
@@ -161,15 +161,15 @@ pub struct UpstreamFailed {
     pub reason: &'static str,
 }
 
-/// What is known of the tunnel that a request has become, while it lasts: the line of the access
-/// log is written at its end. Clones are the same one.
+/// The tunnel that a request has become: the line of the access log is written at its end. Clones
+/// are the same tunnel.
 #[derive(Clone, Default)]
 pub struct Tunnel {
     traffic: Arc<Traffic>,
     held: Arc<Mutex<Option<Box<dyn Any + Send>>>>,
 }
 
-/// What has gone through a tunnel.
+/// The traffic of a tunnel.
 #[derive(Debug, Default)]
 pub struct Traffic {
     sent: AtomicU64,
@@ -178,7 +178,7 @@ pub struct Traffic {
 }
 
 impl Tunnel {
-    /// What goes through it.
+    /// Its traffic.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
@@ -188,7 +188,7 @@ impl Tunnel {
         *self.held.lock() = Some(Box::new(what));
     }
 
-    /// It has ended, if it is not dropped first.
+    /// Ends the tunnel, unless it is dropped first.
     pub fn end(self) {
         // What is dropped may take its time.
         let held = self.held.lock().take();

@@ -60,7 +60,7 @@ impl Period {
     }
 }
 
-/// What a subject did within a period.
+/// The activity of a subject within a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectActivity {
     /// The key of its bucket.
@@ -69,7 +69,7 @@ pub struct SubjectActivity {
     pub name: Option<String>,
     /// Requests that the limit was asked about.
     pub requests: u64,
-    /// Those that it denied, or would have denied in a dry run.
+    /// Requests that were denied, or would be without the dry run.
     pub denied: u64,
     /// The most of its bucket that was taken, in percent of the burst.
     pub used_percent: u8,
@@ -88,8 +88,8 @@ pub(super) struct TopSubjects(Arc<Shards>);
 struct Shards {
     hasher: SipHasher13,
     since: Instant,
-    /// One for each thread, or nearly: a thread that finds another there does not count. A sketch
-    /// is made when its thread first has something to count.
+    /// One for each thread. A thread that finds its sketch locked by another does not count. A
+    /// sketch is made when its thread first counts.
     sketches: Box<[Mutex<Option<Box<Sketch>>>]>,
 }
 

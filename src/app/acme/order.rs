@@ -26,13 +26,13 @@ use weir_telemetry::UpstreamFailed;
 
 use super::cache::{Cache, StoredAccount};
 
-/// How long an order may take as a whole.
+/// For an order as a whole.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long the server may take to look at a challenge, or to sign.
+/// For the server to check a challenge or to sign.
 const POLL_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How long a request may take, from connecting to the last byte.
+/// From connecting to the last byte.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest response; real ones have a few kilobytes.
@@ -192,7 +192,6 @@ impl Ordering<'_> {
         Ok(answers)
     }
 
-    /// What the server says of the challenge.
     async fn why_unanswered(&self, order: &mut Order) -> Option<String> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {

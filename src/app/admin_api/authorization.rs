@@ -1,5 +1,4 @@
-//! Who may see and change what the admin API has: clients that know a token, or, if none is
-//! configured, this machine.
+//! Access to the admin API: for clients with a token, or, if none is configured, for this machine.
 //!
 //! Not only this machine's users send requests from it. A proxy on it forwards the requests of
 //! others, and a browser sends what any web page tells it to, perhaps to a name that the page
@@ -21,7 +20,8 @@ use weir_config::AdminToken;
 use super::endpoint;
 use super::error::ApiError;
 
-/// Who sent a request, for the log of changes: the name of a token, or the address of this machine.
+/// The sender of a request, for the log of changes: the name of a token, or the address of this
+/// machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Operator(Arc<str>);
 
@@ -145,7 +145,8 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Who may send a request with this method and these fields, where there is no dashboard.
+    /// The operator who sends a request with this method and these fields, apart from the
+    /// dashboard.
     fn operator(
         tokens: &[AdminToken],
         method: Method,

@@ -22,10 +22,10 @@ use super::error::ApiError;
 use super::request::{Cursor, Page};
 use crate::app::stores::AdminStores;
 
-/// How long the store is gone through for one page. What is found by then is the page.
+/// For the scan of one page, which has the buckets that were found by then.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many buckets are read at once. A read of the memory store locks out others.
+/// Buckets that are read at once. A read of the memory store locks out others.
 const BATCH_SIZE: usize = 32;
 
 pub(super) struct BucketList<'s> {

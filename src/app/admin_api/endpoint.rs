@@ -7,7 +7,7 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// What a path leads to.
+/// The endpoint of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Top,
@@ -40,7 +40,7 @@ const fn path(template: &'static str, methods: &'static str, endpoint: Endpoint)
     }
 }
 
-/// Where a request is explained, which changes nothing although it is a `POST`.
+/// Explains a request. It changes nothing although it is a `POST`.
 pub(super) const EXPLAIN: &str = "/v1/explain";
 
 /// All paths. `docs/openapi.json` has the same, which a test compares.

@@ -121,7 +121,7 @@ impl ApiError {
         Self::Parameter { pair, known }
     }
 
-    /// The same error, when a part of what was asked is done already.
+    /// Adds that a part of the request was carried out.
     pub(super) fn after_a_part(self) -> Self {
         match self {
             Self::Store(cause) => Self::Partly(cause),

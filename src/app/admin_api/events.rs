@@ -1,5 +1,5 @@
-//! What the gateway does, as server-sent events: what is in force when it changes, and each second
-//! what was counted in it.
+//! Server-sent events of the gateway: the configuration in force when it changes, and the counts of
+//! each second.
 //!
 //! ```text
 //! GET /v1/events?tail=true&decision=denied,shadowed&by=L&route=api&text=203.0.113
@@ -105,13 +105,13 @@ struct EventStream {
     ticks: Interval,
     seconds: u64,
     counted: Counted,
-    /// What is in force was not sent yet.
+    /// The configuration in force was not sent yet.
     is_new: bool,
     has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
-/// What was counted until the last event.
+/// The counts until the last event.
 struct Counted {
     handles: Handles,
     routes: HashMap<Arc<str>, RouteSample>,
@@ -311,7 +311,7 @@ impl Counted {
         Value::Object(bans.collect())
     }
 
-    /// How many subjects each limit has counted within a minute, as far as they are known.
+    /// The known subjects of each limit within a minute.
     fn subjects(&self, metrics: &Metrics, now: u64) -> Value {
         let limits = self.handles.limits.iter().map(|(name, _)| {
             let subjects = metrics.subjects(name, Period::Minute, now);
@@ -321,7 +321,7 @@ impl Counted {
     }
 }
 
-/// What was counted since, by decision, which is added to the sums.
+/// The counts since `before` by decision; adds them to the sums.
 fn counted_since<const N: usize>(now: [u64; N], before: [u64; N], sums: &mut [u64; N]) -> Vec<u64> {
     let counts = now.iter().zip(before);
     let since: Vec<u64> = counts.map(|(now, before)| now - before).collect();
@@ -331,7 +331,7 @@ fn counted_since<const N: usize>(now: [u64; N], before: [u64; N], sums: &mut [u6
     since
 }
 
-/// What was decided since, and since the process was started.
+/// The decisions since `before`, and since the start of the process.
 fn counts(now: DecisionSample, before: DecisionSample) -> Value {
     let shown = |sample: DecisionSample| {
         json!({

@@ -1,4 +1,4 @@
-//! What would become of a request with the configuration in force.
+//! Explains the treatment of a request by the configuration in force.
 //!
 //! ```text
 //! POST /v1/explain    {"method": "GET", "path": "/a", "ip": "203.0.113.9", "headers": ["a: b"]}

@@ -1,5 +1,6 @@
-//! What needs attention of the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams whose servers fail, routes whose requests do, and certificates that are about to end.
+//! Findings about the gateway itself: a configuration that was refused, a store that fails,
+//! upstreams with failing servers, routes with failing requests, and certificates that are about to
+//! end.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::app::stores::Stores;
 const MIN_FAILURES: u64 = 5;
 const MIN_FAILED_PERCENT: u64 = 1;
 
-/// How many routes are named, those with the greatest share of failures.
+/// Upper bound on routes that are named: those with the greatest share of failures.
 const MAX_ROUTES: usize = 4;
 
 const MAX_SERVERS: usize = 3;

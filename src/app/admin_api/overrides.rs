@@ -36,7 +36,7 @@ const KEYS: [&str; 7] = [
     "for",
 ];
 
-/// What a list may be asked for by.
+/// The parameters of lists.
 const PARAMETERS: &str = "there are origin=api or file, offset=NUMBER, and count=NUMBER";
 
 /// Overrides that an answer lists where the request does not say.
@@ -210,7 +210,7 @@ fn not_set(limit: &str, id: &str) -> ApiError {
     }
 }
 
-/// What a body says, with `for` as the moment that it leads to.
+/// The members of a body, with `for` replaced by the time that it leads to.
 fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiError> {
     let refused = |cause: String| ApiError::Body { form: FORM, cause };
     let mut members: Map<String, Value> = parse_body(body, FORM)?;

@@ -1,4 +1,4 @@
-//! What the process runs with: its configuration, and the level of its log.
+//! The configuration of the process, and the level of its log.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ pub(super) async fn read_body(body: RequestBody, form: &'static str) -> Result<B
     read_body_up_to(MAX_BYTES, body, form).await
 }
 
-/// The same of a body that may have so many bytes.
+/// Reads a body of at most `max_bytes`.
 pub(super) async fn read_body_up_to(
     max_bytes: usize,
     body: RequestBody,
@@ -36,7 +36,7 @@ pub(super) async fn read_body_up_to(
     Ok(body.to_bytes())
 }
 
-/// What the body says, of which `form` is an example.
+/// Parses a body, of which `form` is an example.
 pub(super) fn parse_body<T: DeserializeOwned>(
     body: &[u8],
     form: &'static str,
@@ -71,21 +71,20 @@ const DEFAULT_COUNT: usize = 100;
 
 const MAX_COUNT: usize = 1000;
 
-/// What a page is asked for by.
 pub(super) const PAGE_PARAMETERS: &str =
     "there are count=NUMBER, of 1 to 1000, and cursor=NEXT, from the page before";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) count: usize,
-    /// Where it begins; none for the first.
+    /// The beginning of the page; `None` for the first.
     pub(super) cursor: Option<Cursor>,
 }
 
-/// Where a page begins: behind the last item of the page before. Clients take it as it is.
+/// The beginning of a page, after the last item of the page before. It is opaque to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
-    /// How far the store has gone through what it has.
+    /// The position of the store's scan.
     pub(super) position: u64,
     /// Which of several nodes is asked.
     pub(super) node: String,

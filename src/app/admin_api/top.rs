@@ -10,7 +10,6 @@ use super::bucket::limit_named;
 use super::error::ApiError;
 use super::request::parameters;
 
-/// What a request may ask for.
 const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \
      hour, and count=NUMBER";
 
@@ -25,7 +24,7 @@ pub(super) struct TopQuery {
     count: usize,
 }
 
-/// What comes first.
+/// The order of subjects.
 #[derive(Clone, Copy)]
 enum Sort {
     Rate,

@@ -12,13 +12,14 @@ use weir_telemetry::events::LastWarning;
 
 use super::error::ApiError;
 
-/// How long an address waits for each wrong token, and at most, for its operators may share it.
+/// The wait of an address for each wrong token, and upper bound on it: operators may share the
+/// address.
 const DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 const MAX_ADDRESSES: usize = 1024;
 
-/// How many requests wait at a time: half of the connections that the listener has for all.
+/// Upper bound on waiting requests: half of the connections of the listener.
 const MAX_WAITING: usize = 16;
 
 /// The addresses that wrong tokens came from a moment ago.

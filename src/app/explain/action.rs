@@ -1,4 +1,4 @@
-//! What a route does with a request beside forwarding it, for `weir explain`.
+//! The actions of a route beside forwarding, for `weir explain`.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;

@@ -162,7 +162,7 @@ fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {
     Ok(())
 }
 
-/// Where an override comes from that no file has.
+/// The origin of an override that is in no file.
 const BY_ADMIN_API: &str = "by the admin API";
 
 fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>) -> fmt::Result {

@@ -61,7 +61,7 @@ impl Request {
     }
 }
 
-/// What would become of `request` with the configuration at `path`.
+/// Explains the treatment of `request` by the configuration at `path`.
 ///
 /// # Errors
 /// When the configuration is in error.
@@ -77,7 +77,7 @@ pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
     Ok(text)
 }
 
-/// The same with settings that are loaded already.
+/// Explains the treatment of `request` by loaded settings.
 pub(super) fn explain_in_force(settings: &Settings, request: &Request) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.

@@ -35,7 +35,7 @@ pub enum BanCause {
     Strikes {
         /// The cause of the last one.
         last: StrikeCause,
-        /// How many there were.
+        /// The number of strikes.
         count: u64,
         /// The number of the offence, from 1.
         offence: usize,

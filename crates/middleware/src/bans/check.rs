@@ -1,5 +1,5 @@
-//! What bans have to do with one request: whether one holds, and whether it is a strike. The
-//! response to a request that is a strike waits for it, so that the ban holds from the next on.
+//! Checks one request for bans and strikes. The response to a request that is a strike waits for
+//! it, so that the ban holds from the next request on.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::backend::{Backend, PendingTasks};
 
-/// Of a path that is kept as the cause of a strike.
+/// Bounds a path that is kept as the cause of a strike.
 const MAX_PATH_CHARS: usize = 200;
 
 /// A request, as far as bans care about it.
@@ -45,7 +45,7 @@ struct BanSubject {
 pub struct ActiveBan {
     pub name: Arc<str>,
     pub treatment: Arc<PreparedTreatment>,
-    /// What is left of it.
+    /// The rest of the ban.
     pub retry_in: Nanos,
 }
 
@@ -77,8 +77,7 @@ impl AccessControl {
         })
     }
 
-    /// What bans have to do with a request, and what is to be asked about them; none where no ban
-    /// has a subject in it.
+    /// Begins the check of a request; `None` if no ban has a subject in it.
     pub(crate) fn check(
         &self,
         request: &RequestAttributes<'_>,
@@ -127,7 +126,7 @@ impl BanCheck {
         self.striking
     }
 
-    /// How many decisions of a batch are about bans; they come before all others.
+    /// The number of decisions about bans, which are the first of a batch.
     pub fn len(&self) -> usize {
         self.subjects.len()
     }

@@ -31,7 +31,7 @@ pub struct BanPolicy {
     pub statuses: StatusSet,
     /// The paths whose requests are strikes.
     pub paths: PathSet,
-    /// What the banned get.
+    /// The treatment of the banned.
     pub treatment: Treatment,
     /// The banned for whom it is enforced.
     pub enforcement: Enforcement,

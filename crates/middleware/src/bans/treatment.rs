@@ -1,4 +1,4 @@
-//! What the banned and the blocked get.
+//! The treatment of the banned and the blocked.
 
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub enum Treatment {
     Drop,
 }
 
-/// How requests are held.
+/// The parameters of a tarpit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tarpit {
     /// For how long.

@@ -17,7 +17,7 @@ use crate::response_body::BodyCoder;
 /// Size of the buffer that a codec writes to.
 const OUTPUT_BYTES: usize = 4096;
 
-/// How far back codecs look, as a power of two. gzip has 32 KiB.
+/// The window of codecs, as a power of two. gzip has 32 KiB.
 const WINDOW_LOG: u8 = 16;
 
 /// The level of gzip, of brotli and of zstd: half of what the best levels save, for a tenth of
@@ -85,8 +85,8 @@ impl Codec {
         })
     }
 
-    /// What comes out of a step. A codec that fails writes no more; the end is lacking, and so the
-    /// client sees that the body is incomplete.
+    /// Runs a step and returns its output. A codec that fails writes no more: the end is missing,
+    /// and so the client sees that the body is incomplete.
     fn run(&mut self, step: Step<'_>) -> Bytes {
         let mut coded = Vec::new();
         let done = match &mut self.encoder {

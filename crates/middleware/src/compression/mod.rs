@@ -1,7 +1,7 @@
 //! Compresses responses for clients that accept it.
 //!
-//! What is decided by the head of a response is here; `accept` reads what a client accepts, `codec`
-//! codes the body.
+//! This file decides by the head of a response, `accept` reads the client's preferences, and
+//! `codec` codes the body.
 
 mod accept;
 mod codec;

@@ -1,7 +1,7 @@
-//! How late waits end on this thread.
+//! The lateness of waits on this thread.
 //!
-//! A thread that has much to do looks at its timer late, and a decoy came later than real responses by
-//! as much. So decoys aim earlier by the lateness of the last ones, and are early as often as late.
+//! A busy thread looks at its timer late, so a decoy would come later than real responses. Decoys
+//! aim earlier by the lateness of the last ones, and so are early as often as late.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +12,7 @@ thread_local! {
     static LATENESS: Cell<Lateness> = const { Cell::new(Lateness(Duration::ZERO)) };
 }
 
-/// How much the last wait counts, as the divisor of its share.
+/// The share of the last wait in the average, as a divisor.
 const WEIGHT: u32 = 8;
 
 /// A thread that was stopped for longer is not late again.

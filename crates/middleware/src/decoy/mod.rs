@@ -142,10 +142,10 @@ pub struct Shadow {
     secret: RandomState,
 }
 
-/// How a real response came about.
+/// The circumstances of a real response.
 #[derive(Clone, Debug)]
 pub struct ResponseSample {
-    /// What the request wanted.
+    /// The request's part in its form.
     pub negotiation: Negotiation,
     /// A fingerprint of the client.
     pub client: u64,

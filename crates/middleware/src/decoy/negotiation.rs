@@ -21,7 +21,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use weir_http::list;
 use weir_rules::preflighted;
 
-/// What a request says of the form of its response.
+/// The request's part in the form of its response.
 #[derive(Clone, Debug, Default)]
 pub struct Negotiation {
     pub(super) is_head: bool,
@@ -94,13 +94,13 @@ pub(super) enum Selection {
     PreconditionFailed,
 }
 
-/// Of several lines, the first one counts.
+/// Keeps the first of several lines.
 fn keep_first(kept: &mut Option<HeaderValue>, value: &HeaderValue) {
     kept.get_or_insert_with(|| value.clone());
 }
 
 impl Negotiation {
-    /// What a request with this method and these headers says.
+    /// Reads the method and the headers of a request.
     pub fn new(method: &Method, headers: &HeaderMap) -> Self {
         let is_head = *method == Method::HEAD;
         let is_get = *method == Method::GET;

@@ -1,5 +1,5 @@
-//! What is learnt from a route's real responses: their headers and latencies, so that a decoy can
-//! show the same headers in the same order, and take as long.
+//! The headers and latencies of a route's real responses, so that a decoy can show the same headers
+//! in the same order, and take as long.
 //!
 //! What was meant for one client must never be shown to another. So a value is repeated only where
 //! two clients have got the same one, or the header speaks of the server alone. For any other,
@@ -445,7 +445,7 @@ impl Latencies {
         !self.0.lock().recent.is_empty()
     }
 
-    /// One of the recent latencies, each as likely as the others; none before the first.
+    /// A random one of the recent latencies; `None` before the first.
     pub(super) fn draw(&self) -> Option<Duration> {
         self.0.lock().recent.choose(&mut rand::rng()).copied()
     }
@@ -492,7 +492,7 @@ pub(super) struct FullProfiles {
     pub(super) compressed: ResponseProfile,
 }
 
-/// What was learnt from responses of one form.
+/// The headers and latencies of responses of one form.
 #[derive(Debug, Default)]
 pub(super) struct ResponseProfile {
     pub(super) headers: HeaderProfile,
@@ -524,8 +524,7 @@ impl ResponseProfile {
     }
 }
 
-/// What was learnt from responses to OPTIONS, which have a status of their own: that of the decoy
-/// says nothing of them, and their headers nothing of other responses.
+/// The status, headers and latencies of responses to OPTIONS, apart from those to other methods.
 #[derive(Debug, Default)]
 pub(super) struct OptionsProfile(Mutex<Option<(StatusCode, Arc<ResponseProfile>)>>);
 

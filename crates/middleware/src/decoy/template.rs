@@ -19,18 +19,18 @@ const NAME: &str = "decoy";
 /// Steps that a template may take: enough for any answer, too few to keep a worker busy.
 const FUEL: u64 = 50_000;
 
-/// How many expressions and statements a template may have. `elif` nests in the parser, which
+/// Upper bound on expressions and statements of a template. `elif` nests in the parser, which
 /// recurses: with these two bounds a template takes a small part of a thread's stack.
 const MAX_TAGS: usize = 200;
 
-/// How many bytes each of them may have: `{{ not not not ... }}` nests as well.
+/// Upper bound on the length of each of them: `{{ not not not ... }}` nests as well.
 const MAX_TAG_BYTES: usize = 500;
 
-/// What a template may write beyond its own length, and what it may join to one text. minijinja
-/// bounds steps, and no memory.
+/// Upper bound on output beyond the template's own length, and on joined texts. minijinja bounds
+/// steps, and no memory.
 const MAX_WRITTEN: usize = 1024 * 1024;
 
-/// What makes much of little, time and again: a few bytes of template would fill the memory.
+/// Filters without a bound on their output: a few bytes of template would fill the memory.
 const UNBOUNDED_FILTERS: [&str; 4] = ["format", "indent", "pprint", "replace"];
 
 /// A parsed template.
@@ -54,7 +54,7 @@ pub struct TemplateError {
     pub line: Option<usize>,
 }
 
-/// What a template can use of a request.
+/// The parts of a request that a template can use.
 pub(super) struct TemplateContext<'a> {
     /// The captured path segments: `path.NAME`.
     pub(super) captures: Option<&'a Captures>,
@@ -190,7 +190,7 @@ fn is_plain(source: &str) -> bool {
     next_mark(source).is_none()
 }
 
-/// Where the next expression, statement or comment begins.
+/// The index of the next expression, statement or comment.
 fn next_mark(source: &str) -> Option<usize> {
     let marks = ["{{", "{%", "{#"].iter();
     marks.filter_map(|mark| source.find(mark)).min()
@@ -242,8 +242,7 @@ struct Tags<'s> {
 }
 
 impl Tags<'_> {
-    /// Where the next expression or statement begins, and its length. Comments and raw blocks are
-    /// passed over.
+    /// The index and length of the next expression or statement, after comments and raw blocks.
     fn next_tag(&mut self) -> Option<(usize, usize)> {
         loop {
             self.at += next_mark(self.rest())?;

@@ -27,10 +27,10 @@ const COMMON_WORDS: [&str; 9] = ["http", "https", "W", "gzip", "br", "s", "ms", 
 /// Units of time that stand behind a number, and how many are a second.
 const UNITS: [(&str, f64); 4] = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)];
 
-/// What the names of headers have in common that tell how long a response took.
+/// Parts of the names of headers that tell the response's duration.
 const DURATION_NAMES: [&str; 5] = ["time", "timing", "duration", "elapsed", "latency"];
 
-/// How long an id is as RFC 9562 writes it.
+/// The length of an id in the form of RFC 9562.
 const UUID_LEN: usize = 36;
 
 /// The form of a header's values.
@@ -232,8 +232,8 @@ fn first_token(text: &str, is_word: bool, seen: &Observation<'_>) -> (TokenKind,
     }
 }
 
-/// How many bytes of a text, which begins with a word, are a number. Its unit is not part of it,
-/// and neither addresses nor versions are numbers.
+/// The length of a number at the start of a text that begins with a word. Its unit is not part of
+/// it, and neither addresses nor versions are numbers.
 fn number(text: &str) -> Option<usize> {
     let digits = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
@@ -366,8 +366,7 @@ impl TagPattern {
     }
 }
 
-/// How dates are written, in the terms of `strftime`. A form that another begins with comes after
-/// it.
+/// Forms of dates, in the terms of `strftime`. A form that begins like another comes before it.
 const DATE_FORMATS: [&str; 8] = [
     "%a, %d %b %Y %H:%M:%S GMT",
     "%A, %d-%b-%y %H:%M:%S GMT",

@@ -24,7 +24,8 @@ use crate::key_parts::KeySchema;
 use crate::limit::check_name;
 use crate::{HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes};
 
-/// How long the gateway that begins a ban may take to do so before another strike may begin it.
+/// Upper bound on the time from taking the turn to the ban. After it another strike may take the
+/// turn.
 const MAX_TURN: Duration = Duration::from_secs(5);
 
 /// Upper bound on the difference between gateways' clocks.
@@ -41,7 +42,7 @@ pub struct Ban {
     schedule: BanSchedule,
 }
 
-/// How the keys of a ban's buckets begin, which tells stores their
+/// The beginnings of the keys of a ban's buckets, by which stores know their
 /// [`BucketClass`](weir_limit::BucketClass).
 #[derive(Clone, Debug)]
 struct Prefixes {
@@ -95,12 +96,12 @@ impl Ban {
         &self.name
     }
 
-    /// What makes up the subject.
+    /// The sources that make up the subject.
     pub fn per(&self) -> &[KeySource] {
         &self.schema.per
     }
 
-    /// How many strikes in how long begin a ban.
+    /// The number of strikes that begin a ban, and their period.
     pub fn strikes(&self) -> Quota {
         self.strikes
     }
@@ -111,7 +112,7 @@ impl Ban {
         Duration::from_millis(self.strikes.tolerance().ceil_millis())
     }
 
-    /// How long bans are.
+    /// The lengths of bans.
     pub fn schedule(&self) -> &BanSchedule {
         &self.schedule
     }
@@ -309,7 +310,8 @@ const MAX_LENGTH: Duration = Duration::from_nanos(1 << 62);
 /// longer than they must.
 const SPARE: Duration = Duration::from_secs(120);
 
-/// How long bans are: the first, and each that follows before the last offence is forgotten.
+/// The lengths of bans: of the first, and of each that follows before the last offence is
+/// forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BanSchedule {
     /// By offence, in ascending order; never empty.
@@ -319,7 +321,7 @@ pub struct BanSchedule {
     quota: Quota,
     /// The quota by which stores keep a ban: with more room; see [`BanSchedule::outliving`].
     kept: Quota,
-    /// None where every ban is as long as the first.
+    /// `None` if all bans are equally long.
     offences: Option<Quota>,
 }
 
@@ -381,8 +383,7 @@ impl BanSchedule {
         })
     }
 
-    /// The same schedule, whose bans are kept longer than any bucket that is kept for this span
-    /// after it was taken from.
+    /// Keeps bans longer than any other bucket that is kept for `span` after it was taken from.
     ///
     /// A store forgets a bucket some time after it could be full at the latest, and one that is
     /// short of memory forgets first what it would forget the soonest. So the bucket of a ban has
@@ -415,7 +416,7 @@ impl BanSchedule {
         &self.lengths
     }
 
-    /// How long until an offence is forgotten, where bans grow.
+    /// The time after which an offence is forgotten, if bans grow.
     pub fn forget(&self) -> Option<Duration> {
         self.offences.map(|quota| quota.emission_interval().into())
     }
@@ -430,7 +431,7 @@ impl BanSchedule {
         usize::try_from(next.min(most)).unwrap_or(usize::MAX)
     }
 
-    /// How long the ban for this offence is.
+    /// The length of the ban for this offence.
     pub fn length(&self, offence: usize) -> Duration {
         let of_offence = self.lengths.get(offence.saturating_sub(1));
         of_offence.copied().unwrap_or_else(|| self.longest())

@@ -13,7 +13,7 @@ use super::Ban;
 use crate::client_address::unmapped;
 use crate::{IdError, KeySource, RequestAttributes};
 
-/// Whom an operator bans.
+/// The target of an operator's ban.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Banned {
     /// A subject, as bucket keys have it.
@@ -53,7 +53,7 @@ struct StandingEntries {
 }
 
 impl Ban {
-    /// Whom an id stands for: a subject, or a network whose addresses are all banned.
+    /// The target that an id names: a subject, or a network whose addresses are all banned.
     ///
     /// # Errors
     /// See [`BannedError`].
@@ -105,7 +105,7 @@ impl StandingBans {
         self.0.is_empty()
     }
 
-    /// How long the client of a request is banned yet by this ban; [`Nanos::NEVER`] is for good.
+    /// The rest of this ban for the client of a request; [`Nanos::NEVER`] is for good.
     pub fn left(
         &self,
         ban: &Ban,

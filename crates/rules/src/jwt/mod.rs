@@ -71,17 +71,17 @@ impl fmt::Display for JwtAlgorithm {
     }
 }
 
-/// How a token is found, verified and read.
+/// The source of tokens, and how they are verified.
 #[derive(Clone, Debug)]
 pub struct Jwt {
     claim: String,
     keys: TokenKeys,
-    /// What a token must fulfil besides its signature, by allowed algorithm.
+    /// The conditions on a token besides its signature, by allowed algorithm.
     validations: Vec<(JwtAlgorithm, Validation)>,
     header: HeaderName,
 }
 
-/// Where the keys are.
+/// The source of keys.
 #[derive(Clone, Debug)]
 pub enum TokenKeys {
     /// They are in the configuration.
@@ -103,7 +103,7 @@ impl From<RemoteKeys> for TokenKeys {
 }
 
 impl TokenKeys {
-    /// What `verify` makes of the keys in force. Asks for others if it knows no key of this id.
+    /// Calls `verify` with the keys in force, and requests others if none has this id.
     fn with<T>(&self, id: Option<&str>, verify: impl FnOnce(&JwtKeys) -> Option<T>) -> Option<T> {
         match self {
             Self::Local(keys) => verify(keys),

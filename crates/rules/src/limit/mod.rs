@@ -15,7 +15,7 @@ use crate::{HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, Req
 
 const MAX_NAME_BYTES: usize = 64;
 
-/// What to do with a request that lacks a value that a limit counts per.
+/// The treatment of requests that lack a value that a limit counts per.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Missing {
     /// The limit does not count it.
@@ -78,9 +78,8 @@ impl Limit {
         })
     }
 
-    /// The same limit with a number in place of its name in bucket keys, which are shorter then,
-    /// and stay what they are when the name changes. No other limit may have the same number, or
-    /// have it for its name.
+    /// Puts a number in the place of the name in bucket keys. They are shorter then, and stay the
+    /// same if the name changes. No other limit may have the same number, or have it for its name.
     #[must_use]
     pub fn with_id(self, id: u64) -> Self {
         Self {
@@ -89,8 +88,8 @@ impl Limit {
         }
     }
 
-    /// The same limit with its rate beside its name in bucket keys, for one whose name was not
-    /// chosen: another of the same name has other buckets.
+    /// Puts the rate beside the name in bucket keys, for a limit whose name was not chosen: another
+    /// of the same name has other buckets.
     #[must_use]
     pub fn with_rate_in_keys(self) -> Self {
         let rate = |quota: Quota| (quota.burst().get(), quota.emission_interval().get());
@@ -101,7 +100,7 @@ impl Limit {
         }
     }
 
-    /// The same limit with another quota, for the subjects that are not overridden.
+    /// Sets the quota of subjects that are not overridden.
     #[must_use]
     pub fn with_quota(self, quota: Quota) -> Self {
         Self {
@@ -110,7 +109,7 @@ impl Limit {
         }
     }
 
-    /// Gives the subjects that the override's id stands for other parameters.
+    /// Adds an override for the subjects that its id stands for.
     ///
     /// Where accounts are counted and the id has a wildcard for them, the
     /// [`AccountRules`](crate::AccountRules) must know of it.
@@ -133,7 +132,7 @@ impl Limit {
         &self.name
     }
 
-    /// What the limit is counted per.
+    /// The sources that the limit is counted per.
     pub fn per(&self) -> &[KeySource] {
         &self.schema.per
     }
@@ -148,7 +147,7 @@ impl Limit {
         self.quota
     }
 
-    /// What becomes of a request that lacks a value.
+    /// The treatment of requests that lack a value.
     pub fn missing(&self) -> Missing {
         self.missing
     }
@@ -165,7 +164,7 @@ impl Limit {
         self.overrides.iter(now)
     }
 
-    /// What an override of this limit covers beyond one subject.
+    /// How an override of this limit covers more than one subject.
     pub fn scope_of(&self, overridden: &Override) -> OverrideScope {
         self.schema.scope(&overridden.id)
     }
@@ -186,7 +185,7 @@ impl Limit {
         hashed.any(|source| !self.wildcards_of(source).is_empty())
     }
 
-    /// How ids of subjects are written, by example.
+    /// The form of ids of subjects, by example.
     pub fn id_form(&self) -> String {
         self.schema.form()
     }

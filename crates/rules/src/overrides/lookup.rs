@@ -89,9 +89,9 @@ impl<V> NetworkMap<V> {
 /// A text with one `*`, which stands for any text, the empty one too.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Wildcard {
-    /// What is around the `*`, without it.
+    /// The text without the `*`.
     around: Arc<str>,
-    /// How many bytes of that are before it.
+    /// The bytes of it before the `*`.
     before: usize,
 }
 

@@ -35,11 +35,11 @@ pub struct Override {
     pub id: String,
     /// When it ends. From then on it is as though it were not there.
     pub until: Option<Timestamp>,
-    /// Where it was set.
+    /// The place where it was set.
     pub origin: OverrideOrigin,
 }
 
-/// Where an override was set.
+/// The place where an override was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverrideOrigin {
     /// In the configuration, or by the program that made the limit.

@@ -44,21 +44,21 @@ pub struct RouteMatch {
     pub captures: Captures,
 }
 
-/// What a request must be like to take a route. It displays as `GET,POST app.example.com/path`.
+/// The conditions of a route on requests. It displays as `GET,POST app.example.com/path`.
 #[derive(Clone, Debug)]
 pub struct RouteMatcher {
     /// The host; any when there is none.
     pub host: Option<HostPattern>,
     /// The path.
     pub path: PathPattern,
-    /// What the path must match beside.
+    /// An expression that the path must match too.
     pub path_regex: Option<PathRegex>,
     /// The methods; any when there are none. `GET` stands for `HEAD` too, as in nginx's
     /// `limit_except`: a limit on reading a page is not passed by asking for its head.
     pub methods: Vec<Method>,
-    /// What the request's headers must be like.
+    /// Conditions on headers.
     pub headers: Vec<(HeaderName, ValuePattern)>,
-    /// What its query parameters must be like.
+    /// Conditions on query parameters.
     pub query: Vec<(Box<str>, ValuePattern)>,
     /// Whether preflights of CORS take the route that the request takes which they are about. They
     /// lack its headers.
@@ -133,7 +133,7 @@ impl RouteMatcher {
         }
     }
 
-    /// How specific its path is beside that of another form of the same request.
+    /// Compares the paths of two routes that match different forms of a request.
     fn specificity(&self) -> (Specificity, bool) {
         (self.path.specificity(), self.path_regex.is_some())
     }
@@ -281,9 +281,9 @@ fn taken<'t>(
     })
 }
 
-/// Whether the route that the decoded form of a path takes goes before that of the other form.
-/// Where both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of
-/// its own.
+/// Whether the route of the decoded form of a path takes precedence over that of the other form. If
+/// both forms have the same route, the decoded form does, for its captures: `/users/bob%3B1` is
+/// `/users/bob`, and no subject of its own.
 fn goes_first(decoded: &(&RouteMatcher, RouteMatch), other: &(&RouteMatcher, RouteMatch)) -> bool {
     decoded.0.specificity() > other.0.specificity() || decoded.1.id == other.1.id
 }

@@ -28,8 +28,8 @@ pub struct PathPattern {
     is_case_sensitive: bool,
 }
 
-/// How specific a pattern is beside another that matches another form of the same path. What it
-/// says of the path's beginning comes first: `/{page}` must not take `/api%2Fx` away from `/api/*`.
+/// The precedence of patterns that match different forms of a path. The beginning of the path
+/// decides first: `/{page}` must not take `/api%2Fx` away from `/api/*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Specificity {
     literal_segments: usize,
@@ -78,7 +78,7 @@ impl PathPattern {
         })
     }
 
-    /// The same pattern, of paths in just this case.
+    /// The same pattern, with regard to case.
     #[must_use]
     pub fn case_sensitive(self) -> Self {
         Self {
@@ -92,7 +92,8 @@ impl PathPattern {
         self.is_case_sensitive
     }
 
-    /// The same text for patterns that match the same paths, whatever they call what they capture.
+    /// A text that is equal for patterns that match the same paths, whatever the names of their
+    /// captures.
     pub fn form(&self) -> String {
         let mut form = String::new();
         for segment in &self.segments {
@@ -152,7 +153,7 @@ impl PathPattern {
         self.names.iter().map(|name| &**name)
     }
 
-    /// What the pattern captures of a path in normal form that it matches.
+    /// The captures of a path in normal form that the pattern matches.
     pub(super) fn captures(&self, path: &str) -> Captures {
         if self.names.is_empty() {
             return Captures::default();
@@ -160,7 +161,7 @@ impl PathPattern {
         Captures::new(&self.names, path, self.spans(path))
     }
 
-    /// Where the captured segments stand in a path in normal form that the pattern matches.
+    /// The ranges of the captured segments in a path in normal form that the pattern matches.
     pub(super) fn spans(&self, path: &str) -> Spans {
         let mut spans = Spans::new();
         let mut end = 0;
@@ -312,7 +313,7 @@ impl fmt::Display for PathPattern {
 /// The names that a pattern captures by, in order.
 pub(super) type Names = Arc<[Box<str>]>;
 
-/// Where the captured segments stand in a path, in order.
+/// The ranges of captured segments in a path, in order.
 pub(super) type Spans = SmallVec<[Range<usize>; 4]>;
 
 /// Captured segments and groups of a path, by name.

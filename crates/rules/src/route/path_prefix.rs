@@ -51,8 +51,8 @@ impl PathPrefix {
         })
     }
 
-    /// What follows the prefix in a path as it was sent: from a slash on, or nothing. None where
-    /// the path does not begin with it.
+    /// The rest of a path as it was sent: from a slash on, or an empty text. `None` if the path
+    /// does not begin with the prefix.
     ///
     /// Empty segments and `.` that follow are left out: `//evil.example` in front of a path is a
     /// host for whoever resolves it.
@@ -97,7 +97,6 @@ fn first_segment(mut rest: Option<&str>, separators: Separators) -> Option<(&str
     }
 }
 
-/// What separates the segments of a path.
 #[derive(Clone, Copy, Debug)]
 enum Separators {
     /// Slashes and backslashes.
@@ -107,7 +106,7 @@ enum Separators {
 }
 
 impl Separators {
-    /// What comes before the first separator, and what comes behind it if there is one.
+    /// Splits at the first separator.
     fn split(self, path: &str) -> (&str, Option<&str>) {
         let separator = path.char_indices().find_map(|(at, char)| match char {
             '/' | '\\' => Some((at, 1)),

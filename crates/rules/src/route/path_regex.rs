@@ -8,7 +8,7 @@ use crate::AnchoredRegex;
 #[derive(Clone, Debug)]
 pub struct PathRegex {
     regex: AnchoredRegex,
-    /// Those of the pattern, then those of the groups.
+    /// The names of the pattern, then those of the groups.
     names: Names,
 }
 
@@ -30,8 +30,8 @@ impl PathRegex {
         self.names.iter().map(|name| &**name)
     }
 
-    /// What pattern and expression capture of a path in normal form that the pattern matches; none
-    /// where the expression does not match it.
+    /// The captures of a path in normal form that the pattern matches; `None` if the expression
+    /// does not match it.
     pub(super) fn captures(&self, pattern: &PathPattern, path: &str) -> Option<Captures> {
         if self.names.is_empty() {
             return self.regex.is_match(path).then(Captures::default);

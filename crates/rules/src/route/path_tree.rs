@@ -11,9 +11,9 @@ use crate::normal_path::{normal_path, separated_path};
 /// many patterns there are.
 #[derive(Clone, Debug)]
 pub(super) struct PathTree<T> {
-    /// Those of patterns that end here.
+    /// For patterns that end here.
     closed: Vec<T>,
-    /// Those of patterns that end here, and that paths below match too.
+    /// For patterns that end here with `/*`.
     open: Vec<T>,
     /// In their order: most places have few, which a comparison finds sooner than a hash.
     literal: Vec<(Box<str>, PathTree<T>)>,
@@ -67,14 +67,13 @@ impl<T> PathTree<T> {
         &mut self.literal[index].1
     }
 
-    /// Where a literal segment is, or would be.
     fn position(&self, segment: &str) -> Result<usize, usize> {
         self.literal
             .binary_search_by(|(literal, _)| (**literal).cmp(segment))
     }
 
-    /// What `take` makes of the first value that it accepts among those whose patterns match a path
-    /// in normal form, which is [`folded`]. It has to look at the case itself where that matters.
+    /// Calls `take` with the values whose patterns match a path in normal form that is [`folded`],
+    /// and returns its first result. `take` has to compare the case itself where that matters.
     ///
     /// Patterns that end with the path go first, then the longest with paths below; of equally long
     /// ones those that are literal further.

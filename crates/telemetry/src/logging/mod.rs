@@ -40,18 +40,18 @@ pub use self::template::Template;
 use super::access_log::ACCESS_TARGET;
 use super::audit::AUDIT_TARGET;
 
-/// What may stand by itself in a filter.
+/// The words that may be a whole filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
 
 /// Lines that may wait for the writer. At 300 bytes a line they hold up to 10 MB.
 const WAITING_LINES: usize = 32 * 1024;
 
-/// How logs are written.
+/// The settings of logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The form of a line.
     pub format: LogFormat,
-    /// What is logged, as a filter of tracing: `info`, `warn,weir::proxy=debug`, ...
+    /// The filter of events, as of tracing: `info`, `warn,weir::proxy=debug`, ...
     pub level: String,
     /// Whether there is an access log line per request.
     pub access: bool,
@@ -91,7 +91,7 @@ pub enum LogError {
     Level {
         /// The filter as written.
         level: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         cause: tracing_subscriber::filter::ParseError,
     },
     /// A word in the filter would be taken for the name of a module, and silence all others.
@@ -123,7 +123,7 @@ impl LogGuard {
         move || dropped.dropped_lines() as u64
     }
 
-    /// What changes the level while the process runs.
+    /// Changes the level while the process runs.
     pub fn level(&self) -> LogLevel {
         self.level.clone()
     }

@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::format::Writer;
 
 use super::format::escape;
 
-/// That of Apache and nginx.
+/// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
@@ -57,7 +57,7 @@ pub(crate) const FIELDS: [&str; 32] = [
 /// Why a template is not one.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TemplateError {
-    /// It names what no line has.
+    /// It names an unknown field.
     #[error("there is no field {0:?}; docs/LOGS.md has the table of fields")]
     UnknownField(String),
     /// A brace has no partner.
@@ -68,7 +68,7 @@ pub enum TemplateError {
     NotOneLine,
 }
 
-/// What access log lines consist of.
+/// The form of lines of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 

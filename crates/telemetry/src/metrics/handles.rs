@@ -22,7 +22,7 @@ use crate::{Disposition, names};
 /// Pairs of label and value. Made at load time only, so their allocation does not matter.
 pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
 
-/// What the server counts.
+/// The metrics of the server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerMetrics {
     /// Connections of clients that are open.
@@ -39,7 +39,7 @@ pub struct ServerMetrics {
     proxy_headers: Family<Labels, Counter>,
 }
 
-/// What is counted of one route's requests.
+/// The metrics of a route's requests.
 #[derive(Clone, Debug)]
 pub struct RouteMetrics(Arc<RouteCounters>);
 
@@ -55,7 +55,7 @@ struct RouteCounters {
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What is counted of one limit's decisions.
+/// The metrics of a limit's decisions.
 #[derive(Clone, Debug)]
 pub struct LimitMetrics {
     allowed: Counter,
@@ -65,34 +65,33 @@ pub struct LimitMetrics {
     lazy: Arc<LazyLimitCounters>,
 }
 
-/// What has been counted of a route's requests until some time.
+/// The counts of a route's requests at some time.
 #[cfg(feature = "gateway")]
 #[derive(Clone, Debug, Default)]
 pub struct RouteSample {
     /// In the order of [`Disposition::ALL`].
     pub decisions: [u64; Disposition::ALL.len()],
-    /// Of these, responses with a status of 500 and above.
+    /// Responses with a status of 500 and above, in the same order.
     pub server_errors: [u64; Disposition::ALL.len()],
     /// From the head of the request to the end of the response.
     pub latency: LatencyCounts,
 }
 
-/// What has been counted of the decisions of a limit, or of the requests that a ban held, until
-/// some time.
+/// The counts of a limit's decisions, or of the requests that a ban held, at some time.
 #[cfg(feature = "gateway")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionSample {
-    /// Those that were let through.
+    /// Requests that were let through.
     pub allowed: u64,
-    /// Those that were denied.
+    /// Requests that were denied.
     pub denied: u64,
-    /// Those that would have been denied, had it not been a dry run.
+    /// Requests that would be denied without the dry run.
     pub would_deny: u64,
 }
 
 #[cfg(feature = "gateway")]
 impl DecisionSample {
-    /// What has been counted since.
+    /// The counts since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             allowed: self.allowed.saturating_sub(earlier.allowed),
@@ -115,7 +114,7 @@ struct LazyLimitCounters {
 }
 
 words! {
-    /// How something ended that was left to be done when a response was there.
+    /// The outcome of an action after a response.
     pub enum Settled {
         /// The cost was taken, or as much of it as the bucket held.
         Spent = "spent",
@@ -127,7 +126,7 @@ words! {
 }
 
 words! {
-    /// How a handshake ended.
+    /// The outcome of a handshake.
     pub enum Handshake {
         /// With keys that were agreed upon anew.
         Full = "full",
@@ -143,7 +142,7 @@ words! {
 }
 
 words! {
-    /// What became of a connection whose peer has to send a PROXY header.
+    /// The outcome of a connection whose peer has to send a PROXY header.
     pub enum ProxyHeader {
         /// The header names the client.
         Proxied = "proxied",
@@ -158,7 +157,7 @@ words! {
     }
 }
 
-/// What is counted of one kind of call of the store.
+/// The metrics of one kind of call of the store.
 #[derive(Clone, Debug)]
 pub struct StoreCallMetrics {
     call: &'static str,
@@ -167,7 +166,7 @@ pub struct StoreCallMetrics {
     failed_calls: Counter,
 }
 
-/// One more in a gauge for as long as this lives.
+/// Adds one to a gauge while it lives.
 #[derive(Debug)]
 pub struct GaugeGuard(Gauge);
 
@@ -240,7 +239,7 @@ impl RouteMetrics {
         }
     }
 
-    /// What has been counted until now.
+    /// The counts until now.
     #[cfg(feature = "gateway")]
     pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
@@ -334,7 +333,7 @@ impl LimitMetrics {
         };
     }
 
-    /// What has been counted until now.
+    /// The counts until now.
     #[cfg(feature = "gateway")]
     pub fn sample(&self) -> DecisionSample {
         DecisionSample {
@@ -411,7 +410,7 @@ impl StoreCallMetrics {
         }
     }
 
-    /// How long calls have taken until now.
+    /// The durations of calls until now.
     #[cfg(feature = "gateway")]
     pub fn latency(&self) -> LatencyCounts {
         self.seconds.counts()
@@ -444,7 +443,7 @@ pub(super) fn member<M: Clone + Default, const N: usize>(
     family.get_or_create_owned(&labels.into())
 }
 
-/// What is counted of the certificate of one domain.
+/// The metrics of the certificate of one domain.
 #[derive(Clone, Debug)]
 pub struct AcmeMetrics {
     succeeded: Counter,
@@ -475,7 +474,7 @@ pub(super) struct JwksFamilies {
     fetched_at: Family<Labels, Gauge>,
 }
 
-/// What is counted of one key set.
+/// The metrics of one key set.
 #[derive(Clone, Debug)]
 pub struct JwksMetrics {
     succeeded: Counter,
@@ -514,7 +513,7 @@ impl JwksMetrics {
     }
 }
 
-/// What is counted of the banned and the blocked.
+/// The metrics of the banned and the blocked.
 #[derive(Clone, Debug, Default)]
 pub struct Bans {
     bans: Family<Labels, Counter>,
@@ -523,7 +522,7 @@ pub struct Bans {
     tarpit: Gauge,
 }
 
-/// What is counted of one ban.
+/// The metrics of one ban.
 #[derive(Clone, Debug)]
 pub struct BanMetrics {
     begun: Counter,
@@ -558,7 +557,7 @@ impl Bans {
         self.blocked.inc();
     }
 
-    /// One more request that a tarpit holds.
+    /// Counts a request that a tarpit holds, while the guard lives.
     pub fn tarpit_held(&self) -> GaugeGuard {
         GaugeGuard::new(&self.tarpit)
     }
@@ -569,7 +568,7 @@ impl BanMetrics {
         self.begun.inc();
     }
 
-    /// What has been counted until now.
+    /// The counts until now.
     #[cfg(feature = "gateway")]
     pub fn sample(&self) -> DecisionSample {
         DecisionSample {

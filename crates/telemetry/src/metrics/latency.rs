@@ -54,13 +54,13 @@ impl Latency {
     }
 }
 
-/// What a histogram of durations had counted at some time.
+/// The counts of a histogram of durations at some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts([u64; BOUNDS.len() + 1]);
 
 #[cfg(feature = "gateway")]
 impl LatencyCounts {
-    /// What has been counted since.
+    /// The counts since `earlier`.
     pub fn since(mut self, earlier: &Self) -> Self {
         for (count, before) in self.0.iter_mut().zip(earlier.0) {
             *count = count.saturating_sub(before);

@@ -1,7 +1,7 @@
-//! What Weir counts.
+//! The metrics of Weir.
 //!
-//! What counts on a request's path holds a handle made at load time ([`RouteMetrics`],
-//! [`LimitMetrics`], ...); everything else is counted here.
+//! Handles that are made at load time ([`RouteMetrics`], [`LimitMetrics`], ...) count on a
+//! request's path; all other events are counted here.
 
 mod handles;
 mod latency;
@@ -71,7 +71,7 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
-    /// Of the last configuration, if it was refused.
+    /// The error of the last configuration, if it was refused.
     load_error: Mutex<Option<String>>,
     acme_orders: Family<Labels, Counter>,
     wrong_admin_tokens: Counter,
@@ -214,7 +214,7 @@ impl Metrics {
         subjects.map_or(1, |subjects| subjects.counted_seconds(period))
     }
 
-    /// What is counted of the banned and the blocked.
+    /// The metrics of the banned and the blocked.
     pub fn bans(&self) -> &Bans {
         &self.bans
     }
@@ -267,7 +267,7 @@ impl Metrics {
         self.store_reachable.remove(&vec![("node", node.into())]);
     }
 
-    /// What the server counts.
+    /// The metrics of the server.
     pub fn server(&self) -> ServerMetrics {
         self.server.clone()
     }

@@ -1,5 +1,4 @@
-//! What failed within the last minute. Counters are compared with those of a minute ago, so that no
-//! request pays for it.
+//! The failures of the last minute, as differences of counters, so that they cost requests nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,10 +10,10 @@ use tokio::time::Instant;
 use super::{Metrics, RouteSample};
 use crate::Disposition;
 
-/// How often counters are remembered.
+/// Between samples of counters.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How many times: the first of them is that of a minute ago.
+/// Samples that are kept; the first of them is a minute old.
 const REMEMBERED: usize = 13;
 
 /// Counters of up to a minute ago, the oldest first.
@@ -32,11 +31,11 @@ struct Counts {
 pub struct RouteErrors {
     /// All of them.
     pub requests: u64,
-    /// Those that ended with a status of 500 and above.
+    /// Requests that ended with a status of 500 and above.
     pub failed: u64,
 }
 
-/// What failed within the last minute, or since the start if that is less long ago.
+/// The failures of the last minute, or since the start if that is later.
 #[derive(Debug)]
 pub struct Failures {
     /// By route, in the order of their names.
@@ -68,7 +67,7 @@ impl Metrics {
         }
     }
 
-    /// What failed within the last minute.
+    /// The failures of the last minute.
     pub fn failures(&self) -> Failures {
         let remembered = self.remembered.0.lock();
         let before = remembered.front().map(|(_, counts)| counts);

@@ -1,5 +1,4 @@
-//! What metrics show of upstreams and their servers. It is kept by the proxy, and read at the
-//! scrape.
+//! Metrics of upstreams and their servers, which the proxy keeps, read at each scrape.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use super::Metrics;
 use super::openmetrics::{SampleKind, family_on_collect};
 use crate::names;
 
-/// What is known of an upstream at a scrape.
+/// The state of an upstream at a scrape.
 #[derive(Clone, Debug)]
 pub struct UpstreamSample {
     /// Its name.
@@ -18,7 +17,7 @@ pub struct UpstreamSample {
     pub retries: u64,
 }
 
-/// What is known of a server of an upstream at a scrape.
+/// The state of a server of an upstream at a scrape.
 #[derive(Clone, Debug)]
 pub struct UpstreamServerSample {
     /// The server, as `host:port`.
@@ -29,7 +28,7 @@ pub struct UpstreamServerSample {
     pub available: bool,
     /// Why it is out of use, or why requests to it fail, if so.
     pub trouble: Option<&'static str>,
-    /// How often it was ejected.
+    /// The number of its ejections.
     pub ejections: u64,
 }
 
