@@ -13,8 +13,9 @@ use weir_store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailu
 use weir_telemetry::events::{self, Chain, LastWarning};
 use weir_telemetry::{Metrics, StoreCallMetrics};
 
-/// The most causes that are logged of one outage. Those that most outages pass through, the errors of a
-/// socket and of looking up a name, are fewer than half as many, and so hide none that tells more.
+/// The most causes that are logged of one outage. Those that most outages pass through, the errors
+/// of a socket and of looking up a name, are fewer than half as many, and so hide none that tells
+/// more.
 const MAX_CAUSES: usize = 32;
 
 /// The minimum interval of logged outages.
@@ -323,8 +324,8 @@ impl Outages {
         message
     }
 
-    /// Ends the outage of a node that is no longer asked, and returns whether the log's last word was
-    /// that it cannot be reached. What was logged stays known, as the node may come back.
+    /// Ends the outage of a node that is no longer asked, and returns whether the log's last word
+    /// was that it cannot be reached. What was logged stays known, as the node may come back.
     fn left(&mut self) -> bool {
         self.unreachable = false;
         self.unlogged = 0;

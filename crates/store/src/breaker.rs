@@ -21,7 +21,7 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(10);
 
 /// The longest that that server is left alone before it is probed again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// When a breaker opens, and how often it is tried to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +152,8 @@ impl Reachability {
         }
     }
 
-    /// A worker is gone, or a node is gone from its view. If the breaker was open, the node may be as
-    /// dead as before, and other workers may not have asked it yet.
+    /// A worker is gone, or a node is gone from its view. If the breaker was open, the node may be
+    /// as dead as before, and other workers may not have asked it yet.
     fn abandoned(&self, node: Option<&Arc<str>>, was_open: bool) {
         let mut nodes = self.nodes.lock();
         let Some(node) = node else {
@@ -186,21 +186,21 @@ pub(super) struct Breaker {
 
 impl Breaker {
     pub(super) fn new(settings: BreakerSettings, reachability: Arc<Reachability>) -> Self {
-        Self::of(None, settings, reachability)
+        Self::new_for(None, settings, reachability)
     }
 
     /// The breaker of the node at this address.
     #[cfg(feature = "redis")]
-    pub(super) fn of_node(
+    pub(super) fn for_node(
         node: Arc<str>,
         settings: BreakerSettings,
         reachability: Arc<Reachability>,
     ) -> Self {
         reachability.joined(&node);
-        Self::of(Some(node), settings, reachability)
+        Self::new_for(Some(node), settings, reachability)
     }
 
-    fn of(
+    fn new_for(
         node: Option<Arc<str>>,
         settings: BreakerSettings,
         reachability: Arc<Reachability>,
@@ -347,7 +347,7 @@ impl<S: HealthCheck> Circuit<S> {
     /// Opens the breaker of a server that is silently gone, and closes it when the server is back.
     async fn supervise(self) {
         let retry = self.breaker.settings().retry;
-        let backoff = || Backoff::new(retry, LONGEST_PAUSE);
+        let backoff = || Backoff::new(retry, MAX_PAUSE);
         let mut pause = backoff();
         loop {
             let closed_at = Instant::now();
@@ -508,14 +508,14 @@ mod tests {
     fn a_node_is_reported_by_itself_and_forgotten_with_its_last_breaker() {
         let recorder = Arc::<Recorder>::default();
         let (whole, reachability) = breaker(&recorder);
-        let of_node = |name: &str| {
-            Breaker::of_node(
+        let for_node = |name: &str| {
+            Breaker::for_node(
                 name.into(),
                 BreakerSettings::default(),
                 Arc::clone(&reachability),
             )
         };
-        let (one, other, last) = (of_node("a:1"), of_node("a:1"), of_node("b:2"));
+        let (one, other, last) = (for_node("a:1"), for_node("a:1"), for_node("b:2"));
         for breaker in [&one, &other, &last] {
             breaker.open(&StoreError::OutOfReach);
         }
@@ -550,13 +550,13 @@ mod tests {
     fn a_dead_node_that_a_worker_drops_is_not_reported_as_within_reach() {
         let recorder = Arc::<Recorder>::default();
         let (_whole, reachability) = breaker(&recorder);
-        let of_node = || {
+        let for_node = || {
             let settings = BreakerSettings::default();
-            Breaker::of_node("a:1".into(), settings, Arc::clone(&reachability))
+            Breaker::for_node("a:1".into(), settings, Arc::clone(&reachability))
         };
-        let one = of_node();
+        let one = for_node();
         one.open(&StoreError::OutOfReach);
-        let other = of_node();
+        let other = for_node();
         drop(one);
         assert!(!reachability.is_reachable());
         other.open(&StoreError::OutOfReach);

@@ -1,8 +1,8 @@
 //! What keeps buckets: memory or Redis, and the wrappers that make a remote store safe to wait for.
 //!
 //! A [`Store`] owns atomicity and [`weir_limit`] owns arithmetic: a batch is checked and taken by
-//! one call, never by a read and a later write. The crate `weir` has what is promised of it to users,
-//! as `weir::store`; what else is public here serves Weir's other crates.
+//! one call, never by a read and a later write. The crate `weir` has what is promised of it to
+//! users, as `weir::store`; what else is public here serves Weir's other crates.
 
 #![forbid(unsafe_code)]
 // A limiter in memory leaves out what calls some of the code that it shares with Redis.
@@ -70,9 +70,9 @@ pub trait Store: Send + Sync + 'static {
     /// full. Transactions of a mode that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 
-    /// Gives back what a transaction of GCRA took, to whom the decision came from, unless the bucket's
-    /// TAT is later than `latest`: what comes behind has been promised to others. A store that cannot
-    /// tell gives nothing back.
+    /// Gives back what a transaction of GCRA took, to whom the decision came from, unless the
+    /// bucket's TAT is later than `latest`: what comes behind has been promised to others. A store
+    /// that cannot tell gives nothing back.
     fn refund_last(
         &self,
         _: Transaction,
@@ -113,16 +113,16 @@ pub trait Remote: Store + HealthCheck {
 
 /// A store that has the keys of its buckets, and can list them.
 pub trait KeyScan: Send + Sync + 'static {
-    /// The next keys of buckets that begin with `prefix`, sorted, each once. There may be none of them
-    /// among those that the store went through, and a key may be shown again at another position.
-    /// A bucket that is there from the first position to the last is shown.
+    /// The next keys of buckets that begin with `prefix`, sorted, each once. There may be none of
+    /// them among those that the store went through, and a key may be shown again at another
+    /// position. A bucket that is there from the first position to the last is shown.
     fn scan(&self, prefix: &str, from: ScanPosition) -> StoreFuture<ScannedKeys>;
 }
 
 /// A store that keeps lists of texts beside the buckets, for all gateways to see.
 pub trait SharedLists: Send + Sync + 'static {
-    /// Removes texts from a list, and entries that have ended by `now`, and adds others: all at once.
-    /// An entry whose text is there already gets the new end.
+    /// Removes texts from a list, and entries that have ended by `now`, and adds others: all at
+    /// once. An entry whose text is there already gets the new end.
     fn change(
         &self,
         list: &str,
@@ -134,7 +134,8 @@ pub trait SharedLists: Send + Sync + 'static {
     /// A number that each change replaces by another; 0 if there is no list.
     fn version(&self, list: &str) -> StoreFuture<u64>;
 
-    /// At most `count` entries that end at a moment or later, in their order, without the first ones.
+    /// At most `count` entries that end at a moment or later, in their order, without the first
+    /// ones.
     fn entries(
         &self,
         list: &str,
@@ -289,8 +290,10 @@ pub enum StoreError {
     /// A key holds something else than a bucket, which is no failure of the store.
     #[error("a key in the store holds something else than a bucket")]
     WrongType(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// One of the last two, of some transactions of a batch, while the others were decided, and took
-    /// their costs.
+    /// `Forbidden` or `WrongType` for some transactions of a batch, while the others were decided, and
+    /// took their costs. No probe at connect can replace it, as one key of another type is known only
+    /// by its reply. If the whole batch failed in its place, that key, or a missing right, would switch
+    /// off all limits of a route whose requests pass while the store fails.
     #[error("{source}")]
     Undecided {
         /// What was decided; none for what was not.
@@ -405,11 +408,11 @@ pub enum StoreFuture<T> {
     /// The answer; taken by the first poll.
     Ready(Option<Result<T, StoreError>>),
     /// The answer is on its way.
-    Waiting(Pin<Box<dyn Answer<T>>>),
+    Waiting(Pin<Box<dyn PendingReply<T>>>),
 }
 
 /// An answer that is on its way.
-pub trait Answer<T>: Future<Output = Result<T, StoreError>> + Send {
+pub trait PendingReply<T>: Future<Output = Result<T, StoreError>> + Send {
     /// The caller's deadline is over: why there is no answer. One that comes late still comes.
     fn overdue(self: Pin<&mut Self>) -> StoreError {
         StoreError::Deadline
@@ -422,13 +425,13 @@ pub trait Answer<T>: Future<Output = Result<T, StoreError>> + Send {
 
 pin_project! {
     /// A future that can tell nothing more of itself.
-    struct Plain<F> {
+    struct FutureReply<F> {
         #[pin]
         future: F,
     }
 }
 
-impl<F: Future> Future for Plain<F> {
+impl<F: Future> Future for FutureReply<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -436,7 +439,7 @@ impl<F: Future> Future for Plain<F> {
     }
 }
 
-impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Plain<F> {
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> PendingReply<T> for FutureReply<F> {
     fn refund(self: Pin<&mut Self>, _: Batch, _: Timestamp) -> StoreFuture<()> {
         StoreFuture::failed(StoreError::OutOfReach)
     }
@@ -455,11 +458,11 @@ impl<T> StoreFuture<T> {
 
     /// An answer that has to be waited for.
     pub fn waiting(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
-        Self::answering(Plain { future: answer })
+        Self::pending(FutureReply { future: answer })
     }
 
     /// The same, of one that can say why it is late.
-    pub fn answering(answer: impl Answer<T> + 'static) -> Self {
+    pub fn pending(answer: impl PendingReply<T> + 'static) -> Self {
         Self::Waiting(Box::pin(answer))
     }
 

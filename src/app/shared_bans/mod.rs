@@ -1,10 +1,10 @@
 //! Lists about bans: those that have begun and why, and the standing bans of operators. With Redis
 //! gateways share both; without, this process alone has them.
 //!
-//! The list of bans that have begun has what a bucket lacks: the name of the subject, and why. Whether
-//! a ban holds is in its bucket alone, so an entry whose end is not the bucket's is not shown. So
-//! entries may be late, or left behind, and the list is right all the same. Under attack it is long,
-//! so gateways add to it, and do not copy it.
+//! The list of bans that have begun has what a bucket lacks: the name of the subject, and why.
+//! Whether a ban holds is in its bucket alone, so an entry whose end is not the bucket's is not
+//! shown. So entries may be late, or left behind, and the list is right all the same. Under attack
+//! it is long, so gateways add to it, and do not copy it.
 
 mod standing;
 

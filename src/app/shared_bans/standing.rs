@@ -1,5 +1,5 @@
-//! Bans that operators have set beyond the buckets: a list that gateways share, whose entries are known
-//! to the workers.
+//! Bans that operators have set beyond the buckets: a list that gateways share, whose entries are
+//! known to the workers.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -59,8 +59,8 @@ pub(in crate::app) struct ListFile<E>(Arc<CachedFile<E>>);
 /// The file, and its contents.
 struct CachedFile<E> {
     path: PathBuf,
-    /// The version that was read or written last, and its entries in the order of the ends. The file is
-    /// read again only when another process has changed it.
+    /// The version that was read or written last, and its entries in the order of the ends. The
+    /// file is read again only when another process has changed it.
     cached: Mutex<(u64, Vec<SharedEntry>)>,
     entry: PhantomData<E>,
 }

@@ -1,7 +1,8 @@
 //! Lists that gateways share, in Redis or in a file, as this process knows them. Each gateway looks
 //! once a second whether another has changed a list, and writes again what the store has lost.
 //!
-//! What differs between lists is the entry ([`ListEntry`]) and what a change causes ([`ListTarget`]).
+//! What differs between lists is the entry ([`ListEntry`]) and what a change causes
+//! ([`ListTarget`]).
 
 mod error;
 mod file;
@@ -245,8 +246,8 @@ fn latest<E: ListEntry>(parsed: &Parsed<E>) -> Vec<Arc<E>> {
     entries.map(|(.., entry)| Arc::clone(entry)).collect()
 }
 
-/// All entries, and their version. Between two commands another gateway may change which entries are
-/// where.
+/// All entries, and their version. Between two commands another gateway may change which entries
+/// are where.
 async fn read_all<E: ListEntry>(
     lists: &dyn SharedLists,
     mut version: u64,
@@ -271,8 +272,8 @@ async fn read_all<E: ListEntry>(
     }
 }
 
-/// Changes entries as Redis changes a list: `add` replaces what has the same text, and what has ended
-/// goes. Returns how many were removed.
+/// Changes entries as Redis changes a list: `add` replaces what has the same text, and what has
+/// ended goes. Returns how many were removed.
 pub(super) fn apply_change(
     entries: &mut Vec<SharedEntry>,
     add: Vec<SharedEntry>,

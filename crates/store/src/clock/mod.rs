@@ -52,8 +52,8 @@ pub enum ClockSource {
     Local,
 }
 
-/// The clock by which a remote store's buckets are decided, as the connections to one of its servers
-/// see it.
+/// The clock by which a remote store's buckets are decided, as the connections to one of its
+/// servers see it.
 #[derive(Clone)]
 pub struct DecisionClock {
     local: Arc<dyn Clock>,
@@ -162,9 +162,9 @@ impl DecisionClock {
         self.followed.as_ref().map_or(0.0, |clock| clock.slew())
     }
 
-    /// Whether all gateways tell the same time, for all this one knows: not when the clock was set, nor
-    /// when it has just begun to follow the store's. Until they do, what one takes for a leftover may
-    /// be another's debt.
+    /// Whether all gateways tell the same time, for all this one knows: not when the clock was set,
+    /// nor when it has just begun to follow the store's. Until they do, what one takes for a
+    /// leftover may be another's debt.
     pub fn is_settled(&self) -> bool {
         self.followed
             .as_ref()
@@ -188,7 +188,7 @@ pub struct StoreClock {
     local: Arc<dyn Clock>,
     epoch: Instant,
     correction: SharedCorrection,
-    discipline: Mutex<Discipline>,
+    sync: Mutex<ClockSync>,
     /// Whether the store has ever told its time.
     was_told: AtomicBool,
     /// Which of the store's servers is followed; none if it has one.
@@ -202,7 +202,7 @@ impl StoreClock {
             local,
             epoch: Instant::now(),
             correction: SharedCorrection::default(),
-            discipline: Mutex::default(),
+            sync: Mutex::default(),
             was_told: AtomicBool::new(false),
             reference: Mutex::default(),
         }
@@ -217,8 +217,8 @@ impl StoreClock {
         self.correct(at, uncertainty, store)
     }
 
-    /// The store does not tell its time. One that did tell it has a time still, which gateways share;
-    /// their local times they do not.
+    /// The store does not tell its time. One that did tell it has a time still, which gateways
+    /// share; their local times they do not.
     pub fn follow_local(&self) -> Option<f64> {
         if self.was_told.load(Ordering::Relaxed) {
             return None;
@@ -243,16 +243,16 @@ impl StoreClock {
             offset: store.saturating_sub(at),
             uncertainty,
         };
-        let mut discipline = self.discipline.lock();
-        let stepped = discipline.measured(sample, self.reading());
-        if let Some(correction) = discipline.correction {
+        let mut sync = self.sync.lock();
+        let stepped = sync.measured(sample, self.reading());
+        if let Some(correction) = sync.correction {
             self.correction.store(correction);
         }
         stepped.map(seconds)
     }
 
     fn is_settled(&self) -> bool {
-        let stepped_at = self.discipline.lock().stepped_at;
+        let stepped_at = self.sync.lock().stepped_at;
         stepped_at.is_none_or(|at| self.reading() - at >= SETTLED_AFTER)
     }
 
@@ -416,7 +416,7 @@ impl Sample {
 
 /// Makes a correction of measurements.
 #[derive(Debug, Default)]
-struct Discipline {
+struct ClockSync {
     /// None before the first measurement.
     correction: Option<Correction>,
     /// The last measurements that agree with each other.
@@ -427,7 +427,7 @@ struct Discipline {
     stepped_at: Option<i64>,
 }
 
-impl Discipline {
+impl ClockSync {
     /// Returns by how much the clock was set, if it was and not for the first time.
     fn measured(&mut self, sample: Sample, reading: i64) -> Option<i64> {
         let Some(correction) = self.correction else {

@@ -14,7 +14,7 @@ const STORE: i64 = 1_750_000_000 * SECOND;
 
 /// A gateway whose connections ask a store for its time.
 struct World {
-    discipline: Discipline,
+    sync: ClockSync,
     reading: i64,
     /// What the store's clock is set forward by.
     store: i64,
@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            discipline: Discipline::default(),
+            sync: ClockSync::default(),
             reading: 0,
             store: STORE,
             there: 50 * MICRO,
@@ -50,7 +50,7 @@ impl World {
             uncertainty: took / 2,
         };
         self.reading += took;
-        self.discipline.measured(sample, self.reading)
+        self.sync.measured(sample, self.reading)
     }
 
     /// Asks once a second, and returns how often the clock was set.
@@ -63,7 +63,7 @@ impl World {
     }
 
     fn now(&self) -> i64 {
-        self.reading + self.discipline.correction.unwrap().at(self.reading)
+        self.reading + self.sync.correction.unwrap().at(self.reading)
     }
 
     /// By how much the clock is ahead of the store's.
@@ -118,7 +118,7 @@ fn a_small_jump_is_slewed_at_a_tenth_and_the_clock_never_steps_back() {
         2 * SECOND,
     ] {
         let mut world = World::settled();
-        let began = world.discipline.stepped_at;
+        let began = world.sync.stepped_at;
         world.store += jump;
         world.reading += SECOND;
         assert_eq!(world.ask(), None);
@@ -142,7 +142,7 @@ fn a_small_jump_is_slewed_at_a_tenth_and_the_clock_never_steps_back() {
             (before, left) = (now, world.error().abs());
         }
         assert!(world.reading < 22 * SECOND + SLEW * jump.abs());
-        assert_eq!(world.discipline.stepped_at, began);
+        assert_eq!(world.sync.stepped_at, began);
         assert_eq!(world.seconds(3), 0);
         assert_eq!(world.error(), 0);
     }
@@ -162,7 +162,7 @@ fn a_greater_jump_is_followed_at_once_when_it_has_lasted_for_a_second() {
         world.reading += SECOND / 2;
         assert_eq!(world.ask(), Some(jump));
         assert_eq!(world.error(), 0);
-        assert_eq!(world.discipline.stepped_at, Some(world.reading));
+        assert_eq!(world.sync.stepped_at, Some(world.reading));
     }
 }
 
@@ -262,8 +262,8 @@ fn a_store_that_does_not_tell_its_time_leaves_the_local_time_to_go_by() {
     );
 }
 
-/// Gateways that agreed went by their own machines' clocks when Redis's user lost a right, and let 10
-/// of 8 pass.
+/// Gateways that agreed went by their own machines' clocks when Redis's user lost a right, and let
+/// 10 of 8 pass.
 #[test]
 fn a_store_that_tells_its_time_no_more_leaves_the_last_offset_to_go_by() {
     let local = ManualClock::new(Timestamp::from_nanos(1 << 60));
@@ -280,7 +280,7 @@ fn a_store_that_tells_its_time_no_more_leaves_the_last_offset_to_go_by() {
 #[test]
 fn a_clock_that_was_set_is_settled_when_all_others_had_the_time_to_notice() {
     let clock = StoreClock::new(Arc::new(SystemClock));
-    let set = |stepped_at| clock.discipline.lock().stepped_at = stepped_at;
+    let set = |stepped_at| clock.sync.lock().stepped_at = stepped_at;
     set(Some(clock.reading()));
     assert!(!clock.is_settled());
     set(Some(clock.reading() - SETTLED_AFTER));

@@ -6,8 +6,8 @@
 //! since no denial is remembered for longer.
 //!
 //! A denial must not hide a longer one of the same request. So the other buckets of a denied batch
-//! are remembered as well, and a batch is answered from memory only if all of its buckets are known.
-//! A bucket that allowed is forgotten when a request takes from it.
+//! are remembered as well, and a batch is answered from memory only if all of its buckets are
+//! known. A bucket that allowed is forgotten when a request takes from it.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::hashed_key::{HashedKey, KeyHasher};
 use crate::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
 
 /// How long a denial is remembered at most.
-const LONGEST: Nanos = Nanos::from_secs(1);
+const MAX_REMEMBERED: Nanos = Nanos::from_secs(1);
 
 /// How many buckets are remembered at most, in 320 KiB, and 72 bytes for each of a windowed limit.
 const PLACES: usize = 8192;
@@ -182,7 +182,7 @@ impl Denial {
 
     fn stand(&self, transaction: &Transaction, now: Timestamp) -> Option<Remembered> {
         // On a clock that has stepped back the age of the denial is unknown.
-        let is_fresh = self.seen <= now && now.since(self.seen) < LONGEST;
+        let is_fresh = self.seen <= now && now.since(self.seen) < MAX_REMEMBERED;
         match &self.bucket {
             _ if !is_fresh => None,
             SeenBucket::Debt { tat } if !transaction.is_windowed() => {
@@ -314,7 +314,8 @@ impl DenialRecorder {
         }
     }
 
-    /// Records the buckets of a batch that the store denied. A fallback's denials are its own affair.
+    /// Records the buckets of a batch that the store denied. A fallback's denials are its own
+    /// affair.
     fn record(&self, denials: &DenialCache, outcome: &Outcome) {
         if outcome.source != DecisionSource::Store || outcome.is_allowed() {
             return;

@@ -93,7 +93,7 @@ fn a_denial_is_remembered_for_a_second_and_not_on_a_clock_that_stepped_back() {
     let subject = subject();
     deny(&subject);
     let before = Timestamp::from_nanos(NOW.as_nanos() - 1);
-    for now in [before, NOW + LONGEST] {
+    for now in [before, NOW + MAX_REMEMBERED] {
         assert_eq!(
             decide(&subject, spend("L:a", 1), now).source,
             DecisionSource::Store
@@ -177,8 +177,8 @@ fn told(batch: &Batch, outcome: &Outcome) -> (Vec<String>, Nanos) {
     (keys, waits.into_iter().max().unwrap_or_default())
 }
 
-/// With one unit in three seconds and one in an hour, both taken, 37 of 40 answers told of the three
-/// seconds alone.
+/// With one unit in three seconds and one in an hour, both taken, 37 of 40 answers told of the
+/// three seconds alone.
 #[test]
 fn a_remembered_denial_hides_no_longer_one() {
     let subject = subject();

@@ -7,8 +7,8 @@
 //!
 //! A call that ran into its deadline may have taken its units all the same. Its answer is awaited
 //! in the background: a request that was denied without it gets back what it took, from the servers
-//! that took it. An answer that never comes, because the connection broke, tells nothing, and nothing
-//! is given back. That is too strict by those units; it is never too lax.
+//! that took it. An answer that never comes, because the connection broke, tells nothing, and
+//! nothing is given back. That is too strict by those units; it is never too lax.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -267,8 +267,8 @@ impl<S: Remote> Guard<S> {
         }
     }
 
-    /// Tries again to give back what could not be sent, as some server is out of reach: to each of them
-    /// what it took, and nothing where another store stands in.
+    /// Tries again to give back what could not be sent, as some server is out of reach: to each of
+    /// them what it took, and nothing where another store stands in.
     fn retry_refund(self: &Arc<Self>, batch: &Batch, now: Timestamp) {
         if self.settings.on_failure != OnFailure::Local {
             for transaction in batch {
@@ -277,8 +277,8 @@ impl<S: Remote> Guard<S> {
         }
     }
 
-    /// Gives back what one transaction took as soon as that can be sent. By some time another server
-    /// may be in the place of the one that took, or the units have come back by themselves.
+    /// Gives back what one transaction took as soon as that can be sent. By some time another
+    /// server may be in the place of the one that took, or the units have come back by themselves.
     async fn refund_later(self: Arc<Self>, transaction: Transaction, then: Timestamp) {
         let since = Instant::now();
         let refill = transaction.quota.increment(transaction.cost);

@@ -11,7 +11,7 @@ use weir_limit::{Claim, Claims, Mode, Transaction};
 use super::*;
 use crate::tests::contract::{NOW, batch, minutes, of_mode, spend};
 use crate::tests::support::Recorder;
-use crate::{Answer, LeaseGuard, Leased, Leases, MemorySettings, Observer};
+use crate::{LeaseGuard, Leased, Leases, MemorySettings, Observer, PendingReply};
 
 /// A remote store of whom a test says how it fares.
 #[derive(Clone, Default)]
@@ -78,7 +78,7 @@ impl Future for PuppetAnswer {
     }
 }
 
-impl Answer<Outcome> for PuppetAnswer {
+impl PendingReply<Outcome> for PuppetAnswer {
     fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
         self.puppet.refund(taken, now)
     }
@@ -96,7 +96,7 @@ impl Store for Puppet {
             source: DecisionSource::Store,
         });
         let puppet = self.clone();
-        StoreFuture::answering(PuppetAnswer { puppet, answer })
+        StoreFuture::pending(PuppetAnswer { puppet, answer })
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
@@ -604,8 +604,8 @@ async fn while_another_store_stands_in_refunds_are_its_affair_alone() {
     assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
 }
 
-/// A turn that Redis had lent to a client that left was given out again by the memory store, which had
-/// lent it to nobody, and the other way round.
+/// A turn that Redis had lent to a client that left was given out again by the memory store, which
+/// had lent it to nobody, and the other way round.
 #[tokio::test(start_paused = true)]
 async fn what_one_store_lent_is_not_given_back_to_the_one_that_stands_in_nor_the_other_way_round() {
     let fixture = Fixture::new(OnFailure::Local);

@@ -346,8 +346,8 @@ impl Tables<'_> {
         self.windows.table(key)?.get(key.tag)
     }
 
-    /// The decision about a bucket of a batch that is denied. What is counted all the same makes the
-    /// next unit come later.
+    /// The decision about a bucket of a batch that is denied. What is counted all the same makes
+    /// the next unit come later.
     fn decision(&mut self, transaction: &Transaction, check: &Check, now: Timestamp) -> Decision {
         match check.state {
             State::Debt(level) if !check.denies() => transaction.untouched(level.debt),

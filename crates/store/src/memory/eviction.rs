@@ -63,7 +63,7 @@ impl Headroom {
     const NONE: Self = Self(Self::DENIES);
 
     /// Beside a transaction that was allowed.
-    pub(super) fn beside(transaction: &Transaction) -> Self {
+    pub(super) fn after_allowing(transaction: &Transaction) -> Self {
         match transaction.key.class() {
             BucketClass::Ban => Self::BAN,
             // Evicting one shortens the next ban.
@@ -73,14 +73,14 @@ impl Headroom {
                     .quota
                     .increment(transaction.cost)
                     .unwrap_or(Nanos::ZERO);
-                Self::of(transaction.quota.tolerance().saturating_sub(taken))
+                Self::from_span(transaction.quota.tolerance().saturating_sub(taken))
             }
         }
     }
 
     /// The lesser headroom, once the bucket has denied a transaction. All of a ban's are the same.
     pub(super) fn denying(self, transaction: &Transaction) -> Self {
-        let span = (self.0 & Self::SPAN).min(Self::beside(transaction).0 & Self::SPAN);
+        let span = (self.0 & Self::SPAN).min(Self::after_allowing(transaction).0 & Self::SPAN);
         Self(span | Self::DENIES)
     }
 
@@ -88,7 +88,7 @@ impl Headroom {
         clippy::cast_possible_truncation,
         reason = "the exponent is below 64 and the mantissa below 4"
     )]
-    fn of(span: Nanos) -> Self {
+    fn from_span(span: Nanos) -> Self {
         match span.get().checked_ilog2() {
             Some(exponent) if exponent >= 2 => {
                 let mantissa = (span.get() >> (exponent - 2)) & 3;
@@ -120,21 +120,23 @@ impl Headroom {
         let class = match self {
             _ if debt == 0 => CostClass::Spent(0),
             Self::BAN => CostClass::Ban,
-            Self(bits) if debt > self.span() => CostClass::over(bits & Self::DENIES != 0, full_at),
-            _ => CostClass::of(debt, self.span()),
+            Self(bits) if debt > self.span() => {
+                CostClass::drained(bits & Self::DENIES != 0, full_at)
+            }
+            _ => CostClass::from_spent(debt, self.span()),
         };
         EvictionCost { class, full_at }
     }
 }
 
 impl CostClass {
-    fn of(spent: u64, headroom: u64) -> Self {
+    fn from_spent(spent: u64, headroom: u64) -> Self {
         let share = spent.min(headroom) / (headroom >> 16).max(1);
         Self::Spent(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     /// A bucket without room for what it is asked.
-    fn over(has_denied: bool, full_at: Timestamp) -> Self {
+    fn drained(has_denied: bool, full_at: Timestamp) -> Self {
         match has_denied {
             true => Self::Denial,
             false => Self::Drained(Reverse(full_at)),
@@ -145,15 +147,15 @@ impl CostClass {
 impl EvictionCost {
     /// The cost of evicting a bucket of which `spent` units are spent, and which denies what it was
     /// asked when more than `headroom` are.
-    pub(super) fn of_units(
+    pub(super) fn from_units(
         (spent, headroom): (u32, u32),
         has_denied: bool,
         full_at: Timestamp,
         now: Timestamp,
     ) -> Self {
         let class = match full_at > now {
-            true if spent > headroom => CostClass::over(has_denied, full_at),
-            true => CostClass::of(u64::from(spent) << 16, u64::from(headroom) << 16),
+            true if spent > headroom => CostClass::drained(has_denied, full_at),
+            true => CostClass::from_spent(u64::from(spent) << 16, u64::from(headroom) << 16),
             false => CostClass::Spent(0),
         };
         Self { class, full_at }
@@ -215,7 +217,7 @@ mod tests {
     /// The cost of a bucket from which these units are taken, and which is asked for more.
     fn eviction_cost(transaction: &Transaction, units: u64) -> EvictionCost {
         let debt = debt(transaction, units);
-        let headroom = Headroom::beside(transaction);
+        let headroom = Headroom::after_allowing(transaction);
         let headroom = match transaction.decide(debt).allowed {
             true => headroom,
             false => headroom.denying(transaction),
@@ -225,7 +227,7 @@ mod tests {
 
     /// The cost of a bucket from which these units are taken.
     fn eviction_cost_unasked(transaction: &Transaction, units: u64) -> EvictionCost {
-        Headroom::beside(transaction).eviction_cost(NOW + debt(transaction, units), NOW)
+        Headroom::after_allowing(transaction).eviction_cost(NOW + debt(transaction, units), NOW)
     }
 
     #[test]
@@ -268,7 +270,8 @@ mod tests {
             assert!(flood < eviction_cost_unasked(&ten, 10));
             assert!(flood > eviction_cost_unasked(&ten, 7), "a few are left");
         }
-        let earlier = Headroom::beside(&daily).eviction_cost(NOW + Nanos::from_secs(86_399), NOW);
+        let earlier =
+            Headroom::after_allowing(&daily).eviction_cost(NOW + Nanos::from_secs(86_399), NOW);
         assert!(earlier > eviction_cost_unasked(&daily, 1));
     }
 
@@ -288,9 +291,9 @@ mod tests {
         let soon = NOW + Nanos::from_secs(1);
         let late = NOW + Nanos::from_secs(86_400);
         let of = |spent, headroom, full_at| {
-            EvictionCost::of_units((spent, headroom), true, full_at, NOW)
+            EvictionCost::from_units((spent, headroom), true, full_at, NOW)
         };
-        let drained = |full_at| EvictionCost::of_units((1, 0), false, full_at, NOW);
+        let drained = |full_at| EvictionCost::from_units((1, 0), false, full_at, NOW);
         assert!(of(90, 100, soon) > of(1, 2, late));
         assert!(of(101, 100, soon).denies() && !of(100, 100, soon).denies());
         assert!(!of(101, 100, NOW).denies());
@@ -302,9 +305,9 @@ mod tests {
     proptest! {
         #[test]
         fn room_is_rounded_down_and_by_no_more_than_a_fifth(span in 0..=1_u64 << 62) {
-            let rounded = Headroom::of(Nanos::new(span)).span();
+            let rounded = Headroom::from_span(Nanos::new(span)).span();
             prop_assert!(rounded <= span && span - rounded <= span / 5);
-            let headroom = Headroom(Headroom::of(Nanos::new(span)).0 | Headroom::DENIES);
+            let headroom = Headroom(Headroom::from_span(Nanos::new(span)).0 | Headroom::DENIES);
             prop_assert_eq!(Headroom::from_bits(headroom.bits()), headroom);
             prop_assert_ne!(headroom, Headroom::BAN);
         }
@@ -317,7 +320,7 @@ mod tests {
             let debt = Nanos::new(transaction.quota.tolerance().get() / 1000 * debt);
             let denies = !transaction.decide(debt).allowed;
             let eviction_cost = |headroom: Headroom| headroom.eviction_cost(NOW + debt, NOW);
-            let headroom = Headroom::beside(&transaction);
+            let headroom = Headroom::after_allowing(&transaction);
             prop_assert!(!eviction_cost(headroom).denies());
             prop_assert!(!denies || eviction_cost(headroom.denying(&transaction)).denies());
         }

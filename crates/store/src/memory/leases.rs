@@ -22,9 +22,9 @@ const SPARE: usize = 64;
 
 /// Leases in the memory of this process. Clones share them.
 #[derive(Clone)]
-pub struct MemoryLeases(Arc<Shared>);
+pub struct MemoryLeases(Arc<SharedCounts>);
 
-struct Shared {
+struct SharedCounts {
     hasher: KeyHasher,
     shards: Shards<Counts>,
 }
@@ -52,7 +52,7 @@ struct CountedRequest {
 
 impl Default for MemoryLeases {
     fn default() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedCounts {
             hasher: KeyHasher::random(),
             shards: Shards::new(SHARDS, |_| Counts::default()),
         }))

@@ -21,10 +21,10 @@ const BUCKETS_PER_SHARD: usize = 16_384;
 
 /// More locks than this are of no use to any number of threads; it also keeps the longest hold of
 /// one, to grow a shard's table, at some milliseconds for a store of a hundred million buckets.
-const MOST_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 256;
 
 /// The size of the first allocation, unless the limit needs less.
-const FIRST_SLOTS: usize = 16;
+const MIN_SLOTS: usize = 16;
 
 const EMPTY: Slot = Slot {
     word: 0,
@@ -51,7 +51,7 @@ pub(super) struct Lookup {
 /// Shards for `max_buckets` of limits in all. Every other shard is for the buckets of bans, of
 /// which there may be as many: no flood of subjects that limits count takes their place.
 pub(super) fn shards(max_buckets: usize) -> Shards<Table> {
-    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
+    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MAX_SHARDS);
     let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
     Shards::new(2 * count, |shard| Table::new(limit(shard / 2)))
 }
@@ -159,12 +159,16 @@ impl Table {
                 false
             }
             Some(slot) => {
-                *slot = Slot::new(found.tag, Headroom::beside(transaction), tat);
+                *slot = Slot::new(found.tag, Headroom::after_allowing(transaction), tat);
                 false
             }
             None => {
                 let evicted = self.make_room(now);
-                self.insert(Slot::new(found.tag, Headroom::beside(transaction), tat));
+                self.insert(Slot::new(
+                    found.tag,
+                    Headroom::after_allowing(transaction),
+                    tat,
+                ));
                 evicted
             }
         }
@@ -244,7 +248,7 @@ impl Table {
         self.drop_expired(now);
         if 8 * self.len >= 7 * capacity(self.slots.len()) {
             let half_as_much_again = self.slots.len() + self.slots.len() / 2;
-            self.resize(half_as_much_again.max(FIRST_SLOTS).min(greatest));
+            self.resize(half_as_much_again.max(MIN_SLOTS).min(greatest));
         }
     }
 

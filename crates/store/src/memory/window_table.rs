@@ -19,12 +19,12 @@ use crate::hashed_key::HashedKey;
 const BYTES_PER_BUCKET: usize = 128;
 
 /// Even the smallest store has room for some large buckets.
-const FEWEST_BYTES: usize = 1 << 20;
+const MIN_BYTES: usize = 1 << 20;
 
 /// How many buckets make a shard worth its lock.
 const BUCKETS_PER_SHARD: usize = 65_536;
 
-const MOST_SHARDS: usize = 64;
+const MAX_SHARDS: usize = 64;
 
 /// What is added to tags, so that a limit whose algorithm was changed finds no state of another.
 const FIXED: u64 = 0x1d8e_4e27_c47d_124f;
@@ -71,7 +71,7 @@ impl Entry {
     fn eviction_cost(&self, now: Timestamp) -> EvictionCost {
         let units = (self.spent, self.headroom & !HAS_DENIED);
         let has_denied = self.headroom & HAS_DENIED != 0;
-        EvictionCost::of_units(units, has_denied, self.expires_at, now)
+        EvictionCost::from_units(units, has_denied, self.expires_at, now)
     }
 
     /// Whether the bucket is full, and would be on any clock within the clock tolerance.
@@ -82,10 +82,8 @@ impl Entry {
 
 /// Shards for `max_buckets` in all, and 128 bytes for each of them, but 1 MiB at least.
 pub(super) fn shards(max_buckets: usize) -> Shards<WindowTable> {
-    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
-    let bytes = max_buckets
-        .saturating_mul(BYTES_PER_BUCKET)
-        .max(FEWEST_BYTES);
+    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MAX_SHARDS);
+    let bytes = max_buckets.saturating_mul(BYTES_PER_BUCKET).max(MIN_BYTES);
     Shards::new(count, |_| {
         WindowTable::new(max_buckets / count, bytes / count)
     })

@@ -1,4 +1,4 @@
-//! What a gateway holds of one hot bucket: pure arithmetic, given the time by its caller.
+//! The local units of one hot bucket: pure arithmetic, given the time by its caller.
 //!
 //! At every moment, the units that are held, that are on their way here, and that are on their way
 //! back are at most [`Prefetch::units`]. The bound on what passes beyond the quota rests on that
@@ -11,13 +11,12 @@ use weir_limit::{BucketKey, Decision, Mode, Prefetch, Quota, Transaction};
 
 use crate::{DecisionSource, Outcome, StoreError};
 
-/// A request with a greater share of the units than this asks the store itself: what is held is too
-/// coarse to decide about it.
-const GREATEST_COST: u64 = 8;
+/// The part of [`Prefetch::units`] that a request may cost. A costlier one asks the store itself,
+/// as local units are too few to decide it.
+const MAX_COST_SHARE: u64 = 8;
 
-/// More is taken when less than this share of what was wanted last is left, so that requests
-/// seldom wait.
-const LOW: u64 = 4;
+/// The part of the last take below which units are taken again, so that requests seldom wait.
+const LOW_SHARE: u64 = 4;
 
 /// Where the store has not got twice what is wanted, half of what it has is left to others.
 const LEFT_TO_OTHERS: u64 = 2;
@@ -29,9 +28,9 @@ const PAUSES: u64 = 20;
 /// A share of the time that the bucket takes to fill, which is the longest such pause.
 const PAUSES_TO_FILL: u64 = 8;
 
-/// The units that are held, oldest first.
+/// Units that were taken and not spent, oldest first.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct LocalUnits {
     units: u64,
     /// How many of them were taken before `newest`.
     older: u64,
@@ -39,7 +38,7 @@ struct Held {
     newest: Timestamp,
 }
 
-impl Held {
+impl LocalUnits {
     fn oldest(&self) -> Timestamp {
         match self.older {
             0 => self.newest,
@@ -62,29 +61,29 @@ impl Held {
     }
 }
 
-/// Where the next units come from.
+/// State of the next take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Supply {
-    /// The store may be asked.
+enum RefillState {
+    /// No units are wanted.
     Ready,
-    /// It is to be asked.
+    /// The store has not been asked yet.
     Wanted,
-    /// It is being asked for some of what was wanted, since then.
+    /// The store has been asked, `since` then, for some of the units that were wanted.
     UnderWay {
         units: u64,
         wanted: u64,
         since: Timestamp,
     },
-    /// It had less than was wanted, and is not asked again until then.
+    /// The store had less than was wanted, and is not asked again until then.
     Short(Timestamp),
-    /// It gave no answer, and is not asked again until then.
+    /// The store gave no reply, and is not asked again until then.
     Failed(Timestamp),
 }
 
-/// How fast units are spent.
+/// The rate at which units are spent.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// How many units are wanted in hand after a take.
+struct SpendRate {
+    /// The local units that a take should lead to.
     size: u64,
     /// Units spent since the last take.
     spent: u64,
@@ -95,22 +94,21 @@ struct Pace {
 
 /// What a request gets from a hot bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// A decision, by what is held. A cost that it shows as taken is taken.
+pub(super) enum UnitLookup {
+    /// A decision by local units. A cost that it shows as taken is taken.
     Decided(Decision),
-    /// The units that are on their way have to be waited for.
+    /// The request has to wait for units that are on their way.
     Wait,
     /// The store decides.
     Ask,
 }
 
-/// What becomes of a bucket that is looked after.
+/// Whether a bucket is still hot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cooled {
-    /// It is still hot.
-    NotYet,
-    /// It is not hot any more. Units that were not spent are to be given back.
-    Over(Option<Transaction>),
+pub(super) enum IdleCheck {
+    Active,
+    /// No longer hot. Units that were not spent go back to the store.
+    Idle(Option<Transaction>),
 }
 
 /// A bucket of which units are prefetched.
@@ -119,19 +117,19 @@ pub(super) struct HotBucket {
     key: BucketKey,
     quota: Quota,
     limit: Prefetch,
-    held: Held,
-    /// The debt that the store told last, and when; none before its first answer.
-    told: Option<(Nanos, Timestamp)>,
-    supply: Supply,
-    pace: Pace,
+    local: LocalUnits,
+    /// The debt in the last reply of the store, and when it was asked.
+    last_debt: Option<(Nanos, Timestamp)>,
+    refill: RefillState,
+    rate: SpendRate,
     /// When the last request came.
     seen: Timestamp,
-    /// Nothing is held for requests any more.
+    /// No units are kept for requests any more.
     retired: bool,
 }
 
 impl HotBucket {
-    /// A bucket of which nothing is held yet, and as many units are wanted at first.
+    /// A bucket without local units, of which `size` are wanted at first.
     pub(super) fn new(
         transaction: &Transaction,
         limit: Prefetch,
@@ -143,10 +141,10 @@ impl HotBucket {
             key: transaction.key.clone(),
             quota: transaction.quota,
             limit,
-            held: Held::default(),
-            told: None,
-            supply: Supply::Ready,
-            pace: Pace {
+            local: LocalUnits::default(),
+            last_debt: None,
+            refill: RefillState::Ready,
+            rate: SpendRate {
                 size: size.min(limit.units()),
                 spent: size,
                 missed: 0,
@@ -157,7 +155,7 @@ impl HotBucket {
         }
     }
 
-    /// How long units that are taken at once should last.
+    /// The time that the units of one take should last.
     pub(super) const fn lasting(limit: Prefetch) -> Nanos {
         Nanos::new(limit.max_age().get() / 2)
     }
@@ -169,95 +167,95 @@ impl HotBucket {
 
     /// Whether the store is to be asked for units.
     pub(super) fn is_wanting(&self) -> bool {
-        self.supply == Supply::Wanted
+        self.refill == RefillState::Wanted
     }
 
-    /// Decides by what is held, and takes the cost from it.
-    pub(super) fn decide(&mut self, transaction: &Transaction, now: Timestamp) -> Answer {
+    /// Decides by local units, and takes the cost from them.
+    pub(super) fn decide(&mut self, transaction: &Transaction, now: Timestamp) -> UnitLookup {
         self.seen = now;
         self.retired |= transaction.quota != self.quota;
         let cost = transaction.cost.get();
-        let is_great = cost > self.limit.units() / GREATEST_COST;
+        let is_great = cost > self.limit.units() / MAX_COST_SHARE;
         if self.retired || is_great || self.is_expired(now) {
-            return Answer::Ask;
+            return UnitLookup::Ask;
         }
-        if self.held.units >= cost {
+        if self.local.units >= cost {
             let decision = transaction.decide(self.debt());
             if transaction.mode.spends() {
                 self.spend(cost, now);
             }
-            return Answer::Decided(decision);
+            return UnitLookup::Decided(decision);
         }
-        match self.supply {
-            _ if transaction.mode == Mode::Peek => match self.told {
-                Some(_) => Answer::Decided(transaction.decide(self.debt())),
-                None => Answer::Ask,
+        match self.refill {
+            _ if transaction.mode == Mode::Peek => match self.last_debt {
+                Some(_) => UnitLookup::Decided(transaction.decide(self.debt())),
+                None => UnitLookup::Ask,
             },
             // A request that is denied takes nothing, but one that passes must not go uncharged
             // while the store has units.
-            Supply::Short(until) if self.is_pausing(until, now) => {
+            RefillState::Short(until) if self.is_pausing(until, now) => {
                 match transaction.mode.checks() {
-                    true => Answer::Decided(transaction.decide(self.debt_until(
+                    true => UnitLookup::Decided(transaction.decide(self.debt_until(
                         until,
                         transaction,
                         now,
                     ))),
-                    false => Answer::Ask,
+                    false => UnitLookup::Ask,
                 }
             }
-            Supply::Failed(until) if self.is_pausing(until, now) => Answer::Ask,
+            RefillState::Failed(until) if self.is_pausing(until, now) => UnitLookup::Ask,
             _ => {
-                self.pace.missed += cost;
+                self.rate.missed += cost;
                 self.want(now);
-                Answer::Wait
+                UnitLookup::Wait
             }
         }
     }
 
-    /// Puts back what a request does not spend after all. Without room for it, the store has to get
-    /// it back.
+    /// Puts units back that a request does not spend after all. Without room for them it does not,
+    /// and they belong to the store.
     pub(super) fn put_back(&mut self, transaction: &Transaction) -> bool {
         let cost = transaction.cost.get();
         let room = self.limit.units().saturating_sub(self.in_hand());
         let fits = !self.retired && transaction.quota == self.quota && cost <= room;
         if fits {
-            self.held.units += cost;
+            self.local.units += cost;
         }
         fits
     }
 
-    /// Loses what is held: the bucket was reset.
+    /// Drops the local units, as the bucket was reset.
     pub(super) fn forget(&mut self) {
-        self.held = Held::default();
+        self.local = LocalUnits::default();
         self.retired = true;
     }
 
-    /// Stops holding units.
+    /// Keeps no units for requests from now on.
     pub(super) const fn retire(&mut self) {
         self.retired = true;
     }
 
-    /// What to ask the store for, if units are wanted; it has to be told what came of it.
+    /// The next take, if units are wanted. Its outcome goes to [`Self::taken`].
     pub(super) fn begin(&mut self) -> Option<Transaction> {
         if !self.is_wanting() {
             return None;
         }
-        self.supply = Supply::Ready;
+        self.refill = RefillState::Ready;
         if self.retired {
             return None;
         }
         self.resize();
-        let wanted = self.pace.size.saturating_sub(self.held.units);
+        let wanted = self.rate.size.saturating_sub(self.local.units);
         self.ask_for(wanted.min(self.share(self.seen)), wanted, self.seen)
     }
 
-    /// Learns what came of a take. What is returned is to be asked for in its place.
+    /// Applies the outcome of a take. Returns a smaller take to be made in its place.
     pub(super) fn taken(&mut self, answer: &Result<Outcome, StoreError>) -> Option<Transaction> {
-        let Supply::UnderWay {
+        let RefillState::UnderWay {
             units,
             wanted,
             since,
-        } = self.supply
+        } = self.refill
         else {
             return None;
         };
@@ -266,44 +264,44 @@ impl HotBucket {
         let outcome = outcome.filter(|outcome| outcome.source == DecisionSource::Store);
         let decision = outcome.and_then(|outcome| outcome.decisions.first().copied().flatten());
         let Some(decision) = decision else {
-            self.supply = Supply::Failed(pause);
+            self.refill = RefillState::Failed(pause);
             return None;
         };
-        self.told = Some((decision.reset_in, since));
+        self.last_debt = Some((decision.reset_in, since));
         if decision.fits() {
-            self.supply = match units < wanted {
-                true => Supply::Short(pause),
-                false => Supply::Ready,
+            self.refill = match units < wanted {
+                true => RefillState::Short(pause),
+                false => RefillState::Ready,
             };
-            self.held.add(units, since);
+            self.local.add(units, since);
             return None;
         }
-        self.supply = Supply::Short(pause);
+        self.refill = RefillState::Short(pause);
         let share = self.share(since).min(decision.remaining);
-        // Of what the store has it was asked for too much; each further question is for less.
+        // The store has less than that, so each further take is smaller.
         self.ask_for(share.min(units - 1), wanted, since)
     }
 
-    /// Whether it is over with the bucket, which is asked now and then and when a take has ended.
-    pub(super) fn cool(&mut self, now: Timestamp) -> Cooled {
-        if matches!(self.supply, Supply::UnderWay { .. }) {
-            return Cooled::NotYet;
+    /// Checks whether the bucket is still hot: now and then, and after each take.
+    pub(super) fn check_idle(&mut self, now: Timestamp) -> IdleCheck {
+        if matches!(self.refill, RefillState::UnderWay { .. }) {
+            return IdleCheck::Active;
         }
-        let idle = self.held.units == 0 && is_past(self.pace.since, now, self.limit.max_age());
+        let idle = self.local.units == 0 && is_past(self.rate.since, now, self.limit.max_age());
         if !(self.retired || idle || self.is_expired(now)) {
-            return Cooled::NotYet;
+            return IdleCheck::Active;
         }
         self.retired = true;
-        let unspent = NonZeroU64::new(self.held.units).filter(|_| self.is_owed(now));
-        self.held = Held::default();
-        Cooled::Over(unspent.map(|units| self.transaction(Mode::CheckAndSpend, units)))
+        let unspent = NonZeroU64::new(self.local.units).filter(|_| self.is_owed(now));
+        self.local = LocalUnits::default();
+        IdleCheck::Idle(unspent.map(|units| self.transaction(Mode::CheckAndSpend, units)))
     }
 
-    /// What the bucket owes, by what the store said last, less what is held of it.
+    /// The debt of the bucket by the last reply of the store, less the local units.
     fn debt(&self) -> Nanos {
-        let told = self.told.map_or(Nanos::ZERO, |(debt, _)| debt);
+        let debt = self.last_debt.map_or(Nanos::ZERO, |(debt, _)| debt);
         let interval = self.quota.emission_interval().get();
-        told.saturating_sub(Nanos::new(self.held.units.saturating_mul(interval)))
+        debt.saturating_sub(Nanos::new(self.local.units.saturating_mul(interval)))
     }
 
     /// The debt of a bucket that has no room for the cost until then.
@@ -316,41 +314,45 @@ impl HotBucket {
         self.debt().max(room + until.since(now))
     }
 
-    /// Whether what the store was asked for is still owed. What has come back by itself is not.
+    /// Whether the bucket still owes the units that were taken. What has come back by itself is not
+    /// owed.
     fn is_owed(&self, now: Timestamp) -> bool {
-        self.told.is_some_and(|(debt, then)| then + debt > now)
+        self.last_debt.is_some_and(|(debt, then)| then + debt > now)
     }
 
     fn spend(&mut self, units: u64, now: Timestamp) {
-        self.held.spend(units);
-        self.pace.spent += units;
-        if self.held.units * LOW <= self.pace.size {
+        self.local.spend(units);
+        self.rate.spent += units;
+        if self.local.units * LOW_SHARE <= self.rate.size {
             self.want(now);
         }
     }
 
     fn want(&mut self, now: Timestamp) {
-        match self.supply {
-            Supply::Short(until) | Supply::Failed(until) if self.is_pausing(until, now) => {}
-            Supply::Wanted | Supply::UnderWay { .. } => {}
-            Supply::Ready | Supply::Short(_) | Supply::Failed(_) => self.supply = Supply::Wanted,
+        match self.refill {
+            RefillState::Short(until) | RefillState::Failed(until)
+                if self.is_pausing(until, now) => {}
+            RefillState::Wanted | RefillState::UnderWay { .. } => {}
+            RefillState::Ready | RefillState::Short(_) | RefillState::Failed(_) => {
+                self.refill = RefillState::Wanted
+            }
         }
     }
 
     /// As many as are spent in the time that a take should last, at most twice as many as before.
     fn resize(&mut self) {
-        let Pace {
+        let SpendRate {
             size,
             spent,
             missed,
             since,
-        } = self.pace;
+        } = self.rate;
         let took = u128::from(self.seen.since(since).get());
         let spent = u128::from(spent) * u128::from(Self::lasting(self.limit).get());
         let by_rate = spent.checked_div(took).unwrap_or(u128::MAX);
         let by_rate = u64::try_from(by_rate).unwrap_or(u64::MAX);
         let size = by_rate.clamp(size / 2, size * 2).max(2 * missed);
-        self.pace = Pace {
+        self.rate = SpendRate {
             size: size.clamp(Prefetch::MIN_UNITS.into(), self.limit.units()),
             spent: 0,
             missed: 0,
@@ -358,9 +360,9 @@ impl HotBucket {
         };
     }
 
-    /// The gateway's share of what the store has, by what it said last.
+    /// The gateway's share of what the store has by its last reply.
     fn share(&self, now: Timestamp) -> u64 {
-        self.told.map_or(u64::MAX, |(debt, then)| {
+        self.last_debt.map_or(u64::MAX, |(debt, then)| {
             let debt = debt.saturating_sub(now.since(then));
             (self.quota.remaining(debt) / LEFT_TO_OTHERS).max(1)
         })
@@ -368,7 +370,7 @@ impl HotBucket {
 
     fn ask_for(&mut self, units: u64, wanted: u64, since: Timestamp) -> Option<Transaction> {
         let units = NonZeroU64::new(units)?;
-        self.supply = Supply::UnderWay {
+        self.refill = RefillState::UnderWay {
             units: units.get(),
             wanted,
             since,
@@ -376,11 +378,11 @@ impl HotBucket {
         Some(self.transaction(Mode::SpendOnly, units))
     }
 
-    /// The units that are held or on their way.
+    /// Local units and those on their way.
     fn in_hand(&self) -> u64 {
-        match self.supply {
-            Supply::UnderWay { units, .. } => self.held.units + units,
-            _ => self.held.units,
+        match self.refill {
+            RefillState::UnderWay { units, .. } => self.local.units + units,
+            _ => self.local.units,
         }
     }
 
@@ -389,14 +391,14 @@ impl HotBucket {
         Nanos::new(by_age.min(self.quota.tolerance().get() / PAUSES_TO_FILL))
     }
 
-    /// Whether a pause is not over. On a clock that has stepped back, it is.
+    /// Whether a pause lasts still. On a clock that has stepped back it does not.
     fn is_pausing(&self, until: Timestamp, now: Timestamp) -> bool {
         now < until && until.since(now) <= self.pause()
     }
 
-    /// Whether what is held is too old. On a clock that has stepped back, it is.
+    /// Whether local units are too old. On a clock that has stepped back they are.
     fn is_expired(&self, now: Timestamp) -> bool {
-        self.held.units > 0 && is_past(self.held.oldest(), now, self.limit.max_age())
+        self.local.units > 0 && is_past(self.local.oldest(), now, self.limit.max_age())
     }
 
     fn transaction(&self, mode: Mode, units: NonZeroU64) -> Transaction {

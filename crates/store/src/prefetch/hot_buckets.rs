@@ -9,164 +9,150 @@ use tokio::time::Instant;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Decision, Prefetch, Transaction};
 
-use super::hot_bucket::{self, Cooled, HotBucket};
+use super::hot_bucket::{self, HotBucket, IdleCheck};
 use crate::hashed_key::{HashedKey, KeyHasher};
 use crate::{Outcome, StoreError};
 
-/// How many buckets are watched at most, in some 200 KiB, and how many can be hot at once.
-const PLACES: usize = 4096;
+/// The number of buckets that are watched, in some 200 KiB, and that can be hot at once.
+const SLOTS: usize = 4096;
 
-/// How many threads may look at once without waiting for each other.
-const LOCKS: usize = 64;
+/// The number of locks, each over a part of the slots.
+const SHARDS: usize = 64;
 
-/// A bucket is hot when this many units are asked of it within the time that a take should last.
-const HOT: u64 = 8;
+/// A bucket is hot if requests want this many units within the time that a take should last.
+const HOT_UNITS: u64 = 8;
 
-/// How many units are taken at first.
-const FIRST: u64 = 2 * HOT;
+/// The size of the first take, in units.
+const MIN_TAKE: u64 = 2 * HOT_UNITS;
 
 /// The hot buckets of a process, shared by its workers.
 ///
-/// It is a table of fixed size, which takes no memory before it is used. A bucket that finds its
-/// place taken is not watched; a place goes to the bucket of which more is asked.
+/// The table has a fixed size, and takes no memory before it is used. A bucket whose slot is taken
+/// is not watched. A slot goes to the bucket of which requests want more.
 pub struct HotBuckets {
     hasher: KeyHasher,
-    shards: Box<[Mutex<Vec<Place>>]>,
+    shards: Box<[Mutex<Vec<Slot>>]>,
 }
 
 #[derive(Default)]
-struct Place {
-    /// Zero when there is none.
+struct Slot {
+    /// Zero in a free slot.
     tag: u64,
-    /// How many units were asked of the bucket since.
+    /// The units that requests have wanted `since`.
     units: u64,
     since: Timestamp,
-    kept: Option<Box<Kept>>,
+    hot: Option<Box<HotSlot>>,
 }
 
 /// A hot bucket, and the way to the task that takes units from it.
-struct Kept {
+struct HotSlot {
     bucket: HotBucket,
     wake: Arc<Notify>,
     /// Changes with each take.
     taken: watch::Receiver<()>,
 }
 
-/// What a request gets of a bucket whose units are prefetched.
-pub(super) enum Answer {
-    /// A decision, by what is held.
+/// What a request finds in the table.
+pub(super) enum Lookup {
+    /// A decision by local units.
     Decided(Decision),
-    /// The units that are on their way have to be waited for.
+    /// The request has to wait for units that are on their way.
     Wait(watch::Receiver<()>),
     /// The store decides.
     Ask,
-    /// The same; and from now on, the bucket is hot.
-    Heated(Keeping),
+    /// The store decides, and the bucket is hot from now on.
+    Heated(Refiller),
 }
 
 impl Default for HotBuckets {
     fn default() -> Self {
         Self {
             hasher: KeyHasher::random(),
-            shards: (0..LOCKS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
 }
 
 impl HotBuckets {
-    /// Decides by what is held, and takes the cost from it.
+    /// Decides by local units, and takes the cost from them.
     pub(super) fn decide(
         self: &Arc<Self>,
         transaction: &Transaction,
         limit: Prefetch,
         now: Timestamp,
-    ) -> Answer {
+    ) -> Lookup {
         let key = self.hasher.hash(&transaction.key);
-        let decided = self.at(key, |place| place.decide(key, transaction, limit, now));
-        match decided {
-            None | Some(Decided::Ask) => Answer::Ask,
-            Some(Decided::By(decision)) => Answer::Decided(decision),
-            Some(Decided::Wait(taken)) => Answer::Wait(taken),
-            Some(Decided::Heated { wake, taken }) => Answer::Heated(Keeping {
-                buckets: Arc::clone(self),
-                key,
-                limit,
-                wake,
-                taken,
-            }),
-        }
+        let lookup = self.with_slot(key, |slot| slot.decide(self, key, transaction, limit, now));
+        lookup.unwrap_or(Lookup::Ask)
     }
 
-    /// Puts back what a request does not spend after all. If it is not for a hot bucket, or there
-    /// is no room for it, the store has to get it back.
+    /// Puts units back that a request does not spend after all. Returns whether that is done; if
+    /// not, as the bucket is not hot or has no room for them, they belong to the store.
     pub(super) fn put_back(&self, transaction: &Transaction) -> bool {
         let key = self.hasher.hash(&transaction.key);
-        let fits = self.kept(key, |bucket| bucket.put_back(transaction));
+        let fits = self.with_hot(key, |bucket| bucket.put_back(transaction));
         fits.unwrap_or_default()
     }
 
-    /// Loses what is held of a bucket that is reset.
+    /// Drops the units of a bucket that is reset.
     pub(super) fn forget(&self, key: &BucketKey) {
-        self.kept(self.hasher.hash(key), HotBucket::forget);
+        self.with_hot(self.hasher.hash(key), HotBucket::forget);
     }
 
     /// Acts on a bucket if it is hot.
-    fn kept<T>(&self, key: HashedKey, act: impl FnOnce(&mut HotBucket) -> T) -> Option<T> {
-        self.at(key, |place| {
-            let kept = place.kept.as_mut().filter(|_| place.tag == key.tag)?;
-            Some(act(&mut kept.bucket))
+    fn with_hot<T>(&self, key: HashedKey, act: impl FnOnce(&mut HotBucket) -> T) -> Option<T> {
+        self.with_slot(key, |slot| {
+            let hot = slot.hot.as_mut().filter(|_| slot.tag == key.tag)?;
+            Some(act(&mut hot.bucket))
         })?
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "both remainders are small")]
-    fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Place) -> T) -> Option<T> {
-        let place = (key.shard % PLACES as u64) as usize;
-        let mut shard = self.shards.get(place % LOCKS)?.lock();
+    fn with_slot<T>(&self, key: HashedKey, act: impl FnOnce(&mut Slot) -> T) -> Option<T> {
+        let slot = (key.shard % SLOTS as u64) as usize;
+        let mut shard = self.shards.get(slot % SHARDS)?.lock();
         if shard.is_empty() {
-            shard.resize_with(PLACES / LOCKS, Place::default);
+            shard.resize_with(SLOTS / SHARDS, Slot::default);
         }
-        shard.get_mut(place / LOCKS).map(act)
+        shard.get_mut(slot / SHARDS).map(act)
     }
 }
 
-enum Decided {
-    By(Decision),
-    Wait(watch::Receiver<()>),
-    Ask,
-    Heated {
-        wake: Arc<Notify>,
-        taken: watch::Sender<()>,
-    },
-}
-
-impl Place {
+impl Slot {
     fn decide(
         &mut self,
+        buckets: &Arc<HotBuckets>,
         key: HashedKey,
         transaction: &Transaction,
         limit: Prefetch,
         now: Timestamp,
-    ) -> Decided {
-        match &mut self.kept {
-            Some(kept) if self.tag == key.tag => return kept.decide(transaction, now),
-            Some(_) => return Decided::Ask,
+    ) -> Lookup {
+        match &mut self.hot {
+            Some(hot) if self.tag == key.tag => return hot.decide(transaction, now),
+            Some(_) => return Lookup::Ask,
             None => {}
         }
         if !self.is_hot(key, transaction, limit, now) {
-            return Decided::Ask;
+            return Lookup::Ask;
         }
         let (taken, receiver) = watch::channel(());
         let wake = Arc::<Notify>::default();
-        self.kept = Some(Box::new(Kept {
-            bucket: HotBucket::new(transaction, limit, FIRST, now),
+        self.hot = Some(Box::new(HotSlot {
+            bucket: HotBucket::new(transaction, limit, MIN_TAKE, now),
             wake: Arc::clone(&wake),
             taken: receiver,
         }));
-        Decided::Heated { wake, taken }
+        Lookup::Heated(Refiller {
+            buckets: Arc::clone(buckets),
+            key,
+            limit,
+            wake,
+            taken,
+        })
     }
 
-    /// Counts what is asked of a bucket. Another bucket's place is taken when its time is over, or
-    /// when as much is asked of the newcomer.
+    /// Counts the units that requests want of a bucket. It takes another bucket's slot when the
+    /// time of that is over, or when requests want as much of the newcomer.
     fn is_hot(
         &mut self,
         key: HashedKey,
@@ -189,31 +175,31 @@ impl Place {
             (self.tag, self.units, self.since) = (key.tag, 0, now);
         }
         self.units = self.units.saturating_add(cost);
-        self.units >= HOT
+        self.units >= HOT_UNITS
     }
 }
 
-impl Kept {
-    fn decide(&mut self, transaction: &Transaction, now: Timestamp) -> Decided {
-        let answer = self.bucket.decide(transaction, now);
+impl HotSlot {
+    fn decide(&mut self, transaction: &Transaction, now: Timestamp) -> Lookup {
+        let lookup = self.bucket.decide(transaction, now);
         if self.bucket.is_wanting() {
             self.wake.notify_one();
         }
-        match answer {
-            hot_bucket::Answer::Decided(decision) => Decided::By(decision),
-            hot_bucket::Answer::Ask => Decided::Ask,
-            hot_bucket::Answer::Wait => {
+        match lookup {
+            hot_bucket::UnitLookup::Decided(decision) => Lookup::Decided(decision),
+            hot_bucket::UnitLookup::Ask => Lookup::Ask,
+            hot_bucket::UnitLookup::Wait => {
                 let mut taken = self.taken.clone();
                 taken.mark_unchanged();
-                Decided::Wait(taken)
+                Lookup::Wait(taken)
             }
         }
     }
 }
 
-/// The right to take units from a bucket that is hot, and the duty to do so when they are wanted.
-/// When it is dropped, the bucket is not hot any more, and requests no longer wait.
-pub(super) struct Keeping {
+/// Takes units from a hot bucket when they are wanted. When it is dropped, the bucket is no longer
+/// hot, and requests no longer wait.
+pub(super) struct Refiller {
     buckets: Arc<HotBuckets>,
     key: HashedKey,
     limit: Prefetch,
@@ -221,64 +207,64 @@ pub(super) struct Keeping {
     taken: watch::Sender<()>,
 }
 
-impl Keeping {
-    /// Waits until there may be something to do.
+impl Refiller {
+    /// Waits until units may be wanted.
     pub(super) async fn wanted(&self) {
         self.wake.notified().await;
     }
 
-    /// How often the bucket is to be looked after when nothing is wanted.
-    pub(super) fn turn(&self) -> Duration {
+    /// The interval of checks while no units are wanted.
+    pub(super) fn check_interval(&self) -> Duration {
         Duration::from(self.limit.max_age()) / 4
     }
 
-    /// What to ask the store for, if anything, and the time.
+    /// The next take, if units are wanted, and the time.
     pub(super) fn begin(&self) -> Option<(Transaction, Timestamp)> {
-        self.with(|bucket| Some((bucket.begin()?, bucket.seen())))
+        self.with_bucket(|bucket| Some((bucket.begin()?, bucket.seen())))
     }
 
-    /// Tells what came of it, and lets go on who waits for it, unless something is to be asked for
-    /// in its place.
+    /// Applies the outcome of a take. Returns a smaller take to be made in its place, or wakes the
+    /// requests that wait.
     pub(super) fn taken(&self, answer: &Result<Outcome, StoreError>) -> Option<Transaction> {
-        let next = self.with(|bucket| bucket.taken(answer));
+        let next = self.with_bucket(|bucket| bucket.taken(answer));
         if next.is_none() {
             self.taken.send_replace(());
         }
         next
     }
 
-    /// Stops holding units.
+    /// Keeps no units for requests from now on.
     pub(super) fn retire(&self) {
-        self.with(|bucket| {
+        self.with_bucket(|bucket| {
             bucket.retire();
             None::<()>
         });
     }
 
-    /// Whether it is over with the bucket.
-    pub(super) fn cool(&self, clock: &mut LastSeen) -> (Cooled, Timestamp) {
-        let cooled = self.with(|bucket| {
+    /// Returns whether the bucket is still hot, and the time.
+    pub(super) fn check_idle(&self, clock: &mut LastSeen) -> (IdleCheck, Timestamp) {
+        let checked = self.with_bucket(|bucket| {
             let now = clock.now(bucket.seen());
-            Some((bucket.cool(now), now))
+            Some((bucket.check_idle(now), now))
         });
-        cooled.unwrap_or((Cooled::Over(None), Timestamp::default()))
+        checked.unwrap_or((IdleCheck::Idle(None), Timestamp::default()))
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut HotBucket) -> Option<T>) -> Option<T> {
-        self.buckets.kept(self.key, act)?
+    fn with_bucket<T>(&self, act: impl FnOnce(&mut HotBucket) -> Option<T>) -> Option<T> {
+        self.buckets.with_hot(self.key, act)?
     }
 }
 
-impl Drop for Keeping {
+impl Drop for Refiller {
     fn drop(&mut self) {
-        self.buckets.at(self.key, |place| {
-            place.kept = None;
-            place.units = 0;
+        self.buckets.with_slot(self.key, |slot| {
+            slot.hot = None;
+            slot.units = 0;
         });
     }
 }
 
-/// Tells the time by the last request, which was given it, and what has passed since.
+/// The time by the last request, which was given it, and by what has passed since.
 pub(super) struct LastSeen(Timestamp, Instant);
 
 impl LastSeen {

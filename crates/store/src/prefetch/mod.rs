@@ -29,43 +29,43 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Mode, Transaction};
 
 use crate::{DecisionSource, Decisions, Outcome, Store, StoreError, StoreFuture};
-use hot_bucket::Cooled;
+use hot_bucket::IdleCheck;
 pub use hot_buckets::HotBuckets;
-use hot_buckets::{Answer, Keeping, LastSeen};
+use hot_buckets::{LastSeen, Lookup, Refiller};
 
-/// How often a request waits for units that are on their way before it asks the store itself.
-const WAITS: usize = 3;
+/// The number of takes that a request waits for before it asks the store itself.
+const MAX_WAITS: usize = 3;
 
 /// A store that units can be taken from ahead of requests.
 ///
-/// Nothing stands in for it, since what another store gives out is not taken from this one.
+/// No other store stands in for it: units of another store are not taken from this one.
 pub trait PrefetchStore: Store {
-    /// Takes units. What turns out too late to be taken is given back.
+    /// Takes units. What a late reply shows as taken is given back.
     fn take_ahead(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome>;
 
     /// Gives back units that were taken ahead.
     fn give_back(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 }
 
-/// A store of which hot buckets are prefetched: one for each worker, over the hot buckets that they
+/// A store whose hot buckets are prefetched: one for each worker, over hot buckets that workers
 /// share.
-pub struct Prefetching<S>(Arc<Inner<S>>);
+pub struct Prefetching<S>(Arc<Prefetcher<S>>);
 
-struct Inner<S> {
+struct Prefetcher<S> {
     store: Arc<S>,
     buckets: Arc<HotBuckets>,
     keepers: TaskTracker,
     closing: CancellationToken,
 }
 
-/// How to ask the store about what is not decided by held units.
+/// The call that decides without local units.
 type Ask<S> = fn(&S, Batch, Timestamp) -> StoreFuture<Outcome>;
 
-/// What held units say about a batch.
+/// What local units decide of a batch.
 enum Attempt {
-    /// These decisions. The store is to be asked about transactions without one.
+    /// The store decides the transactions that have no decision.
     Decided(Decisions),
-    /// One of its limits denies the request, so that nothing is taken for the others.
+    /// One of the limits denies the request, so nothing is taken for the others.
     Denied(Decisions),
     /// Units are on their way.
     Wait(watch::Receiver<()>),
@@ -75,7 +75,7 @@ impl<S: PrefetchStore> Prefetching<S> {
     /// Prefetches from a store. It has to be used on a tokio runtime; elsewhere the store decides
     /// everything.
     pub fn new(store: Arc<S>, buckets: Arc<HotBuckets>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(Prefetcher {
             store,
             buckets,
             keepers: TaskTracker::new(),
@@ -134,17 +134,17 @@ impl<S: PrefetchStore> Prefetching<S> {
         }
         match self.0.attempt(&batch, now) {
             Attempt::Wait(taken) => {
-                let inner = Arc::clone(&self.0);
-                StoreFuture::waiting(inner.wait(taken, ask, batch, now))
+                let prefetcher = Arc::clone(&self.0);
+                StoreFuture::waiting(prefetcher.wait(taken, ask, batch, now))
             }
             Attempt::Decided(decisions) => self.0.ask_rest(ask, batch, decisions, now),
-            Attempt::Denied(decisions) => StoreFuture::ready(by_held_units(decisions)),
+            Attempt::Denied(decisions) => StoreFuture::ready(by_local_units(decisions)),
         }
     }
 }
 
-impl<S: PrefetchStore> Inner<S> {
-    /// Waits for units, as often as that makes sense. From then on it is later.
+impl<S: PrefetchStore> Prefetcher<S> {
+    /// Waits for units, and then decides by the time of that moment.
     async fn wait(
         self: Arc<Self>,
         mut taken: watch::Receiver<()>,
@@ -154,7 +154,7 @@ impl<S: PrefetchStore> Inner<S> {
     ) -> Result<Outcome, StoreError> {
         let waits = Instant::now();
         let mut now = came;
-        for _ in 0..WAITS {
+        for _ in 0..MAX_WAITS {
             // The task that takes units may have ended, which is as good a reason to go on.
             let _ = taken.changed().await;
             now = came + Nanos::from(waits.elapsed());
@@ -163,27 +163,27 @@ impl<S: PrefetchStore> Inner<S> {
                 Attempt::Decided(decisions) => {
                     return self.ask_rest(ask, batch, decisions, now).await;
                 }
-                Attempt::Denied(decisions) => return Ok(by_held_units(decisions)),
+                Attempt::Denied(decisions) => return Ok(by_local_units(decisions)),
             }
         }
         ask(&self.store, batch, now).await
     }
 
-    /// Decides what can be decided by held units, and takes the costs from them.
+    /// Decides as far as local units suffice, and takes the costs from them.
     fn attempt(self: &Arc<Self>, batch: &Batch, now: Timestamp) -> Attempt {
         // Where denials are counted, every one of them has to reach the store.
         let asks_all = batch.iter().any(Transaction::is_counted_when_denied);
         let mut decisions: Decisions = smallvec![None; batch.len()];
         for (index, transaction) in batch.iter().enumerate() {
             let decision = match self.answer(transaction, now) {
-                Answer::Decided(decision) => decision,
-                Answer::Wait(taken) => {
+                Lookup::Decided(decision) => decision,
+                Lookup::Wait(taken) => {
                     self.put_back_all(batch, &decisions, now);
                     return Attempt::Wait(taken);
                 }
-                Answer::Ask => continue,
-                Answer::Heated(keeping) => {
-                    self.keep(keeping);
+                Lookup::Ask => continue,
+                Lookup::Heated(refiller) => {
+                    self.refill(refiller);
                     continue;
                 }
             };
@@ -204,15 +204,15 @@ impl<S: PrefetchStore> Inner<S> {
         Attempt::Decided(decisions)
     }
 
-    fn answer(&self, transaction: &Transaction, now: Timestamp) -> Answer {
+    fn answer(&self, transaction: &Transaction, now: Timestamp) -> Lookup {
         match transaction.quota.prefetch() {
             Some(limit) if may_be_held(transaction) => self.buckets.decide(transaction, limit, now),
-            _ => Answer::Ask,
+            _ => Lookup::Ask,
         }
     }
 
-    /// Asks the store about what has no decision yet. When it denies the request, or fails, what
-    /// was spent here is put back.
+    /// Asks the store about transactions without a decision. When it denies the request, or fails,
+    /// local units are put back.
     fn ask_rest(
         self: &Arc<Self>,
         ask: Ask<S>,
@@ -221,7 +221,7 @@ impl<S: PrefetchStore> Inner<S> {
         now: Timestamp,
     ) -> StoreFuture<Outcome> {
         if held.iter().all(Option::is_some) {
-            return StoreFuture::ready(by_held_units(held));
+            return StoreFuture::ready(by_local_units(held));
         }
         if held.iter().all(Option::is_none) {
             return ask(&self.store, batch, now);
@@ -234,8 +234,10 @@ impl<S: PrefetchStore> Inner<S> {
                 StoreFuture::Ready(answer.map(|rest| self.join(&batch, &held, rest, now)))
             }
             StoreFuture::Waiting(answer) => {
-                let inner = Arc::clone(self);
-                StoreFuture::waiting(async move { inner.join(&batch, &held, answer.await, now) })
+                let prefetcher = Arc::clone(self);
+                StoreFuture::waiting(
+                    async move { prefetcher.join(&batch, &held, answer.await, now) },
+                )
             }
         }
     }
@@ -268,8 +270,8 @@ impl<S: PrefetchStore> Inner<S> {
         })
     }
 
-    /// Puts back what decisions by held units show as taken. What others have taken the room of
-    /// meanwhile goes back to the store.
+    /// Puts back what decisions by local units have taken. Units that have no room any more go back
+    /// to the store.
     fn put_back_all(&self, batch: &Batch, decisions: &Decisions, now: Timestamp) {
         let both = batch.iter().zip(decisions);
         let taken = both.filter(|(transaction, decision)| {
@@ -288,37 +290,37 @@ impl<S: PrefetchStore> Inner<S> {
         may_be_held(transaction) && transaction.mode.spends() && self.buckets.put_back(transaction)
     }
 
-    /// Looks after a hot bucket, in a task on this worker.
-    fn keep(&self, keeping: Keeping) {
+    /// Refills a hot bucket in a task on this worker.
+    fn refill(&self, refiller: Refiller) {
         if self.closing.is_cancelled() {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
             let (store, closing) = (Arc::clone(&self.store), self.closing.clone());
             self.keepers
-                .spawn_on(keep(keeping, store, closing), &runtime);
+                .spawn_on(refill(refiller, store, closing), &runtime);
         }
     }
 }
 
-/// Takes units from a hot bucket when they are wanted, and gives back what is left of them when it
-/// is not hot any more or the worker ends.
-async fn keep<S: PrefetchStore>(keeping: Keeping, store: Arc<S>, closing: CancellationToken) {
+/// Takes units from a hot bucket when they are wanted. Gives back the rest when the bucket is no
+/// longer hot, or the worker ends.
+async fn refill<S: PrefetchStore>(refiller: Refiller, store: Arc<S>, closing: CancellationToken) {
     let mut clock = LastSeen::new();
     loop {
         tokio::select! {
-            () = keeping.wanted() => {}
-            () = time::sleep(keeping.turn()) => {}
-            () = closing.cancelled() => keeping.retire(),
+            () = refiller.wanted() => {}
+            () = time::sleep(refiller.check_interval()) => {}
+            () = closing.cancelled() => refiller.retire(),
         }
-        if let Some((first, now)) = keeping.begin() {
+        if let Some((first, now)) = refiller.begin() {
             let mut next = Some(first);
             while let Some(take) = next {
                 let answer = store.take_ahead(smallvec![take], now).await;
-                next = keeping.taken(&answer);
+                next = refiller.taken(&answer);
             }
         }
-        if let (Cooled::Over(unspent), now) = keeping.cool(&mut clock) {
+        if let (IdleCheck::Idle(unspent), now) = refiller.check_idle(&mut clock) {
             if let Some(unspent) = unspent {
                 // The store reports its failures itself; without it the units are lost.
                 let _ = store.give_back(smallvec![unspent], now).await;
@@ -332,7 +334,7 @@ fn may_be_held(transaction: &Transaction) -> bool {
     transaction.quota.prefetch().is_some() && transaction.mode != Mode::AllowOnly
 }
 
-fn by_held_units(decisions: Decisions) -> Outcome {
+fn by_local_units(decisions: Decisions) -> Outcome {
     Outcome {
         decisions,
         source: DecisionSource::Prefetched,

@@ -12,7 +12,7 @@ use weir_limit::time::Timestamp;
 
 use super::cluster::member::Member;
 use super::manager::Session;
-use crate::{Answer, StoreError, StoreFuture};
+use crate::{PendingReply, StoreError, StoreFuture};
 
 /// Counts a missed deadline for each of these; what it is for the call. A server that is not one of
 /// several is guarded as a whole.
@@ -98,7 +98,7 @@ impl<F: Future> Future for Tracked<F> {
     }
 }
 
-impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Tracked<F> {
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> PendingReply<T> for Tracked<F> {
     fn overdue(self: Pin<&mut Self>) -> StoreError {
         self.awaited.overdue()
     }

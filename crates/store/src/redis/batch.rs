@@ -22,15 +22,15 @@ use super::node_requests::NodeRequests;
 use super::refund::Refund;
 use super::resolve::Resolution;
 use super::resp::Request;
-use crate::{Answer, Call, DecisionSource, Outcome, StoreError, StoreFuture};
+use crate::{Call, DecisionSource, Outcome, PendingReply, StoreError, StoreFuture};
 
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of
 /// the batch's buckets or from none.
 pub(super) struct BatchCall {
     client: Arc<Client>,
     plan: BatchPlan,
-    /// The transactions that are taken later if these checks allow them. What another quota has left
-    /// behind is cut for them now: no take follows a denial.
+    /// The transactions that are taken later if these checks allow them. What another quota has
+    /// left behind is cut for them now: no take follows a denial.
     checked_for: Option<Box<Batch>>,
     requests: NodeRequests,
     /// What finds out what the replies do not say at once.
@@ -62,7 +62,7 @@ impl BatchCall {
             let Some(node) = requests.get_mut(index) else {
                 return Err(StoreError::OutOfReach);
             };
-            let command = Command::of(transaction, now, || {
+            let command = Command::new(transaction, now, || {
                 let expiries = &node.session.expiries;
                 let hash = expiries.hash(&transaction.key);
                 let tolerance = transaction.quota.tolerance();
@@ -302,7 +302,7 @@ impl Future for BatchCall {
     }
 }
 
-impl Answer<Outcome> for BatchCall {
+impl PendingReply<Outcome> for BatchCall {
     fn overdue(mut self: Pin<&mut Self>) -> StoreError {
         match &self.resolving {
             Some(resolving) => resolving.awaited.overdue(),
@@ -313,8 +313,8 @@ impl Answer<Outcome> for BatchCall {
         }
     }
 
-    /// A reply shows that its connection can be used, whatever the circuit breakers say, and that it
-    /// leads to the server that took.
+    /// A reply shows that its connection can be used, whatever the circuit breakers say, and that
+    /// it leads to the server that took.
     fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
         self.client.refund_batch(self.requests.unsent(), taken, now)
     }

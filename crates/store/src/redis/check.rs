@@ -34,23 +34,25 @@ pub(super) async fn check(
     connection: &Connection,
     settings: &RedisSettings,
     observer: &dyn Observer,
-    role: Role,
+    expected: ExpectedServer,
 ) -> Result<(), Arc<RedisError>> {
     let hello = introduce(connection, &settings.clock, observer).await?;
-    match role {
-        Role::Alone if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
+    match expected {
+        ExpectedServer::Alone if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
             look_up_samples(connection, &settings.prefix).await
         }
-        Role::Node if hello.as_ref().is_some_and(|mode| mode != "cluster") => Err(useless(
-            "the server is not a node of a Redis Cluster: name it in `store.redis.url`",
-        )),
-        Role::Alone | Role::Node => Ok(()),
+        ExpectedServer::Node if hello.as_ref().is_some_and(|mode| mode != "cluster") => {
+            Err(wrong_server(
+                "the server is not a node of a Redis Cluster: name it in `store.redis.url`",
+            ))
+        }
+        ExpectedServer::Alone | ExpectedServer::Node => Ok(()),
     }
 }
 
 /// What a server is expected to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ExpectedServer {
     /// A primary that holds all keys.
     Alone,
     /// A primary of a Cluster.
@@ -111,7 +113,7 @@ async fn introduce(
     refuse_unless_primary(told("mode").as_deref(), told("role").as_deref())?;
     match replies.next() {
         Some(Ok(time)) => {
-            let store = moment(&time).ok_or_else(|| useless("TIME is answered by no time"))?;
+            let store = moment(&time).ok_or_else(|| wrong_server("TIME is answered by no time"))?;
             let offset = ClockOffset::measured(sent, answered, store);
             tell_of_step(observer, clock.measured(began, took, store));
             if clock.is_reference() {
@@ -131,7 +133,7 @@ async fn introduce(
             }
         }
         Some(Err(error)) => return Err(Arc::new(error)),
-        None => return Err(useless("HELLO is answered by no reply")),
+        None => return Err(wrong_server("HELLO is answered by no reply")),
     }
     Ok(told("mode"))
 }
@@ -144,12 +146,12 @@ fn tell_of_step(observer: &dyn Observer, stepped: Option<f64>) {
 
 fn refuse_unless_primary(mode: Option<&str>, role: Option<&str>) -> Result<(), Arc<RedisError>> {
     if mode == Some("sentinel") {
-        return Err(useless(
+        return Err(wrong_server(
             "the server is a Sentinel: name it by `sentinel.nodes`, or name the primary",
         ));
     }
     if matches!(role, Some("replica" | "slave")) {
-        return Err(useless("the server is a replica, and not the primary"));
+        return Err(wrong_server("the server is a replica, and not the primary"));
     }
     Ok(())
 }
@@ -158,7 +160,7 @@ fn refuse_wrong_clock(offset: ClockOffset) -> Result<(), Arc<RedisError>> {
     if !offset.is_beyond_bound() {
         return Ok(());
     }
-    Err(useless(format!(
+    Err(wrong_server(format!(
         "this gateway's clock is {offset}, which is too much to share buckets"
     )))
 }
@@ -181,7 +183,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
 pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     let redirects = REDIRECTIONS.map(ErrorKind::Server).contains(&error.kind());
     redirects.then(|| {
-        useless(format!(
+        wrong_server(format!(
             "the server is a node of a Redis Cluster: name its nodes in `store.redis.cluster`, or a \
              primary that holds all keys in `store.redis.url` ({error})"
         ))
@@ -230,7 +232,9 @@ pub(super) fn refused_command(error: &RedisError) -> Option<String> {
     Some(name.to_ascii_lowercase())
 }
 
-pub(super) fn useless(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Arc<RedisError> {
+pub(super) fn wrong_server(
+    why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> Arc<RedisError> {
     Arc::new(io::Error::new(io::ErrorKind::Unsupported, why).into())
 }
 

@@ -10,7 +10,7 @@ use weir_limit::{Algorithm, Batch, MAX_UNCHECKED_LOG_ENTRIES, Transaction};
 
 use super::batch::BatchCall;
 use super::client::Client;
-use crate::{Answer, Outcome, StoreError, StoreFuture};
+use crate::{Outcome, PendingReply, StoreError, StoreFuture};
 
 /// Whether a batch is worth a round trip of its own that only reads. Denials that are counted have
 /// to be written either way.
@@ -94,7 +94,7 @@ impl Future for CheckedCall {
     }
 }
 
-impl Answer<Outcome> for CheckedCall {
+impl PendingReply<Outcome> for CheckedCall {
     /// What was only read by now is not taken any more.
     fn overdue(mut self: Pin<&mut Self>) -> StoreError {
         self.is_overdue = true;

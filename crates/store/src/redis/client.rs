@@ -96,7 +96,7 @@ impl Client {
     {
         let awaited = self.awaited_nodes();
         match call(Arc::clone(self), awaited.clone()) {
-            Ok(call) => StoreFuture::answering(Tracked::new(call, awaited)),
+            Ok(call) => StoreFuture::pending(Tracked::new(call, awaited)),
             Err(error) => StoreFuture::failed(error),
         }
     }
@@ -163,7 +163,7 @@ impl Client {
     /// The key of a transaction's bucket, with the mark of its algorithm.
     pub(super) fn transaction_key(&self, transaction: &Transaction) -> Key {
         if transaction.is_windowed() {
-            self.marked_key(&transaction.key, WindowKind::of(&transaction.quota).mark())
+            self.marked_key(&transaction.key, WindowKind::new(&transaction.quota).mark())
         } else {
             self.key(&transaction.key)
         }
@@ -213,9 +213,9 @@ impl Client {
         answer.map(drop)
     }
 
-    /// Sends repairs that are computed by the clock of decisions, when the server says that the clock
-    /// is right, and other gateways have no reason to tell another time. Else they would give back
-    /// to clients what is spent.
+    /// Sends repairs that are computed by the clock of decisions, when the server says that the
+    /// clock is right, and other gateways have no reason to tell another time. Else they would give
+    /// back to clients what is spent.
     pub(super) fn repair(self: &Arc<Self>, session: &Arc<Session>, repairs: Request) {
         if repairs.is_empty() || !self.clock.is_settled() {
             return;

@@ -50,16 +50,16 @@ pub(super) enum Reply {
 
 impl Command {
     /// `gcra` says how to ask GCRA's bucket.
-    pub(super) fn of(
+    pub(super) fn new(
         transaction: &Transaction,
         now: Timestamp,
         gcra: impl FnOnce() -> (HashedKey, Expiry),
     ) -> Self {
         if transaction.is_windowed() {
-            return Self::Window(WindowCommand::of(transaction, now));
+            return Self::Window(WindowCommand::new(transaction, now));
         }
         let (key, expiry) = gcra();
-        Self::Gcra(GcraCommand::of(transaction, expiry), key)
+        Self::Gcra(GcraCommand::new(transaction, expiry), key)
     }
 
     pub(super) fn add(
@@ -120,8 +120,8 @@ impl Command {
 }
 
 impl WindowCommand {
-    fn of(transaction: &Transaction, now: Timestamp) -> Self {
-        let kind = WindowKind::of(&transaction.quota);
+    fn new(transaction: &Transaction, now: Timestamp) -> Self {
+        let kind = WindowKind::new(&transaction.quota);
         match (transaction.mode, kind) {
             (Mode::AllowOnly, _) => Self::Nothing,
             (Mode::CheckOnly | Mode::Peek, _) => Self::Read(kind),
@@ -252,8 +252,8 @@ impl Reply {
         }
     }
 
-    /// Adds what repairs a ban that was shortened, and a window that other quotas and old times have
-    /// left behind.
+    /// Adds what repairs a ban that was shortened, and a window that other quotas and old times
+    /// have left behind.
     pub(super) fn add_repair(
         &self,
         request: &mut Request,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn asked(transaction: &Transaction) -> String {
-        text(|request| WindowCommand::of(transaction, NOW).add(request, b"k", transaction, NOW))
+        text(|request| WindowCommand::new(transaction, NOW).add(request, b"k", transaction, NOW))
     }
 
     #[test]

@@ -17,14 +17,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use super::dialer::Socket;
-use super::resp::{LONGEST, Malformed, Replies, Request, Scan};
+use super::resp::{MAX_REPLY_BYTES, Malformed, Replies, Request, Scan};
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
 /// How much memory requests may take up that wait for their replies, and as much again for what is
 /// not yet sent of them. A server that is so far behind is as good as gone.
-const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
+const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
 /// How much of that a connection may take up: all of it, or its part where there are several.
 #[derive(Clone)]
@@ -32,14 +32,14 @@ pub(super) struct MemoryShare(Arc<AtomicUsize>);
 
 impl Default for MemoryShare {
     fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(MOST_WAITING_BYTES)))
+        Self(Arc::new(AtomicUsize::new(MAX_WAITING_BYTES)))
     }
 }
 
 impl MemoryShare {
     /// As many connections share the whole from now on.
     pub(super) fn divide(&self, connections: usize) {
-        let share = MOST_WAITING_BYTES / connections.max(1);
+        let share = MAX_WAITING_BYTES / connections.max(1);
         self.0.store(share, Ordering::Relaxed);
     }
 
@@ -56,12 +56,12 @@ pub(super) type RequestResult = Result<Replies, Arc<RedisError>>;
 
 /// Sends requests, and is closed when it is dropped.
 pub(super) struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     driver: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     memory: MemoryShare,
     queue: Mutex<Queue>,
     /// Wakes the driver when there is something to write.
@@ -73,13 +73,13 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     unsent: Vec<u8>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingRequest>,
     waiting_bytes: usize,
     over: Option<Arc<RedisError>>,
 }
 
 /// A caller that waits for replies.
-struct Waiting {
+struct PendingRequest {
     scan: Scan,
     /// The memory of the request, which takes the replies.
     memory: Vec<u8>,
@@ -94,10 +94,10 @@ impl Drop for Connection {
 
 impl Connection {
     /// Drives the socket in a task of its own, which needs a tokio runtime.
-    pub(super) fn over(socket: Socket, memory: MemoryShare) -> Self {
-        let shared = Arc::new(Shared {
+    pub(super) fn new(socket: Socket, memory: MemoryShare) -> Self {
+        let shared = Arc::new(SharedState {
             memory,
-            ..Shared::default()
+            ..SharedState::default()
         });
         let driver = Driver {
             socket,
@@ -152,7 +152,7 @@ impl Connection {
         queue.unsent.extend_from_slice(&memory);
         memory.clear();
         queue.waiting_bytes += memory.capacity();
-        queue.waiting.push_back(Waiting {
+        queue.waiting.push_back(PendingRequest {
             scan,
             memory,
             caller,
@@ -198,7 +198,7 @@ impl Queue {
 
 struct Driver {
     socket: Socket,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     sending: Vec<u8>,
     sent: usize,
     /// What the socket reads into.
@@ -282,7 +282,7 @@ impl Driver {
         let is_idle = queue.waiting.is_empty();
         drop(queue);
         let unanswered = self.received.len() - self.consumed;
-        if unanswered > LONGEST || (is_idle && unanswered > 0) {
+        if unanswered > MAX_REPLY_BYTES || (is_idle && unanswered > 0) {
             return Err(Malformed);
         }
         if unanswered == 0 || self.consumed > READ_BYTES {
@@ -293,7 +293,7 @@ impl Driver {
     }
 }
 
-impl Waiting {
+impl PendingRequest {
     fn answer(mut self, replies: &[u8]) {
         self.memory.extend_from_slice(replies);
         // The caller may not wait any more.
@@ -301,7 +301,7 @@ impl Waiting {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn end(&self, error: &Arc<RedisError>) {
         let mut queue = self.queue.lock();
         queue.over = Some(Arc::clone(error));
@@ -329,7 +329,7 @@ mod tests {
     fn connected(room: usize) -> (Connection, DuplexStream) {
         let (socket, server) = tokio::io::duplex(room);
         (
-            Connection::over(Box::new(socket), MemoryShare::default()),
+            Connection::new(Box::new(socket), MemoryShare::default()),
             server,
         )
     }

@@ -36,8 +36,9 @@ pub type Socket = Box<dyn Stream>;
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// How long a TLS handshake may take: a server that does not speak TLS may wait for the rest of what
-/// it takes for a command. It is shorter than the time for the whole attempt, so that it is named.
+/// How long a TLS handshake may take: a server that does not speak TLS may wait for the rest of
+/// what it takes for a command. It is shorter than the time for the whole attempt, so that it is
+/// named.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Finds the addresses of a host; a test says what they are.
@@ -156,7 +157,8 @@ impl Dialer {
         self.tried.take()
     }
 
-    /// Whether a name that led to `peer` leads elsewhere by now. One that cannot be resolved says nothing.
+    /// Whether a name that led to `peer` leads elsewhere by now. One that cannot be resolved says
+    /// nothing.
     pub(super) async fn has_moved(&self, address: &Address, peer: Option<SocketAddr>) -> bool {
         let (Some(peer), Some(there)) = (peer, name(address)) else {
             return false;

@@ -22,8 +22,8 @@ const SLACK: Nanos = Nanos::from_secs(3 * CLOCK_TOLERANCE.ceil_secs());
 
 /// How much longer than that a bucket is given: as long as it takes to fill, within these bounds.
 /// Meanwhile no expiry need be sent again, and a full bucket takes up memory.
-const SHORTEST_SPARE: u64 = 5;
-const LONGEST_SPARE: u64 = 60;
+const MIN_SPARE: u64 = 5;
+const MAX_SPARE: u64 = 60;
 
 /// The bits of a note. They count seconds since the Unix epoch until 2242, after any bucket's TAT.
 pub(super) const NOTE_BITS: u32 = 33;
@@ -73,7 +73,7 @@ impl Note {
 
 /// How long a bucket is given when its expiry is set.
 pub(super) fn lifetime(tolerance: Nanos) -> Nanos {
-    let spare = tolerance.ceil_secs().clamp(SHORTEST_SPARE, LONGEST_SPARE);
+    let spare = tolerance.ceil_secs().clamp(MIN_SPARE, MAX_SPARE);
     tolerance + SLACK + Nanos::from_secs(spare)
 }
 
@@ -130,8 +130,8 @@ impl ExpiryCache {
         }
     }
 
-    /// Caches what a take set, or else the note that it found, and tells whether the bucket lasts as
-    /// long as it must.
+    /// Caches what a take set, or else the note that it found, and tells whether the bucket lasts
+    /// as long as it must.
     pub(super) fn learn(
         &self,
         key: HashedKey,

@@ -25,7 +25,7 @@
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{CLOCK_BOUND, FixedWindow, Quota, Transaction, window_end};
 
-use super::gcra::{FAIL, GREATEST, SATURATE, signed};
+use super::gcra::{FAIL, MAX_TAT, SATURATE, signed};
 use super::resp::{Cursor, Request};
 use super::window::{Repair, WindowReply, expire_in};
 
@@ -44,7 +44,7 @@ const USED: i64 = 62;
 pub(super) fn take(request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
     let quota = &transaction.quota;
     let period = micros(window_end(quota, now)) - micros(now);
-    let bias = GREATEST - signed(quota.burst().get());
+    let bias = MAX_TAT - signed(quota.burst().get());
     request.command(46, "BITFIELD").word(key);
     enter(request, period, now);
     increase(request, USED, bias + signed(transaction.cost.get()));
@@ -78,9 +78,9 @@ pub(super) fn refund(
     enter(request, 0, Timestamp::from_nanos(behind));
     request.words(SATURATE);
     increase(request, USED, -signed(transaction.cost.get()));
-    let beyond = GREATEST - 4 * micros(end);
+    let beyond = MAX_TAT - 4 * micros(end);
     increase(request.words(FAIL), USED, FLAG - 1);
-    for by in [beyond, -GREATEST, -beyond] {
+    for by in [beyond, -MAX_TAT, -beyond] {
         increase(request, END, by);
     }
     increase(request, USED, 1 - FLAG);
@@ -93,7 +93,7 @@ fn enter(request: &mut Request, period: i64, now: Timestamp) {
     increase(request.words(FAIL), END, -1);
     increase(request.words(SATURATE), USED, -FLAG);
     request.words(FAIL);
-    for by in [2, GREATEST - 3, 4 * period - (GREATEST - 1), now] {
+    for by in [2, MAX_TAT - 3, 4 * period - (MAX_TAT - 1), now] {
         increase(request, END, by);
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn read(request: &mut Request, key: &[u8]) {
 /// Lets the window end no later than this: adding what saturates and subtracting it again is the
 /// lesser of the two ends.
 pub(super) fn cut(request: &mut Request, key: &[u8], end: Timestamp) {
-    let above = GREATEST - 4 * micros(end);
+    let above = MAX_TAT - 4 * micros(end);
     request.command(12, "BITFIELD").word(key);
     increase(request.words(SATURATE), END, above);
     increase(request, END, -above);

@@ -33,14 +33,14 @@ use super::expiry::{Expiry, Note, lifetime};
 use super::resp::{Cursor, Request};
 
 /// M: the greatest integer of 63 bits.
-pub(super) const GREATEST: i64 = i64::MAX;
+pub(super) const MAX_TAT: i64 = i64::MAX;
 
 /// The greatest tolerance that the algorithm tells apart from a debt.
 ///
 /// A debt of M - tau or more would survive the third step, and a debt may be as great as the
 /// tolerance and another gateway's clock tolerance together. So the two must not exceed M: a
 /// bucket that takes 146 years to fill counts as one that takes a second less.
-const GREATEST_TOLERANCE: u64 = (1 << 62) - CLOCK_TOLERANCE.get();
+const MAX_TOLERANCE: u64 = (1 << 62) - CLOCK_TOLERANCE.get();
 
 /// Words as Redis reads them: each with its length before it.
 const GET_NOTE: &[u8] = b"$3\r\nGET\r\n$3\r\nu33\r\n$2\r\n63\r\n";
@@ -58,7 +58,7 @@ pub(super) fn take(
     expiry: Expiry,
     now: Timestamp,
 ) {
-    let bias = GREATEST - bounded(tolerance);
+    let bias = MAX_TAT - bounded(tolerance);
     let at = signed(now.as_nanos());
     match expiry {
         Expiry::Expected => {
@@ -101,11 +101,11 @@ pub(super) fn refund(
     expire(request, key, tolerance);
 }
 
-/// Gives the increment back unless the TAT is later than `latest`: then the first step overflows, and
-/// the others would fall below zero. The last undoes the first for a bucket that is gone. The expiry
-/// stays: another definition's debt may need a longer one than this one's.
+/// Gives the increment back unless the TAT is later than `latest`: then the first step overflows,
+/// and the others would fall below zero. The last undoes the first for a bucket that is gone. The
+/// expiry stays: another definition's debt may need a longer one than this one's.
 pub(super) fn refund_last(request: &mut Request, key: &[u8], increment: Nanos, latest: Timestamp) {
-    let above = GREATEST - signed(latest.as_nanos());
+    let above = MAX_TAT - signed(latest.as_nanos());
     let both = above.saturating_add(signed(increment.get()));
     request.begin(b"*19\r\n$8\r\nBITFIELD\r\n").word(key);
     request.words(GET_NOTE).words(FAIL);
@@ -121,7 +121,7 @@ pub(super) fn never_expires(reply: &Value) -> bool {
 /// saturates there and subtracting it again is the minimum of the two, atomically. It may create
 /// the key, so it sets the expiry.
 pub(super) fn clamp(request: &mut Request, key: &[u8], tolerance: Nanos, now: Timestamp) {
-    let above = GREATEST - signed((now + tolerance).as_nanos());
+    let above = MAX_TAT - signed((now + tolerance).as_nanos());
     request.begin(b"*16\r\n$8\r\nBITFIELD\r\n").word(key);
     set_note(request, tolerance, now);
     request.words(SATURATE);
@@ -178,7 +178,7 @@ pub(super) fn take_level(
     let above = (0..level.index).map(|above| Step::Add(Field::tat(above), signed(increment.get())));
     steps.extend(above);
     steps.extend(begin_steps(level, increment, now));
-    let (bias, at) = (GREATEST - bounded(tolerance), signed(now.as_nanos()));
+    let (bias, at) = (MAX_TAT - bounded(tolerance), signed(now.as_nanos()));
     steps.extend([Step::Add(own, -at), Step::Fail]);
     steps.extend([bias + bounded(increment), -bias, at].map(|by| Step::Add(own, by)));
     bitfield(request, key, &steps);
@@ -324,11 +324,11 @@ fn increase<const N: usize>(request: &mut Request, steps: [i64; N]) {
 }
 
 fn bounded(span: Nanos) -> i64 {
-    signed(span.get().min(GREATEST_TOLERANCE))
+    signed(span.get().min(MAX_TOLERANCE))
 }
 
 pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(GREATEST)
+    i64::try_from(number).unwrap_or(MAX_TAT)
 }
 
 /// What is asked of Redis about a transaction.
@@ -343,7 +343,7 @@ pub(super) enum GcraCommand {
 }
 
 impl GcraCommand {
-    pub(super) fn of(transaction: &Transaction, expiry: Expiry) -> Self {
+    pub(super) fn new(transaction: &Transaction, expiry: Expiry) -> Self {
         match (
             transaction.mode,
             transaction.quota.increment(transaction.cost),
@@ -432,7 +432,7 @@ impl GcraReply {
 
     /// The debt by which to decide.
     ///
-    /// Arithmetic and Redis differ only about a tolerance beyond [`GREATEST_TOLERANCE`]; then
+    /// Arithmetic and Redis differ only about a tolerance beyond [`MAX_TOLERANCE`]; then
     /// Redis, which did not take the cost, is right.
     pub(super) fn deciding_debt(self, command: GcraCommand, transaction: &Transaction) -> Nanos {
         // A level below the first is not taken from at all where another limit denies.

@@ -35,12 +35,12 @@ pub(super) type LeaseId = [u8; 16];
 
 /// When a lease is taken or renewed, and how long it then lasts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Term {
+pub(super) struct LeaseTimes {
     pub(super) now: Timestamp,
     pub(super) lasts: Nanos,
 }
 
-impl Term {
+impl LeaseTimes {
     fn expiry(self) -> u64 {
         millis(self.now + self.lasts)
     }
@@ -73,7 +73,7 @@ pub(super) struct LeaseReply {
 }
 
 impl LeaseCommand {
-    pub(super) const fn of(claim: &Claim) -> Self {
+    pub(super) const fn new(claim: &Claim) -> Self {
         match claim.mode {
             Mode::AllowOnly => Self::Nothing,
             Mode::CheckOnly | Mode::Peek => Self::Count,
@@ -88,16 +88,16 @@ impl LeaseCommand {
         key: &[u8],
         lease: LeaseId,
         claim: &Claim,
-        term: Term,
+        times: LeaseTimes,
     ) {
         match self {
             Self::Nothing => {}
             Self::Count => {
                 let count = request.command(4, "ZCOUNT").word(key);
-                count.int(term.dead()).word(b"+inf");
+                count.int(times.dead()).word(b"+inf");
             }
             Self::Take => at_once(request, |request| {
-                take(request, key, lease, claim.most.get(), term);
+                take(request, key, lease, claim.most.get(), times);
             }),
         }
     }
@@ -129,9 +129,9 @@ impl LeaseCommand {
 /// How many commands stand between `MULTI` and `EXEC`.
 const TAKE_COMMANDS: usize = 7;
 
-fn take(request: &mut Request, key: &[u8], lease: LeaseId, most: u64, term: Term) {
+fn take(request: &mut Request, key: &[u8], lease: LeaseId, most: u64, times: LeaseTimes) {
     let last = i64::try_from(most - 1).unwrap_or(i64::MAX);
-    let dead = format!("({}", term.dead());
+    let dead = format!("({}", times.dead());
     let expire = request.command(4, "ZREMRANGEBYSCORE").word(key);
     expire.word(b"-inf").word(dead.as_bytes());
     let wait = request.command(4, "ZADD").word(key);
@@ -139,18 +139,18 @@ fn take(request: &mut Request, key: &[u8], lease: LeaseId, most: u64, term: Term
     let room = request.command(4, "ZREMRANGEBYRANK").word(key);
     room.int(-1).int(last);
     let enter = request.command(5, "ZADD").word(key);
-    enter.word(b"NX").int(term.expiry()).word(&lease);
+    enter.word(b"NX").int(times.expiry()).word(&lease);
     let refuse = request.command(4, "ZREMRANGEBYSCORE").word(key);
     refuse.word(b"+inf").word(b"+inf");
     request.command(2, "ZCARD").word(key);
-    expire_in(request, key, term.lasts);
+    expire_in(request, key, times.lasts);
 }
 
 /// Lets a lease last anew; one that Redis has lost is there again.
-pub(super) fn renew(request: &mut Request, key: &[u8], lease: LeaseId, term: Term) {
+pub(super) fn renew(request: &mut Request, key: &[u8], lease: LeaseId, times: LeaseTimes) {
     let again = request.command(4, "ZADD").word(key);
-    again.int(term.expiry()).word(&lease);
-    expire_in(request, key, term.lasts);
+    again.int(times.expiry()).word(&lease);
+    expire_in(request, key, times.lasts);
 }
 
 /// Ends a lease.
@@ -165,7 +165,7 @@ mod tests {
     use super::super::resp::{Replies, text};
     use super::*;
 
-    const TERM: Term = Term {
+    const TERM: LeaseTimes = LeaseTimes {
         now: Timestamp::from_nanos(5_000_000_000),
         lasts: Nanos::from_secs(30),
     };

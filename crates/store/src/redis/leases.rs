@@ -23,7 +23,7 @@ use weir_limit::{BucketKeys, Claim, Claims};
 use super::Redis;
 use super::awaited_nodes::AwaitedNodes;
 use super::client::{Client, Key};
-use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
+use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, LeaseTimes};
 use super::manager::Session;
 use super::node::Node;
 use super::resp::{Replies, Request};
@@ -68,7 +68,7 @@ fn acquire(
     now: Timestamp,
     awaited: AwaitedNodes,
 ) -> Result<impl Future<Output = Result<Leased, StoreError>> + Send, StoreError> {
-    let term = held.term(now);
+    let times = held.times(now);
     let mut requests = client.node_requests()?;
     let mut nodes = SmallVec::<[usize; 1]>::new();
     let mut leases = Vec::with_capacity(claims.len());
@@ -79,7 +79,7 @@ fn acquire(
         };
         let index = requests.index_for(&lease.key)?;
         if let Some(node) = requests.get_mut(index) {
-            LeaseCommand::of(claim).add(&mut node.request, &lease.key, lease.id, claim, term);
+            LeaseCommand::new(claim).add(&mut node.request, &lease.key, lease.id, claim, times);
         }
         nodes.push(index);
         leases.push(lease);
@@ -95,7 +95,8 @@ fn acquire(
                     false => client.ask(&session, request).await?,
                 };
                 let own = claims.iter().zip(nodes).filter(|(_, node)| **node == index);
-                parse(own.map(|(claim, _)| claim), &replies).ok_or_else(|| session.unfit(&replies))
+                parse(own.map(|(claim, _)| claim), &replies)
+                    .ok_or_else(|| session.protocol_error(&replies))
             }
         };
         let parsed = client
@@ -115,7 +116,7 @@ fn parse<'c>(
     replies: &Replies,
 ) -> Option<SmallVec<[LeaseReply; 1]>> {
     let mut cursor = replies.iter();
-    let commands = claims.map(LeaseCommand::of);
+    let commands = claims.map(LeaseCommand::new);
     commands.map(|command| command.parse(&mut cursor)).collect()
 }
 
@@ -220,8 +221,8 @@ struct Released {
 }
 
 impl HeldLeases {
-    fn term(&self, now: Timestamp) -> Term {
-        Term {
+    fn times(&self, now: Timestamp) -> LeaseTimes {
+        LeaseTimes {
             now,
             lasts: self.lasts.into(),
         }
@@ -347,12 +348,12 @@ impl HeldLeases {
     }
 
     fn renewal(&self, client: &Client, leases: &[(LeaseId, Key)]) -> Request {
-        let term = self.term(client.clock().now());
+        let times = self.times(client.clock().now());
         let mut request = Request::default();
         let table = self.leases.lock();
         let held = leases.iter();
         for (lease, key) in held.filter(|(lease, _)| table.held.contains_key(lease)) {
-            lease_commands::renew(&mut request, key, *lease, term);
+            lease_commands::renew(&mut request, key, *lease, times);
         }
         request
     }

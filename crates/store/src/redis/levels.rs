@@ -99,7 +99,7 @@ impl Client {
         gcra::read_levels(&mut request, key);
         let reply = self.one_reply(session, request, awaited).await?;
         let levels =
-            gcra::parse_levels(&reply).ok_or_else(|| session.failure(session.unfit_value()))?;
+            gcra::parse_levels(&reply).ok_or_else(|| session.failure(session.invalid_reply()))?;
         Ok(transaction.quota.choose_level(first, &levels, now))
     }
 
@@ -129,7 +129,7 @@ impl Client {
                 gcra::take_level(&mut request, key, costs, level, now);
                 let reply = self.one_reply(session, request, awaited).await?;
                 let (debt, taken) = gcra::parse_take_level(&reply)
-                    .ok_or_else(|| session.failure(session.unfit_value()))?;
+                    .ok_or_else(|| session.failure(session.invalid_reply()))?;
                 if !taken {
                     // Another gateway was faster. The levels above were charged all the same.
                     let mut back = Request::default();
@@ -164,6 +164,6 @@ impl Client {
         session.record(sent.as_ref().err());
         let replies = sent.map_err(|error| session.failure(error))?;
         let reply = replies.into_iter().next();
-        reply.ok_or_else(|| session.failure(session.unfit_value()))
+        reply.ok_or_else(|| session.failure(session.invalid_reply()))
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::resp::{LONGEST, Malformed, Replies, Request, Scan};
+use super::resp::{MAX_REPLY_BYTES, Malformed, Replies, Request, Scan};
 
 /// The user name, password and database of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,7 +109,7 @@ async fn transfer(
     loop {
         match scan.go_on(received) {
             Ok(Some(end)) if end == received.len() => return Ok(()),
-            Ok(None) if received.len() <= LONGEST => {}
+            Ok(None) if received.len() <= MAX_REPLY_BYTES => {}
             Ok(_) | Err(Malformed) => {
                 let what = "the server sent a reply that does not fit the request";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));

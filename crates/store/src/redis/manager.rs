@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use super::check::{Role, check, command_error, redirection};
+use super::check::{ExpectedServer, check, command_error, redirection};
 use super::cluster::Member;
 use super::connection::{Connection, MemoryShare, RequestResult};
 use super::dialer::Dialer;
@@ -28,8 +28,8 @@ use crate::{Observer, StoreError};
 /// How long a connection attempt may take, with TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-const FIRST_WAIT: Duration = Duration::from_millis(25);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MIN_WAIT: Duration = Duration::from_millis(25);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// How often the name of the server is resolved anew, to see whether it leads elsewhere.
 const RESOLVE_EVERY: Duration = Duration::from_secs(5);
@@ -42,16 +42,16 @@ const REPLICA: [ServerErrorKind; 2] = [ServerErrorKind::ReadOnly, ServerErrorKin
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
 pub(super) struct ConnectionManager {
-    state: watch::Sender<State>,
+    state: watch::Sender<ConnectionState>,
     /// What the server is in a Cluster.
     member: Option<Arc<Member>>,
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct ConnectionState {
     session: Option<Arc<Session>>,
     /// Why there is no connection.
-    trouble: Option<Arc<RedisError>>,
+    last_error: Option<Arc<RedisError>>,
 }
 
 /// A connection and what was learned by it.
@@ -78,7 +78,7 @@ impl Session {
         let manager = self.manager.upgrade().ok_or_else(gone)?;
         let mut states = manager.state.subscribe();
         drop(manager);
-        let is_next = |state: &State| {
+        let is_next = |state: &ConnectionState| {
             let session = state.session.as_ref();
             session.is_some_and(|session| !session.connection.is_over())
         };
@@ -88,9 +88,9 @@ impl Session {
     }
 
     /// Drops the connection, and lets a new one be made.
-    pub(super) fn give_up(self: &Arc<Self>, trouble: Option<Arc<RedisError>>) {
+    pub(super) fn give_up(self: &Arc<Self>, last_error: Option<Arc<RedisError>>) {
         if let Some(manager) = self.manager.upgrade() {
-            manager.give_up(self, trouble);
+            manager.give_up(self, last_error);
         }
     }
 
@@ -116,15 +116,15 @@ impl Session {
 
     /// The error among replies that do not fit the commands. Without one, replies and commands are
     /// out of step: what comes next may be the answer to anything.
-    pub(super) fn unfit(self: &Arc<Self>, replies: &Replies) -> StoreError {
+    pub(super) fn protocol_error(self: &Arc<Self>, replies: &Replies) -> StoreError {
         match replies.values() {
             Err(error) => self.failed(error),
-            Ok(_) => self.unfit_value(),
+            Ok(_) => self.invalid_reply(),
         }
     }
 
     /// A reply that is no error, and does not fit its command.
-    pub(super) fn unfit_value(self: &Arc<Self>) -> StoreError {
+    pub(super) fn invalid_reply(self: &Arc<Self>) -> StoreError {
         let what = "a reply that does not fit the commands";
         let error = Arc::new(io::Error::new(io::ErrorKind::InvalidData, what).into());
         self.connection.close(&error);
@@ -170,7 +170,7 @@ pub(super) struct Supervisor(JoinHandle<()>);
 
 impl Supervisor {
     /// Ends this task when it is dropped.
-    pub(super) const fn of(task: JoinHandle<()>) -> Self {
+    pub(super) const fn new(task: JoinHandle<()>) -> Self {
         Self(task)
     }
 }
@@ -223,15 +223,15 @@ impl ConnectionManager {
     }
 
     /// Drops a connection that is no longer usable, and lets a new one be made.
-    fn give_up(&self, session: &Arc<Session>, trouble: Option<Arc<RedisError>>) {
+    fn give_up(&self, session: &Arc<Session>, last_error: Option<Arc<RedisError>>) {
         let given_up = self.state.send_if_modified(|state| {
             let current = state.session.as_ref();
             if !current.is_some_and(|current| Arc::ptr_eq(current, session)) {
                 return false;
             }
-            *state = State {
+            *state = ConnectionState {
                 session: None,
-                trouble,
+                last_error,
             };
             true
         });
@@ -275,12 +275,12 @@ impl ConnectionManager {
     async fn given_up(&self, session: Arc<Session>) {
         tokio::select! {
             () = self.lost() => {}
-            trouble = session.connection.ended() => self.give_up(&session, Some(trouble)),
+            last_error = session.connection.ended() => self.give_up(&session, Some(last_error)),
         }
     }
 
-    /// Gives up the connection to a server that is not the primary any more. What is under way by it
-    /// fails, as does all that comes before there is a connection to the new one.
+    /// Gives up the connection to a server that is not the primary any more. What is under way by
+    /// it fails, as does all that comes before there is a connection to the new one.
     fn abandon(&self, primary: &HostPort) {
         let why = format!("the Sentinels say that the primary is at {primary} now");
         let error = Arc::new(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
@@ -292,13 +292,14 @@ impl ConnectionManager {
     }
 
     fn connection_failed(&self, error: Arc<RedisError>) {
-        self.state.send_modify(|state| state.trouble = Some(error));
+        self.state
+            .send_modify(|state| state.last_error = Some(error));
     }
 }
 
-impl State {
+impl ConnectionState {
     fn reason(&self) -> StoreError {
-        match &self.trouble {
+        match &self.last_error {
             Some(error) => StoreError::Lost(Box::new(Arc::clone(error))),
             None => StoreError::OutOfReach,
         }
@@ -353,10 +354,10 @@ impl Connector {
     async fn establish(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
         let socket = self.dialer.open(address).await?;
         let (memory, role) = match &self.member {
-            None => (MemoryShare::default(), Role::Alone),
-            Some(member) => (member.shared.requests.clone(), Role::Node),
+            None => (MemoryShare::default(), ExpectedServer::Alone),
+            Some(member) => (member.shared.requests.clone(), ExpectedServer::Node),
         };
-        let connection = Connection::over(socket, memory);
+        let connection = Connection::new(socket, memory);
         check(&connection, &self.settings, &*self.observer, role).await?;
         self.peer = self.dialer.succeeded();
         Ok(connection)
@@ -392,7 +393,7 @@ async fn supervise(manager: Arc<ConnectionManager>, mut connector: Connector) {
 }
 
 fn first_backoff() -> Backoff {
-    Backoff::new(FIRST_WAIT, LONGEST_WAIT)
+    Backoff::new(MIN_WAIT, MAX_WAIT)
 }
 
 /// Connects, keeps the connection up for as long as it can, and waits until it is time for the

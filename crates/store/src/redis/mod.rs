@@ -67,8 +67,8 @@ pub use resp::fuzzing;
 use settings::Deployment;
 pub use settings::RedisSettings;
 
-/// A connection to Redis, or to each node of a Redis Cluster, kept up by tasks of their own: one for
-/// each worker.
+/// A connection to Redis, or to each node of a Redis Cluster, kept up by tasks of their own: one
+/// for each worker.
 ///
 /// Calls have no deadline here, and fail at once when there is no connection; see
 /// [`crate::Guarded`].
@@ -171,12 +171,12 @@ impl Store for Redis {
         let client = Arc::clone(&self.client);
         if reads_first(&batch) {
             return match CheckedCall::new(client, batch, now) {
-                Ok(call) => StoreFuture::answering(call),
+                Ok(call) => StoreFuture::pending(call),
                 Err(error) => StoreFuture::failed(error),
             };
         }
         match BatchCall::new(client, batch, now) {
-            Ok(call) => StoreFuture::answering(call),
+            Ok(call) => StoreFuture::pending(call),
             Err(error) => StoreFuture::failed(error),
         }
     }

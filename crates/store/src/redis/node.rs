@@ -119,8 +119,8 @@ impl Node {
 
 impl Checker {
     /// Checks the connection, and then sends commands, with a deadline. A connection that does not
-    /// answer is given up: the server may be gone without a word. A node that redirects is there, and
-    /// its slots have changed.
+    /// answer is given up: the server may be gone without a word. A node that redirects is there,
+    /// and its slots have changed.
     fn examine(&self, request: Request, decides: bool) -> StoreFuture<()> {
         let session = match self.manager.session() {
             Ok(session) => session,
@@ -153,8 +153,8 @@ impl Checker {
         })
     }
 
-    /// Asks the node whose clock is followed for a key of slot 0: a gateway that nobody asks about that
-    /// slot would not learn for a minute that another is followed by now.
+    /// Asks the node whose clock is followed for a key of slot 0: a gateway that nobody asks about
+    /// that slot would not learn for a minute that another is followed by now.
     fn look_at_slot_0(&self) -> Request {
         let mut request = Request::default();
         let key = format!("{}:{PROBE_OF_SLOT_0}", self.settings.prefix);

@@ -92,7 +92,7 @@ impl Client {
                     refund.add_gcra(&key, increment, transaction, now);
                 }
             } else if transaction.fits_beside(0) {
-                match WindowKind::of(&transaction.quota) {
+                match WindowKind::new(&transaction.quota) {
                     WindowKind::Fixed => {
                         let end = self.window_end(&session, &key).await?;
                         refund.add_fixed(&key, (transaction, end), now);
@@ -121,7 +121,7 @@ impl Client {
         fixed_window::read(&mut request, key);
         let replies = self.ask(session, request).await?;
         let end = fixed_window::parse_end(&mut replies.iter());
-        end.ok_or_else(|| session.unfit(&replies))
+        end.ok_or_else(|| session.protocol_error(&replies))
     }
 
     async fn sub_windows(
@@ -134,7 +134,7 @@ impl Client {
         let replies = self.ask(session, request).await?;
         let reply = replies.iter().value();
         let all = reply.as_ref().and_then(sliding_window::sub_windows);
-        let all = all.ok_or_else(|| session.unfit(&replies))?;
+        let all = all.ok_or_else(|| session.protocol_error(&replies))?;
         Ok(all.into_iter().collect())
     }
 

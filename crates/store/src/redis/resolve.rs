@@ -119,12 +119,12 @@ impl Resolution {
         for ((transaction, (command, _)), reply) in asked {
             match command.parse_or_refusal(&mut cursor, transaction, self.plan.now) {
                 Some(Ok(found)) if found.is_refused_for_all() => {
-                    return Some(session.unfit(replies));
+                    return Some(session.protocol_error(replies));
                 }
                 Some(Ok(found)) => *reply = found,
                 Some(Err(error)) if failed_elsewhere && error.redirect_node().is_some() => {}
                 Some(Err(error)) => failure = Some(session.failed(error)),
-                None => return Some(session.unfit(replies)),
+                None => return Some(session.protocol_error(replies)),
             }
         }
         failure

@@ -141,14 +141,14 @@ fn extent(kind: u8, text: &[u8]) -> Result<(usize, usize), Malformed> {
 }
 
 /// No reply to what is asked here has more bytes or values.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_REPLY_BYTES: usize = 1 << 20;
 
 /// None for what is not there at all.
 fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
     match number(text).ok_or(Malformed)? {
         ..0 => Ok(None),
         length => match usize::try_from(length) {
-            Ok(length) if length <= LONGEST => Ok(Some(length)),
+            Ok(length) if length <= MAX_REPLY_BYTES => Ok(Some(length)),
             _ => Err(Malformed),
         },
     }
@@ -174,7 +174,7 @@ fn leading_number(text: &[u8]) -> Option<(i64, &[u8])> {
         magnitude = magnitude.wrapping_mul(10).wrapping_add(digit.into());
         rest = after;
     }
-    if !(1..=MOST_DIGITS).contains(&(digits.len() - rest.len())) {
+    if !(1..=MAX_DIGITS).contains(&(digits.len() - rest.len())) {
         return None;
     }
     let number = match is_negative {
@@ -185,7 +185,7 @@ fn leading_number(text: &[u8]) -> Option<(i64, &[u8])> {
 }
 
 /// No number of 64 bits and a sign has more digits, and as many always fit into 64 bits.
-const MOST_DIGITS: usize = 19;
+const MAX_DIGITS: usize = 19;
 
 /// The replies to a request, all of them and nothing else.
 #[derive(Debug, Default)]
@@ -301,7 +301,7 @@ pub(super) fn text(fill: impl FnOnce(&mut Request)) -> String {
 /// What a Redis server, or any program in its place, sends; for [`crate::fuzzing`].
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub mod fuzzing {
-    use super::{LONGEST, Replies, Scan};
+    use super::{MAX_REPLY_BYTES, Replies, Scan};
 
     /// Replies. However they come, they end in the same place, and reading them by whatever was
     /// asked ends.
@@ -314,7 +314,7 @@ pub mod fuzzing {
             let first = piecemeal.into_iter().find(|found| *found != Ok(None));
             assert_eq!(first.unwrap_or(Ok(None)), at_once, "bit by bit");
             if let Ok(Some(end)) = at_once {
-                assert!(end <= input.len() && end <= LONGEST * expected);
+                assert!(end <= input.len() && end <= MAX_REPLY_BYTES * expected);
                 whole(input.get(..end).unwrap_or_default(), expected);
             }
         }

@@ -1,5 +1,5 @@
-//! Lists keys by `SCAN`, which never holds the server up as `KEYS` does: one step looks at some keys
-//! of one node. A Cluster's nodes are gone through in the order of their addresses.
+//! Lists keys by `SCAN`, which never holds the server up as `KEYS` does: one step looks at some
+//! keys of one node. A Cluster's nodes are gone through in the order of their addresses.
 
 use std::sync::Arc;
 

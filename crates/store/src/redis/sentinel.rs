@@ -38,8 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// that are set up anew begin with the first epoch again.
 const CONFIRMED_FOR: Duration = ASK_EVERY.saturating_mul(3);
 
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MIN_WAIT: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A Sentinel that fails again and again is reported this often.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -48,8 +48,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// answers at the second of these; it publishes the third once the replicas follow, seconds later.
 const CHANNELS: [&str; 3] = [CHOSEN, "+promoted-slave", "+switch-master"];
 
-/// The leading Sentinel has told a replica to be the primary, and looks once a second whether it is.
-/// Until it has seen that, it names the old primary, which nothing replicates any more.
+/// The leading Sentinel has told a replica to be the primary, and looks once a second whether it
+/// is. Until it has seen that, it names the old primary, which nothing replicates any more.
 const CHOSEN: &str = "+failover-state-wait-promotion";
 
 /// How often the chosen replica is asked whether it is the primary by now, and for how long.
@@ -67,13 +67,13 @@ pub(super) struct SentinelSettings {
 
 /// Follows the primary until it is dropped.
 pub(super) struct PrimaryWatch {
-    state: watch::Receiver<State>,
+    state: watch::Receiver<PrimaryState>,
     _tasks: JoinSet<Infallible>,
 }
 
 /// Where the primary is.
 #[derive(Clone)]
-pub(super) struct PrimaryAddress(watch::Receiver<State>);
+pub(super) struct PrimaryAddress(watch::Receiver<PrimaryState>);
 
 impl PrimaryWatch {
     /// Follows it in tasks, which need a tokio runtime. `access` is that of the primary, whose TLS
@@ -90,7 +90,7 @@ impl PrimaryWatch {
             tls: access.tls.clone(),
         };
         let dialer = |access: &Access| Dialer::new(access.clone(), network.clone());
-        let (sender, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(PrimaryState::default());
         let sender = Arc::new(sender);
         let mut tasks = JoinSet::new();
         for node in &settings.nodes {
@@ -121,9 +121,9 @@ impl PrimaryAddress {
     /// Where it is by now, or why that is not known.
     pub(super) fn get(&self) -> Result<HostPort, Arc<RedisError>> {
         let state = self.0.borrow();
-        match (&state.known, &state.trouble) {
+        match (&state.known, &state.last_error) {
             (Some(known), _) => Ok(known.primary.clone()),
-            (None, Some(trouble)) => Err(Arc::clone(trouble)),
+            (None, Some(last_error)) => Err(Arc::clone(last_error)),
             (None, None) => {
                 let why = "no Sentinel has named the primary yet";
                 Err(Arc::new(io::Error::other(why).into()))
@@ -134,7 +134,7 @@ impl PrimaryAddress {
     /// Waits until it is known to be elsewhere, and tells where.
     pub(super) async fn moved_from(&self, there: Option<&HostPort>) -> HostPort {
         let mut states = self.0.clone();
-        let moved = |state: &State| state.primary().is_some_and(|now| Some(now) != there);
+        let moved = |state: &PrimaryState| state.primary().is_some_and(|now| Some(now) != there);
         if let Ok(state) = states.wait_for(moved).await
             && let Some(primary) = state.primary()
         {
@@ -147,14 +147,14 @@ impl PrimaryAddress {
 
 /// What is known of the primary.
 #[derive(Clone, Default)]
-struct State {
-    known: Option<Known>,
+struct PrimaryState {
+    known: Option<NamedPrimary>,
     /// Why the primary is not known.
-    trouble: Option<Arc<RedisError>>,
+    last_error: Option<Arc<RedisError>>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct NamedPrimary {
     primary: HostPort,
     epoch: u64,
     /// When a Sentinel said so last.
@@ -162,19 +162,19 @@ struct Known {
 }
 
 /// What a Sentinel says.
-struct Answer {
+struct PrimaryReport {
     primary: HostPort,
     /// Counts the failovers: a later configuration has a greater one.
     epoch: u64,
 }
 
-impl State {
+impl PrimaryState {
     fn primary(&self) -> Option<&HostPort> {
         self.known.as_ref().map(|known| &known.primary)
     }
 
     /// Takes an answer into account, and tells whether the primary is elsewhere by it.
-    fn hear(&mut self, answer: Answer, now: Instant) -> bool {
+    fn hear(&mut self, answer: PrimaryReport, now: Instant) -> bool {
         let is_same = self.primary() == Some(&answer.primary);
         if let Some(known) = &self.known {
             let is_later = answer.epoch > known.epoch || (answer.epoch == known.epoch && is_same);
@@ -182,7 +182,7 @@ impl State {
                 return false;
             }
         }
-        self.known = Some(Known {
+        self.known = Some(NamedPrimary {
             primary: answer.primary,
             epoch: answer.epoch,
             confirmed_at: now,
@@ -191,8 +191,8 @@ impl State {
     }
 
     /// Takes into account that a server which Sentinels have chosen is the primary by its own word,
-    /// and tells whether that is elsewhere. They confirm it under a later epoch, or else it does not
-    /// last.
+    /// and tells whether that is elsewhere. They confirm it under a later epoch, or else it does
+    /// not last.
     fn promoted(&mut self, server: HostPort, now: Instant) -> bool {
         match &mut self.known {
             Some(known) if known.primary != server => {
@@ -212,7 +212,7 @@ struct Sentinel {
     /// Leads to the servers that it watches.
     servers: Dialer,
     primary: String,
-    state: Arc<watch::Sender<State>>,
+    state: Arc<watch::Sender<PrimaryState>>,
     observer: Arc<dyn Observer>,
     answers: bool,
     reports: Reports,
@@ -246,7 +246,7 @@ impl Reports {
 
 impl Sentinel {
     async fn follow(mut self) -> Infallible {
-        let first_backoff = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+        let first_backoff = || Backoff::new(MIN_WAIT, MAX_WAIT);
         let mut backoff = first_backoff();
         loop {
             let Err(error) = self.listen().await;
@@ -287,7 +287,7 @@ impl Sentinel {
         Ok(channels.into_on_message())
     }
 
-    async fn ask(&self, connection: &Connection) -> Result<Answer, Arc<RedisError>> {
+    async fn ask(&self, connection: &Connection) -> Result<PrimaryReport, Arc<RedisError>> {
         // In this order: if a failover came between the two, the epoch would be that of before,
         // and the new address would not be followed before it is named with its own.
         let mut request = Request::default();
@@ -304,7 +304,7 @@ impl Sentinel {
         })
     }
 
-    fn heard(&mut self, answer: Answer) {
+    fn heard(&mut self, answer: PrimaryReport) {
         self.moved(|state| state.hear(answer, Instant::now()));
         self.answers = true;
         if self.reports.answered() {
@@ -314,7 +314,7 @@ impl Sentinel {
     }
 
     /// Changes what is known, and reports it when the primary is elsewhere by that.
-    fn moved(&self, change: impl FnOnce(&mut State) -> bool) {
+    fn moved(&self, change: impl FnOnce(&mut PrimaryState) -> bool) {
         let mut primary = None;
         self.state.send_if_modified(|state| {
             let is_elsewhere = change(state);
@@ -335,7 +335,7 @@ impl Sentinel {
             let is_unknown = state.known.is_none();
             if is_unknown {
                 let why = format!("the Sentinel at {} fails: {error}", self.address);
-                state.trouble = Some(Arc::new(io::Error::other(why).into()));
+                state.last_error = Some(Arc::new(io::Error::other(why).into()));
             }
             is_unknown
         });
@@ -394,7 +394,7 @@ async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), Arc<Re
 
 async fn connect(dialer: &mut Dialer, address: &Address) -> Result<Connection, Arc<RedisError>> {
     let socket = dialer.open(address).await?;
-    Ok(Connection::over(socket, MemoryShare::default()))
+    Ok(Connection::new(socket, MemoryShare::default()))
 }
 
 async fn in_time<T>(
@@ -405,11 +405,11 @@ async fn in_time<T>(
 }
 
 /// Reads the replies to `SENTINEL MASTER` and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
-fn parse(replies: Vec<Value>) -> Option<Answer> {
+fn parse(replies: Vec<Value>) -> Option<PrimaryReport> {
     let [fields, address] = <[Value; 2]>::try_from(replies).ok()?;
     let fields: HashMap<String, String> = from_redis_value(fields).ok()?;
     let (host, port) = from_redis_value::<Option<(String, u16)>>(address).ok()??;
-    Some(Answer {
+    Some(PrimaryReport {
         primary: HostPort { host, port },
         epoch: fields.get("config-epoch")?.parse().ok()?,
     })
@@ -420,14 +420,14 @@ mod tests {
     use super::*;
 
     struct Story {
-        state: State,
+        state: PrimaryState,
         begin: Instant,
     }
 
     impl Story {
         fn new() -> Self {
             Self {
-                state: State::default(),
+                state: PrimaryState::default(),
                 begin: Instant::now(),
             }
         }
@@ -435,7 +435,7 @@ mod tests {
         /// Where the primary is, once a Sentinel has said this.
         fn hear(&mut self, seconds: u64, host: &str, epoch: u64) -> String {
             let host = host.to_owned();
-            let answer = Answer {
+            let answer = PrimaryReport {
                 primary: HostPort { host, port: 1 },
                 epoch,
             };

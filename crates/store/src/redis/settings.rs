@@ -86,7 +86,7 @@ impl RedisSettings {
         let of_url = &endpoint.login;
         let of_url = login(of_url.username(), of_url.password());
         let beside = login(username.as_deref(), password.as_deref());
-        let settings = Self::of(Deployment::Single(endpoint.address), endpoint.is_tls);
+        let settings = Self::with_deployment(Deployment::Single(endpoint.address), endpoint.is_tls);
         let settings = settings.with_login(beside.or(of_url));
         Ok(settings.with_database(endpoint.login.db()))
     }
@@ -97,7 +97,7 @@ impl RedisSettings {
     /// [`RedisUrlError::NoNodes`] when none is named.
     pub fn cluster(nodes: RedisNodes) -> Result<Self, RedisUrlError> {
         let (nodes, is_tls) = nodes.into_parts()?;
-        Ok(Self::of(Deployment::Cluster(nodes), is_tls))
+        Ok(Self::with_deployment(Deployment::Cluster(nodes), is_tls))
     }
 
     /// The primary that these Sentinels know by a name. The primary and the Sentinels use TLS
@@ -124,11 +124,11 @@ impl RedisSettings {
             primary: primary.to_owned(),
             login: sentinel_login,
         };
-        let settings = Self::of(Deployment::Sentinel(sentinel), is_tls);
+        let settings = Self::with_deployment(Deployment::Sentinel(sentinel), is_tls);
         Ok(settings.with_database(database))
     }
 
-    fn of(deployment: Deployment, is_tls: bool) -> Self {
+    fn with_deployment(deployment: Deployment, is_tls: bool) -> Self {
         Self {
             deployment,
             access: Access {
@@ -203,8 +203,9 @@ impl RedisSettings {
         }
     }
 
-    /// Begins to follow what Sentinels say, once for all stores that are made of the result. Without
-    /// this, each store does so for itself. It changes nothing where there are no Sentinels.
+    /// Begins to follow what Sentinels say, once for all stores that are made of the result.
+    /// Without this, each store does so for itself. It changes nothing where there are no
+    /// Sentinels.
     ///
     /// Must be called on a tokio runtime.
     #[must_use]

@@ -1,11 +1,11 @@
-//! Lists of texts beside the buckets: sorted sets, whose scores are the moments at which entries end, in
-//! milliseconds since the Unix epoch.
+//! Lists of texts beside the buckets: sorted sets, whose scores are the moments at which entries
+//! end, in milliseconds since the Unix epoch.
 //!
 //! The score of one more member is the version of the list, which each change replaces by another
-//! random one, so that a gateway asks for no more than that as long as nothing has changed, and does
-//! not take a list that was lost and begun anew for the old one. It is below zero, where the score of
-//! no entry is. A list is one key, so that everything about it is in one slot of a Cluster, and changes
-//! at once.
+//! random one, so that a gateway asks for no more than that as long as nothing has changed, and
+//! does not take a list that was lost and begun anew for the old one. It is below zero, where the
+//! score of no entry is. A list is one key, so that everything about it is in one slot of a
+//! Cluster, and changes at once.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 const VERSION: &[u8] = b"#version";
 
 /// Up to here a score, which is a double, holds integers.
-const GREATEST_VERSION: u64 = 1 << 53;
+const MAX_VERSION: u64 = 1 << 53;
 
 impl SharedLists for Redis {
     fn change(
@@ -34,7 +34,7 @@ impl SharedLists for Redis {
         now: Timestamp,
     ) -> StoreFuture<ChangedList> {
         let key = self.list_key(list);
-        let version = rand::random_range(1..=GREATEST_VERSION);
+        let version = rand::random_range(1..=MAX_VERSION);
         let fill = |request: &mut Request| change(request, &key, (&add, &remove), version, now);
         let removals = 1 + remove.len();
         self.ask_about(&key, fill, move |replies| {

@@ -2,8 +2,8 @@
 //!
 //! All scores are zero, and members are in the order of their bytes: a double could not hold a
 //! moment in nanoseconds. A member is the moment at which the unit was taken, as eight bytes with
-//! the most significant first, and eight bytes that tell it from others of the same nanosecond: those
-//! of one request count up from a random number.
+//! the most significant first, and eight bytes that tell it from others of the same nanosecond:
+//! those of one request count up from a random number.
 
 use redis::Value;
 use weir_limit::time::Timestamp;
@@ -82,8 +82,8 @@ pub(super) fn take(
         view(request, key, transaction, now);
         members.add(request, key);
         if transaction.is_counted_when_denied() {
-            // Older units decide nothing, and denied ones come without end. As many go as were added:
-            // a definition with a greater count may need the others.
+            // Older units decide nothing, and denied ones come without end. As many go as were
+            // added: a definition with a greater count may need the others.
             let surplus = -1 - i64::try_from(quota.burst().get()).unwrap_or(i64::MAX / 2);
             let first = surplus + 1 - i64::from(members.units);
             let trim = request.command(4, "ZREMRANGEBYRANK").word(key);

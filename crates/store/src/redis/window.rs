@@ -56,7 +56,7 @@ pub(super) enum Repair {
 }
 
 impl WindowKind {
-    pub(super) fn of(quota: &Quota) -> Self {
+    pub(super) fn new(quota: &Quota) -> Self {
         match quota.algorithm() {
             Algorithm::SlidingWindow { .. } => Self::Sliding,
             Algorithm::SlidingLog { .. } => Self::Log,

@@ -1,5 +1,5 @@
-//! One random sequence through the pure algorithm, the memory store, Redis and a Redis Cluster: equal
-//! answers.
+//! One random sequence through the pure algorithm, the memory store, Redis and a Redis Cluster:
+//! equal answers.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;

@@ -331,8 +331,8 @@ pub(crate) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
     }
 }
 
-/// Each denial by a gateway with the smaller count had a log forget all but so many units, and the other
-/// gateway gave out the rest again: without a bound, while a deployment rolls.
+/// Each denial by a gateway with the smaller count had a log forget all but so many units, and the
+/// other gateway gave out the rest again: without a bound, while a deployment rolls.
 pub(crate) async fn a_counted_denial_by_a_smaller_count_hands_out_nothing_to_a_greater_one(
     subject: &impl Subject,
 ) {

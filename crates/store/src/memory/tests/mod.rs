@@ -34,8 +34,8 @@ impl Subject for Memory {
 
 store_contract!(memory(100_000));
 
-/// By the longest examples of all stores: no stretch has more than the bursts and what comes back by
-/// the faster of two rates.
+/// By the longest examples of all stores: no stretch has more than the bursts and what comes back
+/// by the faster of two rates.
 #[tokio::test]
 async fn two_definitions_in_random_turns_keep_to_the_bound_in_every_stretch() {
     Turns::run(&memory(1000), 200, 300, 2).await;

@@ -14,7 +14,7 @@ use crate::breaker::Breaker;
 use crate::{BreakerSettings, Reachability, StoreError};
 
 /// How many keys are tried to find one of a node: enough for one that serves a single slot.
-const MOST_PROBES: u32 = 1 << 18;
+const MAX_PROBES: u32 = 1 << 18;
 
 /// A node as the others see it.
 pub(in crate::redis) struct Member {
@@ -53,7 +53,7 @@ impl Member {
     pub(super) fn guard(&self, settings: BreakerSettings, reachability: &Arc<Reachability>) {
         self.breaker.get_or_init(|| {
             let (name, reachability) = (Arc::clone(&self.name), Arc::clone(reachability));
-            Arc::new(Breaker::of_node(name, settings, reachability))
+            Arc::new(Breaker::for_node(name, settings, reachability))
         });
     }
 
@@ -98,7 +98,7 @@ impl Member {
                 .iter()
                 .any(|(first, last)| (*first..=*last).contains(&slot))
         };
-        let mut keys = (0..MOST_PROBES).map(|number| format!("{beginning}:{number}"));
+        let mut keys = (0..MAX_PROBES).map(|number| format!("{beginning}:{number}"));
         keys.find(|key| !slots.is_empty() && serves(slot_of(key.as_bytes())))
     }
 }

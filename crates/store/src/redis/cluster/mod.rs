@@ -2,8 +2,8 @@
 //! that have moved.
 //!
 //! One task for each worker learns the map of slots: at the start, when a node says that a slot has
-//! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none, it
-//! asks again and again, until the Cluster has put another in its place.
+//! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none,
+//! it asks again and again, until the Cluster has put another in its place.
 
 pub(super) mod member;
 mod redirections;
@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{self, Instant};
 
 use super::awaited_nodes::AwaitedNodes;
-use super::check::useless;
+use super::check::wrong_server;
 use super::connection::{Connection, MemoryShare};
 use super::dialer::Dialer;
 use super::endpoint::{Address, HostPort};
@@ -42,8 +42,8 @@ const LEARN_EVERY: Duration = Duration::from_secs(60);
 const LEARN_PAUSE: Duration = Duration::from_millis(50);
 
 /// The first and the longest pause while a node is out of reach.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_millis(150);
+const MIN_RETRY: Duration = Duration::from_millis(50);
+const MAX_RETRY: Duration = Duration::from_millis(150);
 
 /// How long one that is not connected yet may take.
 const SEED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ impl Cluster {
             gone: Mutex::default(),
         });
         let task = Arc::clone(&cluster).keep_learning();
-        (cluster, Supervisor::of(tokio::spawn(task)))
+        (cluster, Supervisor::new(tokio::spawn(task)))
     }
 
     /// Gives each node a circuit breaker of its own from now on.
@@ -158,7 +158,7 @@ impl Cluster {
     }
 
     async fn keep_learning(self: Arc<Self>) {
-        let backoff = || Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        let backoff = || Backoff::new(MIN_RETRY, MAX_RETRY);
         let mut retry = backoff();
         loop {
             self.learn().await;
@@ -184,9 +184,9 @@ impl Cluster {
         topology.slots.is_complete() && nodes.all(|node| node.node.is_usable())
     }
 
-    /// Asks the nodes, one after the other, until one tells the map. One that names a node which was
-    /// replaced may not have heard of that, so its map is taken only if no other of those that are
-    /// asked tells one without such a node.
+    /// Asks the nodes, one after the other, until one tells the map. One that names a node which
+    /// was replaced may not have heard of that, so its map is taken only if no other of those that
+    /// are asked tells one without such a node.
     async fn learn(&self) {
         let topology = self.topology();
         let mut nodes: Vec<_> = topology.nodes.iter().collect();
@@ -238,7 +238,7 @@ impl Cluster {
         let address = Address::Tcp(seed.clone());
         let mut dialer = Dialer::new(access.clone(), network.clone());
         let socket = dialer.open(&address).await?;
-        let connection = Connection::over(socket, MemoryShare::default());
+        let connection = Connection::new(socket, MemoryShare::default());
         ask_slots(&connection, seed).await
     }
 
@@ -484,9 +484,10 @@ async fn ask_slots(
     let replies = connection.call(request).await?;
     let values = replies.values().map_err(Arc::new)?;
     let ranges = values.first().and_then(|reply| parse_slots(reply, asked));
-    let ranges = ranges.ok_or_else(|| useless("CLUSTER SLOTS is answered by no map of slots"))?;
+    let ranges =
+        ranges.ok_or_else(|| wrong_server("CLUSTER SLOTS is answered by no map of slots"))?;
     match ranges.is_empty() {
-        true => Err(useless("no node of the Redis Cluster serves any slot")),
+        true => Err(wrong_server("no node of the Redis Cluster serves any slot")),
         false => Ok(ranges),
     }
 }
