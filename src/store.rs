@@ -30,14 +30,14 @@
 //! ```
 
 pub use weir_store::{
-    Answer, BreakerSettings, Call, ChangedList, ClockOffset, ClockSource, DecisionClock,
-    DecisionSource, DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan,
-    LeaseGuard, Leased, Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange,
-    Observer, OnFailure, Outcome, Reachability, Remote, ScanPosition, ScannedKeys, SharedEntry,
-    SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
+    BreakerSettings, Call, ChangedList, ClockOffset, ClockSource, DecisionClock, DecisionSource,
+    DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan, LeaseGuard, Leased,
+    Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange, Observer, OnFailure,
+    Outcome, Reachability, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store,
+    StoreClock, StoreError, StoreFuture, Unobserved,
 };
 #[cfg(feature = "redis")]
 pub use weir_store::{
-    HotBuckets, LoginPart, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
+    HotBuckets, LoginPart, PendingReply, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
     RedisSettings, RedisUrlError,
 };
