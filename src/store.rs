@@ -38,6 +38,6 @@ pub use weir_store::{
 };
 #[cfg(feature = "redis")]
 pub use weir_store::{
-    HotBuckets, LoginPart, PendingReply, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
+    HotBuckets, LoginPart, PrefetchStore, Prefetching, Redis, RedisLogin, RedisNodes,
     RedisSettings, RedisUrlError,
 };
