@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
+use http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -143,7 +145,7 @@ impl<'de> Deserialize<'de> for HumanDuration {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PositiveDuration(pub(crate) Duration);
 
-/// Why a text is not a duration that leaves time.
+/// Why a duration leaves no time, or a text is no duration.
 #[derive(Debug, Error)]
 pub(crate) enum PositiveDurationError {
     #[error("a time of zero leaves no time at all\nleave it out for the default")]
@@ -152,14 +154,22 @@ pub(crate) enum PositiveDurationError {
     Duration(#[from] HumanDurationError),
 }
 
+impl TryFrom<HumanDuration> for PositiveDuration {
+    type Error = PositiveDurationError;
+
+    fn try_from(duration: HumanDuration) -> Result<Self, PositiveDurationError> {
+        match duration {
+            HumanDuration(Duration::ZERO) => Err(PositiveDurationError::Zero),
+            HumanDuration(duration) => Ok(Self(duration)),
+        }
+    }
+}
+
 impl FromStr for PositiveDuration {
     type Err = PositiveDurationError;
 
     fn from_str(text: &str) -> Result<Self, PositiveDurationError> {
-        match text.parse()? {
-            HumanDuration(Duration::ZERO) => Err(PositiveDurationError::Zero),
-            HumanDuration(duration) => Ok(Self(duration)),
-        }
+        text.parse::<HumanDuration>()?.try_into()
     }
 }
 
@@ -328,6 +338,94 @@ impl<'de> Deserialize<'de> for PositiveSize {
             return Err(D::Error::custom(error));
         }
         Ok(Self(bytes))
+    }
+}
+
+/// A number within bounds, both of which it may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Within<const LEAST: u32, const MOST: u32>(pub(crate) u32);
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Within<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        let within = u32::try_from(number).ok();
+        let within = within.filter(|number| (LEAST..=MOST).contains(number));
+        within.map(Self).ok_or_else(|| {
+            let error = format!("it must be from {LEAST} to {MOST}\nleave it out for the default");
+            D::Error::custom(error)
+        })
+    }
+}
+
+/// A status that ends an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseStatus(pub(crate) StatusCode);
+
+impl ResponseStatus {
+    pub(crate) const NUMBERS: RangeInclusive<u16> = 200..=599;
+}
+
+impl<'de> Deserialize<'de> for ResponseStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u16::deserialize(deserializer)?;
+        let status = Self::NUMBERS.contains(&number).then_some(number);
+        let status = status.and_then(|number| StatusCode::from_u16(number).ok());
+        status.map(Self).ok_or_else(|| {
+            let message = format!("{number} is not the status of a response");
+            let (least, most) = Self::NUMBERS.into_inner();
+            D::Error::custom(format!(
+                "{message}\na status is a number from {least} to {most}"
+            ))
+        })
+    }
+}
+
+/// The name of a header.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldName(pub(crate) HeaderName);
+
+/// A text that is not the name of a header.
+#[derive(Debug, Error)]
+#[error("`{0}` is not the name of a header")]
+pub(crate) struct NotAFieldName(String);
+
+impl FromStr for FieldName {
+    type Err = NotAFieldName;
+
+    fn from_str(text: &str) -> Result<Self, NotAFieldName> {
+        let name = text.parse().map(Self);
+        name.map_err(|_| NotAFieldName(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "the name of a header")
+    }
+}
+
+/// A text that a type of another module reads, whose errors say what is wrong and, behind a
+/// semicolon, what to do about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed<T>(pub(crate) T);
+
+/// An error of another module, in the form of those of this one.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct ParsedError(String);
+
+impl<T: FromStr<Err: fmt::Display>> FromStr for Parsed<T> {
+    type Err = ParsedError;
+
+    fn from_str(text: &str) -> Result<Self, ParsedError> {
+        let parsed = text.parse().map(Self);
+        parsed.map_err(|error: T::Err| ParsedError(error.to_string().replacen("; ", "\n", 1)))
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Parsed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a text")
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn bans(
     upstreams: &Upstreams<'_>,
     decoys: &Decoys<'_>,
 ) -> Vec<Lowered<BanPolicy>> {
-    let of_all = enforcement(cx, gateway.enforce.as_ref());
+    let of_all = enforcement(gateway.enforce.as_ref());
     let refill = longest_refill(routes);
     let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     bans.map(|(name, written)| {
@@ -54,7 +54,6 @@ pub(crate) fn bans(
             upstreams,
             decoys,
         );
-        let enforcement = enforcement(cx, written.enforce.as_ref());
         let per = key_sources(cx, &written.per, name.span, table.ipv6_prefix);
         require_subjects(
             cx,
@@ -77,7 +76,7 @@ pub(crate) fn bans(
             statuses: statuses?,
             paths: paths?,
             treatment: treatment?,
-            enforcement: enforcement?.min(of_all?),
+            enforcement: of_all.min(enforcement(written.enforce.as_ref())),
         })
     })
     .collect()
@@ -196,12 +195,10 @@ fn striking_paths(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<P
 }
 
 fn require_strikes(cx: &mut Lowering<'_>, written: &Spanned<schema::Strikes>) {
-    let lists = [
-        written.limits.as_ref(),
-        written.status.as_ref().map(|status| &status.value),
-        written.paths.as_ref(),
-    ];
-    let nothing = lists.iter().all(|list| items(*list).next().is_none());
+    let statuses = written.status.as_ref();
+    let nothing = items(written.limits.as_ref()).next().is_none()
+        && items(written.paths.as_ref()).next().is_none()
+        && statuses.is_none_or(|statuses| statuses.value.0.is_empty());
     let keys = ["limits", "status", "paths"];
     // A list that is in error was told of.
     if nothing && cx.sources.key_in_error(written.span, &keys).is_none() {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use crate::limits::schema::Enforce;
+use crate::limits::schema::{Enforce, StatusList};
 use crate::routes::schema::Rejection;
 use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, Spanned, WordOr};
@@ -31,7 +31,7 @@ pub(crate) struct Ban {
     pub(crate) forget: Option<Spanned<HumanDuration>>,
     /// What banned clients get. Type: below. Default: `reject` with 429.
     pub(crate) on_denied: Option<Spanned<Treatment>>,
-    /// Whether the ban is enforced: [dry runs](#dry-runs). Type: `true`, `false` or a percentage.
+    /// Whether the ban is enforced: [dry runs](#dry-runs).
     /// Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
 }
@@ -45,8 +45,8 @@ pub(crate) struct Strikes {
     pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
     /// A request that passes and gets a response with such a status is a strike: `404`, `4xx`,
     /// `500-503`. The status is the upstream's, or Weir's if there is no route (404) or no server
-    /// (502 to 504). Type: status or list of them.
-    pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// (502 to 504).
+    pub(crate) status: Option<StatusList>,
     /// A request for one of these paths, [in any spelling](#routes) and case, is a strike, whatever
     /// its response; `/.git/*` includes `/.git`. Type: path or list of them.
     pub(crate) paths: Option<OneOrMany<Spanned<String>>>,

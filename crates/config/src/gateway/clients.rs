@@ -210,7 +210,7 @@ fn account_source(
     source: &Spanned<schema::AccountSource>,
 ) -> Lowered<AccountSource> {
     match &source.value {
-        schema::AccountSource::Header(name) => cx.header_name(name).map(AccountSource::Header),
+        schema::AccountSource::Header(name) => Ok(AccountSource::Header(name.0.clone())),
         schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
         schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
         schema::AccountSource::Certificate(field) => Ok(AccountSource::Certificate(field.0)),
@@ -249,17 +249,14 @@ pub(super) fn refuse_unasked_certificates(cx: &mut Lowering<'_>, gateway: &Spann
 fn jwt(cx: &mut Lowering<'_>, jwks: &mut Vec<Jwks>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
     let keys = jwt_keys(cx, jwks, jwt);
     let algorithms = jwt_algorithms(cx, jwt);
-    let header = match &jwt.header {
-        Some(name) => cx.header_name(name),
-        None => Ok(AUTHORIZATION),
-    };
+    let header = jwt.header.as_ref().map(|name| name.0.clone());
     Ok(Jwt::new(
         jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
         keys?,
         algorithms?,
         jwt.issuer.clone(),
         jwt.audience.clone(),
-        header?,
+        header.unwrap_or(AUTHORIZATION),
         jwt.leeway.map_or(DEFAULT_LEEWAY, |leeway| leeway.0),
     ))
 }

@@ -1,7 +1,6 @@
 //! Where the gateway listens, what it shows there to clients that want TLS, and what their
 //! connections may do.
 
-use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -28,11 +27,7 @@ use crate::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
-const HEADER_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
-
-const HEADERS: RangeInclusive<u64> = 1..=1000;
-
-const STREAMS: RangeInclusive<u64> = 1..=10_000;
+const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize(8 * 1024)..=ByteSize(1024 * 1024);
 
 const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme: DOMAIN}";
 
@@ -282,8 +277,6 @@ pub(super) fn connections(
     };
     let most = max_connections(cx, written.max_connections.as_ref());
     let bytes = header_bytes(cx, written.max_header_bytes);
-    let headers = within(cx, written.max_headers, HEADERS);
-    let streams = within(cx, written.max_streams, STREAMS);
     for (setting, written) in [
         (&mut settings.header_timeout, written.header_timeout),
         (&mut settings.idle_timeout, written.idle_timeout),
@@ -292,11 +285,11 @@ pub(super) fn connections(
         *setting = written.map_or(*setting, |time| time.0);
     }
     settings.max_connections = most?;
-    // All of these are within bounds that fit.
-    let size = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
-    settings.max_header_bytes = size(bytes?).unwrap_or(settings.max_header_bytes);
-    settings.max_headers = size(headers?).unwrap_or(settings.max_headers);
-    let streams = streams?.and_then(|streams| u32::try_from(streams).ok());
+    settings.max_header_bytes = bytes?.unwrap_or(settings.max_header_bytes);
+    let headers = written.max_headers.map(|most| most.0);
+    let headers = headers.and_then(|most| usize::try_from(most).ok());
+    settings.max_headers = headers.unwrap_or(settings.max_headers);
+    let streams = written.max_streams.map(|most| most.0);
     settings.max_streams = streams.unwrap_or(settings.max_streams);
     Ok(settings)
 }
@@ -316,37 +309,18 @@ fn max_connections(
     })
 }
 
-fn header_bytes(cx: &mut Lowering<'_>, written: Option<Spanned<ByteSize>>) -> Lowered<Option<u64>> {
+fn header_bytes(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<ByteSize>>,
+) -> Lowered<Option<usize>> {
     let Some(written) = written else {
         return Ok(None);
     };
-    let size = Spanned {
-        value: written.value.0,
-        span: written.span,
-    };
-    let (least, most) = HEADER_BYTES.into_inner();
-    in_range(cx, size, HEADER_BYTES, (ByteSize(least), ByteSize(most)))
-}
-
-fn within(
-    cx: &mut Lowering<'_>,
-    written: Option<Spanned<u64>>,
-    range: RangeInclusive<u64>,
-) -> Lowered<Option<u64>> {
-    let ends = range.clone().into_inner();
-    written.map_or(Ok(None), |number| in_range(cx, number, range, ends))
-}
-
-fn in_range<E: Display>(
-    cx: &mut Lowering<'_>,
-    number: Spanned<u64>,
-    range: RangeInclusive<u64>,
-    (least, most): (E, E),
-) -> Lowered<Option<u64>> {
-    if range.contains(&number.value) {
-        return Ok(Some(number.value));
+    if HEADER_BYTES.contains(&written.value) {
+        return Ok(usize::try_from(written.value.0).ok());
     }
+    let (least, most) = HEADER_BYTES.into_inner();
     let message = format!("it must be from {least} to {most}");
-    let error = cx.error(number.span, message);
+    let error = cx.error(written.span, message);
     Err(error.help("leave it out for the default"))
 }

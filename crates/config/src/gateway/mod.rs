@@ -39,7 +39,7 @@ use telemetry::otlp;
 use schema::{Gateway, Log, Workers};
 use weir_middleware::AccessSettings;
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
-use weir_telemetry::{LogSettings, Template};
+use weir_telemetry::LogSettings;
 
 /// Where overrides by the admin API are kept, unless told otherwise: not in the folder of limits,
 /// whose files are the operator's own.
@@ -221,19 +221,6 @@ fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered
     }
 }
 
-/// The template of access log lines.
-fn access_format(
-    cx: &mut Lowering<'_>,
-    format: &Spanned<String>,
-    access: bool,
-) -> Lowered<Template> {
-    if !access {
-        let error = cx.error(format.span, "`access: false` leaves nothing to format");
-        return Err(error.help("remove one of the two"));
-    }
-    cx.ok(format.span, format.value.parse())
-}
-
 fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
     let mut settings = LogSettings::default();
     let Some(log) = log else {
@@ -246,7 +233,11 @@ fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<LogSettings> {
         settings.access = access.value;
     }
     if let Some(format) = &log.access_format {
-        settings.access_format = Some(access_format(cx, format, settings.access)?);
+        if !settings.access {
+            let error = cx.error(format.span, "`access: false` leaves nothing to format");
+            return Err(error.help("remove one of the two"));
+        }
+        settings.access_format = Some(format.0.clone());
     }
     if let Some(level) = &log.level {
         settings.level.clone_from(&level.value);

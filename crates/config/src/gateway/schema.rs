@@ -5,13 +5,13 @@ use std::num::{NonZeroU16, NonZeroU32};
 use serde::Deserialize;
 use weir_rules::{CertificateField, JwtAlgorithm};
 use weir_store::{ClockSource, OnFailure};
-use weir_telemetry::LogFormat;
+use weir_telemetry::{LogFormat, Template};
 
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
-use crate::values::{ByteSize, HumanDuration, PositiveDuration};
+use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, Within};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
@@ -62,8 +62,7 @@ pub(crate) struct Gateway {
     pub(crate) upstreams: Option<Spanned<Entries<Spanned<Upstream>>>>,
     /// [The answers that shadow-banned requests get](#decoys).
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
-    /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Type:
-    /// `true`, `false` or a percentage. Default: `true`.
+    /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
     pub(crate) errors: Option<Entries<Spanned<String>>>,
@@ -257,10 +256,10 @@ pub(crate) struct Connections {
     pub(crate) header_timeout: Option<PositiveDuration>,
     /// How large the head of a request may be, from `8KiB` to `1MiB`. Default: `64KiB`.
     pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
-    /// How many header lines a request may have. Type: 1 to 1000. Default: 100.
-    pub(crate) max_headers: Option<Spanned<u64>>,
-    /// How many requests one HTTP/2 connection may have in flight. Type: 1 to 10000. Default: 200.
-    pub(crate) max_streams: Option<Spanned<u64>>,
+    /// How many header lines a request may have. Default: 100.
+    pub(crate) max_headers: Option<Within<1, 1000>>,
+    /// How many requests one HTTP/2 connection may have in flight. Default: 200.
+    pub(crate) max_streams: Option<Within<1, 10_000>>,
     /// How long a connection may be idle; make it longer than the idle time-out of a load balancer
     /// in front. Default: `75s`.
     pub(crate) idle_timeout: Option<PositiveDuration>,
@@ -297,8 +296,8 @@ pub(crate) struct RequestId {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AccountSource {
-    /// The header's value. Type: header name.
-    Header(Spanned<String>),
+    /// The header's value.
+    Header(FieldName),
     /// The token of `Authorization: Bearer`. Type: nothing: `bearer: {}`.
     Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
     /// The user of `Authorization: Basic`, if the password is right; a wrong one names no account.
@@ -338,8 +337,8 @@ pub(crate) struct Bearer {}
 pub(crate) struct Jwt {
     /// The claim that names the account. Default: `sub`.
     pub(crate) claim: Option<String>,
-    /// Where the token is; `Bearer` is dropped. Type: header name. Default: `authorization`.
-    pub(crate) header: Option<Spanned<String>>,
+    /// Where the token is; `Bearer` is dropped. Default: `authorization`.
+    pub(crate) header: Option<FieldName>,
     /// The shared secret of HS256, at least 32 bytes long.
     pub(crate) secret: Option<Spanned<Secret>>,
     /// A JSON Web Key Set; exactly one of `jwks` and `secret` is required. Type: path, `https://`
@@ -484,8 +483,8 @@ pub(crate) struct Log {
     /// A line for every request, whatever the `level`. Default: `true`.
     pub(crate) access: Option<Spanned<bool>>,
     /// The form of these lines, if it is another than `format`:
-    /// [templates](LOGS.md#other-formats-of-the-access-log). Type: `combined`, template.
-    pub(crate) access_format: Option<Spanned<String>>,
+    /// [templates](LOGS.md#other-formats-of-the-access-log).
+    pub(crate) access_format: Option<Spanned<Parsed<Template>>>,
     /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter of `tracing` such as
     /// `info,weir::proxy=debug`. Type: filter. Default: `info`.
     pub(crate) level: Option<Spanned<String>>,

@@ -111,7 +111,7 @@ fn definition(
         algorithm,
         quota: quota.map(Some),
         prefetch,
-        enforcement: enforcement(cx, limit.enforce.as_ref()),
+        enforcement: enforcement(limit.enforce.as_ref()),
         per,
         ..LimitDef::new(name.clone())
     }

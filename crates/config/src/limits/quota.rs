@@ -262,11 +262,6 @@ pub(super) fn refuse_beside_in_flight(
 }
 
 /// Whether decisions are acted upon; they are unless it is said.
-pub(crate) fn enforcement(
-    cx: &mut Lowering<'_>,
-    written: Option<&Spanned<Enforce>>,
-) -> Lowered<Enforcement> {
-    written.map_or(Ok(Enforcement::FULL), |text| {
-        cx.ok(text.span, text.value.parse())
-    })
+pub(crate) fn enforcement(written: Option<&Spanned<Enforce>>) -> Enforcement {
+    written.map_or(Enforcement::FULL, |written| written.value.0)
 }

@@ -3,9 +3,9 @@
 
 use serde::Deserialize;
 use weir_limit::{Algorithm, Alignment, CalendarUnit, Mode};
-use weir_rules::Missing;
+use weir_rules::{Enforcement, JsonPointer, Missing, Statuses};
 
-use crate::values::{ByteSize, HumanDuration, Until};
+use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, Until};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
@@ -30,8 +30,7 @@ pub(crate) struct DefaultLimit {
     pub(crate) id: Option<Spanned<u64>>,
     /// `false` switches the limit off wherever it is used. Default: `true`.
     pub(crate) enabled: Option<bool>,
-    /// Whether its denials are acted upon, wherever it is used: [dry runs](#dry-runs). Type:
-    /// `true`, `false` or a percentage. Default: `true`.
+    /// Whether its denials are acted upon, wherever it is used: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// Units that a full bucket holds: the most at once. Default: required for `gcra`.
     pub(crate) burst: Option<Spanned<u64>>,
@@ -134,8 +133,7 @@ pub(crate) struct LimitUse {
     /// `false` switches the limit off here: its bucket is neither read nor changed. Default:
     /// `true`.
     pub(crate) enabled: Option<bool>,
-    /// Whether its denials are acted upon here: [dry runs](#dry-runs). Type: `true`, `false` or a
-    /// percentage. Default: `true`.
+    /// Whether its denials are acted upon here: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
@@ -145,14 +143,14 @@ pub(crate) struct LimitUse {
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeasuredCost {
     /// A number in the response's JSON, such as `/usage/total_tokens` (RFC 6901); of a list, the
-    /// sum. Type: JSON pointer or list of them.
-    pub(crate) response_json: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// sum.
+    pub(crate) response_json: Option<Spanned<OneOrMany<Spanned<Parsed<JsonPointer>>>>>,
     /// A trailer in which the app says the cost; clients do not see it. Type: trailer name.
-    pub(crate) response_trailer: Option<Spanned<String>>,
-    /// A response header in which the app says the cost; clients do not see it. Type: header name.
-    pub(crate) response_header: Option<Spanned<String>>,
-    /// A request header that says the cost. Type: header name.
-    pub(crate) request_header: Option<Spanned<String>>,
+    pub(crate) response_trailer: Option<Spanned<FieldName>>,
+    /// A response header in which the app says the cost; clients do not see it.
+    pub(crate) response_header: Option<Spanned<FieldName>>,
+    /// A request header that says the cost.
+    pub(crate) request_header: Option<Spanned<FieldName>>,
     /// How many bytes of the request body cost 1 unit, such as `512`, `64kB`, `1KiB` or `10MiB`; a
     /// started unit counts in full.
     pub(crate) request_bytes: Option<Spanned<ByteSize>>,
@@ -164,12 +162,15 @@ pub(crate) struct MeasuredCost {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Responses {
-    /// `404`, a class such as `5xx`, or a range such as `500-503`. Type: status or list of them.
-    pub(crate) status: Spanned<OneOrMany<Spanned<String>>>,
+    /// `404`, a class such as `5xx`, or a range such as `500-503`.
+    pub(crate) status: StatusList,
 }
 
-/// `true`, `false` or a percentage, as text.
-pub(crate) type Enforce = String;
+/// `true`, `false` or a percentage.
+pub(crate) type Enforce = Parsed<Enforcement>;
+
+/// Statuses, classes of them, or ranges.
+pub(crate) type StatusList = Spanned<OneOrMany<Spanned<Parsed<Statuses>>>>;
 
 // Other keys say what else there is to say of a window.
 words!(Algorithm:

@@ -54,7 +54,7 @@ pub(crate) struct LimitDef {
     /// How many units gateways may take ahead, of its overrides too.
     pub(super) prefetch: Lowered<Option<PrefetchRule>>,
     /// On which subjects its denials are acted upon, wherever it is used.
-    pub(super) enforcement: Lowered<Enforcement>,
+    pub(super) enforcement: Enforcement,
     /// As the file says it, or else as the first route that does.
     pub(super) per: Lowered<Option<Vec<KeySource>>>,
     /// What was built, by what a request without a value gets.
@@ -173,7 +173,7 @@ impl LimitDef {
             algorithm: Ok(Algorithm::Gcra),
             quota: Ok(None),
             prefetch: Ok(None),
-            enforcement: Ok(Enforcement::FULL),
+            enforcement: Enforcement::FULL,
             per: Ok(None),
             built: Vec::new(),
         }

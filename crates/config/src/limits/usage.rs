@@ -6,16 +6,15 @@ use std::sync::Arc;
 use weir_limit::Mode;
 use weir_rules::{
     Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet,
-    Statuses,
 };
 
 use super::key_sources;
 use super::quota::{enforcement, refuse_beside_in_flight};
-use super::schema;
+use super::schema::{self, StatusList};
 use super::table::{LimitDef, LimitTable};
-use crate::diagnostics::{Lowered, all};
+use crate::diagnostics::{Lowered, Reported};
 use crate::lowering::Lowering;
-use crate::values::{ByteSize, whole_number};
+use crate::values::{ByteSize, FieldName, Parsed, whole_number};
 use crate::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 
 /// A limit as a route uses it, enforced at most as the route is.
@@ -23,7 +22,7 @@ pub(crate) fn limit_use(
     cx: &mut Lowering<'_>,
     table: &LimitTable,
     written: &Spanned<WordOr<schema::LimitUse>>,
-    of_route: Lowered<Enforcement>,
+    of_route: Enforcement,
 ) -> Lowered<LimitUse> {
     let usage = &expanded(written);
     let per = usage.per.as_ref();
@@ -31,19 +30,32 @@ pub(crate) fn limit_use(
         .map(|per| key_sources(cx, per, written.span, table.ipv6_prefix))
         .transpose();
     let spend = spend_when(cx, usage);
-    let own = enforcement(cx, usage.enforce.as_ref());
     let Some(def) = table.find(&usage.limit) else {
         return Err(table.unknown(cx, &usage.limit));
     };
     let cost = cost(cx, def, usage);
     require_effect(cx, def, usage);
+    let limit = limit(cx, def, usage, per)?;
+    if let Some(reported) = in_error(cx, def, written.span) {
+        return Err(reported);
+    }
     Ok(LimitUse {
-        limit: limit(cx, def, usage, per)?,
+        limit,
         mode: mode(def, usage),
         cost: cost?,
         spend: spend?,
-        enforcement: of_route?.min(own?).min(def.enforcement?),
+        enforcement: of_route
+            .min(enforcement(usage.enforce.as_ref()))
+            .min(def.enforcement),
     })
+}
+
+/// The proof that some key is in error of a use at this span, or of the limit's definition. Without
+/// the key, it would be another use.
+fn in_error(cx: &Lowering<'_>, def: &LimitDef, usage: Span) -> Option<Reported> {
+    let definition = def.definition.as_ref().map(|definition| definition.span);
+    let mut spans = [Some(usage), definition].into_iter().flatten();
+    spans.find_map(|span| cx.sources.child_in_error(span))
 }
 
 /// The limit itself, which is counted per the same everywhere: its buckets have one form.
@@ -186,8 +198,9 @@ fn measured_cost(
         written.request_header.span(),
         written.request_bytes.span(),
     ];
-    if says.iter().all(Option::is_none) {
-        return Err(cx.lacking(
+    let mut says = says.into_iter().flatten();
+    let is_said = says.next().map(|_| ()).ok_or_else(|| {
+        cx.lacking(
             span,
             &[
                 "response_json",
@@ -199,27 +212,22 @@ fn measured_cost(
             "nothing says what a request costs",
             "add `response_json`, `response_trailer`, `response_header`, `request_header` or \
              `request_bytes`, or write the number alone",
-        ));
-    }
+        )
+    });
     let response_json = written.response_json.as_ref();
     let response_json = response_json.map(|pointers| json_pointers(cx, pointers));
-    let mut header = |name: &Option<Spanned<String>>| {
-        let name = name.as_ref().map(|name| cx.header_name(name));
-        name.transpose()
-    };
-    let response_trailer = header(&written.response_trailer);
-    let response_header = header(&written.response_header);
-    let request_header = header(&written.request_header);
+    let header = |name: &Option<Spanned<FieldName>>| name.as_ref().map(|name| name.0.clone());
     let request_bytes = written.request_bytes.map(|bytes| unit(cx, bytes));
     let default = written.default.map(|default| {
         let fits = require_burst(cx, def, default.span, default.value);
         fits.map(|()| default.value)
     });
+    is_said?;
     Ok(Cost::Measured(Arc::new(MeasuredCost {
         response_json: response_json.transpose()?.unwrap_or_default(),
-        response_trailer: response_trailer?,
-        response_header: response_header?,
-        request_header: request_header?,
+        response_trailer: header(&written.response_trailer),
+        response_header: header(&written.response_header),
+        request_header: header(&written.request_header),
         request_bytes: request_bytes.transpose()?,
         default: default.unwrap_or(Ok(1))?,
     })))
@@ -228,15 +236,14 @@ fn measured_cost(
 /// The numbers in a response's JSON that make up a cost.
 fn json_pointers(
     cx: &mut Lowering<'_>,
-    written: &Spanned<OneOrMany<Spanned<String>>>,
+    written: &Spanned<OneOrMany<Spanned<Parsed<JsonPointer>>>>,
 ) -> Lowered<Arc<[JsonPointer]>> {
     let pointers = cx.filled(
         written,
         "there are no JSON pointers",
         "write one such as /usage/total_tokens",
     )?;
-    let parsed = pointers.iter().map(|text| cx.ok(text.span, text.parse()));
-    Ok(all::<_, Vec<_>>(parsed)?.into())
+    Ok(pointers.iter().map(|pointer| pointer.0.clone()).collect())
 }
 
 /// Bytes that make a unit of cost.
@@ -272,17 +279,11 @@ fn spend_when(cx: &mut Lowering<'_>, usage: &schema::LimitUse) -> Lowered<SpendW
     }
 }
 
-pub(crate) fn status_set(
-    cx: &mut Lowering<'_>,
-    written: &Spanned<OneOrMany<Spanned<String>>>,
-) -> Lowered<StatusSet> {
+pub(crate) fn status_set(cx: &mut Lowering<'_>, written: &StatusList) -> Lowered<StatusSet> {
     let statuses = cx.filled(
         written,
         "there are no statuses",
         "name some, such as [401, 403] or 5xx",
     )?;
-    let parsed = statuses
-        .iter()
-        .map(|text| cx.ok(text.span, text.value.parse::<Statuses>()));
-    all(parsed)
+    Ok(statuses.iter().map(|statuses| statuses.0.clone()).collect())
 }

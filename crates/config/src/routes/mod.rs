@@ -61,7 +61,7 @@ pub(crate) fn routes(
         "there are no routes",
         "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
     );
-    let enforcement = enforcement(cx, gateway.enforce.as_ref());
+    let enforcement = enforcement(gateway.enforce.as_ref());
     let mut routes: Vec<LoweredRoute> = Vec::new();
     for written in &gateway.routes.value {
         routes.push(route(
@@ -82,7 +82,7 @@ fn route(
     cx: &mut Lowering<'_>,
     route: &Spanned<schema::Route>,
     gateway: &Spanned<Gateway>,
-    of_all: Lowered<Enforcement>,
+    of_all: Enforcement,
     table: &LimitTable,
     upstreams: &Upstreams<'_>,
     decoys: &Decoys<'_>,
@@ -101,8 +101,7 @@ fn route(
     let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
     let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
     require_decoy_captures(cx, route, denied, known);
-    let own = enforcement(cx, route.enforce.as_ref());
-    let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
+    let enforcement = of_all.min(enforcement(route.enforce.as_ref()));
     let (mut limits, mut log) = (Vec::new(), None);
     for (written, own) in used_limits(route, defaults) {
         let usage = limit_use(cx, table, written, enforcement);

@@ -16,7 +16,7 @@ use weir_rules::{LimitUse, Statuses};
 use super::schema::{self, HeaderFormsList, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::{Lowering, is_of_connection};
-use crate::values::{HumanDuration, PositiveDuration};
+use crate::values::{HumanDuration, PositiveDuration, PositiveDurationError, ResponseStatus};
 use crate::yaml::{Entries, Span, Spanned, WordOr};
 
 /// As many requests of a route as wait for their turn unless told otherwise.
@@ -55,18 +55,12 @@ pub(super) fn on_denied(
 }
 
 fn delay_of(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Delay> {
-    let value = text.parse::<PositiveDuration>().map_err(|error| {
-        let error = error.to_string();
-        let (message, help) = error.split_once('\n').unzip();
-        cx.error(span, message.unwrap_or(&error))
-            .maybe_help(help.map(str::to_owned))
-    })?;
-    let longest = longest_delay(cx, Spanned { span, value })?;
+    let longest = longest_delay(cx, span, text.parse())?;
     Ok(Delay::new(longest, DEFAULT_DELAYED, false))
 }
 
 fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<Delay> {
-    let longest = longest_delay(cx, written.up_to)?;
+    let longest = longest_delay(cx, written.up_to.span, written.up_to.value.try_into())?;
     let max_requests = written.max_requests.unwrap_or(DEFAULT_DELAYED);
     Ok(Delay::new(
         longest,
@@ -75,14 +69,24 @@ fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<De
     ))
 }
 
-fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<PositiveDuration>) -> Lowered<Duration> {
+fn longest_delay(
+    cx: &mut Lowering<'_>,
+    span: Span,
+    written: Result<PositiveDuration, PositiveDurationError>,
+) -> Lowered<Duration> {
+    let PositiveDuration(longest) = written.map_err(|error| {
+        let error = error.to_string();
+        let (message, help) = error.split_once('\n').unzip();
+        cx.error(span, message.unwrap_or(&error))
+            .maybe_help(help.map(str::to_owned))
+    })?;
     let bound = Duration::from(MAX_DELAY);
-    if written.value.0 > bound {
+    if longest > bound {
         let message = format!("a delay is at most {}", HumanDuration(bound));
         let help = "clients give up sooner or later; let them try again after a 429 instead";
-        return Err(cx.error(written.span, message).help(help));
+        return Err(cx.error(span, message).help(help));
     }
-    Ok(written.value.0)
+    Ok(longest)
 }
 
 /// What a request gets that is denied at last.
@@ -134,13 +138,13 @@ pub(crate) fn rejection(
     written: &schema::Rejection,
     default: StatusCode,
 ) -> Lowered<Rejection> {
-    let status = status(cx, written.status, default);
+    let status = status(written.status, default);
     let headers = response_headers(cx, written.headers.as_ref());
     if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
         refuse_body(cx, written.status, "say `body: \"\"`");
     }
     Ok(Rejection {
-        status: status?,
+        status,
         headers: headers?,
         body: written.body.clone().map(Into::into),
     })
@@ -152,13 +156,13 @@ pub(super) fn fixed_response(
     cx: &mut Lowering<'_>,
     written: &schema::Rejection,
 ) -> Lowered<FixedResponse> {
-    let status = status(cx, written.status, StatusCode::OK);
+    let status = status(written.status, StatusCode::OK);
     let headers = response_headers(cx, written.headers.as_ref());
     let body: Bytes = written.body.clone().unwrap_or_default().into();
     if !body.is_empty() {
         refuse_body(cx, written.status, "leave `body` out");
     }
-    let (status, mut headers) = (status?, headers?);
+    let mut headers = headers?;
     if !body.is_empty() {
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
         headers.entry(CONTENT_TYPE).or_insert(plain);
@@ -244,7 +248,7 @@ fn decoy(
     name: &Spanned<String>,
     decoy: &Spanned<schema::Decoy>,
 ) -> Lowered<Decoy> {
-    let status = status(cx, decoy.status, StatusCode::OK);
+    let status = status(decoy.status, StatusCode::OK);
     let headers = response_headers(cx, decoy.headers.as_ref());
     let body = decoy.body.as_ref();
     let span = body.map_or(decoy.span, |body| body.span);
@@ -252,7 +256,7 @@ fn decoy(
     if !text.is_empty() {
         refuse_body(cx, decoy.status, "leave `body` out");
     }
-    let decoy = Decoy::new(name, status?, headers?, text);
+    let decoy = Decoy::new(name, status, headers?, text);
     let decoy = cx.ok(span, decoy)?;
     if !decoy.is_well_formed() {
         cx.warn(
@@ -282,29 +286,17 @@ pub(crate) fn find_decoy(
     ))
 }
 
-/// A status that ends an exchange; `default` when there is none.
-fn status(
-    cx: &mut Lowering<'_>,
-    written: Option<Spanned<u16>>,
-    default: StatusCode,
-) -> Lowered<StatusCode> {
-    let Some(written) = written else {
-        return Ok(default);
-    };
-    let status = StatusCode::from_u16(written.value).ok();
-    let status = status.filter(|status| (200..600).contains(&status.as_u16()));
-    status.ok_or_else(|| {
-        let message = format!("{} is not the status of a response", written.value);
-        cx.error(written.span, message)
-            .help("a status is a number from 200 to 599")
-    })
+fn status(written: Option<Spanned<ResponseStatus>>, default: StatusCode) -> StatusCode {
+    written.map_or(default, |written| written.value.0)
 }
 
 /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
 /// take it for the beginning of the next answer, or hang waiting for it.
-fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
-    if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
-        let message = format!("a response of status {} has no body", status.value);
+fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<ResponseStatus>>, help: &str) {
+    let has_none = |status: &Spanned<ResponseStatus>| matches!(status.0.as_u16(), 204 | 205 | 304);
+    if let Some(status) = status.filter(has_none) {
+        let number = status.0.as_u16();
+        let message = format!("a response of status {number} has no body");
         cx.error(status.span, message).help(help);
     }
 }

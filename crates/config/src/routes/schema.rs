@@ -6,8 +6,8 @@ use serde::Deserialize;
 use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 
-use crate::limits::schema::{Enforce, LimitUse};
-use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize};
+use crate::limits::schema::{Enforce, LimitUse, StatusList};
+use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize, ResponseStatus};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
@@ -74,8 +74,7 @@ pub(crate) struct Route {
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
-    /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Type: `true`, `false`
-    /// or a percentage. Default: `true`.
+    /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [What web pages of other origins may do](#cors). Default: the defaults.
     pub(crate) cors: Option<Spanned<Cors>>,
@@ -240,7 +239,7 @@ pub(crate) enum OnDenied {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Delay {
     /// How long a request may wait, at most `2s`.
-    pub(crate) up_to: Spanned<PositiveDuration>,
+    pub(crate) up_to: Spanned<HumanDuration>,
     /// How many requests of the route may wait at the same time in this process; one more is
     /// denied. Default: `1000`.
     pub(crate) max_requests: Option<NonZeroU32>,
@@ -257,9 +256,9 @@ pub(crate) struct Delay {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rejection {
-    /// The status. Type: 200 to 599. Default: `429` for a denial, `403` for a blocked client, `200`
+    /// The status. Default: `429` for a denial, `403` for a blocked client, `200`
     /// for a response of a route.
-    pub(crate) status: Option<Spanned<u16>>,
+    pub(crate) status: Option<Spanned<ResponseStatus>>,
     /// Additional headers. The body of a route's `response` is `text/plain; charset=utf-8` unless
     /// they say otherwise.
     pub(crate) headers: Option<Entries<Spanned<String>>>,
@@ -383,8 +382,8 @@ pub(crate) enum Builtin {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Decoy {
-    /// The status, which should be that of a real response. Type: 200 to 599. Default: `200`.
-    pub(crate) status: Option<Spanned<u16>>,
+    /// The status, which should be that of a real response. Default: `200`.
+    pub(crate) status: Option<Spanned<ResponseStatus>>,
     /// Headers with fixed values, such as `content-type`.
     pub(crate) headers: Option<Entries<Spanned<String>>>,
     /// The body. Type: template. Default: empty.
@@ -466,8 +465,8 @@ pub(crate) struct Ejection {
     /// How many failures in a row eject a server: a closed connection, what is not a response, a
     /// time-out, or a `status`. Default: `5`.
     pub(crate) failures: Option<Spanned<u32>>,
-    /// Which statuses are failures. Type: status or list of them. Default: `5xx`.
-    pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// Which statuses are failures. Default: `5xx`.
+    pub(crate) status: Option<StatusList>,
     /// How long the first ejection lasts. Default: `1s`.
     pub(crate) base_time: Option<Spanned<PositiveDuration>>,
     /// How long an ejection lasts at most. Default: `1m`.
@@ -503,8 +502,8 @@ pub(crate) struct HealthCheck {
     pub(crate) interval: Option<PositiveDuration>,
     /// How long a check may take. Default: `1s`.
     pub(crate) timeout: Option<PositiveDuration>,
-    /// The statuses with which a check passes. Type: status or list of them. Default: `200-399`.
-    pub(crate) expect: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// The statuses with which a check passes. Default: `200-399`.
+    pub(crate) expect: Option<StatusList>,
     /// How many checks in a row must pass before an unhealthy server is healthy. Default: `2`.
     pub(crate) healthy_after: Option<Spanned<u32>>,
     /// How many checks in a row must fail before a healthy server is unhealthy. Default: `3`.

@@ -110,6 +110,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       a status is a number from 200 to 599
     gateway.yaml:16:32: decoys.sent.headers.content-length: `content-length` is set by the server itself
       leave it out
+    gateway.yaml:16:58: decoys.sent.body: syntax error: unexpected end of variable block (line 1 of the body)
     gateway.yaml:18:3: defaults.ratelimit_headers: "none" stands alone
       leave it out, or leave the others out
     gateway.yaml:20:35: routes[0].match.methods[0]: methods are case-sensitive: `post`
@@ -151,7 +152,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       list its `limits`, or those of all routes under `defaults`; `[]` if none is meant
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    32 errors, 4 warnings
+    33 errors, 4 warnings
     "#);
 }
 

@@ -7,13 +7,18 @@ use std::fs;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use weir_rules::{Enforcement, JsonPointer, Statuses};
+use weir_telemetry::Template;
 
 use super::documented::{examples, top_level};
 use super::reference::{keys_of, plain_description};
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
-use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize, SIZE_UNITS, Until};
+use crate::values::{
+    ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, PositiveSize, ResponseStatus,
+    SIZE_UNITS, Until, Within,
+};
 use crate::words::{Word, Words};
 use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
 
@@ -164,6 +169,109 @@ impl JsonSchema for PositiveSize {
     }
 }
 
+impl<const LEAST: u32, const MOST: u32> JsonSchema for Within<LEAST, MOST> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("From{LEAST}To{MOST}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "integer", "minimum": LEAST, "maximum": MOST})
+    }
+}
+
+impl JsonSchema for ResponseStatus {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ResponseStatus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let (least, most) = Self::NUMBERS.into_inner();
+        json_schema!({"type": "integer", "minimum": least, "maximum": most})
+    }
+}
+
+impl JsonSchema for FieldName {
+    fn schema_name() -> Cow<'static, str> {
+        "HeaderName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "title": "header name",
+            "type": ["string", "number", "boolean"],
+            "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
+        })
+    }
+}
+
+/// What a type of another module reads.
+trait Read {
+    const NAME: &str;
+
+    fn schema() -> Schema;
+}
+
+impl<T: Read> JsonSchema for Parsed<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::NAME.into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        T::schema()
+    }
+}
+
+impl Read for Enforcement {
+    const NAME: &str = "Enforce";
+
+    fn schema() -> Schema {
+        json_schema!({
+            "title": "`true`, `false` or a percentage",
+            "type": ["boolean", "string"],
+            "pattern": "^(true|false|\\d+(\\.\\d{1,2})?%)$",
+        })
+    }
+}
+
+impl Read for Statuses {
+    const NAME: &str = "Statuses";
+
+    fn schema() -> Schema {
+        json_schema!({
+            "title": "status",
+            "description": "A status such as 404, a class such as 5xx, or a range such as 500-503.",
+            "type": ["integer", "string"],
+            "minimum": 100,
+            "maximum": 599,
+            "pattern": "^[1-5](xx|\\d\\d(-[1-5]\\d\\d)?)$",
+        })
+    }
+}
+
+impl Read for JsonPointer {
+    const NAME: &str = "JsonPointer";
+
+    fn schema() -> Schema {
+        json_schema!({"title": "JSON pointer", "type": "string", "pattern": "^/"})
+    }
+}
+
+impl Read for Template {
+    const NAME: &str = "AccessFormat";
+
+    fn schema() -> Schema {
+        json_schema!({"title": "`combined`, template", "type": "string"})
+    }
+}
+
 impl JsonSchema for Until {
     fn schema_name() -> Cow<'static, str> {
         "Until".into()
@@ -278,7 +386,7 @@ fn describe(schema: &mut Value) {
             for (keyword, value) in keywords {
                 match (keyword.as_str(), value) {
                     ("description", Value::String(comment)) => {
-                        *comment = plain_description(comment)
+                        *comment = plain_description(comment);
                     }
                     // These have names of the files for keys.
                     ("properties" | "$defs", Value::Object(named)) => {
