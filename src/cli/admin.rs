@@ -246,7 +246,7 @@ pub(super) struct OverrideArgs {
     admin: AdminArgs,
 }
 
-/// What is asked of the admin API.
+/// A request to the admin API.
 struct Call {
     method: Method,
     path: String,
@@ -286,7 +286,7 @@ impl AdminArgs {
         items: &str,
         count: usize,
     ) -> Result<Value, AdminError> {
-        let client = AdminClient::new(config, self.admin, self.token()?)?;
+        let client = self.client(config)?;
         let (mut listed, mut cursor) = (Vec::new(), String::new());
         loop {
             let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
@@ -327,12 +327,12 @@ impl AdminArgs {
 }
 
 impl TopArgs {
-    /// Whether the list is to be live where that is possible.
+    /// Whether the list may be live.
     pub(super) fn may_be_live(&self) -> bool {
         !self.once && !self.admin.json
     }
 
-    /// What to ask, and whom.
+    /// The client and the query of a live list.
     pub(super) fn live(&self, config: &Path) -> Result<(AdminClient, TopQuery), AdminError> {
         Ok((self.admin.client(config)?, self.query.clone()))
     }
@@ -353,15 +353,7 @@ impl TopArgs {
 impl TopQuery {
     /// What the admin API is asked, for as many subjects if the count is not given.
     pub(super) fn path(&self, count: u32) -> String {
-        let sort = match self.sort {
-            Sort::Rate => "rate",
-            Sort::Denied => "denied",
-            Sort::Remaining => "remaining",
-        };
-        let period = match self.period {
-            Period::Minute => "minute",
-            Period::Hour => "hour",
-        };
+        let (sort, period) = (word(self.sort), word(self.period));
         let count = self.count.unwrap_or(count);
         let mut path = format!("/v1/top?sort={sort}&period={period}&count={count}");
         if let Some(limit) = &self.limit {
@@ -416,17 +408,13 @@ impl BanCommand {
                 comment,
                 ban,
             } => {
-                let members = [("for", length), ("until", until), ("comment", comment)];
-                let given = members.into_iter().filter_map(|(name, value)| {
-                    let value = value.clone()?;
-                    Some((name.to_owned(), Value::from(value)))
-                });
-                let body: Map<String, Value> = given.collect();
-                let call = Call::new(Method::PUT, ban.path());
-                let call = match body.is_empty() {
-                    true => call,
-                    false => call.with_body(body.into()),
-                };
+                let body = given([
+                    ("for", length.clone().map(Value::from)),
+                    ("until", until.clone().map(Value::from)),
+                    ("comment", comment.clone().map(Value::from)),
+                ]);
+                let mut call = Call::new(Method::PUT, ban.path());
+                call.body = (!body.is_empty()).then(|| body.into());
                 (ban, call)
             }
         };
@@ -476,7 +464,7 @@ impl OverrideCommand {
 
 impl SetOverride {
     fn body(&self) -> Value {
-        let members = [
+        let members = given([
             ("burst", self.burst.map(Value::from)),
             ("count", self.count.map(Value::from)),
             ("period", self.period.clone().map(Value::from)),
@@ -484,12 +472,16 @@ impl SetOverride {
             ("comment", self.comment.clone().map(Value::from)),
             ("until", self.until.clone().map(Value::from)),
             ("for", self.length.clone().map(Value::from)),
-        ];
-        let written = members
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(written.collect())
+        ]);
+        members.into()
     }
+}
+
+/// An object of the members that have a value.
+fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    let members = members.into_iter();
+    let given = members.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    given.collect()
 }
 
 impl OverrideArgs {
@@ -500,6 +492,12 @@ impl OverrideArgs {
             encoded(&self.id)
         )
     }
+}
+
+/// A value as the command line and the admin API write it.
+fn word(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// A segment of a path, or a value of a query.

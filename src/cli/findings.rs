@@ -1,29 +1,29 @@
-//! What needs attention, as `weir top` says it: lines above the table.
+//! Findings that need attention: lines above the table of `weir top`.
 
 use std::fmt::Write;
 
 use http::Method;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::app::{AdminClient, AdminError};
 
-/// Where the admin API says it.
 const PATH: &str = "/v1/findings";
 
 /// Something that needs attention, and what can be done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) kind: FindingKind,
-    /// Who does what, or what is wrong with the gateway.
+    /// What a client does, or what is wrong with the gateway.
     pub(super) text: String,
-    /// More of it, in lines.
     details: Vec<String>,
     pub(super) advice: String,
-    /// The command that does it.
+    /// The command that follows the advice.
     pub(super) command: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum FindingKind {
     Configuration,
     Store,
@@ -39,23 +39,6 @@ pub(super) enum FindingKind {
 }
 
 impl FindingKind {
-    fn parse(word: &str) -> Option<Self> {
-        Some(match word {
-            "configuration" => Self::Configuration,
-            "store" => Self::Store,
-            "upstream" => Self::Upstream,
-            "errors" => Self::Errors,
-            "proxy" => Self::Proxy,
-            "certificate" => Self::Certificate,
-            "abuse" => Self::Abuse,
-            "over_limit" => Self::OverLimit,
-            "dry_run" => Self::DryRun,
-            "near_limit" => Self::NearLimit,
-            "banned" => Self::Banned,
-            _ => return None,
-        })
-    }
-
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Configuration => "CONFIG",
@@ -73,7 +56,7 @@ impl FindingKind {
     }
 }
 
-/// What the admin API says of it; null from an older gateway, which has no such path.
+/// The findings of the admin API; null from an older gateway, which has no such path.
 pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
     match client.ask(Method::GET, PATH, None) {
         Err(AdminError::NotFound(_)) => Ok(Value::Null),
@@ -82,9 +65,9 @@ pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
 }
 
 impl Finding {
-    /// Those of an answer that are about the gateway, and those that are about a limit, if one is
-    /// named, be it beside a worse one. Clients chose parts of the texts, so these are without what
-    /// would move the cursor.
+    /// The findings about the gateway, and those about clients; about the clients of `limit` alone, if
+    /// it is set, even where a worse finding about another limit names the client. Clients chose parts
+    /// of the texts, so control characters are escaped.
     pub(super) fn all(answer: &Value, limit: Option<&str>) -> Vec<Self> {
         let found = answer["findings"].as_array().into_iter().flatten();
         let of_limit = found.filter(|found| {
@@ -100,7 +83,7 @@ impl Finding {
     fn parse_of_gateway(found: &Value) -> Option<Self> {
         let details = found["detail"].as_str().unwrap_or_default().lines();
         Some(Self {
-            kind: FindingKind::parse(found["kind"].as_str()?)?,
+            kind: FindingKind::deserialize(&found["kind"]).ok()?,
             text: escaped(found["text"].as_str()?),
             details: details.map(escaped).collect(),
             advice: escaped(found["remedy"].as_str()?),
@@ -113,7 +96,7 @@ impl Finding {
         let text = format!("{subject} {}", found["text"].as_str()?);
         let remedy = &found["remedy"];
         Some(Self {
-            kind: FindingKind::parse(found["kind"].as_str()?)?,
+            kind: FindingKind::deserialize(&found["kind"]).ok()?,
             text: escaped(&text),
             details: Vec::new(),
             advice: escaped(remedy["text"].as_str()?),
@@ -122,8 +105,7 @@ impl Finding {
     }
 }
 
-/// Text that clients chose, without what would move the cursor. Quotes stay, so that a command can be
-/// pasted.
+/// Escapes control characters in text that clients chose. Quotes stay, so that a command can be pasted.
 fn escaped(text: &str) -> String {
     let escape = |char: char| match char {
         '\'' | '"' => char.to_string(),
@@ -132,7 +114,7 @@ fn escaped(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Lines for each, the command on one of its own, and an empty one; nothing if there are none.
+/// The findings as lines, and an empty line; nothing if there are none.
 pub(super) fn paragraph(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {

@@ -1,7 +1,7 @@
-//! `weir top` on a terminal: the table, asked for anew each second, with bars for what is used.
+//! `weir top` on a terminal: the table, refreshed each second, with bars for used units.
 //!
-//! Three threads feed the loop that draws: one reads keys, one asks the gateway, so that a gateway
-//! that takes long does not hold up the keys, and one waits for signals.
+//! Three threads feed the loop that draws: one reads keys, one queries the gateway, so that a slow
+//! gateway does not hold up the keys, and one waits for signals.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -28,7 +28,7 @@ use crate::app::{AdminClient, AdminError};
 /// How often the gateway is asked.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How many subjects are asked for. More than a screen has, so that one can scroll.
+/// Subjects per query: more than a screen has, so that one can scroll.
 const COUNT: u32 = 100;
 
 /// Cells of a bar, and of the number behind it.
@@ -63,62 +63,62 @@ const KEYS: &str =
 /// Rows that the table has at least for each finding that is shown.
 const ROWS_FOR_FINDING: u16 = 4;
 
-/// Whether somebody looks at the output who can press keys.
+/// Whether input and output are a terminal.
 pub(super) fn is_possible() -> bool {
     let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
-/// What the loop is told.
+/// An input of the loop.
 enum Message {
     Key(KeyEvent),
     Resized,
-    Answered(Result<Value, String>),
+    Response(Result<Value, String>),
     /// A signal, or a terminal that is gone.
     End,
 }
 
 /// Shows the view until a key or a signal ends it.
 pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError> {
-    // What is wrong from the beginning is said like all errors of commands.
-    let first = ask_both(&client, &query.path(COUNT))?;
+    // An error of the first query is printed like all errors of commands.
+    let first = fetch(&client, &query.path(COUNT))?;
     let mut view = View::new(query, !is_colorless());
-    view.answered(Ok(first));
+    view.update(Ok(first));
     let of_terminal = |error: io::Error| AdminError::Refused(format!("the terminal: {error}"));
     // It has a panic restore the terminal first.
     let mut terminal = ratatui::try_init().map_err(of_terminal)?;
     let _restored = Restored;
-    let (tell, told) = channel();
-    let (ask, asked) = channel();
+    let (messages, received) = channel();
+    let (queries, asked) = channel();
     let path = view.path();
     thread::spawn({
-        let tell = tell.clone();
-        move || ask_again(&client, path, &asked, &tell)
+        let messages = messages.clone();
+        move || poll_gateway(&client, path, &asked, &messages)
     });
     thread::spawn({
-        let tell = tell.clone();
-        move || read_keys(&tell)
+        let messages = messages.clone();
+        move || read_keys(&messages)
     });
-    thread::spawn(move || wait_for_signals(&tell));
+    thread::spawn(move || wait_for_signals(&messages));
     loop {
         let drawn = terminal.draw(|frame| view.draw(frame));
         drawn.map_err(of_terminal)?;
-        match told.recv() {
+        match received.recv() {
             Ok(Message::Key(key)) => match view.pressed(key) {
                 Pressed::End => return Ok(()),
                 // The asking thread ends with the process alone.
-                Pressed::Ask => drop(ask.send(view.path())),
+                Pressed::Ask => drop(queries.send(view.path())),
                 Pressed::Redraw => {}
             },
             Ok(Message::Resized) => {}
-            Ok(Message::Answered(answer)) => view.answered(answer),
+            Ok(Message::Response(response)) => view.update(response),
             Ok(Message::End) | Err(_) => return Ok(()),
         }
     }
 }
 
 /// The subjects, and what needs attention among them.
-fn ask_both(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
+fn fetch(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
     let mut answer = client.ask(Method::GET, path, None)?;
     let mut found = findings::ask(client)?;
     for name in ["gateway", "findings"] {
@@ -144,12 +144,12 @@ fn is_colorless() -> bool {
     env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-/// Asks each second, and at once when something else is to be asked.
-fn ask_again(
+/// Asks each second, and at once after the query has changed.
+fn poll_gateway(
     client: &AdminClient,
     mut path: String,
     asked: &Receiver<String>,
-    tell: &Sender<Message>,
+    messages: &Sender<Message>,
 ) {
     loop {
         match asked.recv_timeout(REFRESH) {
@@ -158,14 +158,14 @@ fn ask_again(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let answer = ask_both(client, &path).map_err(|error| error.to_string());
-        if tell.send(Message::Answered(answer)).is_err() {
+        let answer = fetch(client, &path).map_err(|error| error.to_string());
+        if messages.send(Message::Response(answer)).is_err() {
             return;
         }
     }
 }
 
-fn read_keys(tell: &Sender<Message>) {
+fn read_keys(messages: &Sender<Message>) {
     loop {
         let message = match event::read() {
             Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => Message::Key(key),
@@ -174,13 +174,13 @@ fn read_keys(tell: &Sender<Message>) {
             Err(_) => Message::End,
         };
         let is_end = matches!(message, Message::End);
-        if tell.send(message).is_err() || is_end {
+        if messages.send(message).is_err() || is_end {
             return;
         }
     }
 }
 
-fn wait_for_signals(tell: &Sender<Message>) {
+fn wait_for_signals(messages: &Sender<Message>) {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let Ok(runtime) = { runtime }.enable_io().build() else {
         return;
@@ -198,11 +198,10 @@ fn wait_for_signals(tell: &Sender<Message>) {
     });
     if received.is_ok() {
         // The loop may have ended meanwhile.
-        let _ = tell.send(Message::End);
+        let _ = messages.send(Message::End);
     }
 }
 
-/// What is shown.
 struct View {
     query: TopQuery,
     is_colored: bool,
@@ -210,13 +209,12 @@ struct View {
     subjects: Vec<Subject>,
     /// The limits that subjects were seen of.
     limits: BTreeSet<String>,
-    /// Why the last answer is missing.
+    /// Why the last query failed.
     error: Option<String>,
     /// How many subjects are above the first that is shown.
     scrolled: usize,
 }
 
-/// A row.
 #[derive(Clone, Debug, Default)]
 struct Subject {
     limit: String,
@@ -228,7 +226,6 @@ struct Subject {
     used: f64,
 }
 
-/// What a row has of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Limit,
@@ -239,7 +236,6 @@ enum Column {
     Used,
 }
 
-/// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pressed {
     End,
@@ -264,9 +260,9 @@ impl View {
         self.query.path(COUNT)
     }
 
-    /// What is shown stays until there is something newer.
-    fn answered(&mut self, answer: Result<Value, String>) {
-        match answer {
+    /// Takes a response. The last rows stay after an error.
+    fn update(&mut self, response: Result<Value, String>) {
+        match response {
             Ok(answer) => {
                 self.findings = Finding::all(&answer, self.query.limit.as_deref());
                 let subjects = answer.get("subjects").and_then(Value::as_array);
@@ -351,7 +347,7 @@ impl View {
         frame.render_widget(Line::styled(KEYS, self.colored(Color::DarkGray)), keys);
     }
 
-    /// What goes on, and what can be done about it.
+    /// The finding, and its remedy.
     fn lines(&self, finding: &Finding, width: usize) -> [Line<'static>; 2] {
         let color = match finding.kind {
             FindingKind::Configuration
@@ -534,29 +530,12 @@ fn fitted(text: &str, width: usize) -> String {
 
 impl Subject {
     fn from_json(subject: &Value) -> Self {
-        let text = |name| {
-            escaped(
-                subject
-                    .get(name)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default(),
-            )
-        };
-        let count = |name| {
-            subject
-                .get(name)
-                .and_then(Value::as_u64)
-                .unwrap_or_default()
-        };
-        let number = |name| {
-            subject
-                .get(name)
-                .and_then(Value::as_f64)
-                .unwrap_or_default()
-        };
+        let text = |value: &Value| escaped(value.as_str().unwrap_or_default());
+        let count = |name| subject[name].as_u64().unwrap_or_default();
+        let number = |name| subject[name].as_f64().unwrap_or_default();
         Self {
-            limit: text("limit"),
-            name: escaped(name_or_id(subject).as_str().unwrap_or_default()),
+            limit: text(&subject["limit"]),
+            name: text(name_or_id(subject)),
             requests: count("requests"),
             denied: count("denied"),
             rate: number("rate"),
@@ -565,7 +544,7 @@ impl Subject {
     }
 }
 
-/// Text that clients chose, without what would move the cursor.
+/// Escapes control characters in text that clients chose.
 fn escaped(text: &str) -> String {
     text.escape_debug().to_string()
 }
@@ -600,7 +579,7 @@ mod tests {
 
     fn view(is_colored: bool) -> View {
         let mut view = View::new(TopQuery::default(), is_colored);
-        view.answered(Ok(answer()));
+        view.update(Ok(answer()));
         view
     }
 
@@ -648,7 +627,7 @@ mod tests {
             finding("abuse", "goes on"),
             finding("near_limit", "is near")
         ]);
-        view.answered(Ok(of_all));
+        view.update(Ok(of_all));
         let text = |height| drawn(&view, 100, height).backend().to_string();
         let all = text(20);
         assert!(all.contains("ABUSE       203.0.113.9 goes on"), "{all}");
@@ -667,7 +646,7 @@ mod tests {
         view.query.limit = Some("RequestsPerAddress".to_owned());
         let mut of_another = answer();
         of_another["findings"] = json!([finding("abuse", "goes on")]);
-        view.answered(Ok(of_another));
+        view.update(Ok(of_another));
         assert!(view.findings.is_empty());
     }
 
@@ -680,7 +659,7 @@ mod tests {
             "kind": "over_limit", "limit": "Calls", "subject": "acme", "name": null,
             "text": "wants more", "remedy": {"text": "Raise its limit", "command": command},
         }]);
-        view.answered(Ok(of_all));
+        view.update(Ok(of_all));
         for (width, remedy) in [
             (72, "Raise its limit"),
             (85, "Raise its limit"),
@@ -695,14 +674,14 @@ mod tests {
     #[test]
     fn an_outage_of_the_gateway_is_a_line_above_the_last_rows_until_it_is_over() {
         let mut view = view(true);
-        view.answered(Err("no gateway answers at 127.0.0.1:9901".to_owned()));
+        view.update(Err("no gateway answers at 127.0.0.1:9901".to_owned()));
         let during = text(&view);
         assert!(
             during.contains("no gateway answers at 127.0.0.1:9901 (asked again"),
             "{during}"
         );
         assert!(during.contains("203.0.113.9"), "{during}");
-        view.answered(Ok(answer()));
+        view.update(Ok(answer()));
         assert!(!text(&view).contains("no gateway"));
     }
 
@@ -710,7 +689,7 @@ mod tests {
     #[test]
     fn a_subject_is_never_cut_into_another_and_is_the_last_to_give_way() {
         let mut view = view(true);
-        view.answered(Ok(json!({"subjects": [
+        view.update(Ok(json!({"subjects": [
             subject("RequestsPerAddress", "203.0.113.14", 4120, 3988, 1.0),
             subject("RequestsPerAddress", "2001:db8:1:2::/64", 50, 0, 0.85),
         ], "findings": [{
@@ -753,7 +732,7 @@ mod tests {
         2001:db8:1:2::/…
         ");
         // Nor does a client that chose a long one hide the numbers.
-        view.answered(Ok(
+        view.update(Ok(
             json!({"subjects": [subject("Teams", &"a".repeat(300), 41, 7, 1.0)]}),
         ));
         let screen = drawn(&view, 80, 12).backend().to_string();
@@ -771,7 +750,7 @@ mod tests {
             "kind": "upstream", "text": "of the servers of upstream app, 1 of 1 fail",
             "detail": null, "remedy": "Look at the app there",
         }]);
-        view.answered(Ok(of_all));
+        view.update(Ok(of_all));
         let screen = drawn(&view, 100, 8).backend().to_string();
         assert!(screen.contains("UPSTREAM    of the servers"), "{screen}");
         assert!(screen.contains("Look at the app there"), "{screen}");
@@ -818,14 +797,14 @@ mod tests {
             assert_eq!(view.pressed(key.into()), Pressed::Redraw);
             assert_eq!(view.scrolled, scrolled, "{key:?}");
         }
-        view.answered(Ok(json!({"subjects": []})));
+        view.update(Ok(json!({"subjects": []})));
         assert!(text(&view).contains("no subjects"));
     }
 
     #[test]
     fn no_terminal_is_too_small() {
         let mut view = view(true);
-        view.answered(Err("gone".to_owned()));
+        view.update(Err("gone".to_owned()));
         for width in 0..40 {
             for height in 0..6 {
                 drawn(&view, width, height);

@@ -28,10 +28,7 @@ pub(super) fn top_table(answer: &Value) -> String {
             format!("{used:.0}%"),
         ]
     });
-    match rows.is_empty() {
-        true => "no subjects".to_owned(),
-        false => table(heads, 2, &rows),
-    }
+    table(heads, 2, &rows, "no subjects")
 }
 
 /// The name of a subject's account where that is known, and else its id.
@@ -54,10 +51,7 @@ pub(super) fn bucket_table(answer: &Value) -> String {
             bucket["reset_in"].as_f64().map_or_else(String::new, span),
         ]
     });
-    match rows.is_empty() {
-        true => "no subjects".to_owned(),
-        false => table(heads, 1, &rows) + more(answer),
-    }
+    table(heads, 1, &rows, "no subjects") + more(answer)
 }
 
 /// The bans, a line each.
@@ -72,10 +66,7 @@ pub(super) fn ban_table(answer: &Value) -> String {
             ban["ends_in"].as_f64().map_or("never".to_owned(), span),
         ]
     });
-    match rows.is_empty() {
-        true => "no bans".to_owned(),
-        false => table(heads, 4, &rows) + more(answer),
-    }
+    table(heads, 4, &rows, "no bans") + more(answer)
 }
 
 /// The cause of a ban, in words.
@@ -95,7 +86,7 @@ fn why(cause: &Value) -> String {
     format!("{by} {what}, strikes: {}", cause["strikes"])
 }
 
-/// Says that there are others.
+/// A line that says that there are others.
 fn more(answer: &Value) -> &'static str {
     match answer["next"].is_null() {
         true => "",
@@ -126,12 +117,7 @@ pub(super) fn total(answer: &Value) -> u64 {
 
 /// The overrides, a line each.
 pub(super) fn override_table(answer: &Value) -> String {
-    let none = Vec::new();
-    let overrides = answer["overrides"].as_array().unwrap_or(&none);
-    if overrides.is_empty() {
-        return "no overrides".to_owned();
-    }
-    let rows = overrides.iter().map(|listed| {
+    let rows = rows(answer, "overrides", |listed| {
         let number = |name: &str| match &listed[name] {
             Value::Null => "-".to_owned(),
             number => number.to_string(),
@@ -173,10 +159,9 @@ pub(super) fn override_table(answer: &Value) -> String {
         "STATE",
         "COMMENT",
     ];
-    let mut text = table(heads, heads.len(), &rows.collect::<Vec<_>>());
-    let listed = overrides.len() as u64;
-    if total(answer) > listed {
-        let rest = total(answer) - listed;
+    let mut text = table(heads, heads.len(), &rows, "no overrides");
+    let rest = total(answer).saturating_sub(rows.len() as u64);
+    if !rows.is_empty() && rest > 0 {
         // Writing to a string never fails.
         let _ = writeln!(
             text,
@@ -194,8 +179,16 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Rows under their heads, of which the first `texts` columns are to the left.
-fn table<const N: usize>(heads: [&str; N], texts: usize, rows: &[[String; N]]) -> String {
+/// Rows under their heads, or the text for none. The first `texts` columns are aligned to the left.
+fn table<const N: usize>(
+    heads: [&str; N],
+    texts: usize,
+    rows: &[[String; N]],
+    none: &str,
+) -> String {
+    if rows.is_empty() {
+        return none.to_owned();
+    }
     let mut table = String::new();
     for row in std::iter::once(&heads.map(str::to_owned)).chain(rows) {
         let mut line = String::new();

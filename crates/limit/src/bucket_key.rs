@@ -15,7 +15,7 @@ const INLINE_BYTES: usize = 64;
 #[derive(Default, PartialEq, Eq, Hash)]
 pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 
-/// What a bucket is kept for, by how its key begins.
+/// The purpose of a bucket, by the beginning of its key.
 ///
 /// Keys of a ban's buckets, and of those who are kept out, begin with a colon and a word; no limit's key
 /// does, as its name is not empty. A store that has to evict something evicts by class.
@@ -23,7 +23,7 @@ pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 pub enum BucketClass {
     /// Counts units for a limit.
     Limit,
-    /// Counts strikes, is a gateway's turn to begin a ban, or counts units for those who are kept out.
+    /// Counts strikes, or units for subjects that are kept out, or says which gateway begins a ban.
     Strikes,
     /// Remembers offences, which make the next ban longer.
     Offences,
@@ -32,7 +32,7 @@ pub enum BucketClass {
 }
 
 impl BucketKey {
-    /// What the bucket is kept for.
+    /// The purpose of the bucket.
     pub fn class(&self) -> BucketClass {
         match self.as_bytes() {
             [b':', b'b', ..] => BucketClass::Ban,
@@ -42,7 +42,7 @@ impl BucketKey {
         }
     }
 
-    /// The bucket that counts for this limit and subject what is kept out.
+    /// The bucket that counts for this limit and subject the requests that are kept out.
     #[must_use]
     pub fn for_kept_out(&self) -> Self {
         let mut key = Self::from(":kept-out:");

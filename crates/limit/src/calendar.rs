@@ -16,7 +16,7 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 /// The bits that hold the length of the window in force, in seconds; more than any month has.
 const LENGTH_BITS: u32 = 22;
 
-/// What a calendar window spans.
+/// The length of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalendarUnit {
     /// From midnight to midnight.
@@ -77,7 +77,7 @@ impl Calendar {
         Ok(Self(inner))
     }
 
-    /// What a window spans.
+    /// The length of a window.
     pub fn unit(self) -> CalendarUnit {
         self.0.unit
     }

@@ -14,7 +14,7 @@ use crate::{BucketKey, Decision, Mode, Transaction};
 /// the shortest time that `Retry-After` can tell.
 pub const RETRY_IN: Nanos = Nanos::from_secs(1);
 
-/// What one request asks of one limit on requests in flight: a place for as long as it lasts.
+/// A request's claim to one limit on requests in flight: a slot for as long as it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Whose places they are.

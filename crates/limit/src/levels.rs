@@ -1,5 +1,5 @@
-//! What one bucket is to several definitions of its limit, of which each finds another tolerance
-//! right: while gateways are updated one after the other, and after a limit was changed.
+//! One bucket under several definitions of its limit, each with another tolerance: while gateways are
+//! updated one after the other, and after a limit was changed.
 //!
 //! A debt that is beyond a definition's own tolerance was made by another definition, and is never
 //! forgiven: what is forgiven in a shared bucket, the laxer definition hands out a second time. So
@@ -53,7 +53,7 @@ impl LevelChoice {
         }
     }
 
-    /// What a level below the first is once this much is taken from it.
+    /// A level below the first after this much is taken from it.
     pub fn level_after(&self, taken: Nanos, now: Timestamp) -> Level {
         let second = (now + self.above + taken).as_secs() * SECOND;
         Level {
@@ -105,7 +105,7 @@ impl Quota {
         choice
     }
 
-    /// A number below a second's nanoseconds that tells definitions apart.
+    /// A hash of the definition, below a second's nanoseconds.
     fn user(&self) -> u32 {
         let both = self.emission_interval().get() ^ self.tolerance().get().rotate_left(32);
         let user = both.wrapping_mul(0x9e37_79b9_7f4a_7c15) % SECOND;

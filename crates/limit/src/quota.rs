@@ -106,13 +106,13 @@ impl Algorithm {
     }
 }
 
-/// What a bucket may hold and how fast it fills, in the terms of GCRA.
+/// How much a bucket holds and how fast it fills, in the terms of GCRA.
 ///
-/// What is counted in windows has the count for its burst and the period for its tolerance: the
-/// count passes at once, and all of it is there again after the period.
+/// A quota that is counted in windows has the count for its burst and the period for its tolerance:
+/// the count passes at once, and all of it is there again after the period.
 ///
-/// What limits requests in flight has their number for its burst, and no tolerance: nothing comes
-/// back with time.
+/// A quota of requests in flight has their number for its burst, and no tolerance: nothing comes back
+/// with time.
 ///
 /// It can only be made by [`Quota::new`], [`Quota::windowed`] and [`Quota::in_flight`], so no
 /// arithmetic on it can overflow.
@@ -251,8 +251,7 @@ impl Quota {
         })
     }
 
-    /// The same quota, of which gateways may take units ahead of their requests, or not. Only GCRA
-    /// prefetches.
+    /// Lets gateways take units ahead of their requests, or not. Only GCRA prefetches.
     #[must_use]
     pub const fn with_prefetch(self, prefetch: Option<Prefetch>) -> Self {
         match self.counting {
@@ -272,8 +271,7 @@ impl Quota {
         }
     }
 
-    /// The same quota, of which units may be taken up to `ahead` before they have come back. Only
-    /// GCRA lends: the burst is greater by as many units as come back in that time. Units are lent
+    /// Lets units be taken up to `ahead` before they have come back. Only GCRA lends: the burst is greater by as many units as come back in that time. Units are lent
     /// by the bucket, so they are not prefetched.
     #[must_use]
     pub fn allow_borrowing(self, ahead: Nanos) -> Self {
@@ -378,7 +376,7 @@ impl Rate {
         }
     }
 
-    /// The same rate, of which `burst` units may come at once.
+    /// The quota of this rate with `burst` units at once.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }

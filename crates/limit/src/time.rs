@@ -1,4 +1,4 @@
-//! Points and spans of time in integer nanoseconds, and the clocks that tell them.
+//! Points and spans of time in integer nanoseconds, and clocks.
 //!
 //! Buckets are shared between machines and outlive processes, so time is wall-clock time: Unix
 //! nanoseconds. They fit 63 bits until the year 2262, which is what a bucket in Redis can hold.
@@ -103,7 +103,7 @@ impl Nanos {
         self.0.div_ceil(NANOS_PER_SEC)
     }
 
-    /// The same in 32 bits, which hold 136 years.
+    /// Whole seconds in 32 bits, which hold 136 years.
     pub fn whole_secs(self) -> u32 {
         u32::try_from(self.ceil_secs()).unwrap_or(u32::MAX)
     }

@@ -10,12 +10,12 @@ use crate::{BucketClass, BucketKey, Quota};
 /// The transactions of one request. They take from all their buckets or from none.
 pub type Batch = SmallVec<[Transaction; 3]>;
 
-/// What is asked of one bucket.
+/// A request to one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     /// Which bucket.
     pub key: BucketKey,
-    /// What the bucket may hold and how fast it fills.
+    /// How much the bucket holds and how fast it fills.
     pub quota: Quota,
     /// Units to take.
     pub cost: NonZeroU64,
@@ -23,7 +23,7 @@ pub struct Transaction {
     pub mode: Mode,
 }
 
-/// What a transaction does with its bucket.
+/// Whether a transaction checks its bucket, and whether it takes from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Denies when the cost does not fit, takes it when the whole batch is allowed.
@@ -33,7 +33,7 @@ pub enum Mode {
     CheckOnly,
     /// Never denies; takes the cost where it fits, else nothing.
     SpendOnly,
-    /// Never denies, takes nothing, and tells how the bucket stands.
+    /// Never denies, takes nothing, and reads the bucket.
     Peek,
     /// Never denies, takes nothing, and leaves the bucket unread: a limit that is switched off.
     AllowOnly,
@@ -60,8 +60,8 @@ impl Mode {
         }
     }
 
-    /// The mode that treats the bucket alike and never denies: it tells by [`Decision::fits`]
-    /// whether this mode would have.
+    /// The mode that treats the bucket alike and never denies: [`Decision::fits`] says whether this
+    /// mode would have denied.
     #[must_use]
     pub const fn non_denying(self) -> Self {
         match self {
@@ -173,7 +173,7 @@ pub struct Decision {
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
-    /// The same of a bucket that is counted in windows, without what the transaction took: in whole
+    /// `reset_in` of a bucket that is counted in windows before the transaction took its cost: in whole
     /// seconds, rounded up, since a request's decisions are moved often and have to be small.
     pub reset_before_secs: u32,
 }

@@ -1,8 +1,7 @@
 //! The addresses of a server that has a name.
 //!
-//! Each new connection asks the system for them. What it has said last is remembered, so that an
-//! outage of the name service is not an outage of the servers, which most likely are where they
-//! were.
+//! Each new connection resolves the name. The last result is kept, so that an outage of the name
+//! service is not an outage of the servers, which most likely have not moved.
 
 use std::io;
 use std::mem;
@@ -20,31 +19,31 @@ use tokio::time::{Instant, sleep, timeout};
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::addresses";
 
-/// How long an answer is waited for at most if an earlier one is known.
+/// The longest wait for a lookup if an earlier result is cached.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the earlier answer goes before the name service is asked again.
+/// How long the cached addresses are used after a failed lookup before the next one.
 const RETRY_LOOKUP_AFTER: Duration = Duration::from_secs(5);
 
 /// How long an address may take to accept before the next one is tried as well (RFC 8305).
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// What the name service has last said of one server. All workers share it.
+/// The last addresses of one server. All workers share them.
 #[derive(Default)]
 pub(crate) struct CachedAddresses(Arc<Mutex<AddressCache>>);
 
-/// What a lookup has found; all who wait for it get the same.
+/// Shared by all requests that wait for the lookup.
 type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
 #[derive(Default)]
 struct AddressCache {
-    /// None before the first answer.
+    /// `None` before the first result.
     addresses: Option<Arc<[SocketAddr]>>,
-    /// Until when nobody waits for the name service, which has failed or is late.
+    /// Until when the addresses are used without a lookup, after one has failed or was late.
     trusted_until: Option<Instant>,
-    /// Whether it has failed or was late, and has not answered in time since.
+    /// Whether the last lookup failed or was late.
     is_failing: bool,
-    /// Where the lookup that is under way will leave its answer.
+    /// Gets the result of the lookup that is under way.
     lookup: Option<watch::Receiver<Option<LookupResult>>>,
 }
 
@@ -68,8 +67,8 @@ impl CachedAddresses {
         }
     }
 
-    /// What `lookup` says, or one that is under way already, or else what an earlier one has said,
-    /// early enough that half of the time until `deadline` is left to connect.
+    /// The result of the lookup that is under way, or of `lookup`; the cached addresses if that fails
+    /// or takes more than half of the time until `deadline`, so that the rest is left to connect.
     async fn resolve(
         &self,
         host: &str,
@@ -112,8 +111,8 @@ impl CachedAddresses {
         }
     }
 
-    /// Begins a lookup in a task of its own, which remembers the answer even if those who wait for
-    /// it have given up.
+    /// Begins a lookup in a task of its own, which caches the result even if nobody waits for it any
+    /// more.
     fn begin(
         &self,
         known: &mut AddressCache,

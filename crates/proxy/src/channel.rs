@@ -35,7 +35,7 @@ pub(super) enum Channel {
     Http2(StreamPermit),
 }
 
-/// What came back: the head of a response, and where its body comes from.
+/// The head of a response, and the source of its body.
 pub(super) enum ChannelResponse {
     Http1(Exchanged),
     Http2(Response<ResponseStream>),

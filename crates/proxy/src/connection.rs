@@ -25,18 +25,16 @@ pub(super) type ConnectionPool = Pool<Box<Connection>>;
 /// A connection that is open as far as is known. Dropping it closes it.
 pub(super) struct Connection {
     pub(super) reader: ReadBuffer,
-    /// Away while the rest of a request is sent that is answered already.
+    /// `None` while the rest of a request is sent that is answered already.
     pub(super) writer: Option<WriteHalf>,
-    /// Goes off when the server takes too long.
     pub(super) timer: DeadlineTimer,
     pool: Weak<ConnectionPool>,
-    /// What allows it to be open.
     permit: Option<OwnedSemaphorePermit>,
     /// The request that it is used for.
     pub(super) in_flight: Option<InFlight>,
     /// Counts it where its server may have only so many. Dropped before the slot.
     pub(super) open: Option<OpenConnection>,
-    /// What the request holds as long as it uses the connection.
+    /// Held by the request as long as it uses the connection.
     pub(super) slot: Slot,
     /// From when on it serves no further request, so that the server's name is resolved again.
     pub(super) retires_at: Option<Instant>,
@@ -113,9 +111,9 @@ async fn sweep(pool: Weak<ConnectionPool>, mut expiry: Instant) {
     }
 }
 
-/// Tells when a deadline has passed that is put off again and again.
+/// A timer for a deadline that moves with each request.
 ///
-/// The timer stays set from request to request and is only put off when it goes off, so that a
+/// The timer stays set from request to request and is only reset when it goes off, so that a
 /// deadline that is not reached costs nothing.
 #[derive(Default)]
 pub(super) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);

@@ -24,8 +24,7 @@ pub(super) struct ConnectionLimit {
     idle: Mutex<Vec<Weak<dyn Evict>>>,
 }
 
-/// What a request holds as long as it uses a connection of a server; nothing if the server has no
-/// bound.
+/// Held by a request as long as it uses a connection of a server; `None` if the server has no bound.
 pub(super) type Slot = Option<OwnedSemaphorePermit>;
 
 impl ConnectionLimit {

@@ -53,7 +53,7 @@ impl ConnectionBudget {
     fn watch(&self, pool: &Arc<ConnectionPool>) {
         let mut idle = self.idle.lock();
         if idle.len() == idle.capacity() {
-            // Those of earlier configurations.
+            // Drops the pools of earlier configurations.
             idle.retain(|pool| pool.strong_count() > 0);
         }
         let pool: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(pool);
@@ -99,12 +99,11 @@ impl fmt::Debug for ConnectionBudget {
     }
 }
 
-/// With what a request may share a connection of HTTP/2.
+/// Which requests may share the connection of HTTP/2 that a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// With other requests.
     Shared,
-    /// With none, as it may be the cause of why a shared one has ended.
+    /// No other request, as this one may have ended a shared connection.
     Alone,
     /// It is to change the protocol, which streams cannot.
     Upgrade,
@@ -136,7 +135,7 @@ impl Endpoint {
         self.idle_for(&mut slot, now, is_upgrade)
     }
 
-    /// The same for a request that has its slot.
+    /// As [`Self::idle`], for a request that has its slot.
     pub(super) fn idle_for(
         &self,
         slot: &mut Slot,
@@ -155,7 +154,7 @@ impl Endpoint {
         Some(Channel::Http1(connection))
     }
 
-    /// Waits until `deadline` for what a request needs to use a connection.
+    /// Waits until `deadline` for the slot that a request needs to use a connection.
     pub(super) async fn slot(&self, deadline: Instant) -> Result<Slot, ProxyError> {
         let Some(limit) = self.state.connections() else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! What can keep a request from being answered by the upstream, and the one table from these errors
-//! to what the client is told.
+//! The errors of a request to an upstream, and the one table from these errors to the client's
+//! response.
 
 use std::error::Error as StdError;
 use std::io;
@@ -100,7 +100,7 @@ pub(super) enum ProxyError {
     TotalTimeout,
 }
 
-/// What the client, the access log and the metrics get to know of an error.
+/// An error as the client, the access log and the metrics see it.
 struct Report {
     status: StatusCode,
     reason: &'static str,
@@ -124,7 +124,6 @@ impl ProxyError {
         }
     }
 
-    /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
             ExchangeError::RequestBody(source) => Self::from_request_body(source),
@@ -145,7 +144,7 @@ impl ProxyError {
         }
     }
 
-    /// What it says about the server, if anything.
+    /// The failure of the server, if it is one.
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
             Self::Connect { .. } | Self::Tls { .. } | Self::ConnectTimeout { .. } => {
@@ -160,7 +159,7 @@ impl ProxyError {
         }
     }
 
-    /// Whether the client caused it, so that the operator need not look after it.
+    /// Whether the client caused the error, so that the operator need not act.
     pub(super) fn is_client_fault(&self) -> bool {
         self.report().status.is_client_error()
             || matches!(self, Self::Method | Self::TransferCoding)

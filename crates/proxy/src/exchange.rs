@@ -57,25 +57,25 @@ pub(super) enum ExchangeError {
     /// The server closed the connection in the middle of the response's head.
     #[error("the connection was closed in the middle of a head")]
     BrokenOff(#[source] io::Error),
-    /// The connection ended in order before the server got to the request.
+    /// The server closed the connection in order, and says that it has not processed the request.
     #[error("the connection ended before the request")]
     Unprocessed(#[source] io::Error),
     /// The server says that it has not processed the request, and does not go away in order.
     #[error("the request was refused")]
     Refused(#[source] io::Error),
-    /// What the server sent is not HTTP/2.
+    /// The server sent no valid HTTP/2.
     #[error("the response is not HTTP/2")]
     Protocol(#[source] hyper::Error),
-    /// Part of the body is gone that would have to be sent again.
+    /// Part of the body that would have to be sent again is gone.
     #[error("part of the request's body was sent already")]
     Spent,
     /// The request's host cannot be part of a target.
     #[error("the host is not one of a target")]
     Host(#[source] http::Error),
-    /// The server sent something else.
+    /// The server sent no valid HTTP/1.1.
     #[error("the response is malformed")]
     Malformed(#[from] Malformed),
-    /// The server had its turn for too long.
+    /// The server took longer than the response timeout.
     #[error("the server took too long")]
     Timeout,
 }
@@ -186,7 +186,7 @@ where
         }
     }
 
-    /// What broke the connection first says more than what followed from it.
+    /// The error that broke the connection first says more than the ones that followed from it.
     fn cause(&mut self, error: io::Error) -> io::Error {
         match std::mem::replace(&mut self.progress, Progress::Sent) {
             Progress::Broken(cause) => cause,

@@ -1,5 +1,5 @@
-//! The PROXY protocol to servers: in front of a connection's first byte, a header says from whom the
-//! request on it is.
+//! The PROXY protocol to servers: a header in front of a connection's first byte has the addresses of
+//! the client's connection.
 //! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>
 
 use std::io;
@@ -21,7 +21,7 @@ pub enum ProxyProtocol {
 pub struct ConnectionAddrs {
     /// The client.
     pub source: SocketAddr,
-    /// What it connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 

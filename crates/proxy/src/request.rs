@@ -24,19 +24,19 @@ use super::websocket::{self, Upgrade};
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::request";
 
-/// A request as it goes out, and what its response will be measured by.
+/// A request as it goes out.
 pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
     pub(super) head: request::Parts,
-    /// What goes out over HTTP/1.1.
+    /// Sends the request over HTTP/1.1.
     pub(super) writer: RequestWriter<B>,
     /// The body, once it was to go out over HTTP/2.
     pub(super) upload: Option<Upload<B>>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
-    /// From whom it is, where servers are told by the PROXY protocol.
+    /// For the PROXY header, where servers get one.
     pub(super) client: Option<Box<ConnectionAddrs>>,
-    /// What makes the body once more, if all of it is kept.
+    /// Makes the body again, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
     /// The request's id, if it has one.
     pub(super) request_id: Option<Arc<RequestId>>,
@@ -65,7 +65,7 @@ impl<B> Outbound<B> {
         self.request_id = Some(id);
     }
 
-    /// Has the body sent from its beginning, if all of it is kept.
+    /// Sends the body from its beginning again, if all of it is kept.
     pub(super) fn rewind(&mut self)
     where
         B: Body,
@@ -117,8 +117,8 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     }
 }
 
-/// The proxy's own response to a request that it forwards to no upstream, by its head alone; none
-/// when it would forward it.
+/// The proxy's own response to a request that it refuses by its head alone; `None` if it forwards the
+/// request.
 ///
 /// A limiter asks this first: such a response must not depend on the client, or on how often it
 /// asks.
@@ -156,8 +156,8 @@ fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     check_host(parts)
 }
 
-/// What is asked for is a path, or the server as a whole by `OPTIONS *`. A host alone, as CONNECT
-/// has it, names no resource (RFC 9112 section 3.2).
+/// The target must be a path, or `*` for OPTIONS. A host alone, as in CONNECT, names no resource (RFC
+/// 9112 section 3.2).
 fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
     let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     match path.as_bytes().first() {
@@ -169,8 +169,8 @@ fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
     }
 }
 
-/// What comes chunked arrives here without the chunks. Any coding below that would still be there,
-/// and nothing would say so any more (RFC 9112 section 6.1).
+/// The server has removed the chunks. Any coding below chunked would still be applied, and no field
+/// would say so any more (RFC 9112 section 6.1).
 fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
     let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
     match (lines.next(), lines.next()) {
@@ -315,8 +315,8 @@ fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
     upgrade
 }
 
-/// What the fields say of the body's length must be what the body is, or upstream and proxy would
-/// disagree about where the next request begins.
+/// The fields must announce the body's real length, or upstream and proxy would disagree about where
+/// the next request begins.
 fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Coding {
     let Some(length) = length(body) else {
         headers.remove(CONTENT_LENGTH);
@@ -357,8 +357,7 @@ fn set_target(parts: &mut request::Parts) {
     parts.version = Version::HTTP_11;
 }
 
-/// What a message that came by `version` carries to say that it passed through here (RFC 9110
-/// section 7.6.3).
+/// The `Via` of a message that came by `version` (RFC 9110 section 7.6.3).
 pub(super) fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(match version {
         Version::HTTP_2 => "2 weir",

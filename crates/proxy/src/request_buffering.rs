@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::request::Replay;
 
-/// What a permit of the semaphore stands for, in bytes.
+/// Bytes for each permit of the semaphore.
 const UNIT: usize = 1024;
 
 /// The pieces in which a body is kept. One buffer for all of it would be copied as it grows, and
@@ -207,7 +207,7 @@ impl Pieces {
 pub(super) struct Buffered<B> {
     kept: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
-    /// What is still to come.
+    /// The part that is still to come.
     rest: Option<B>,
     is_whole: bool,
     room: Option<Arc<OwnedSemaphorePermit>>,

@@ -72,7 +72,7 @@ impl ProxyBody {
         Self(BodySource::Full(body))
     }
 
-    /// The same body, which breaks off at the `deadline`.
+    /// Cuts the body at the `deadline`.
     pub(super) fn until(self, deadline: Instant) -> Self {
         match self.0 {
             BodySource::Full(_) => self,
@@ -102,7 +102,7 @@ pub(super) enum UpstreamBody {
     Http2(Box<StreamReader>),
 }
 
-/// What comes by a stream, none of whose pieces may take longer than a time-out.
+/// Reads a body from a stream of HTTP/2; no frame may take longer than the timeout.
 pub(super) struct StreamReader {
     stream: ResponseStream,
     timeout: Duration,
@@ -209,7 +209,7 @@ fn without_hop_by_hop(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     frame
 }
 
-/// What is left to read of a response.
+/// Reads a body from a connection of HTTP/1.1.
 pub(super) struct ResponseReader {
     decoder: Decoder,
     /// The connection, as long as there is something to read. Dropping it closes it.
@@ -220,7 +220,7 @@ pub(super) struct ResponseReader {
     keep_alive: bool,
     /// How long the server may take for the next piece.
     timeout: Duration,
-    /// Since when it has been waited for; the time that the client takes does not count.
+    /// When the wait for the next piece began; the time that the client takes does not count.
     waiting_since: Option<Instant>,
 }
 
@@ -358,8 +358,7 @@ impl PendingUpload {
                     timer.poll_past(deadline, cx).map(|()| false)
                 }
             });
-            // What goes wrong here, the server has to make sense of; its answer is on its way
-            // already.
+            // An error here is the server's to handle; its response is on its way already.
             if done.await {
                 let _ = sent.send(writer);
             }

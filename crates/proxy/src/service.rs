@@ -57,7 +57,7 @@ pub type RequestIdOf = fn(&Extensions) -> Option<Arc<RequestId>>;
 /// The hash of a request's subject, by which its server is chosen.
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
 
-/// From whom a request is, for the PROXY protocol.
+/// The addresses of the client's connection, for the PROXY protocol.
 pub type ConnectionAddrsOf = fn(&request::Parts) -> Option<ConnectionAddrs>;
 
 impl Proxy {
@@ -73,38 +73,37 @@ impl Proxy {
         }))
     }
 
-    /// The same proxy, which sends these ids along.
+    /// Sends these ids to the upstream.
     #[must_use]
     pub fn with_request_ids(self, request_id: RequestIdOf) -> Self {
         self.with(|forwarding| forwarding.request_id = Some(request_id))
     }
 
-    /// The same proxy, which has servers chosen by this hash.
+    /// Chooses servers by this hash.
     #[must_use]
     pub fn with_key(self, key: RequestKey) -> Self {
         self.with(|forwarding| forwarding.key = Some(key))
     }
 
-    /// The same proxy, which tells servers by the PROXY protocol from whom requests are.
+    /// Sends these addresses to servers that get PROXY headers.
     #[must_use]
     pub fn with_connection_addrs(self, client: ConnectionAddrsOf) -> Self {
         self.with(|forwarding| forwarding.client = Some(client))
     }
 
-    /// The same proxy, which reads request bodies before it sends them on, if it is told how much.
+    /// Reads request bodies before it sends them on, if `buffering` is set.
     #[must_use]
     pub fn with_request_buffering(self, buffering: Option<Arc<RequestBuffering>>) -> Self {
         self.with(|forwarding| forwarding.buffering = buffering)
     }
 
-    /// The same proxy with other time-outs than its upstream's.
+    /// Replaces the upstream's timeouts.
     #[must_use]
     pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
         self.with(|forwarding| forwarding.upstream = forwarding.upstream.with_timeouts(timeouts))
     }
 
-    /// The same proxy, which gets only what `proxy::refusal` lets through, and so need
-    /// not check it again.
+    /// Skips the checks of [`refusal`](super::refusal), which the caller has made.
     #[must_use]
     pub fn assume_checked(self) -> Self {
         self.with(|forwarding| forwarding.is_checked = true)

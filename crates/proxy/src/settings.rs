@@ -42,7 +42,7 @@ pub struct UpstreamSettings {
     pub idle_timeout: Duration,
     /// How many unused connections are kept, per server and worker.
     pub max_idle: usize,
-    /// What the upstream sees as the request's host.
+    /// The `Host` that the upstream gets.
     pub host: HostHeader,
 }
 
@@ -175,7 +175,7 @@ impl Server {
         self.is_secure
     }
 
-    /// The same server, reached by `tls` if its URI asks for that.
+    /// Sets TLS, if the server's URI asks for it.
     #[must_use]
     pub fn with_tls(self, tls: &UpstreamTls) -> Self {
         Self {
@@ -184,13 +184,13 @@ impl Server {
         }
     }
 
-    /// The same server, spoken to by another protocol than HTTP/1.1.
+    /// Sets the protocol; HTTP/1.1 by default.
     #[must_use]
     pub fn with_protocol(self, protocol: Protocol) -> Self {
         Self { protocol, ..self }
     }
 
-    /// The same server, which is told from whom connections are.
+    /// Sends PROXY headers to the server.
     #[must_use]
     pub fn with_proxy_protocol(self, proxy_protocol: Option<ProxyProtocol>) -> Self {
         Self {
@@ -199,12 +199,12 @@ impl Server {
         }
     }
 
-    /// Whether it is told from whom connections are.
+    /// The version of the PROXY header that the server gets, if any.
     pub fn proxy_protocol(&self) -> Option<ProxyProtocol> {
         self.proxy_protocol
     }
 
-    /// What is spoken to it.
+    /// The protocol.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -213,7 +213,7 @@ impl Server {
         self.tls.as_ref()
     }
 
-    /// The same server with another share of the requests than 1.
+    /// Sets the weight; 1 by default.
     #[must_use]
     pub fn with_weight(self, weight: u32) -> Self {
         Self { weight, ..self }
@@ -224,7 +224,7 @@ impl Server {
         self.weight
     }
 
-    /// What the server itself would call its host.
+    /// The `Host` of the server's own URI.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.host_header
     }

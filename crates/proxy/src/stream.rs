@@ -1,4 +1,4 @@
-//! What the bytes of a connection to a server pass through: TCP, TLS over it, or a Unix socket.
+//! The transport of a connection to a server: TCP, TLS over it, or a Unix socket.
 //!
 //! The two directions are apart, as a request may still be on its way when its response is read.
 //! They are enums, as a box for what most connections do not need would cost each of them a call
@@ -27,8 +27,8 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects to a server, tells it by the PROXY protocol from whom the connection is, and shakes
-    /// hands with it, where that is due. With TLS that may lead to HTTP/2 unless it is `http1_only`.
+    /// Connects to a server, sends a PROXY header and shakes hands for TLS, where these are
+    /// configured. With TLS that may lead to HTTP/2 unless it is `http1_only`.
     /// The caller gives up at `deadline`.
     pub(super) async fn connect(
         server: &Server,
@@ -104,8 +104,8 @@ impl ReadHalf {
         let arrived = match self {
             Self::Tcp(reader) => reader.try_read(&mut [0]),
             Self::Unix(reader) => reader.try_read(&mut [0]),
-            // What arrived may be no more than a ticket for the next handshake, so the session has
-            // to see it.
+            // The bytes may be no more than a ticket for the next handshake, so the session has to
+            // see them.
             Self::Tls(reader) => {
                 let mut byte = [0];
                 let mut buffer = ReadBuf::new(&mut byte);

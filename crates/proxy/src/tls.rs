@@ -1,4 +1,4 @@
-//! TLS to the servers of an upstream: whom the gateway trusts there, and how it says who it is.
+//! TLS to the servers of an upstream: trusted authorities, and the gateway's own certificate.
 
 use std::fmt;
 use std::io;
@@ -29,12 +29,12 @@ const HTTP1: &[u8] = b"http/1.1";
 #[derive(Clone)]
 pub struct UpstreamTls {
     config: Arc<ClientConfig>,
-    /// For what HTTP/2 cannot carry.
+    /// For upgrades, which HTTP/2 cannot carry.
     http1: Arc<ClientConfig>,
     settings: Arc<TlsSettings>,
 }
 
-/// What is spoken to the servers of an upstream.
+/// The protocol for the servers of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -42,11 +42,11 @@ pub enum Protocol {
     Http1,
     /// HTTP/2, without asking over plain TCP ("prior knowledge").
     Http2,
-    /// What the server prefers in the handshake of TLS.
+    /// The server chooses in the handshake of TLS.
     Auto,
 }
 
-/// What the operator says of it.
+/// The configuration of TLS to an upstream.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSettings {
     /// The authorities to trust in place of the public ones.
@@ -54,7 +54,7 @@ pub struct TlsSettings {
     /// The name that certificates must be valid for, and that servers are asked for, in place of
     /// each server's own host.
     pub server_name: Option<ServerName<'static>>,
-    /// What is spoken to the servers.
+    /// The protocol for the servers.
     pub protocol: Protocol,
     /// The certificate that the gateway shows to servers that ask for one, and its key.
     pub identity: Option<Arc<CertifiedKey>>,

@@ -64,8 +64,8 @@ impl Upstream {
         )
     }
 
-    /// The same with no more connections than `budget` has left, whose WebSockets are closed in
-    /// order at `shutdown`. What is known of its servers is in `state`, which all workers share.
+    /// An upstream with no more connections than `budget` has left, whose WebSockets are closed in
+    /// order at `shutdown`. All workers share `state`.
     pub fn with_state(
         budget: ConnectionBudget,
         shutdown: ShutdownSignal,
@@ -84,19 +84,19 @@ impl Upstream {
         }))
     }
 
-    /// The same upstream with other time-outs. They share its connections.
+    /// An upstream with other timeouts that shares these connections.
     #[must_use]
     pub fn with_timeouts(&self, timeouts: Timeouts) -> Self {
         let shared = UpstreamInner::clone(&self.0);
         Self(Arc::new(UpstreamInner { timeouts, ..shared }))
     }
 
-    /// Until when a request that arrived at this time is over, if that is bounded.
+    /// The end of the total timeout of a request that arrived at this time, if there is one.
     pub(super) fn deadline(&self, arrived: Instant) -> Option<Instant> {
         self.0.timeouts.total.map(|total| arrived + total)
     }
 
-    /// How long nothing may pass through a tunnel, and what tells it of the gateway's shutdown.
+    /// How long nothing may pass through a tunnel, and the signal of the gateway's shutdown.
     pub(super) fn tunnel_bounds(&self) -> (Duration, ShutdownSignal) {
         (self.0.timeouts.body, self.0.shutdown.clone())
     }

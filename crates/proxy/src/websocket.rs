@@ -62,7 +62,7 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<Upgrade> {
     })
 }
 
-/// The same for a stream of HTTP/2 (RFC 8441), whose request becomes the one that HTTP/1.1 has.
+/// As [`asked_for`], for a stream of HTTP/2 (RFC 8441). Turns the request into that of HTTP/1.1.
 pub(super) fn asked_for_by_stream(parts: &mut request::Parts) -> Option<Upgrade> {
     if parts.version != Version::HTTP_2 || parts.method != Method::GET {
         return None;
@@ -87,16 +87,15 @@ pub(super) fn is_agreed_on(headers: &HeaderMap) -> bool {
     has_token(headers, UPGRADE, "websocket")
 }
 
-/// How long both ends may take to close a tunnel after the client was told that the gateway goes
-/// away.
+/// How long both ends may take to close a tunnel after the gateway has sent a Close frame.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How much is carried at a time, in bytes.
 const PIECE: usize = 8 * 1024;
 
 /// Tells the client that the upstream agreed, and connects the two when the client's connection is
-/// ready for that, for as long as bytes pass within each `idle_timeout`. What is returned tells of
-/// the tunnel, and lasts as long.
+/// ready, for as long as bytes pass within each `idle_timeout`. The returned record lasts as long as
+/// the tunnel.
 pub(super) fn begin(
     response: &mut Response<()>,
     upgrade: Upgrade,
@@ -193,9 +192,9 @@ async fn upward(
     }
 }
 
-/// Carries what the upstream sends until it sends no more, or until the gateway goes away: then the
-/// client is told so between two frames, and gets nothing more. It will say good-bye to the
-/// upstream, which ends the tunnel.
+/// Carries bytes from the upstream to the client until the upstream closes or the gateway drains. A
+/// drain sends a Close frame between two frames, and nothing more; the client's Close then ends the
+/// tunnel.
 async fn downward(
     mut upstream: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -272,7 +271,7 @@ const MAX_HEADER_BYTES: usize = 14;
 struct Frames {
     header: [u8; MAX_HEADER_BYTES],
     there: usize,
-    /// What is to come of a payload.
+    /// How much of a payload is still to come.
     left: u64,
     has_closed: bool,
 }

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -22,7 +23,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use super::format::{LogLine, Names};
 use super::input::{Chunk, Input, InputError, LogCounts, ParsedChunk, Reading};
 use super::replayer::{PastRequest, Replayer};
-use super::tally::{Changes, Example, Hashed, Minute, Outcome, OutcomeKind, Tally};
+use super::tally::{Changes, Example, Hashed, Minute, Outcome, Tally};
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -118,15 +119,14 @@ impl Pipeline<'_> {
             self.partitions.len()
         };
         let next = AtomicUsize::new(0);
-        let work = || {
-            let _runtime = self.runtime.enter();
+        self.on_all_threads(|| {
             loop {
                 let task = next.fetch_add(1, Ordering::Relaxed);
                 if let Some(partition) = self.partitions.get(task).filter(|_| task < replays) {
                     let mut partition = partition.lock();
                     for chunk in parsed {
                         if let Some(lines) = chunk.lines.get(task) {
-                            partition.push(std::mem::take(&mut lines.lock()));
+                            partition.push(mem::take(&mut lines.lock()));
                         }
                     }
                     partition.replay_until(until);
@@ -139,22 +139,15 @@ impl Pipeline<'_> {
                     return;
                 }
             }
-        };
-        thread::scope(|scope| {
-            for _ in 1..self.threads {
-                scope.spawn(work);
-            }
-            work();
         });
         results.into_iter().map(Mutex::into_inner).collect()
     }
 
     /// Replays what still waits, and adds up what all partitions have counted.
-    fn finish(self) -> Counted {
-        let waiting = Mutex::new(self.partitions.into_iter());
+    fn finish(mut self) -> Counted {
+        let waiting = Mutex::new(mem::take(&mut self.partitions).into_iter());
         let counted = Mutex::new(Vec::new());
-        let work = || {
-            let _runtime = self.runtime.enter();
+        self.on_all_threads(|| {
             loop {
                 let Some(partition) = waiting.lock().next() else {
                     return;
@@ -162,6 +155,17 @@ impl Pipeline<'_> {
                 let done = partition.into_inner().finish();
                 counted.lock().push(done);
             }
+        });
+        let mut parts = counted.into_inner().into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        parts.for_each(|part| all.add(part));
+        all
+    }
+
+    fn on_all_threads(&self, work: impl Fn() + Sync) {
+        let work = || {
+            let _runtime = self.runtime.enter();
+            work();
         };
         thread::scope(|scope| {
             for _ in 1..self.threads {
@@ -169,10 +173,6 @@ impl Pipeline<'_> {
             }
             work();
         });
-        let mut parts = counted.into_inner().into_iter();
-        let mut all = parts.next().unwrap_or_default();
-        parts.for_each(|part| all.add(part));
-        all
     }
 }
 
@@ -306,9 +306,11 @@ impl Replays<'_> {
             None => self.changes.not_compared += 1,
         }
         let minute = self.minutes.entry(past.at.as_nanos() / MINUTE).or_default();
-        minute.requests += 1;
-        minute.denied += u64::from(is.kind == OutcomeKind::Denied);
-        minute.denied_before += u64::from(was.is_some_and(|was| was.kind == OutcomeKind::Denied));
+        *minute += Minute {
+            requests: 1,
+            denied: is.is_denied().into(),
+            denied_before: was.is_some_and(Outcome::is_denied).into(),
+        };
         if let Some(was) = was {
             self.count_change(was, is);
         }
@@ -316,18 +318,15 @@ impl Replays<'_> {
 
     /// Counts a change for the limit that denies, or denied.
     fn count_change(&mut self, was: Outcome, is: Outcome) {
-        let limit = match (
-            was.kind == OutcomeKind::Denied,
-            is.kind == OutcomeKind::Denied,
-        ) {
+        let limit = match (was.is_denied(), is.is_denied()) {
             (false, true) => is.by,
             (true, false) => was.by,
             _ => return,
         };
         if let Some(limit) = limit.and_then(|name| self.replayer.limit_named(name)) {
-            match is.kind {
-                OutcomeKind::Denied => limit.newly_denied += 1,
-                _ => limit.no_longer_denied += 1,
+            match is.is_denied() {
+                true => limit.newly_denied += 1,
+                false => limit.no_longer_denied += 1,
             }
         }
     }
@@ -351,10 +350,7 @@ impl Counted {
         self.changes.add(other.changes);
         self.fidelity.add(other.fidelity);
         for (minute, more) in other.minutes {
-            let minute = self.minutes.entry(minute).or_default();
-            minute.requests += more.requests;
-            minute.denied += more.denied;
-            minute.denied_before += more.denied_before;
+            *self.minutes.entry(minute).or_default() += more;
         }
         self.late += other.late;
     }

@@ -20,7 +20,7 @@ use weir_telemetry::{Disposition, Metrics};
 use super::format::{LogLine, Name, Names, Recorded, TargetMaker};
 use super::need::Gauge;
 use super::ruleset::{ReplayedLimit, Ruleset};
-use super::tally::{Decided, LimitTally, MAX_SUBJECTS, Outcome, OutcomeKind, Tally};
+use super::tally::{Decided, LimitTally, MAX_SUBJECTS, Outcome, Tally};
 
 /// The fewest buckets of a partition.
 const MIN_BUCKETS: usize = 65_536;
@@ -99,10 +99,7 @@ impl PastRequest {
 
     /// The status in the log, if it is that of an upstream: what Weir denied got its own.
     fn upstream_status(&self) -> Option<StatusCode> {
-        let denied = |recorded: &Recorded| {
-            let outcome = Outcome::new(recorded.decision, None);
-            outcome.kind == OutcomeKind::Denied
-        };
+        let denied = |recorded: &Recorded| Outcome::new(recorded.decision, None).is_denied();
         self.status
             .filter(|_| !self.recorded.as_ref().is_some_and(denied))
     }
@@ -190,13 +187,13 @@ impl<'r> Replayer<'r> {
             self.simulation.store().sweep(past.at);
         }
         if past.is_refused {
-            self.tally.requests += 1;
-            self.tally.refused += 1;
+            self.tally.totals.total += 1;
+            self.tally.totals.refused += 1;
             return Outcome::PASSES;
         }
         if let Some(outcome) = self.carried_over(past) {
-            self.tally.decided(Disposition::Denied);
-            self.tally.carried_over += 1;
+            self.tally.totals.decided(Disposition::Denied);
+            self.tally.totals.carried_over += 1;
             return outcome;
         }
         let with_headers = self.with_headers_of_route(past);
@@ -208,7 +205,7 @@ impl<'r> Replayer<'r> {
         let route = index.and_then(|index| self.routes.get(index));
         let route = route.unwrap_or(&self.unrouted);
         if is_preflight(past, index, self.rules) {
-            self.tally.decided(Disposition::Unlimited);
+            self.tally.totals.decided(Disposition::Unlimited);
             return Outcome::PASSES;
         }
         let no_captures = Captures::default();
@@ -264,7 +261,7 @@ impl<'r> Replayer<'r> {
         let recorded = past.recorded?;
         let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
         let outcome = Outcome::new(recorded.decision, Some(by));
-        (outcome.kind == OutcomeKind::Denied).then_some(outcome)
+        outcome.is_denied().then_some(outcome)
     }
 
     /// The request with the headers that its route is found by, if the log says that it took such a
@@ -297,12 +294,12 @@ impl<'r> Replayer<'r> {
         if let Some(ban) = &verdict.banned_by {
             *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
         }
-        self.tally.blocked += u64::from(verdict.listed == Some("block"));
+        self.tally.totals.blocked += u64::from(verdict.listed == Some("block"));
         let disposition = match verdict.disposition {
             Disposition::Unlimited if after.route.is_none() => Disposition::Unrouted,
             disposition => disposition,
         };
-        self.tally.decided(disposition);
+        self.tally.totals.decided(disposition);
         let by = verdict.denied_by.as_ref().or(verdict.banned_by.as_ref());
         let by = by.map(|name| self.names.find(name));
         if simulated.is_unanswered() {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::AddAssign;
 
 use serde::{Serialize, Serializer};
 use weir_limit::time::Timestamp;
@@ -9,7 +10,7 @@ use weir_telemetry::Disposition;
 
 use super::format::{Name, Names};
 use super::need::{Gauge, LevelsByRate, Need};
-use super::shown;
+use super::{percent, shown};
 
 /// Subjects that are remembered of each limit, in all partitions together. Further ones are decided
 /// about, but nothing is known of their needs.
@@ -56,6 +57,10 @@ impl Outcome {
         Self { kind, by }
     }
 
+    pub fn is_denied(self) -> bool {
+        self.kind == OutcomeKind::Denied
+    }
+
     /// The outcome in words.
     pub fn shown(self, names: &Names) -> String {
         let kind = match self.kind {
@@ -70,30 +75,38 @@ impl Outcome {
     }
 }
 
+/// How many requests had which outcome.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Totals {
+    /// All requests.
+    pub total: u64,
+    /// Let through by limits and bans.
+    pub allowed: u64,
+    /// The part of `allowed` that was delayed.
+    pub delayed: u64,
+    /// Let through, because the limit or ban that would deny them is not enforced.
+    pub would_deny: u64,
+    /// Denied by limits, bans and lists.
+    pub denied: u64,
+    /// The share of `denied`, in percent; 0 before the replay is over.
+    pub denied_percent: f64,
+    /// No limit applied.
+    pub unlimited: u64,
+    /// No route matched.
+    pub unrouted: u64,
+    /// Refused before any limit was asked.
+    pub refused: u64,
+    /// Of clients on the block list.
+    pub blocked: u64,
+    /// Denied at the time by a limit that cannot be replayed, and so here.
+    pub carried_over: u64,
+}
+
 /// What one replay counts.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// All requests.
-    pub requests: u64,
-    /// Those that no limit applied to.
-    pub unlimited: u64,
-    /// Those that limits or bans let through.
-    pub allowed: u64,
-    /// Of these, those that waited for their turn.
-    pub delayed: u64,
-    /// Those that were let through in a dry run alone.
-    pub would_deny: u64,
-    /// Those that limits, bans or lists denied.
-    pub denied: u64,
-    /// Those that were refused before any limit was asked.
-    pub refused: u64,
-    /// Those that took no route.
-    pub unrouted: u64,
-    /// Those that were denied at the time by a limit that cannot be replayed.
-    pub carried_over: u64,
-    /// Those of clients on a list.
-    pub blocked: u64,
-    /// What each limit decided, by its number.
+    pub totals: Totals,
+    /// Decisions of each limit, by its number.
     pub limits: Vec<LimitTally>,
     /// Requests that each ban kept out, or would have.
     pub bans: BTreeMap<Name, u64>,
@@ -187,20 +200,15 @@ impl LimitTally {
     /// Counts a decision.
     pub fn decided(&mut self, decided: &Decided<'_>) {
         self.requests += 1;
-        let is_denied = match decided.disposition {
-            Disposition::Denied => {
-                self.denied += 1;
-                true
-            }
-            Disposition::WouldDeny => {
-                self.would_deny += 1;
-                true
-            }
-            _ => {
-                self.allowed += 1;
-                false
-            }
-        };
+        match decided.disposition {
+            Disposition::Denied => self.denied += 1,
+            Disposition::WouldDeny => self.would_deny += 1,
+            _ => self.allowed += 1,
+        }
+        let is_denied = matches!(
+            decided.disposition,
+            Disposition::Denied | Disposition::WouldDeny
+        );
         if is_denied {
             self.first.get_or_insert(decided.at);
             self.last = Some(decided.at);
@@ -260,35 +268,18 @@ impl LimitTally {
     }
 }
 
-impl Tally {
-    /// Adds what another partition has counted.
-    pub fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.unlimited += other.unlimited;
-        self.allowed += other.allowed;
-        self.delayed += other.delayed;
-        self.would_deny += other.would_deny;
-        self.denied += other.denied;
-        self.refused += other.refused;
-        self.unrouted += other.unrouted;
-        self.carried_over += other.carried_over;
-        self.blocked += other.blocked;
-        self.evicted += other.evicted;
-        for (ban, held) in other.bans {
-            *self.bans.entry(ban).or_default() += held;
-        }
-        if self.limits.is_empty() {
-            self.limits = other.limits;
-            return;
-        }
-        for (limit, more) in self.limits.iter_mut().zip(other.limits) {
-            limit.add(more);
+impl Totals {
+    /// The totals with the share of denials.
+    pub fn with_percent(&self) -> Self {
+        Self {
+            denied_percent: percent(self.denied, self.total),
+            ..self.clone()
         }
     }
 
-    /// Counts what was decided about a request in the end.
+    /// Counts a request by its final decision.
     pub fn decided(&mut self, decision: Disposition) {
-        self.requests += 1;
+        self.total += 1;
         match decision {
             Disposition::Allowed => self.allowed += 1,
             Disposition::Delayed => {
@@ -299,6 +290,37 @@ impl Tally {
             Disposition::Unrouted => self.unrouted += 1,
             Disposition::Unlimited => self.unlimited += 1,
             _ => self.denied += 1,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.total += other.total;
+        self.allowed += other.allowed;
+        self.delayed += other.delayed;
+        self.would_deny += other.would_deny;
+        self.denied += other.denied;
+        self.unlimited += other.unlimited;
+        self.unrouted += other.unrouted;
+        self.refused += other.refused;
+        self.blocked += other.blocked;
+        self.carried_over += other.carried_over;
+    }
+}
+
+impl Tally {
+    /// Adds the counts of another partition.
+    pub fn add(&mut self, other: Self) {
+        self.totals.add(&other.totals);
+        self.evicted += other.evicted;
+        for (ban, held) in other.bans {
+            *self.bans.entry(ban).or_default() += held;
+        }
+        if self.limits.is_empty() {
+            self.limits = other.limits;
+            return;
+        }
+        for (limit, more) in self.limits.iter_mut().zip(other.limits) {
+            limit.add(more);
         }
     }
 }
@@ -357,10 +379,7 @@ impl Changes {
             self.same += 1;
             return;
         }
-        match (
-            was.kind == OutcomeKind::Denied,
-            is.kind == OutcomeKind::Denied,
-        ) {
+        match (was.is_denied(), is.is_denied()) {
             (false, true) => self.newly_denied += 1,
             (true, false) => self.no_longer_denied += 1,
             (true, true) => self.denied_by_another += 1,
@@ -385,13 +404,21 @@ impl Changes {
     }
 }
 
-/// How many requests there were in a minute, and how many of them were denied.
+/// Requests and denials in a minute.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Minute {
     pub requests: u64,
     pub denied: u64,
-    /// The same in the baseline.
+    /// Denied in the baseline.
     pub denied_before: u64,
+}
+
+impl AddAssign for Minute {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.denied += other.denied;
+        self.denied_before += other.denied_before;
+    }
 }
 
 /// Passes a hash on that is one already.

@@ -34,9 +34,9 @@ pub fn enable(socket: SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// The same while bytes that the peer should acknowledge are on their way, when the kernel does not
-/// probe but retransmits, by default for a quarter of an hour. A peer that acknowledges and reads
-/// nothing may do so for `stall_timeout`.
+/// Bounds how long the kernel retransmits bytes that the peer does not acknowledge, by default a
+/// quarter of an hour; it does not probe meanwhile. A peer that acknowledges and reads nothing may do
+/// so for `stall_timeout`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn bound_retransmission(socket: SockRef<'_>, stall_timeout: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(MAX_SILENCE.max(stall_timeout)))

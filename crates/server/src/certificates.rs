@@ -166,7 +166,7 @@ impl Choice {
             .or(first)
     }
 
-    /// Those that are valid for a name, in order.
+    /// The identities that are valid for a name, in order.
     fn valid_for(&self, name: &str) -> impl Iterator<Item = &Identity> {
         let name = name.to_ascii_lowercase();
         let wildcard = name
@@ -310,7 +310,7 @@ impl Identity {
         }
     }
 
-    /// The same as rustls takes it.
+    /// The certificate and key for rustls.
     pub fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.0)
     }

@@ -1,7 +1,7 @@
-//! The challenges of ACME servers: how they see that this gateway serves a name.
+//! The challenges of ACME servers, which verify that this gateway serves a name.
 //!
-//! `http-01` (RFC 8555, section 8.3) asks by HTTP for what a token stands for. `tls-alpn-01` (RFC
-//! 8737) shakes hands, and looks at the certificate: no request follows, so none of these
+//! `http-01` (RFC 8555, section 8.3) asks by HTTP for the key authorization of a token. `tls-alpn-01`
+//! (RFC 8737) shakes hands, and looks at the certificate: no request follows, so none of these
 //! connections reaches HTTP.
 
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct Challenges(Arc<ChallengeTable>);
 #[derive(Debug, Default)]
 struct ChallengeTable {
     in_use: AtomicBool,
-    /// How many wait, for those who look without the lock.
+    /// The length of `waiting`, to be read without the lock.
     count: AtomicUsize,
     waiting: Mutex<Vec<Arc<PendingChallenge>>>,
 }
@@ -47,16 +47,16 @@ struct ChallengeTable {
 pub enum Challenge {
     /// A request for the token gets the key authorization.
     Http01 {
-        /// What the request names.
+        /// The token in the request's path.
         token: String,
         /// The token and the thumbprint of the account's key (RFC 8555, section 8.1).
         key_authorization: String,
     },
     /// A handshake for the domain is shown the digest of the key authorization.
     TlsAlpn01 {
-        /// What the handshake names.
+        /// The SNI of the handshake.
         domain: String,
-        /// What the certificate holds.
+        /// The content of the certificate's extension.
         digest: Vec<u8>,
     },
 }
@@ -173,7 +173,7 @@ impl Challenges {
         Some(response)
     }
 
-    /// What a handshake is answered with if it is `tls-alpn-01`'s.
+    /// The configuration for a handshake of `tls-alpn-01`.
     pub(super) fn tls(&self, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
         let mut protocols = hello.alpn()?;
         let is_challenge = protocols.next() == Some(ACME_TLS) && protocols.next().is_none();

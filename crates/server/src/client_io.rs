@@ -36,10 +36,10 @@ pub(super) const MAX_READ: u64 = 32 * 1024;
 /// A client's socket. `G` is held while it is open, whatever the protocol.
 pub(super) struct ClientIo<IO, G> {
     io: Take<IO>,
-    /// What was read ahead; it is returned by the next reads.
+    /// Bytes that were read ahead; the next reads return them.
     read_ahead: Bytes,
     state: Arc<ConnectionState>,
-    /// Since hyper first got bytes of HTTP/1.1.
+    /// Set once hyper has got bytes of HTTP/1.1.
     scanner: Option<Box<FramingScanner>>,
     /// Set while the client speaks HTTP/2.
     frames: Option<Box<FrameScanner>>,

@@ -30,7 +30,7 @@ pub(super) struct Protocols {
     pub(super) http2: http2::Builder<TokioExecutor>,
 }
 
-/// What the driver needs to know of a connection.
+/// A connection as its driver sees it.
 pub(super) trait PollConnection {
     /// Serves; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
@@ -83,7 +83,7 @@ type Hyper1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, T
 type Hyper2<IO, G, S> =
     http2::Connection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>, TokioExecutor>;
 
-/// What is kept of a connection between requests.
+/// A connection between requests.
 struct Parked<IO, G, S> {
     io: ClientIo<IO, G>,
     service: TrackInFlight<S>,
@@ -91,7 +91,6 @@ struct Parked<IO, G, S> {
     agreed: Option<Protocol>,
 }
 
-/// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -235,7 +234,6 @@ where
     G: Unpin + Send + 'static,
     S: ConnectionService,
 {
-    // How it ended makes no difference from here on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _clock = PollClock::begin();
         loop {

@@ -137,8 +137,8 @@ impl ConnectionState {
         self.in_flight.load(Relaxed) > 0
     }
 
-    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at
-    /// any time, so its bytes tell nothing.
+    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at any
+    /// time, so its bytes prove nothing.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
     }

@@ -119,7 +119,6 @@ impl Draining {
         self.flag.is_set()
     }
 
-    /// The same, to be stored.
     pub(super) fn flag(&self) -> DrainFlag {
         self.flag.clone()
     }

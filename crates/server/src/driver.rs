@@ -22,7 +22,7 @@ use super::connection_state::{ConnectionState, TimeoutCheck, Timeouts};
 use super::drain::{DrainSettings, Draining};
 use super::tls::HandshakeBounds;
 
-/// What the connections of a process have in common.
+/// Shared by all connections of a process.
 #[derive(Debug)]
 pub(super) struct ConnectionContext {
     pub(super) protocols: Arc<Protocols>,

@@ -118,7 +118,7 @@ impl FramingScanner {
         }
     }
 
-    /// What comes after a line. If it is cut, its end is missing.
+    /// The part that follows a line, of which the end is missing if `is_cut`.
     fn next_part(&self, line: &[u8], is_cut: bool) -> MessagePart {
         let is_empty = matches!(line, b"" | b"\r");
         match self.part {

@@ -22,7 +22,7 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub struct Listeners {
     addresses: Vec<SocketAddr>,
-    /// Those of the addresses whose sockets a service manager keeps open.
+    /// The addresses whose sockets a service manager keeps open.
     managed: Vec<SocketAddr>,
     /// By worker; each with the index of its address.
     workers: Vec<Vec<(usize, TcpListener)>>,
@@ -63,7 +63,7 @@ impl Listeners {
         Self::open(addresses, workers, &Inherited::default())
     }
 
-    /// The same, using the sockets that are already open.
+    /// As [`Self::bind`], with the sockets that are already open.
     ///
     /// # Errors
     /// As there.

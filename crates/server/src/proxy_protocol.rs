@@ -1,5 +1,5 @@
-//! The PROXY protocol: a load balancer that forwards connections, not requests, says in front of
-//! the first byte of each from whom it is.
+//! The PROXY protocol: a load balancer that forwards connections, not requests, sends the client's
+//! address in front of the first byte of each connection.
 //!
 //! A header is required of trusted peers, and read from nobody else: guessing whether there is one
 //! would let the clients of a peer that sends none write it themselves.

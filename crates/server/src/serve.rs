@@ -33,7 +33,7 @@ use super::tls::{HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::server::serve";
 
-/// What a service may need to know of a client's connection.
+/// A client's connection, as a service sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The address of the other end: a client, or a proxy in front of the gateway. If a proxy
@@ -47,14 +47,14 @@ pub struct Connection {
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-/// What comes before HTTP on the connections of a listener; nothing by default.
+/// The protocols below HTTP on a listener; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct Transport {
     /// The PROXY protocol, before anything else.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// TLS.
     pub tls: Option<Tls>,
-    /// What ACME servers ask on its connections.
+    /// Challenges of ACME servers on its connections.
     pub challenges: Challenges,
 }
 

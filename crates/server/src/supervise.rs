@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::drain::Drain;
 
-/// What a signal asks for.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// `SIGTERM` or `SIGINT`: finish what is in flight and end. A second one: end at once.
@@ -64,7 +64,7 @@ impl Signals {
     }
 }
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A signal to the process.
@@ -73,7 +73,7 @@ pub enum Event {
     Replaced(Vec<SocketAddr>),
 }
 
-/// What the process does at an event.
+/// Handles events.
 pub trait EventHandler {
     /// Loads the configuration again.
     fn reload(&self);

@@ -373,7 +373,7 @@ mod tests {
         );
         predecessor.replace(&[address, admin_address]).unwrap();
         assert_eq!(replaced.recv().await.unwrap(), [address, admin_address]);
-        // What the successor has not taken is closed as on a signal.
+        // Sockets that the successor has not taken are closed as on a signal.
         assert_eq!(takeover.give_up(), []);
         drop((takeover, listener));
         let (_, peer) = sockets[0].listener.accept().unwrap();

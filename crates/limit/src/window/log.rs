@@ -10,7 +10,7 @@ use crate::{CLOCK_BOUND, Quota, Transaction};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitLog(VecDeque<Timestamp>);
 
-/// What of a log matters to one transaction: all that a store needs to read.
+/// The part of a log that one transaction needs: all that a store has to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogView {
     /// Units that count now.
@@ -59,7 +59,7 @@ pub fn farthest_horizon(quota: &Quota, now: Timestamp) -> Timestamp {
 }
 
 impl UnitLog {
-    /// What of the log matters to a transaction.
+    /// The part of the log that a transaction needs.
     pub fn view(&self, transaction: &Transaction, now: Timestamp) -> LogView {
         let rank = usize::try_from(LogView::deciding_rank(transaction)).unwrap_or(usize::MAX);
         let deciding = self.0.len().checked_sub(1).and_then(|last| {

@@ -17,11 +17,11 @@ const NANOS_PER_MICRO: u64 = 1_000;
 /// The state of a bucket that is counted in windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Of [`Algorithm::FixedWindow`].
+    /// For [`Algorithm::FixedWindow`].
     Fixed(FixedWindow),
-    /// Of [`Algorithm::SlidingWindow`].
+    /// For [`Algorithm::SlidingWindow`].
     Sliding(SubWindows),
-    /// Of [`Algorithm::SlidingLog`].
+    /// For [`Algorithm::SlidingLog`].
     Log(UnitLog),
 }
 
@@ -34,13 +34,12 @@ pub struct Usage {
     pub retry_in: Nanos,
     /// How long until nothing counts any more.
     pub reset_in: Nanos,
-    /// The same, once the cost is taken.
+    /// `reset_in` after the cost is taken.
     pub reset_after: Nanos,
 }
 
 impl Window {
-    /// A bucket of which nothing is taken; none for GCRA, which has no windows. It takes no memory
-    /// beyond its own size.
+    /// A full bucket; `None` for GCRA, which has no windows. It takes no memory beyond its own size.
     pub fn full(quota: &Quota) -> Option<Self> {
         match quota.algorithm() {
             Algorithm::Gcra | Algorithm::InFlight => None,

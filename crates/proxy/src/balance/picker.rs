@@ -12,13 +12,13 @@ use super::settings::Balance;
 pub(crate) struct Picker {
     balance: Balance,
     servers: Box<[Candidate]>,
-    /// For each server, how much of its turn it has saved up.
-    turns: Mutex<Box<[i64]>>,
+    /// For each server, the credit that weighted round robin has saved up.
+    credits: Mutex<Box<[i64]>>,
 }
 
 struct Candidate {
     state: Arc<ServerState>,
-    /// Of its name, so that all gateways, and the next process, choose alike.
+    /// Hash of the server's name, so that all gateways, and the next process, choose alike.
     hash: u64,
 }
 
@@ -31,7 +31,7 @@ impl Picker {
         Self {
             balance,
             servers: servers.iter().map(candidate).collect(),
-            turns: Mutex::new(servers.iter().map(|_| 0).collect()),
+            credits: Mutex::new(servers.iter().map(|_| 0).collect()),
         }
     }
 
@@ -61,11 +61,11 @@ impl Picker {
     /// Smooth weighted round robin, as nginx has it: a server of weight 3 among two of weight 1 gets
     /// every other request and then one more, not three at a time.
     fn in_turn<'s>(&self, eligible: impl Iterator<Item = Eligible<'s>>) -> Option<usize> {
-        let mut turns = self.turns.lock();
+        let mut credits = self.credits.lock();
         let (mut total, mut best) = (0_i64, None);
         for Eligible { index, weight, .. } in eligible {
             let weight = i64::try_from(weight).unwrap_or(i64::MAX);
-            let Some(saved) = turns.get_mut(index) else {
+            let Some(saved) = credits.get_mut(index) else {
                 continue;
             };
             *saved = saved.saturating_add(weight);
@@ -75,7 +75,7 @@ impl Picker {
             }
         }
         let (index, _) = best?;
-        if let Some(saved) = turns.get_mut(index) {
+        if let Some(saved) = credits.get_mut(index) {
             *saved = saved.saturating_sub(total);
         }
         Some(index)

@@ -1,5 +1,5 @@
-//! What the process knows of one server of an upstream: how many requests it has in flight, whether
-//! failures have ejected it, and what active health checks say.
+//! The state of one server of an upstream, for all workers: its requests in flight, whether failures
+//! have ejected it, and the result of active health checks.
 //!
 //! An ejection ends by a probe: when its time is over, one request is sent to the server. If it is
 //! answered, the server is back; if it fails, the server is out for twice as long. While a probe is
@@ -29,22 +29,21 @@ const WEIGHT_UNIT: u64 = 1024;
 /// The least share of its weight that a server gets while it starts slowly.
 const MIN_SHARE: u64 = WEIGHT_UNIT / 16;
 
-/// A client that leaves after it has waited for this long, while the server responds to no one,
-/// tells as much as a failure: otherwise clients that are less patient than the response timeout
-/// would hide a server that never answers.
+/// A client that leaves after this time, while the server responds to no one, counts as a failure:
+/// otherwise clients that are less patient than the response timeout would hide a server that never
+/// answers.
 const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 
-/// One server, as all workers know it.
 pub(crate) struct ServerState {
     upstream: Arc<str>,
     name: Arc<str>,
     weight: u64,
     slow_start: Duration,
     ejection: Arc<EjectionBound>,
-    /// What times are counted from.
+    /// Times are counted from here.
     epoch: Instant,
     in_flight: AtomicUsize,
-    /// Failures since the last response that was none. As many as eject a server say that it fails,
+    /// Failures since the last success. From the ejection's number on the server counts as failing,
     /// even if it cannot be ejected.
     failures: AtomicU32,
     last_failure: Mutex<Option<Failure>>,
@@ -53,11 +52,11 @@ pub(crate) struct ServerState {
     next_probe: AtomicU64,
     /// How long the last ejection takes or took, in nanoseconds; 0 before the first one.
     ejected_for: AtomicU64,
-    /// When it came back; 0 if it was never out.
+    /// When the last ejection or failing health check ended; 0 before the first.
     returned_at: AtomicU64,
     /// Whether active health checks fail.
     unhealthy: AtomicBool,
-    /// Whether it was last found to accept requests and not to answer them.
+    /// Whether its last failure was that it accepts requests and does not answer them.
     silent: AtomicBool,
     /// How often it was ejected.
     ejections: AtomicU64,
@@ -93,7 +92,6 @@ impl EjectionBound {
     }
 }
 
-/// What went wrong with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Connect,
@@ -127,7 +125,7 @@ pub(crate) enum ServerStatus {
     Unavailable,
 }
 
-/// What a request to a server means for its ejection.
+/// Decides what the outcome of a request does to an ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptKind {
     Regular,
@@ -248,7 +246,7 @@ impl ServerState {
         }
     }
 
-    /// What active health checks have found out.
+    /// Takes the result of an active health check.
     pub(crate) fn set_healthy(&self, healthy: bool, cause: &str) {
         let was_unhealthy = self.unhealthy.swap(!healthy, Relaxed);
         let (upstream, server) = (&*self.upstream, &*self.name);
@@ -393,7 +391,7 @@ pub(crate) struct InFlight {
     server: Arc<ServerState>,
     kind: AttemptKind,
     began: Instant,
-    /// Whether it is known what became of it.
+    /// Whether its outcome is known.
     settled: bool,
 }
 
@@ -417,7 +415,7 @@ impl InFlight {
         self.server.failed(failure, self.kind, self.began);
     }
 
-    /// What became of it says nothing about the server.
+    /// The outcome says nothing about the server.
     pub(crate) fn settle(&mut self) {
         self.settled = true;
     }

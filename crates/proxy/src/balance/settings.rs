@@ -11,8 +11,8 @@ pub enum Balance {
     /// Each in turn, as often as its weight says.
     #[default]
     RoundRobin,
-    /// Of two servers that are chosen at random, the one with fewer requests in flight for its
-    /// weight.
+    /// Two servers are chosen at random; the one with fewer requests in flight for its weight gets
+    /// the request.
     LeastRequests,
     /// The server that a hash of the request's subject leads to.
     Hash,

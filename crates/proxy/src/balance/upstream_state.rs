@@ -1,5 +1,5 @@
-//! What the process knows of an upstream: the state of its servers, whether any of them can be
-//! reached, and how many retries there are.
+//! The state of an upstream, for all workers: its servers, whether any of them can be reached, and
+//! the retries in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -20,7 +20,7 @@ const NEVER: u64 = 0;
 /// It was reached by the last request that connected to it.
 const REACHED: u64 = u64::MAX;
 
-/// What all workers know of an upstream.
+/// The state of an upstream that all workers share.
 pub struct UpstreamState {
     name: Arc<str>,
     servers: Box<[Arc<ServerState>]>,
@@ -77,7 +77,7 @@ impl UpstreamState {
         }
     }
 
-    /// What metrics show of it.
+    /// The values for the metrics.
     pub fn sample(&self) -> UpstreamSample {
         let server = |server: &Arc<ServerState>| UpstreamServerSample {
             name: Arc::clone(server.name()),

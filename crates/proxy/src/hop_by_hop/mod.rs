@@ -31,9 +31,8 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 }
 
 /// Removes from trailers what concerns only the connection that they came by, and the fields that
-/// are meant for heads alone. A recipient that merges trailers with the head would believe a
-/// stranger there that was not believed in the head: who sent the request, for whom, and where its
-/// body ends (RFC 9110 section 6.5.1).
+/// are meant for heads alone. A recipient that merges trailers with the head would take client
+/// address, host and body length from a stranger (RFC 9110 section 6.5.1).
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     remove_in_order(trailers, is_kept);
@@ -98,7 +97,7 @@ fn named_by_connection(headers: &HeaderMap) -> SmallVec<[HeaderName; 2]> {
         .iter()
         .flat_map(members)
         .filter(|option| !is_ordinary(option))
-        // What is not there need not be removed: a stranger may name thousands.
+        // Absent fields need no removal: a stranger may name thousands.
         .filter_map(|option| str::from_utf8(option).ok())
         .filter(|option| headers.contains_key(*option))
         .filter_map(|option| HeaderName::try_from(option).ok())

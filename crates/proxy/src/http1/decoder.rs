@@ -40,7 +40,7 @@ pub(crate) enum Malformed {
 pub(crate) enum Decoder {
     /// With as many bytes to come.
     Length(u64),
-    /// In chunks that tell their length (RFC 9112 section 7.1).
+    /// In chunks (RFC 9112 section 7.1).
     Chunked(Chunked),
     /// Up to the end of the connection.
     CloseDelimited,
@@ -77,7 +77,6 @@ impl Decoder {
         }
     }
 
-    /// Whether nothing comes any more.
     pub(crate) fn is_at_end(&self) -> bool {
         matches!(self, Self::Length(0) | Self::Chunked(Chunked::Done))
     }
@@ -87,7 +86,7 @@ impl Decoder {
         matches!(self, Self::CloseDelimited)
     }
 
-    /// What is known of the length of what comes.
+    /// The length of the rest, if it is known.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
@@ -156,7 +155,7 @@ fn take_data(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
     buffer.split_to(there).freeze()
 }
 
-/// The size that a chunk's line tells.
+/// The size in a chunk's line.
 fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     // httparse takes a line without a digit for the last chunk's.
     if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {

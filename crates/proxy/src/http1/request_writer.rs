@@ -27,14 +27,13 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What is being sent.
 pub(crate) struct RequestWriter<B> {
-    /// The head, and what of it and of the text is written.
     head: Vec<u8>,
+    /// How much of the head and the text is written.
     at: usize,
-    /// Text that comes next: a chunk's line, a trailer section.
+    /// Follows the head: a chunk's line.
     text: Vec<u8>,
-    /// Data that comes after the text, and a line break or the end of the body after that.
+    /// Follows the text. `tail` follows the data: a line break or the end of the body.
     data: Bytes,
     tail: &'static [u8],
     body: OutgoingBody<B>,
@@ -81,7 +80,7 @@ impl<B> RequestWriter<B> {
         write_head(head, &mut self.head);
     }
 
-    /// Takes the body for a protocol that tells its end by other means.
+    /// Takes the body for HTTP/2.
     pub(crate) fn take_body(&mut self) -> OutgoingBody<B> {
         mem::replace(&mut self.body, OutgoingBody::none())
     }

@@ -128,7 +128,7 @@ struct Span {
     end: usize,
 }
 
-/// Of the names and values of all fields.
+/// Name and value of each field.
 type Spans = SmallVec<[[Span; 2]; 24]>;
 
 impl Span {
@@ -183,7 +183,7 @@ fn append_all(
     Ok(framing)
 }
 
-/// What the fields say of where the body ends, noted as they pass by.
+/// The fields that decide where the body ends, collected while the head is parsed.
 #[derive(Default)]
 struct Framing {
     length: Option<u64>,

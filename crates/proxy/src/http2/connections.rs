@@ -28,7 +28,7 @@ const TARGET: &str = "weir::proxy::http2::connections";
 /// How many requests share a connection before another one is opened, if the server allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// How many streams a server allows while it has not said so; no SETTINGS can.
+/// How many streams a server allows before its SETTINGS arrive, which cannot announce this number.
 const NOT_ANNOUNCED: usize = usize::MAX - 1;
 
 /// How much of a response may be on its way to a client that does not read it, in bytes.
@@ -66,18 +66,17 @@ struct Connection {
     state: Arc<ConnectionState>,
 }
 
-/// What is known of a connection. It lasts as long as its last stream.
+/// Lasts as long as the last stream of the connection.
 struct ConnectionState {
     streams: AtomicUsize,
-    /// Whether it has had several at a time.
+    /// Whether it ever had several streams at a time.
     was_shared: AtomicBool,
     is_retired: AtomicBool,
     retires_at: Option<Instant>,
-    /// Whether an upload goes on that the server takes nothing of and nothing waits for.
+    /// Whether an upload was given up that the server takes nothing of.
     is_stuck: AtomicBool,
     last_used: Mutex<Instant>,
     tasks: Tasks,
-    /// What allows it to be open.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -269,7 +268,7 @@ impl StreamPermit {
     }
 }
 
-/// A stream's place on a connection, until both its request and its response have ended.
+/// Counts a stream of a connection until both its request and its response have ended.
 pub(super) struct StreamSlot(Arc<ConnectionState>);
 
 impl StreamSlot {
@@ -297,11 +296,11 @@ impl Drop for StreamSlot {
     }
 }
 
-/// Runs what hyper does for a connection, until that is cancelled.
+/// Runs hyper's tasks for a connection until they are cancelled.
 #[derive(Clone, Debug, Default)]
 struct Tasks {
     cancelled: CancellationToken,
-    /// Told when one of the tasks has done something.
+    /// Notified when a task was polled.
     progress: Arc<Notify>,
 }
 

@@ -91,7 +91,7 @@ impl<B> Upload<B> {
         self.0.lock().slot.is_some()
     }
 
-    /// Leaves the rest of the body to nobody.
+    /// Gives up the rest of the body.
     pub(super) fn abandon(&self) {
         let slot = self.0.lock().slot.take();
         if let Some(slot) = slot {
@@ -126,7 +126,7 @@ impl<B> UploadState<B> {
                 .is_some_and(|sent| self.resent < sent.len())
     }
 
-    /// Keeps what is sent, if there is not too much of it.
+    /// Keeps data that is sent, unless it is too long.
     fn keep(&mut self, data: &Bytes) {
         let Some(sent) = &mut self.sent else { return };
         let length = sent.iter().map(Bytes::len).sum::<usize>() + data.len();
@@ -168,7 +168,7 @@ where
     }
 }
 
-/// What one stream takes of a body.
+/// The body that hyper reads for one stream.
 struct Reader<B>(Upload<B>);
 
 impl<B> Body for Reader<B>
@@ -195,13 +195,13 @@ where
         !self.0.0.lock().has_more()
     }
 
-    /// As far as the length has been told, it stands in the head.
+    /// If the length is known, the head announces it.
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
     }
 }
 
-/// The stream takes no more of it.
+/// The stream takes no more of the body.
 impl<B> Drop for Reader<B> {
     fn drop(&mut self) {
         let slot = self.0.0.lock().slot.take();

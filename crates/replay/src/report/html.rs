@@ -84,7 +84,7 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     write_head(out, report)?;
     write_timeline(out, report)?;
     if let Some(changes) = &report.changes {
-        write_changes(out, changes, report.baseline.as_deref().unwrap_or_default())?;
+        write_changes(out, changes, report.baseline_name())?;
     }
     write_limits(out, &report.limits)?;
     for limit in report.limits.iter().filter(|limit| limit.requests > 0) {
@@ -213,10 +213,6 @@ fn write_timeline(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Result {
-    let name = match baseline {
-        "recorded" => "what the log says was decided",
-        name => name,
-    };
     let Changes {
         compared,
         same,
@@ -228,7 +224,7 @@ fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Re
         out,
         "<section><h2>Compared with {}</h2><p class=note>{} of {} requests fare alike ({}%); {} are \
          newly denied, {} no longer denied.</p>",
-        Text(name),
+        Text(baseline),
         Count(same),
         Count(compared),
         percent(same, compared),

@@ -16,7 +16,7 @@ use super::input::LogCounts;
 use super::need::{Measured, NeedReport};
 use super::pipeline::Counted;
 use super::ruleset::{Gap, Ruleset};
-use super::tally::{Changes, LimitTally, Tally};
+use super::tally::{Changes, LimitTally, Minute, Tally, Totals};
 use super::{SweepValue, percent, shown};
 
 pub use html::html;
@@ -67,33 +67,6 @@ pub struct LogReport {
     pub to: Option<String>,
     /// Lines that came too late to be put in order.
     pub late: u64,
-}
-
-/// What became of requests.
-#[derive(Clone, Debug, Serialize)]
-pub struct Totals {
-    /// All.
-    pub total: u64,
-    /// Let through by limits and bans.
-    pub allowed: u64,
-    /// Of these, those that waited for their turn.
-    pub delayed: u64,
-    /// Let through, because the limit or ban that would deny them is not enforced.
-    pub would_deny: u64,
-    /// Denied by limits, bans and lists.
-    pub denied: u64,
-    /// The share of these, in percent.
-    pub denied_percent: f64,
-    /// No limit applied.
-    pub unlimited: u64,
-    /// No route matched.
-    pub unrouted: u64,
-    /// Refused before any limit was asked.
-    pub refused: u64,
-    /// Of clients on the block list.
-    pub blocked: u64,
-    /// Denied at the time by a limit that cannot be replayed, and so here.
-    pub carried_over: u64,
 }
 
 /// One limit.
@@ -206,6 +179,14 @@ pub struct ReportInput<'f> {
 const SPANS: u64 = 120;
 
 impl Report {
+    /// What the configuration is compared with, in words.
+    fn baseline_name(&self) -> &str {
+        match self.baseline.as_deref() {
+            Some("recorded") => "what the log says was decided",
+            baseline => baseline.unwrap_or_default(),
+        }
+    }
+
     /// The report of these findings.
     pub fn new(findings: ReportInput<'_>) -> Self {
         let ReportInput {
@@ -244,7 +225,7 @@ impl Report {
             Some(SweepReport {
                 parameter: value.parameter(),
                 value: value.shown(),
-                requests: Totals::new(tally),
+                requests: tally.totals.with_percent(),
                 limit: limit_report(limit, of_limit, options),
             })
         });
@@ -261,8 +242,11 @@ impl Report {
                 counts: log,
                 late: counted.late,
             },
-            requests: Totals::new(&counted.tally),
-            baseline_requests: counted.baseline.as_ref().map(Totals::new),
+            requests: counted.tally.totals.with_percent(),
+            baseline_requests: counted
+                .baseline
+                .as_ref()
+                .map(|tally| tally.totals.with_percent()),
             changes: baseline.is_some().then_some(counted.changes),
             fidelity: (counted.fidelity.compared > 0).then_some(counted.fidelity),
             baseline,
@@ -272,24 +256,6 @@ impl Report {
             not_replayed,
             caveats,
             timeline,
-        }
-    }
-}
-
-impl Totals {
-    fn new(tally: &Tally) -> Self {
-        Self {
-            total: tally.requests,
-            allowed: tally.allowed,
-            delayed: tally.delayed,
-            would_deny: tally.would_deny,
-            denied: tally.denied,
-            denied_percent: percent(tally.denied, tally.requests),
-            unlimited: tally.unlimited,
-            unrouted: tally.unrouted,
-            refused: tally.refused,
-            blocked: tally.blocked,
-            carried_over: tally.carried_over,
         }
     }
 }
@@ -445,12 +411,9 @@ fn timeline(counted: &Counted) -> Vec<TimelineSpan> {
         return Vec::new();
     };
     let length = (last - first + 1).div_ceil(SPANS).max(1);
-    let mut spans: BTreeMap<u64, super::tally::Minute> = BTreeMap::new();
+    let mut spans: BTreeMap<u64, Minute> = BTreeMap::new();
     for (minute, counts) in minutes {
-        let span = spans.entry((minute - first) / length).or_default();
-        span.requests += counts.requests;
-        span.denied += counts.denied;
-        span.denied_before += counts.denied_before;
+        *spans.entry((minute - first) / length).or_default() += *counts;
     }
     let spans = (0..=(last - first) / length).map(|index| {
         let counts = spans.get(&index).copied().unwrap_or_default();

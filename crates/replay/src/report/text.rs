@@ -14,7 +14,7 @@ pub fn write_text(out: &mut String, report: &Report) -> fmt::Result {
     write_log(out, report)?;
     write_totals(out, report)?;
     if let Some(changes) = &report.changes {
-        write_changes(out, changes, report.baseline.as_deref().unwrap_or_default())?;
+        write_changes(out, changes, report.baseline_name())?;
     }
     if let Some(fidelity) = &report.fidelity {
         let percent = percent(fidelity.same, fidelity.compared);
@@ -119,10 +119,6 @@ fn write_totals(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Result {
-    let baseline = match baseline {
-        "recorded" => "what the log says was decided",
-        baseline => baseline,
-    };
     writeln!(out, "\ncompared with {baseline}:")?;
     writeln!(
         out,
