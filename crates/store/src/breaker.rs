@@ -14,13 +14,13 @@ use tokio::time::{self, Instant};
 
 use crate::{HealthCheck, NodeChange, Observer, StoreError};
 
-/// How often a server is pinged while it is reachable and nothing else shows that it is.
+/// The interval of pings while nothing else shows that the server is reachable.
 const PING_EVERY: Duration = Duration::from_secs(1);
 
 /// A server that fails sooner than this after it came back did not really come back.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The longest that that server is left alone before it is probed again.
+/// The longest pause between two probes of such a server.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// When a breaker opens, and how often it is tried to close it.
@@ -59,12 +59,12 @@ pub struct Reachability {
 struct NodeBreakers {
     all: usize,
     open: usize,
-    /// It was reported as unreachable, and has answered no worker since that still asks it.
+    /// Reported as unreachable, and not answering any worker that still asks it.
     is_lost: bool,
 }
 
 impl NodeBreakers {
-    /// Whether it is within reach again, of all workers that ask it.
+    /// Whether all workers that ask it reach it again.
     fn is_found(&mut self) -> bool {
         self.open == 0 && std::mem::take(&mut self.is_lost)
     }

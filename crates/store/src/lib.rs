@@ -290,10 +290,10 @@ pub enum StoreError {
     /// A key holds something else than a bucket, which is no failure of the store.
     #[error("a key in the store holds something else than a bucket")]
     WrongType(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// `Forbidden` or `WrongType` for some transactions of a batch, while the others were decided, and
-    /// took their costs. No probe at connect can replace it, as one key of another type is known only
-    /// by its reply. If the whole batch failed in its place, that key, or a missing right, would switch
-    /// off all limits of a route whose requests pass while the store fails.
+    /// `Forbidden` or `WrongType` for some transactions of a batch, while the others were decided,
+    /// and took their costs. No probe at connect can replace it, as one key of another type is
+    /// known only by its reply. If the whole batch failed in its place, that key, or a missing
+    /// right, would switch off all limits of a route whose requests pass while the store fails.
     #[error("{source}")]
     Undecided {
         /// What was decided; none for what was not.

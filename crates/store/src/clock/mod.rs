@@ -22,7 +22,7 @@ use weir_runtime::loop_time;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// By what part of itself time runs faster or slower while the clock is slewed: a tenth.
+/// The slew rate: time runs faster or slower by a tenth of itself.
 const SLEW: i64 = 10;
 
 /// By what part of its age a measurement becomes less certain: 100 ppm, as much as two quartz
@@ -288,7 +288,7 @@ fn seconds(nanos: i64) -> f64 {
 /// What is added to a monotonic reading: an offset, and what is left to slew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Correction {
-    /// By how much the store's time is greater than the reading.
+    /// The store's time less the reading.
     offset: i64,
     /// The reading at which the clock has no more to slew; negative if it is behind until then.
     slewed_at: i64,
@@ -305,7 +305,7 @@ impl Correction {
         }
     }
 
-    /// The same at this reading, and from then on nearer and nearer to this offset.
+    /// A correction that equals this one at this reading, and slews to an offset from then on.
     const fn slewed_to(self, offset: i64, reading: i64) -> Self {
         let ahead = self.at(reading).saturating_sub(offset);
         let slewed_at = reading.saturating_add(ahead.saturating_abs().saturating_mul(SLEW));
@@ -384,14 +384,14 @@ impl SharedCorrection {
 struct Sample {
     /// The reading in the middle of the question.
     at: i64,
-    /// By how much the store's time was greater.
+    /// The store's time less the reading.
     offset: i64,
-    /// By how much the offset may be off.
+    /// The uncertainty of the offset.
     uncertainty: i64,
 }
 
 impl Sample {
-    /// By how much the offset may be off by now.
+    /// The uncertainty of the offset by now.
     fn uncertainty_at(&self, reading: i64) -> i64 {
         let age = reading.saturating_sub(self.at).max(0);
         self.uncertainty.saturating_add(age / DRIFT)

@@ -27,7 +27,7 @@ const MAX_REMEMBERED: Nanos = Nanos::from_secs(1);
 /// How many buckets are remembered at most, in 320 KiB, and 72 bytes for each of a windowed limit.
 const PLACES: usize = 8192;
 
-/// How many threads may read at once without waiting for each other.
+/// The number of locks, each over a part of the buckets.
 const LOCKS: usize = 64;
 
 /// Recent denials, shared by all workers of a process.
@@ -70,7 +70,7 @@ struct SeenWindow {
     reset_at: Timestamp,
 }
 
-/// How a bucket stands to a transaction, as far as is remembered.
+/// What is remembered of a bucket for a transaction.
 enum Remembered {
     Denies(Decision),
     Allows,
@@ -111,7 +111,7 @@ impl DenialCache {
         removals.map_or(0, |removals| removals.load(Ordering::Acquire))
     }
 
-    /// What the store said before is not remembered any more from here on.
+    /// Removes what is remembered of a key.
     fn remove(&self, key: HashedKey) {
         let (shard, _) = place(key);
         if let Some(removals) = self.removals.get(shard) {
@@ -291,7 +291,7 @@ impl<S> DenialCached<S> {
 
 type Keys = SmallVec<[HashedKey; 3]>;
 
-/// What has to be known of a batch to record its denials.
+/// The batch of a call, kept to record its denials.
 struct DenialRecorder {
     /// Each with how often something was removed from its shard before the store was asked.
     keys: SmallVec<[(HashedKey, u32); 3]>,

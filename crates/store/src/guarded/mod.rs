@@ -214,7 +214,7 @@ impl<S: Remote> Guard<S> {
         Ok(decided)
     }
 
-    /// Gives back what no caller knows to be taken, where this answer shows that it was.
+    /// Refunds what a reply shows as taken, to the servers that took it.
     async fn give_back(&self, answer: &mut StoreFuture<Outcome>, taken: Batch, now: Timestamp) {
         if !taken.is_empty() {
             let refunded = answer.refund(taken, now);
@@ -578,14 +578,14 @@ impl<T: Send + Unpin + 'static> CallFailure<T> {
     }
 }
 
-/// Brings a call to its end that no caller waits for. A connection that breaks ends it, too.
+/// Awaits a call in the background. A connection that breaks ends it as well.
 fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move { drop(answer.await) });
     }
 }
 
-/// What was taken at a time and is still owed now. What has come back by itself meanwhile is not.
+/// The units that were taken and are still owed. What has come back by itself is not owed.
 fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -> Batch {
     if !outcome.is_allowed() {
         return Batch::new();

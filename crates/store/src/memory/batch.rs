@@ -22,7 +22,7 @@ struct Tables<'m> {
     windows: Locked<'m, WindowTable>,
 }
 
-/// What a transaction finds in its bucket, and what comes of it by itself.
+/// A transaction's bucket, and the decision about it alone.
 struct Check {
     key: HashedKey,
     state: State,
@@ -31,7 +31,7 @@ struct Check {
     takes: bool,
 }
 
-/// A bucket as it is before the transaction, with what earlier ones of its batch are about to take.
+/// The bucket before the transaction, with the costs of earlier ones of its batch.
 #[derive(Clone, Copy)]
 enum State {
     Debt(LevelChoice),
@@ -408,7 +408,6 @@ impl Check {
         !self.decision.fits() && matches!(self.state, State::Debt(level) if is_stale(level.debt))
     }
 
-    /// The level of the bucket once its cost is taken.
     fn level_after(&self) -> LevelChoice {
         let debt = self.decision.reset_in;
         match self.state {

@@ -50,7 +50,6 @@ enum CostClass {
 }
 
 impl Headroom {
-    /// The bits that are in use.
     pub(super) const BITS: u64 = 0x1ff;
 
     const DENIES: u16 = 0x100;

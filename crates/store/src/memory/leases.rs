@@ -14,7 +14,7 @@ use super::shards::{Locked, Shards};
 use crate::hashed_key::{HashedKey, KeyHasher};
 use crate::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture, judge};
 
-/// How many threads may count at once without waiting for each other; a power of two.
+/// The number of locks; a power of two.
 const SHARDS: usize = 32;
 
 /// The capacity in subjects that a shard keeps when they are gone.
@@ -32,11 +32,9 @@ struct SharedCounts {
 #[derive(Default)]
 struct Counts {
     by_tag: HashMap<u64, Count>,
-    /// Goes up whenever a subject is deleted.
     generation: u64,
 }
 
-/// The requests of one subject.
 #[derive(Clone, Copy)]
 struct Count {
     requests: u64,
@@ -44,7 +42,7 @@ struct Count {
     generation: u64,
 }
 
-/// What one request was counted as, until this is dropped.
+/// The counts of one request, taken off when this is dropped.
 struct CountedRequest {
     counts: MemoryLeases,
     keys: SmallVec<[(HashedKey, u64); 1]>,
@@ -100,7 +98,6 @@ impl MemoryLeases {
         }
     }
 
-    /// Subjects with requests in flight.
     #[cfg(test)]
     fn subjects(&self) -> usize {
         self.0.shards.each().map(|counts| counts.by_tag.len()).sum()

@@ -132,7 +132,7 @@ impl Memory {
         &self.leases
     }
 
-    /// What stands for a transaction's bucket in the tables of its algorithm.
+    /// The key of a transaction's bucket in the table of its algorithm.
     fn key(&self, transaction: &Transaction) -> HashedKey {
         let key = self.hasher.hash(&transaction.key);
         if transaction.is_windowed() {

@@ -10,7 +10,6 @@ use crate::hashed_key::HashedKey;
 
 /// What a shard holds, when it has to be kept within bounds.
 pub(super) trait Bounded {
-    /// How many buckets are kept.
     fn len(&self) -> usize;
 
     /// The bytes that they take at most.
@@ -39,7 +38,6 @@ impl<T> Shards<T> {
         self.0.len()
     }
 
-    /// Locks the shard of a key; every key has one.
     pub(super) fn lock_one(&self, key: HashedKey) -> Option<MutexGuard<'_, T>> {
         Some(self.0.get(index(key, self.mask()))?.lock())
     }
@@ -57,7 +55,6 @@ impl<T> Shards<T> {
         Locked { mask, tables }
     }
 
-    /// Every shard in turn.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(Mutex::lock)
     }
@@ -68,7 +65,6 @@ impl<T> Shards<T> {
 }
 
 impl<T: Bounded> Shards<T> {
-    /// Buckets and bytes of all shards.
     pub(super) fn size(&self) -> (usize, usize) {
         self.each().fold((0, 0), |(buckets, bytes), table| {
             (buckets + table.len(), bytes + table.bytes())

@@ -16,7 +16,7 @@ use super::eviction::{Headroom, cheapest};
 use super::shards::{self, Bounded, Shards};
 use crate::hashed_key::HashedKey;
 
-/// How many buckets make a shard worth its lock.
+/// Buckets for each shard: with fewer, a shard is not worth its lock.
 const BUCKETS_PER_SHARD: usize = 16_384;
 
 /// More locks than this are of no use to any number of threads; it also keeps the longest hold of
@@ -42,9 +42,9 @@ struct Slot {
 #[derive(Clone, Copy)]
 pub(super) struct Lookup {
     tag: u64,
-    /// Where it is; none when it is not kept.
+    /// Its slot; none if the bucket is not kept.
     at: Option<usize>,
-    /// Its TAT, which is long ago when it is full for all that is known.
+    /// The TAT; long ago for an unknown bucket, which counts as full.
     tat: Timestamp,
 }
 
@@ -81,7 +81,6 @@ impl Lookup {
         self.tag
     }
 
-    /// How far in the future its TAT is.
     pub(super) fn debt(&self, now: Timestamp) -> Nanos {
         self.tat.since(now)
     }
@@ -135,7 +134,6 @@ impl Table {
         }
     }
 
-    /// Looks for a bucket.
     pub(super) fn lookup(&self, tag: u64) -> Lookup {
         let at = self.find(tag).ok();
         let tat = at.map_or(EMPTY.tat, |at| self.slot(at).tat);
@@ -208,7 +206,6 @@ impl Table {
         }
     }
 
-    /// Removes a bucket with all of its levels.
     pub(super) fn remove(&mut self, tag: u64) {
         let deeper = (1..LEVELS).flat_map(|index| level_tags(tag, index));
         for tag in [tag].into_iter().chain(deeper) {
@@ -283,7 +280,7 @@ impl Table {
         }
     }
 
-    /// Where the tag is, or else the empty slot where it belongs.
+    /// The slot of the tag, or else the empty slot where it belongs.
     fn find(&self, tag: u64) -> Result<usize, usize> {
         let mut at = self.home(tag);
         loop {
@@ -370,7 +367,6 @@ fn capacity(slots: usize) -> usize {
     slots - slots.div_ceil(8)
 }
 
-/// How many slots these buckets need.
 fn slots_for(buckets: usize) -> usize {
     buckets + buckets.div_ceil(7)
 }

@@ -21,7 +21,7 @@ const BYTES_PER_BUCKET: usize = 128;
 /// Even the smallest store has room for some large buckets.
 const MIN_BYTES: usize = 1 << 20;
 
-/// How many buckets make a shard worth its lock.
+/// Buckets for each shard: with fewer, a shard is not worth its lock.
 const BUCKETS_PER_SHARD: usize = 65_536;
 
 const MAX_SHARDS: usize = 64;
@@ -89,7 +89,7 @@ pub(super) fn shards(max_buckets: usize) -> Shards<WindowTable> {
     })
 }
 
-/// What stands for a key in these tables when it is counted by this algorithm.
+/// The key of a bucket in these tables, by its algorithm.
 pub(super) fn key(key: HashedKey, algorithm: Algorithm) -> HashedKey {
     let mark = match algorithm {
         Algorithm::SlidingWindow { .. } => SLIDING,
@@ -99,7 +99,7 @@ pub(super) fn key(key: HashedKey, algorithm: Algorithm) -> HashedKey {
     marked(key, mark)
 }
 
-/// The same by every algorithm.
+/// The keys by every algorithm.
 pub(super) fn keys(key: HashedKey) -> [HashedKey; 3] {
     [FIXED, SLIDING, LOG].map(|mark| marked(key, mark))
 }
@@ -109,7 +109,6 @@ fn marked(key: HashedKey, mark: u64) -> HashedKey {
     HashedKey { tag, ..key }
 }
 
-/// Buckets by tag, within bounds.
 pub(super) struct WindowTable {
     entries: Vec<Entry>,
     index: HashMap<u64, usize, BuildHasherDefault<TagHasher>>,
@@ -195,7 +194,6 @@ impl WindowTable {
         }
     }
 
-    /// Removes a bucket.
     pub(super) fn remove(&mut self, tag: u64) {
         if let Some(&at) = self.index.get(&tag) {
             self.remove_at(at);

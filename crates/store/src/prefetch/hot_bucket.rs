@@ -61,7 +61,6 @@ impl LocalUnits {
     }
 }
 
-/// State of the next take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefillState {
     /// No units are wanted.
@@ -80,7 +79,6 @@ enum RefillState {
     Failed(Timestamp),
 }
 
-/// The rate at which units are spent.
 #[derive(Clone, Copy, Debug)]
 struct SpendRate {
     /// The local units that a take should lead to.
@@ -92,18 +90,15 @@ struct SpendRate {
     since: Timestamp,
 }
 
-/// What a request gets from a hot bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnitLookup {
     /// A decision by local units. A cost that it shows as taken is taken.
     Decided(Decision),
     /// The request has to wait for units that are on their way.
     Wait,
-    /// The store decides.
     Ask,
 }
 
-/// Whether a bucket is still hot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum IdleCheck {
     Active,
@@ -111,7 +106,6 @@ pub(super) enum IdleCheck {
     Idle(Option<Transaction>),
 }
 
-/// A bucket of which units are prefetched.
 #[derive(Debug)]
 pub(super) struct HotBucket {
     key: BucketKey,
@@ -122,7 +116,6 @@ pub(super) struct HotBucket {
     last_debt: Option<(Nanos, Timestamp)>,
     refill: RefillState,
     rate: SpendRate,
-    /// When the last request came.
     seen: Timestamp,
     /// No units are kept for requests any more.
     retired: bool,
@@ -160,12 +153,10 @@ impl HotBucket {
         Nanos::new(limit.max_age().get() / 2)
     }
 
-    /// When the last request came.
     pub(super) const fn seen(&self) -> Timestamp {
         self.seen
     }
 
-    /// Whether the store is to be asked for units.
     pub(super) fn is_wanting(&self) -> bool {
         self.refill == RefillState::Wanted
     }
@@ -334,7 +325,7 @@ impl HotBucket {
                 if self.is_pausing(until, now) => {}
             RefillState::Wanted | RefillState::UnderWay { .. } => {}
             RefillState::Ready | RefillState::Short(_) | RefillState::Failed(_) => {
-                self.refill = RefillState::Wanted
+                self.refill = RefillState::Wanted;
             }
         }
     }

@@ -48,7 +48,6 @@ struct Slot {
 struct HotSlot {
     bucket: HotBucket,
     wake: Arc<Notify>,
-    /// Changes with each take.
     taken: watch::Receiver<()>,
 }
 
@@ -58,7 +57,6 @@ pub(super) enum Lookup {
     Decided(Decision),
     /// The request has to wait for units that are on their way.
     Wait(watch::Receiver<()>),
-    /// The store decides.
     Ask,
     /// The store decides, and the bucket is hot from now on.
     Heated(Refiller),
@@ -99,7 +97,6 @@ impl HotBuckets {
         self.with_hot(self.hasher.hash(key), HotBucket::forget);
     }
 
-    /// Acts on a bucket if it is hot.
     fn with_hot<T>(&self, key: HashedKey, act: impl FnOnce(&mut HotBucket) -> T) -> Option<T> {
         self.with_slot(key, |slot| {
             let hot = slot.hot.as_mut().filter(|_| slot.tag == key.tag)?;
@@ -208,7 +205,6 @@ pub(super) struct Refiller {
 }
 
 impl Refiller {
-    /// Waits until units may be wanted.
     pub(super) async fn wanted(&self) {
         self.wake.notified().await;
     }
@@ -233,7 +229,6 @@ impl Refiller {
         next
     }
 
-    /// Keeps no units for requests from now on.
     pub(super) fn retire(&self) {
         self.with_bucket(|bucket| {
             bucket.retire();

@@ -67,7 +67,6 @@ enum Attempt {
     Decided(Decisions),
     /// One of the limits denies the request, so nothing is taken for the others.
     Denied(Decisions),
-    /// Units are on their way.
     Wait(watch::Receiver<()>),
 }
 

@@ -68,11 +68,9 @@ impl fmt::Debug for RedisLogin {
 pub(super) struct Access {
     pub(super) login: RedisLogin,
     pub(super) database: i64,
-    /// None without TLS.
     pub(super) tls: Option<Trust>,
 }
 
-/// Which certificates are accepted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Trust {
     pub(super) authorities: Authorities,
@@ -80,7 +78,6 @@ pub(super) struct Trust {
     pub(super) name: Option<ServerName<'static>>,
 }
 
-/// Who may sign certificates.
 #[derive(Clone, Default)]
 pub(super) enum Authorities {
     #[default]

@@ -32,7 +32,7 @@ pub(super) struct AwaitedNodes(Option<Arc<Mutex<Members>>>);
 type Members = SmallVec<[Arc<Member>; 1]>;
 
 impl AwaitedNodes {
-    /// Those of a call to a Cluster, which waits for none yet.
+    /// An empty record for a call to a Cluster.
     pub(super) fn of_cluster() -> Self {
         Self(Some(Arc::default()))
     }
@@ -45,7 +45,7 @@ impl AwaitedNodes {
         }
     }
 
-    /// Does what waits for this node's reply.
+    /// Runs work that awaits a reply of this node.
     pub(super) async fn wait_for<T>(
         &self,
         member: &Arc<Member>,
@@ -66,7 +66,7 @@ impl AwaitedNodes {
         done
     }
 
-    /// Does what waits for the reply on this connection.
+    /// Runs work that awaits a reply on this connection.
     pub(super) async fn wait_on<T>(&self, session: &Session, work: impl Future<Output = T>) -> T {
         match &session.member {
             Some(member) => self.wait_for(member, work).await,
@@ -76,7 +76,6 @@ impl AwaitedNodes {
 }
 
 pin_project! {
-    /// A call that knows which nodes it waits for.
     pub(super) struct Tracked<F> {
         #[pin]
         call: F,

@@ -33,9 +33,8 @@ pub(super) struct BatchCall {
     /// left behind is cut for them now: no take follows a denial.
     checked_for: Option<Box<Batch>>,
     requests: NodeRequests,
-    /// What finds out what the replies do not say at once.
+    /// Work that follows redirections and reads other levels, if the replies need it.
     resolving: Option<Box<Resolving>>,
-    /// No caller waits.
     is_abandoned: bool,
 }
 

@@ -16,7 +16,6 @@ pub(super) struct BatchPlan {
     pub(super) now: Timestamp,
 }
 
-/// A reply for each transaction.
 pub(super) type BatchReplies = SmallVec<[Reply; 3]>;
 
 /// All replies of a batch, and why there are not more.

@@ -21,7 +21,7 @@ use crate::{ClockOffset, DecisionClock, Observer, StoreError};
 /// at least one of them, but for one time in 2^64.
 const SLOT_SAMPLES: usize = 64;
 
-/// What the servers of a Cluster answer about keys of others.
+/// Errors of a Cluster's nodes about keys of other nodes.
 const REDIRECTIONS: [ServerErrorKind; 4] = [
     ServerErrorKind::Moved,
     ServerErrorKind::Ask,
@@ -29,7 +29,7 @@ const REDIRECTIONS: [ServerErrorKind; 4] = [
     ServerErrorKind::ClusterDown,
 ];
 
-/// Whether the server can be used, and if not, why; the same error for a connection that broke.
+/// Checks whether the server can be used. A connection that broke is an error as well.
 pub(super) async fn check(
     connection: &Connection,
     settings: &RedisSettings,
@@ -50,7 +50,6 @@ pub(super) async fn check(
     }
 }
 
-/// What a server is expected to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedServer {
     /// A primary that holds all keys.
@@ -69,7 +68,6 @@ pub(super) async fn check_again(
     introduce(connection, clock, observer).await.map(drop)
 }
 
-/// Whether the server says that it is a primary.
 pub(super) async fn is_primary(connection: &Connection) -> Result<bool, Arc<RedisError>> {
     let mut request = Request::default();
     gcra::hello(&mut request);
@@ -79,7 +77,7 @@ pub(super) async fn is_primary(connection: &Connection) -> Result<bool, Arc<Redi
     Ok(role.as_deref() == Some("master"))
 }
 
-/// How far the clock of decisions is off, unless the server does not say what time it has.
+/// The offset of the decisions' clock, unless the server refuses to tell its time.
 pub(super) async fn measure(
     connection: &Connection,
     clock: &DecisionClock,
@@ -94,7 +92,7 @@ pub(super) async fn measure(
     Ok(store.map(|store| ClockOffset::measured(sent, answered, store)))
 }
 
-/// Asks what the server is, and returns its mode if it tells.
+/// Reads role and time of the server, and returns its mode if it has one.
 async fn introduce(
     connection: &Connection,
     clock: &DecisionClock,
@@ -179,7 +177,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
     }
 }
 
-/// Why a server that answers this cannot be used; none for any other error.
+/// Why a server with this error cannot be used; none for other errors.
 pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     let redirects = REDIRECTIONS.map(ErrorKind::Server).contains(&error.kind());
     redirects.then(|| {
@@ -210,7 +208,7 @@ pub(super) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
 }
 
-/// What an error that a command was answered means for its call.
+/// The failure of a call by the error of one of its commands.
 pub(super) fn command_error(error: RedisError) -> StoreError {
     let source = Box::new(error);
     if is_right_of_some(&source) {

@@ -58,7 +58,7 @@ impl CheckedCall {
         })
     }
 
-    /// Takes what was read to fit. Others may have taken it since, so it is checked again.
+    /// Takes the batch, which is checked again, as others may have taken units since.
     fn take(&mut self, mut batch: Batch, checked: &Outcome) -> Result<(), StoreError> {
         for (transaction, decision) in batch.iter_mut().zip(&checked.decisions) {
             let fits = decision.is_some_and(|decision| decision.fits());
@@ -95,7 +95,7 @@ impl Future for CheckedCall {
 }
 
 impl PendingReply<Outcome> for CheckedCall {
-    /// What was only read by now is not taken any more.
+    /// A batch that was only read so far is not taken any more.
     fn overdue(mut self: Pin<&mut Self>) -> StoreError {
         self.is_overdue = true;
         let error = Pin::new(&mut self.call).overdue();

@@ -20,7 +20,6 @@ use super::settings::RedisSettings;
 use super::window::WindowKind;
 use crate::{Call, DecisionClock, Observer, StoreError, StoreFuture};
 
-/// A bucket's key in Redis.
 pub(super) type Key = SmallVec<[u8; 96]>;
 
 /// What the calls of one [`super::Redis`] share.
@@ -32,11 +31,8 @@ pub(super) struct Client {
     background_calls: AtomicUsize,
 }
 
-/// The servers that hold buckets.
 pub(super) enum Nodes {
-    /// One that holds all of them.
     One(Arc<Node>),
-    /// Several that hold some each.
     Cluster(Arc<Cluster>),
 }
 
@@ -70,7 +66,7 @@ impl Client {
         }
     }
 
-    /// What tells which nodes a call waits for.
+    /// A record of the nodes that a call waits for.
     pub(super) fn awaited_nodes(&self) -> AwaitedNodes {
         match &self.nodes {
             Nodes::One(_) => AwaitedNodes::default(),
@@ -78,7 +74,6 @@ impl Client {
         }
     }
 
-    /// The node of a key, if there is one.
     pub(super) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
         match &self.nodes {
             Nodes::One(node) => Some(Arc::clone(node)),
@@ -136,12 +131,10 @@ impl Client {
             .map(drop)
     }
 
-    /// The clock by which requests are decided.
     pub(super) fn clock(&self) -> &DecisionClock {
         &self.clock
     }
 
-    /// How many background calls are under way.
     pub(super) fn background_calls(&self) -> usize {
         self.background_calls.load(Ordering::SeqCst)
     }
@@ -232,7 +225,7 @@ impl Client {
         });
     }
 
-    /// Sends what no request waits for, if it is anything.
+    /// Sends `request` in the background, unless it is empty.
     pub(super) fn in_background(
         self: &Arc<Self>,
         call: Call,
@@ -248,7 +241,7 @@ impl Client {
         });
     }
 
-    /// Does what no request waits for, with a deadline.
+    /// Runs background work with a deadline.
     pub(super) fn off_path(
         self: &Arc<Self>,
         call: Call,

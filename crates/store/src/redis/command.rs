@@ -14,31 +14,31 @@ use super::window::{Repair, WindowKind, WindowReply};
 use super::{fixed_window, sliding_log, sliding_window};
 use crate::hashed_key::HashedKey;
 
-/// What is asked about a transaction.
+/// The commands of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// About one of GCRA, with the hash of its key, for the cache of expiries.
+    /// With the hash of the key, for the cache of expiries.
     Gcra(GcraCommand, HashedKey),
-    /// About one that is counted in windows.
+    /// For a transaction that is counted in windows.
     Window(WindowCommand),
 }
 
-/// What is asked about a transaction that is counted in windows.
+/// The commands of a transaction that is counted in windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowCommand {
-    /// Nothing: the bucket stays unread.
+    /// The bucket stays unread.
     Nothing,
-    /// How the bucket stands.
+    /// Reads the bucket.
     Read(WindowKind),
-    /// To take the cost from a fixed window if it fits.
+    /// Takes the cost from a fixed window if it fits.
     TakeFixed,
-    /// How the bucket stands, and to take the cost whether it fits or not.
+    /// Reads the bucket, and takes the cost whether it fits or not.
     TakeSliding,
-    /// The same, for a log to which these are added.
+    /// Reads the log, and adds these members.
     TakeLog(Members),
 }
 
-/// What came of it.
+/// The replies to the commands of a transaction.
 pub(super) enum Reply {
     Gcra(GcraReply),
     Window(WindowReply),
@@ -49,7 +49,7 @@ pub(super) enum Reply {
 }
 
 impl Command {
-    /// `gcra` says how to ask GCRA's bucket.
+    /// `gcra` has the hash of the key and whether a take sets the expiry.
     pub(super) fn new(
         transaction: &Transaction,
         now: Timestamp,
@@ -111,7 +111,6 @@ impl Command {
         }
     }
 
-    /// How many replies there are.
     fn replies(self, transaction: &Transaction, now: Timestamp) -> usize {
         let mut request = Request::default();
         self.add(&mut request, &[], transaction, now);
@@ -174,7 +173,7 @@ impl WindowCommand {
     }
 }
 
-/// What `EXEC` brings. Before it come the replies of `MULTI` and of what was queued.
+/// The reply of `EXEC`, behind those of `MULTI` and of the queued commands.
 fn transacted(replies: &mut Cursor<'_>) -> Option<Vec<Value>> {
     loop {
         match replies.value()? {
@@ -191,7 +190,8 @@ impl Reply {
         decision.is_some_and(|decision| !decision.allowed)
     }
 
-    /// The decision about a bucket, if it was asked; `denied` when one of its batch denies.
+    /// The decision about a bucket unless it stayed unread; `denied` if a limit of the batch
+    /// denies.
     pub(super) fn decision(
         &self,
         command: Command,
@@ -244,7 +244,7 @@ impl Reply {
         }
     }
 
-    /// When the fixed window ends that was taken from.
+    /// The end of the fixed window that units were taken from.
     pub(super) fn window_end(&self) -> Timestamp {
         match self {
             Self::Window(found) => found.end,
@@ -286,7 +286,7 @@ impl Reply {
         matches!(self, Self::Gcra(found) if transaction.is_foreign(found.first))
     }
 
-    /// What the server refuses, and why.
+    /// Why the server refuses the command, if it does.
     pub(super) fn refusal(&self) -> Option<&RedisError> {
         match self {
             Self::Refused(error) => Some(error),
@@ -294,7 +294,7 @@ impl Reply {
         }
     }
 
-    /// Whether what the server refuses is needed by all limits.
+    /// Whether all limits need the command that the server refuses.
     pub(super) fn is_refused_for_all(&self) -> bool {
         matches!(self, Self::Refused(error) if !is_right_of_some(error) && !is_wrong_type(error))
     }

@@ -19,7 +19,6 @@ use tokio::task::JoinHandle;
 use super::dialer::Socket;
 use super::resp::{MAX_REPLY_BYTES, Malformed, Replies, Request, Scan};
 
-/// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
 /// How much memory requests may take up that wait for their replies, and as much again for what is
@@ -37,7 +36,7 @@ impl Default for MemoryShare {
 }
 
 impl MemoryShare {
-    /// As many connections share the whole from now on.
+    /// Divides the memory by this number of connections from now on.
     pub(super) fn divide(&self, connections: usize) {
         let share = MAX_WAITING_BYTES / connections.max(1);
         self.0.store(share, Ordering::Relaxed);
@@ -48,10 +47,10 @@ impl MemoryShare {
     }
 }
 
-/// How much memory is kept for writes, when there once were more of them.
+/// The capacity for writes that is kept after a burst.
 const KEPT_BYTES: usize = 1024 * 1024;
 
-/// What comes of a request: its replies, or why the connection is no longer usable.
+/// The replies to a request, or why the connection is no longer usable.
 pub(super) type RequestResult = Result<Replies, Arc<RedisError>>;
 
 /// Sends requests, and is closed when it is dropped.
@@ -66,7 +65,6 @@ struct SharedState {
     queue: Mutex<Queue>,
     /// Wakes the driver when there is something to write.
     driver: AtomicWaker,
-    /// Nothing can be sent any more.
     ended: Notify,
 }
 
@@ -78,7 +76,6 @@ struct Queue {
     over: Option<Arc<RedisError>>,
 }
 
-/// A caller that waits for replies.
 struct PendingRequest {
     scan: Scan,
     /// The memory of the request, which takes the replies.
@@ -114,13 +111,13 @@ impl Connection {
         }
     }
 
-    /// Gives up on all replies that have not come, for this reason.
+    /// Fails all requests without a reply, for this reason.
     pub(super) fn close(&self, error: &Arc<RedisError>) {
         self.shared.end(error);
         self.driver.abort();
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether the connection has ended.
     pub(super) fn is_over(&self) -> bool {
         self.shared.queue.lock().over.is_some()
     }
@@ -164,7 +161,6 @@ impl Connection {
         answer
     }
 
-    /// Sends a request, and waits for its replies.
     pub(super) async fn call(&self, request: Request) -> RequestResult {
         let answer = self.send(request).await;
         // Without an answer the task that drives the connection is gone: the runtime is ending.
@@ -176,7 +172,7 @@ impl Connection {
 }
 
 impl Queue {
-    /// Why nothing can be sent any more.
+    /// Why a request is refused.
     fn refusal(&self, most_bytes: usize) -> Option<Arc<RedisError>> {
         if self.waiting_bytes <= most_bytes {
             return self.over.clone();
@@ -187,7 +183,6 @@ impl Queue {
         ))
     }
 
-    /// These replies are for the next waiting caller.
     fn answer_next(&mut self, replies: &[u8]) {
         if let Some(waiting) = self.waiting.pop_front() {
             self.waiting_bytes -= waiting.memory.capacity();
@@ -201,10 +196,9 @@ struct Driver {
     shared: Arc<SharedState>,
     sending: Vec<u8>,
     sent: usize,
-    /// What the socket reads into.
     memory: Box<[u8]>,
     received: Vec<u8>,
-    /// How much of what was received is answered already.
+    /// The part of `received` that has gone to callers.
     consumed: usize,
 }
 
@@ -214,7 +208,7 @@ impl Driver {
         self.shared.end(&Arc::new(error.into()));
     }
 
-    /// Writes and reads until the connection breaks. What came before it broke is an answer still.
+    /// Writes and reads until the connection breaks. Replies that came before still go to callers.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         self.shared.driver.register(cx.waker());
         let sending = self.poll_send(cx);
@@ -267,7 +261,7 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives those their replies whose replies have come.
+    /// Hands complete replies to their callers.
     fn answer(&mut self) -> Result<(), Malformed> {
         let mut queue = self.shared.queue.lock();
         while let Some(first) = queue.waiting.front_mut() {

@@ -33,7 +33,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 /// A connection to a server.
 pub type Socket = Box<dyn Stream>;
 
-/// How long one address is tried alone (RFC 8305, section 5).
+/// The time for which one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// How long a TLS handshake may take: a server that does not speak TLS may wait for the rest of
@@ -67,7 +67,7 @@ impl Default for Network {
     }
 }
 
-/// What the files of the settings hold.
+/// Reads files of the settings on a thread of its own.
 async fn read<T: Send + 'static>(
     access: &Access,
     what: fn(&Access) -> io::Result<T>,

@@ -103,7 +103,6 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp(HostPort),
@@ -137,7 +136,6 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the URL of a server.
     pub(super) fn parse(text: &str) -> Result<Self, RedisUrlError> {
         let (endpoint, is_tls) = parse_url(text)?;
         let address = match endpoint.addr().clone() {

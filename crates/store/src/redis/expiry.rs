@@ -31,7 +31,6 @@ pub(super) const NOTE_BITS: u32 = 33;
 /// How many buckets a worker remembers, in 256 KiB.
 const PLACES: usize = 32_768;
 
-/// Whether a take comes with an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
     /// The bucket is expected to last long enough as it is.

@@ -34,13 +34,12 @@ const FLAG: i64 = 1 << 62;
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// By how much the clocks of two gateways differ at most: one ahead, the other behind.
+/// The greatest difference between the clocks of two gateways: one ahead, the other behind.
 const CLOCK_SPREAD: Nanos = Nanos::new(2 * CLOCK_BOUND.get());
 
 const END: i64 = 0;
 const USED: i64 = 62;
 
-/// Takes the cost if it fits.
 pub(super) fn take(request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
     let quota = &transaction.quota;
     let period = micros(window_end(quota, now)) - micros(now);
@@ -122,7 +121,6 @@ pub(super) fn expire(request: &mut Request, key: &[u8], quota: &Quota, now: Time
     expire_in(request, key, end.since(now));
 }
 
-/// Reads the replies to a take and its expiry.
 pub(super) fn parse_take(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
@@ -142,7 +140,6 @@ pub(super) fn parse_take(
     })
 }
 
-/// Reads the reply to a read.
 pub(super) fn parse_read(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
@@ -171,7 +168,7 @@ fn found(end: i64, used: i64, transaction: &Transaction, now: Timestamp) -> Opti
     })
 }
 
-/// When the window ends that is read.
+/// The end of the window that was read.
 pub(super) fn parse_end(replies: &mut Cursor<'_>) -> Option<Timestamp> {
     let [end, _] = replies.ints()?;
     let micros = u64::try_from(end? / 4).ok()?;

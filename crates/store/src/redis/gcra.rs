@@ -86,7 +86,7 @@ pub(super) fn read(request: &mut Request, key: &[u8]) {
     request.word(key).words(GET_TAT);
 }
 
-/// Gives the increment back, at most what is owed. It may create the key, so it sets the expiry.
+/// Refunds the increment, at most what is owed. It may create the key, so it sets the expiry.
 pub(super) fn refund(
     request: &mut Request,
     key: &[u8],
@@ -140,14 +140,12 @@ pub(super) fn parse_refund(reply: &Value) -> Option<Nanos> {
     }
 }
 
-/// Reads the levels below the first.
 pub(super) fn read_levels(request: &mut Request, key: &[u8]) {
     let both = |index| [Step::Get(Field::above(index)), Step::Get(Field::tat(index))];
     let steps: SmallVec<[Step; 16]> = (1..LEVELS).flat_map(both).collect();
     bitfield(request, key, &steps);
 }
 
-/// The levels in the reply to [`read_levels`].
 pub(super) fn parse_levels(reply: &Value) -> Option<[Level; LEVELS - 1]> {
     let Value::Array(numbers) = reply else {
         return None;
@@ -197,7 +195,6 @@ pub(super) fn parse_take_level(reply: &Value) -> Option<(Nanos, bool)> {
     Some((debt, matches!(taken, Value::Int(_))))
 }
 
-/// Begins a level below the first.
 pub(super) fn begin_level(request: &mut Request, key: &[u8], level: &LevelChoice, now: Timestamp) {
     let mut steps: SmallVec<[Step; 16]> = SmallVec::from_slice(&[Step::Saturate]);
     steps.extend(begin_steps(level, Nanos::ZERO, now));
@@ -254,7 +251,6 @@ impl Field {
     }
 }
 
-/// A step of a `BITFIELD`.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Get(Field),
@@ -290,7 +286,6 @@ pub(super) fn renew(request: &mut Request, key: &[u8], tolerance: Nanos, now: Ti
     expire(request, key, tolerance);
 }
 
-/// Makes the bucket full.
 pub(super) fn delete(request: &mut Request, key: &[u8]) {
     request.begin(b"*2\r\n$3\r\nDEL\r\n").word(key);
 }
@@ -300,7 +295,6 @@ pub(super) fn hello(request: &mut Request) {
     request.begin(b"*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
 }
 
-/// Asks what time the server has.
 pub(super) fn time(request: &mut Request) {
     request.begin(b"*1\r\n$4\r\nTIME\r\n");
 }
@@ -331,14 +325,14 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(MAX_TAT)
 }
 
-/// What is asked of Redis about a transaction.
+/// The command of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GcraCommand {
-    /// Nothing: the bucket stays unread.
+    /// The bucket stays unread.
     Nothing,
-    /// What its TAT is.
+    /// Reads the TAT.
     Read,
-    /// To take this increment if it fits.
+    /// Takes this increment if it fits.
     Take(Nanos, Expiry),
 }
 
@@ -357,7 +351,6 @@ impl GcraCommand {
         }
     }
 
-    /// Adds its commands.
     pub(super) fn add(
         self,
         request: &mut Request,
@@ -381,7 +374,7 @@ impl GcraCommand {
     }
 }
 
-/// What Redis answers about a bucket.
+/// The reply about a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GcraReply {
     pub(super) debt: Nanos,

@@ -7,7 +7,7 @@
 //! MULTI
 //! ZREMRANGEBYSCORE key -inf (now        those that have expired are no more
 //! ZADD key +inf lease                   behind all others: its rank is how many there are, e
-//! ZREMRANGEBYRANK key -1 most-1         from the last rank, e, to most-1: removes it if e < most, or nothing
+//! ZREMRANGEBYRANK key -1 most-1         from the last rank, e, to most-1: removes it if e < most
 //! ZADD key NX expiry lease              adds it if it was removed; else it is there, and stays as it is
 //! ZREMRANGEBYSCORE key +inf +inf        removes it if it was not
 //! ZCARD key

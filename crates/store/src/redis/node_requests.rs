@@ -165,7 +165,7 @@ impl NodeRequests {
         }
     }
 
-    /// Takes what came of the requests out, each with its connection.
+    /// Takes the replies out, each with its connection.
     pub(super) fn take_replies(&mut self) -> Vec<(Arc<Session>, Result<Replies, StoreError>)> {
         let requests = self.requests.iter_mut().map(|request| {
             let replies = std::mem::replace(&mut request.replies, Ok(Replies::default()));

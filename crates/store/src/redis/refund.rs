@@ -138,7 +138,7 @@ impl Client {
         Ok(all.into_iter().collect())
     }
 
-    /// Gives back what no request waits for, if it is anything.
+    /// Refunds in the background, unless the refund is empty.
     pub(super) fn refund_in_background(self: &Arc<Self>, session: &Arc<Session>, refund: Refund) {
         if refund.is_empty() {
             return;

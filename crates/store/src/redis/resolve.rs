@@ -44,7 +44,7 @@ impl Resolution {
         self.decide_stale(replies, failure).await
     }
 
-    /// Repeats what nodes have redirected, and returns why one that was named failed.
+    /// Repeats redirected commands. Returns why a node that was named failed.
     async fn follow_redirections(&mut self, cluster: &Cluster) -> Option<StoreError> {
         let nodes = std::mem::take(&mut self.nodes).into_iter().enumerate();
         let followed = nodes.map(async |(index, (session, replies))| match replies {
@@ -66,7 +66,7 @@ impl Resolution {
         last_failure
     }
 
-    /// What a node was asked.
+    /// The request to a node, made again.
     fn request(&self, node: usize) -> Request {
         let mut request = Request::default();
         for (transaction, (command, _)) in self.own(node) {
@@ -81,7 +81,7 @@ impl Resolution {
         asked.filter(move |(_, (_, own))| *own == node)
     }
 
-    /// Matches replies with commands, and counts how it went with each node.
+    /// Matches replies with commands, and counts success or failure of each node.
     fn parse(&mut self, failed_elsewhere: bool) -> Resolved {
         let mut parsed: BatchReplies = self.plan.asked().map(|_| Reply::Missing).collect();
         let mut failure = None;

@@ -16,7 +16,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// No command yet, and room for those of a usual batch.
+    /// An empty request with room for a usual batch.
     pub(super) fn roomy() -> Self {
         Self {
             bytes: Vec::with_capacity(BYTES),
@@ -87,7 +87,7 @@ impl Request {
 pub(super) struct Scan {
     /// How many values are still to come; an array's elements count as well.
     missing: usize,
-    /// How far it is.
+    /// The position in the bytes.
     at: usize,
 }
 
@@ -143,7 +143,7 @@ fn extent(kind: u8, text: &[u8]) -> Result<(usize, usize), Malformed> {
 /// No reply to what is asked here has more bytes or values.
 pub(super) const MAX_REPLY_BYTES: usize = 1 << 20;
 
-/// None for what is not there at all.
+/// None for a missing value.
 fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
     match number(text).ok_or(Malformed)? {
         ..0 => Ok(None),
@@ -196,7 +196,7 @@ impl Replies {
         Self(bytes)
     }
 
-    /// As they came.
+    /// The bytes as they came.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -221,7 +221,7 @@ pub(super) struct Cursor<'r> {
     rest: &'r [u8],
 }
 
-/// Anything, errors too.
+/// Yields values and errors.
 impl Iterator for Cursor<'_> {
     type Item = Result<Value, RedisError>;
 
@@ -238,7 +238,7 @@ pub(super) fn split_first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(end)
 }
 
-/// What these bytes mean.
+/// The value of these bytes.
 pub(super) fn value(bytes: &[u8]) -> Result<Value, RedisError> {
     redis::parse_redis_value(bytes).and_then(Value::extract_error)
 }
@@ -264,7 +264,7 @@ impl Cursor<'_> {
         Some(ints)
     }
 
-    /// Anything but an error.
+    /// The next reply, unless it is an error.
     pub(super) fn value(&mut self) -> Option<Value> {
         self.next()?.ok()
     }

@@ -56,7 +56,7 @@ const CHOSEN: &str = "+failover-state-wait-promotion";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
-/// Where Sentinels are, and what they know the primary by.
+/// The Sentinels, and the name that they know the primary by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SentinelSettings {
     pub(super) nodes: Vec<HostPort>,
@@ -118,7 +118,7 @@ impl PrimaryWatch {
 }
 
 impl PrimaryAddress {
-    /// Where it is by now, or why that is not known.
+    /// The present address, or why it is not known.
     pub(super) fn get(&self) -> Result<HostPort, Arc<RedisError>> {
         let state = self.0.borrow();
         match (&state.known, &state.last_error) {
@@ -131,7 +131,7 @@ impl PrimaryAddress {
         }
     }
 
-    /// Waits until it is known to be elsewhere, and tells where.
+    /// Waits until the primary has moved, and returns its address.
     pub(super) async fn moved_from(&self, there: Option<&HostPort>) -> HostPort {
         let mut states = self.0.clone();
         let moved = |state: &PrimaryState| state.primary().is_some_and(|now| Some(now) != there);
@@ -145,7 +145,7 @@ impl PrimaryAddress {
     }
 }
 
-/// What is known of the primary.
+/// The primary, as far as it is known.
 #[derive(Clone, Default)]
 struct PrimaryState {
     known: Option<NamedPrimary>,
@@ -161,7 +161,7 @@ struct NamedPrimary {
     confirmed_at: Instant,
 }
 
-/// What a Sentinel says.
+/// A Sentinel's answer about the primary.
 struct PrimaryReport {
     primary: HostPort,
     /// Counts the failovers: a later configuration has a greater one.
@@ -173,7 +173,7 @@ impl PrimaryState {
         self.known.as_ref().map(|known| &known.primary)
     }
 
-    /// Takes an answer into account, and tells whether the primary is elsewhere by it.
+    /// Applies a Sentinel's report. Returns whether the primary has moved.
     fn hear(&mut self, answer: PrimaryReport, now: Instant) -> bool {
         let is_same = self.primary() == Some(&answer.primary);
         if let Some(known) = &self.known {
@@ -205,7 +205,7 @@ impl PrimaryState {
     }
 }
 
-/// One Sentinel that is listened to.
+/// The task of one Sentinel.
 struct Sentinel {
     address: Address,
     dialer: Dialer,
@@ -228,7 +228,7 @@ struct Reports {
 }
 
 impl Reports {
-    /// Whether it is to be reported that it fails.
+    /// Records a failure. Returns whether to report it.
     fn failed(&mut self, now: Instant) -> bool {
         let is_due = self.last.is_none_or(|last| now - last >= REPORT_EVERY);
         if is_due {
@@ -238,7 +238,7 @@ impl Reports {
         is_due
     }
 
-    /// Whether it is to be reported that it answers.
+    /// Records a reply. Returns whether to report it.
     fn answered(&mut self) -> bool {
         std::mem::take(&mut self.fails)
     }
@@ -313,7 +313,7 @@ impl Sentinel {
         }
     }
 
-    /// Changes what is known, and reports it when the primary is elsewhere by that.
+    /// Changes the state, and reports a primary that has moved.
     fn moved(&self, change: impl FnOnce(&mut PrimaryState) -> bool) {
         let mut primary = None;
         self.state.send_if_modified(|state| {

@@ -59,7 +59,7 @@ impl Default for ClusterTimes {
     }
 }
 
-/// How many servers there are, and how they are found.
+/// The servers, and how they are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     /// One server, which holds all keys.

@@ -22,7 +22,7 @@ use crate::{ChangedList, SharedEntry, SharedLists, StoreError, StoreFuture};
 /// The member with the version. Entries are objects in JSON, and none is this.
 const VERSION: &[u8] = b"#version";
 
-/// Up to here a score, which is a double, holds integers.
+/// The greatest integer that a score, which is a double, holds exactly.
 const MAX_VERSION: u64 = 1 << 53;
 
 impl SharedLists for Redis {
@@ -171,7 +171,7 @@ fn range(request: &mut Request, key: &[u8], from: u64, skip: usize, count: usize
     range.int(skip).int(count);
 }
 
-/// The score of what ends then; all entries that never end have the greatest.
+/// The score of an entry that ends then; `+inf` for one that does not end.
 fn score(until: u64) -> String {
     match until {
         u64::MAX => "+inf".to_owned(),

@@ -173,7 +173,7 @@ pub(super) fn parse_take(
     Some(found)
 }
 
-/// When the only member of a list was taken; an error when there is something else.
+/// The time of the only member of a list; an error for another reply.
 fn moment(reply: &Value) -> Option<Option<Timestamp>> {
     let Value::Array(members) = reply else {
         return None;

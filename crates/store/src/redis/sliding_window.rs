@@ -11,7 +11,7 @@ use weir_limit::{Quota, SubWindow, SubWindows, Transaction, sub_windows_lifetime
 use super::resp::Request;
 use super::window::{Repair, WindowReply, at_once, expire_in};
 
-/// How many sub-windows that no longer count are worth a command to delete them.
+/// Sub-windows that no longer count: so many are worth a command to delete them.
 const WORTH_PRUNING: usize = 8;
 
 /// Reads all sub-windows.

@@ -30,21 +30,21 @@ pub(super) enum WindowKind {
     Log,
 }
 
-/// What Redis answers about a bucket.
+/// The reply about a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WindowReply {
-    /// How the transaction stands to the bucket as it was before.
+    /// The usage of the bucket before the transaction.
     pub(super) usage: Usage,
     /// Whether the cost was written, which for sliding windows it is when it does not fit, too.
     pub(super) written: bool,
-    /// How it stands once the cost is written although it did not fit.
+    /// The usage once the cost is written although it did not fit.
     pub(super) usage_after: Option<Usage>,
     pub(super) repair: Repair,
-    /// When the window ends of which a fixed one took.
+    /// The end of the fixed window that units were taken from.
     pub(super) end: Timestamp,
 }
 
-/// What is to be repaired in a bucket, in the background.
+/// A repair of a bucket in the background.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Repair {
     #[default]
@@ -64,7 +64,7 @@ impl WindowKind {
         }
     }
 
-    /// What ends the keys of these buckets.
+    /// The suffix of the keys of these buckets.
     pub(super) const fn mark(self) -> &'static str {
         match self {
             Self::Fixed => "%f",
@@ -74,7 +74,7 @@ impl WindowKind {
     }
 }
 
-/// Runs what `fill` adds at once: no other client's commands come between.
+/// Wraps the commands that `fill` adds in a transaction: no other client's come between.
 pub(super) fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
     request.command(1, "MULTI");
     fill(request);

@@ -16,10 +16,9 @@ use crate::{BreakerSettings, Reachability, StoreError};
 /// How many keys are tried to find one of a node: enough for one that serves a single slot.
 const MAX_PROBES: u32 = 1 << 18;
 
-/// A node as the others see it.
+/// What several parts of the process know of a node.
 pub(in crate::redis) struct Member {
     pub(in crate::redis) address: HostPort,
-    /// The same, for people.
     pub(in crate::redis) name: Arc<str>,
     pub(in crate::redis) shared: SharedMemory,
     /// None until the store is guarded.
@@ -71,7 +70,6 @@ impl Member {
         self.breaker.get().is_some_and(|breaker| breaker.is_open())
     }
 
-    /// Counts how a call went.
     pub(in crate::redis) fn record(&self, failure: Option<&StoreError>) {
         if let Some(breaker) = self.breaker.get() {
             breaker.record(failure);

@@ -35,33 +35,31 @@ pub(super) use member::{Member, SharedMemory};
 pub(super) use slots::slot_of;
 use slots::{SlotMap, SlotRange, parse_slots};
 
-/// How often the map is learned when nothing shows that it has changed.
+/// The interval of looks at the map while nothing shows that it has changed.
 const LEARN_EVERY: Duration = Duration::from_secs(60);
 
-/// How long after it was learned it is learned again at the earliest.
+/// The minimum pause between two looks at the map.
 const LEARN_PAUSE: Duration = Duration::from_millis(50);
 
 /// The first and the longest pause while a node is out of reach.
 const MIN_RETRY: Duration = Duration::from_millis(50);
 const MAX_RETRY: Duration = Duration::from_millis(150);
 
-/// How long one that is not connected yet may take.
+/// The timeout for a node that is not connected yet.
 const SEED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a node without slots is kept after a redirection to it: slots may be on their way.
 const KEEP_FOR: Duration = Duration::from_secs(120);
 
-/// How many nodes have to name such a node before the map of the last one is taken.
+/// The number of nodes that have to name such a node before the map of the last one is taken.
 const OPINIONS: usize = 3;
 
-/// The nodes of a Cluster.
 pub(super) struct Cluster {
     settings: RedisSettings,
-    /// Where to ask first.
     seeds: Vec<HostPort>,
     observer: Arc<dyn Observer>,
     topology: RwLock<Arc<Topology>>,
-    /// Whether the map is known, and otherwise why it is not.
+    /// Whether the map is known, or why not.
     learned: watch::Sender<Learned>,
     changed: Arc<Notify>,
     guard: OnceLock<(GuardSettings, Arc<Reachability>)>,
@@ -76,7 +74,6 @@ struct Learned {
     trouble: Option<Arc<RedisError>>,
 }
 
-/// Which node serves which slot.
 pub(super) struct Topology {
     nodes: Vec<Arc<ClusterNode>>,
     slots: SlotMap<u16>,
@@ -86,12 +83,11 @@ pub(super) struct Topology {
 pub(super) struct ClusterNode {
     node: Arc<Node>,
     member: Arc<Member>,
-    /// When a redirection led here.
     redirected: Mutex<Option<Instant>>,
 }
 
 impl Cluster {
-    /// A Cluster, and the task that learns its map, which needs a tokio runtime.
+    /// A Cluster, and the task that follows its map, which needs a tokio runtime.
     pub(super) fn spawn(
         settings: RedisSettings,
         seeds: Vec<HostPort>,
@@ -242,7 +238,7 @@ impl Cluster {
         ask_slots(&connection, seed).await
     }
 
-    /// Takes over a map. Nodes that are in it already keep their connections.
+    /// Applies a map. Nodes that stay in it keep their connections.
     fn adopt(&self, ranges: &[SlotRange]) {
         let mut topology = self.topology.write();
         let mut nodes = Vec::new();
@@ -323,7 +319,7 @@ impl Cluster {
         node
     }
 
-    /// A slot has moved: what is asked from now on is asked there.
+    /// Sends commands about a slot that has moved to its new node from now on.
     fn moved(&self, slot: u16, to: &HostPort) {
         self.named(to);
         let mut topology = self.topology.write();
@@ -407,7 +403,7 @@ impl Topology {
             .find(|node| node.member.address == *address)
     }
 
-    /// Where the node that serves a slot stands.
+    /// The index of the node that serves a slot.
     pub(super) fn place_of(&self, slot: u16) -> Result<usize, StoreError> {
         let place = self.slots.owner(slot).map(usize::from);
         place.ok_or_else(|| StoreError::Node {
@@ -419,17 +415,15 @@ impl Topology {
         })
     }
 
-    /// The node that stands there.
+    /// The node with this index.
     pub(super) fn node(&self, place: usize) -> Option<&Arc<Node>> {
         self.nodes.get(place).map(|node| &node.node)
     }
 
-    /// The node of a key, if there is one.
     pub(super) fn node_of(&self, key: &[u8]) -> Option<&Arc<Node>> {
         self.node(self.slots.owner(slot_of(key))?.into())
     }
 
-    /// All nodes that serve slots.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         let serving = self.nodes.iter().filter(|node| node.serves());
         serving.map(|node| &node.node)
@@ -474,7 +468,7 @@ impl ClusterNode {
     }
 }
 
-/// Asks a node which node serves what.
+/// Reads the map of slots from a node.
 async fn ask_slots(
     connection: &Connection,
     asked: &HostPort,

@@ -14,7 +14,7 @@ use super::slots::parse_address;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Where another node is said to be.
+/// A `MOVED` or `ASK` reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
     pub(super) slot: u16,
@@ -57,7 +57,7 @@ pub(super) fn targets(units: &[Unit<'_>]) -> Vec<HostPort> {
     targets
 }
 
-/// What is to be asked again at this address.
+/// The commands to repeat at this address.
 pub(super) fn repetition(units: &[Unit<'_>], to: &HostPort) -> Request {
     let mut request = Request::default();
     for unit in units.iter().filter(|unit| unit.is_redirected_to(to)) {
@@ -94,7 +94,6 @@ pub(super) fn replace<'r>(
     failure
 }
 
-/// All replies in the order of the commands.
 pub(super) fn whole(units: &[Unit<'_>]) -> Replies {
     let replies: Vec<&[u8]> = units.iter().map(|unit| unit.replies).collect();
     Replies::new(replies.concat())
@@ -134,7 +133,7 @@ impl<'r> Unit<'r> {
     }
 }
 
-/// Cuts so many replies off.
+/// Splits `count` replies off.
 fn take<'r>(bytes: &mut &'r [u8], count: usize) -> Option<&'r [u8]> {
     let whole = *bytes;
     for _ in 0..count {

@@ -7,12 +7,10 @@ use redis::Value;
 
 use super::super::endpoint::HostPort;
 
-/// How many slots there are.
 pub(super) const SLOTS: u16 = 16_384;
 
 static CHECKSUM: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_XMODEM);
 
-/// The slot of a key.
 pub(in crate::redis) fn slot_of(key: &[u8]) -> u16 {
     CHECKSUM.checksum(hash_tag(key).unwrap_or(key)) % SLOTS
 }
@@ -100,7 +98,6 @@ fn announced(host: &str, port: u16, asked: &HostPort) -> Option<HostPort> {
     (port > 0).then_some(HostPort { host, port })
 }
 
-/// Which primary serves each slot.
 #[derive(Clone)]
 pub(super) struct SlotMap<N> {
     owners: Box<[Option<N>]>,
@@ -119,12 +116,10 @@ impl<N: Copy + PartialEq> SlotMap<N> {
         Self { owners }
     }
 
-    /// The owner of a slot, if it has one.
     pub(super) fn owner(&self, slot: u16) -> Option<N> {
         self.owners.get(usize::from(slot)).copied().flatten()
     }
 
-    /// Whether each slot has an owner.
     pub(super) fn is_complete(&self) -> bool {
         self.owners.iter().all(Option::is_some)
     }
