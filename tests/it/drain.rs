@@ -177,6 +177,9 @@ fn what_takes_longer_than_the_grace_period_is_cut_off() {
     assert_eq!(gateway.ended().code(), Some(0));
     assert!(sent.join().unwrap().is_err());
     gateway.logs("the grace period is over", 1);
+    let lines = gateway.log();
+    let cut_off = lines.iter().find_map(|line| line.get("cut_off"));
+    assert_eq!(cut_off, Some(&1.into()));
 }
 
 #[test]

@@ -56,19 +56,6 @@ async fn a_request_arrives_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn the_host_is_the_clients_or_the_servers_or_a_fixed_one() {
-    let fixed = HostHeader::Fixed(HeaderValue::from_static("internal"));
-    for (host, expected) in [
-        (HostHeader::Preserve, "app.example.com"),
-        (HostHeader::Upstream, "SERVER"),
-        (fixed, "internal"),
-    ] {
-        let echo = echoed(host, get("/")).await;
-        assert_eq!(echo["headers"][0], json!(["host", expected]));
-    }
-}
-
-#[tokio::test]
 async fn a_response_arrives_as_it_was_sent_but_for_the_connections_own_fields() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));

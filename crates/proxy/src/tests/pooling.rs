@@ -308,32 +308,6 @@ async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_to
     assert_eq!(text(response).await, "ok");
 }
 
-#[tokio::test]
-async fn servers_take_turns() {
-    let ((one, first), (two, second)) = (listen().await, listen().await);
-    let proxy: Sized = proxy(settings(&[first, second]));
-    let upstream = |listener| async move {
-        let mut peer = RawConnection::accept(&listener).await;
-        for _ in 0..2 {
-            peer.head().await;
-            peer.write(OK).await;
-        }
-    };
-    let client = async {
-        let mut servers = Vec::new();
-        for _ in 0..4 {
-            let response = send(&proxy, get("/")).await;
-            let seen = response.extensions().get::<UpstreamOutcome>().unwrap();
-            servers.push(seen.server.to_string());
-            text(response).await;
-        }
-        servers
-    };
-    let ((), (), servers) = tokio::join!(upstream(one), upstream(two), client);
-    let (first, second) = (first.to_string(), second.to_string());
-    assert_eq!(servers, [&*first, &second, &first, &second]);
-}
-
 /// An upstream that answers once, and closes when the next request has arrived on the same
 /// connection; answers the first request of the next connection, if there is one.
 async fn closes_when_asked_again(listener: tokio::net::TcpListener) -> usize {

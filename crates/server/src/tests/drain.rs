@@ -1,10 +1,9 @@
 //! A drain loses no request.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -16,66 +15,6 @@ use tokio::time::timeout;
 
 use super::{PATIENTLY, ask, read_answer, settings, start};
 use crate::supervise;
-
-/// A client that keeps its connection as long as it may, and connects again until it is refused.
-/// Returns how many requests were answered; a failed one is a panic.
-fn client(address: SocketAddr, requests_per_connection: usize) -> usize {
-    let mut answered = 0;
-    let deadline = Instant::now() + PATIENTLY;
-    loop {
-        let mut stream = match TcpStream::connect(address) {
-            Ok(stream) => stream,
-            // The listener is closed: this was never accepted.
-            Err(_) => return answered,
-        };
-        stream.set_read_timeout(Some(PATIENTLY)).unwrap();
-        for _ in 0..requests_per_connection {
-            assert!(Instant::now() < deadline, "the drain does not end");
-            let stays = ask(&mut stream).unwrap_or_else(|error| {
-                panic!("request {answered} failed: {error}");
-            });
-            answered += 1;
-            if !stays {
-                break;
-            }
-        }
-    }
-}
-
-fn no_request_fails_in_a_drain(requests_per_connection: usize, pause: Duration) {
-    for _ in 0..5 {
-        // Every client sends something at once, so that none is ever waited for in vain.
-        let server = start(&settings(PATIENTLY), pause);
-        let address = server.address;
-        let clients: Vec<_> = (0..16)
-            .map(|_| thread::spawn(move || client(address, requests_per_connection)))
-            .collect();
-        // One client that is known to be served: from here on the others are under way.
-        for _ in 0..50 {
-            ask(&mut server.connect()).unwrap();
-        }
-        server.drain.start();
-        assert_eq!(server.ended(), 0, "connections were cut off");
-        for client in clients {
-            client.join().unwrap();
-        }
-    }
-}
-
-#[test]
-fn no_request_on_kept_alive_connections_fails_in_a_drain() {
-    no_request_fails_in_a_drain(usize::MAX, Duration::ZERO);
-}
-
-#[test]
-fn no_request_on_connections_of_its_own_fails_in_a_drain() {
-    no_request_fails_in_a_drain(1, Duration::ZERO);
-}
-
-#[test]
-fn no_slow_request_fails_in_a_drain() {
-    no_request_fails_in_a_drain(3, Duration::from_millis(5));
-}
 
 #[test]
 fn a_connection_that_was_idle_when_the_drain_began_still_gets_an_answer() {
@@ -102,30 +41,6 @@ fn a_connection_that_has_sent_nothing_yet_still_gets_an_answer() {
     assert!(!ask(&mut silent).unwrap());
     drop((fresh, silent));
     assert_eq!(server.ended(), 0);
-}
-
-#[test]
-fn an_idle_connection_is_closed_in_a_drain() {
-    let server = start(&settings(Duration::from_millis(1)), Duration::ZERO);
-    let mut idle = server.connect();
-    assert!(ask(&mut idle).unwrap());
-    server.drain.start();
-    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
-    drop(idle);
-    assert_eq!(server.ended(), 0);
-}
-
-#[test]
-fn what_is_not_done_by_the_end_of_the_grace_period_is_cut_off() {
-    let mut settings = settings(Duration::from_millis(1));
-    settings.drain.grace = Duration::from_millis(10);
-    let server = start(&settings, Duration::from_secs(3600));
-    let mut slow = server.connect();
-    slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        .unwrap();
-    server.drain.start();
-    assert!(matches!(slow.read(&mut [0; 1]), Ok(0) | Err(_)));
-    assert_eq!(server.ended(), 1);
 }
 
 #[test]
