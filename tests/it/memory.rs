@@ -25,9 +25,13 @@ fn from(address: Ipv4Addr) -> Request {
 /// A request from each of so many addresses.
 fn flood(gateway: &Gateway, network: u32, addresses: u32) {
     let mut client = gateway.client();
-    for number in 0..addresses {
-        let response = client.send(&from(Ipv4Addr::from_bits((network << 24) + number)));
-        assert_eq!(response.status, 200);
+    let numbers: Vec<_> = (0..addresses).collect();
+    for some in numbers.chunks(100) {
+        let address = |number| Ipv4Addr::from_bits((network << 24) + number);
+        let requests: Vec<_> = some.iter().map(|number| from(address(*number))).collect();
+        for response in client.send_all(&requests) {
+            assert_eq!(response.status, 200);
+        }
     }
 }
 

@@ -137,6 +137,16 @@ impl<S: Read + Write> Client<S> {
         self.read(&request.method)
     }
 
+    /// Sends all of these before it reads the first response.
+    pub fn send_all(&mut self, requests: &[Request]) -> Vec<Response> {
+        let bytes: Vec<_> = requests.iter().flat_map(Request::bytes).collect();
+        self.write(&bytes).expect("a connection");
+        let responses = requests.iter().map(|request| self.read(&request.method));
+        responses
+            .map(|response| response.expect("a response"))
+            .collect()
+    }
+
     /// Sends bytes as they are.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)

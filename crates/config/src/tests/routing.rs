@@ -1,11 +1,11 @@
 //! Which requests routes match, what they do beside forwarding, and combinations that make no
 //! sense.
 
-use weir_middleware::{LocalResponse, Origins};
+use weir_middleware::LocalResponse;
 
 use super::*;
 
-fn folder(top: &str, route: &str) -> Folder {
+pub(super) fn folder(top: &str, route: &str) -> Folder {
     let gateway = format!(
         "account: [{{header: x-api-key}}]\nhash_key: {{env: PATH}}\n\
          upstreams: {{app: {{servers: [\"http://127.0.0.1:3000\"]}}}}\n\
@@ -16,7 +16,7 @@ fn folder(top: &str, route: &str) -> Folder {
 
 /// The errors of one route.
 #[track_caller]
-fn refused(route: &str, told: &[&str]) {
+pub(super) fn refused(route: &str, told: &[&str]) {
     let found = folder("", route).findings();
     for told in told {
         assert!(found.contains(told), "{route}\n{found}");
@@ -251,96 +251,6 @@ fn headers_that_break_messages_are_not_edited() {
 }
 
 #[test]
-fn cors_that_browsers_would_not_understand_is_refused() {
-    let origin = "origins: [\"https://a.example\"]";
-    for (cors, told) in [
-        (
-            format!("{origin}, headers: x-a"),
-            ["the app answers preflights", "say which `methods`"],
-        ),
-        (
-            format!("{origin}, max_age: 1h"),
-            ["`max_age` is its own", "say which `methods`"],
-        ),
-        (
-            format!("{origin}, methods: []"),
-            ["pages may use no method", "name some"],
-        ),
-        (
-            format!("{origin}, methods: get"),
-            ["case-sensitive", "\"GET\""],
-        ),
-        (
-            format!("{origin}, methods: \"*\", credentials: true"),
-            ["browsers read `*` as a name", "one by one"],
-        ),
-        (
-            format!("{origin}, methods: GET, headers: [\"*\", x-a]"),
-            ["stands for all names", "one by one"],
-        ),
-        (
-            format!("{origin}, methods: GET, expose: [\"x a\"]"),
-            ["not the name of a header", "cors.expose"],
-        ),
-        (
-            "origins: \"*\", methods: GET, credentials: true".to_owned(),
-            ["no credentials for all origins", "name the origins"],
-        ),
-        (
-            "origins: \"https://*.com\"".to_owned(),
-            ["not a pattern of origins", "https://*.example.com"],
-        ),
-        (
-            "origins: \"https://a*.example.com\"".to_owned(),
-            ["not a pattern of origins", "any port"],
-        ),
-        (
-            "origins: \"*.example.com\"".to_owned(),
-            ["not a pattern of origins", "any port"],
-        ),
-        (
-            "origins: \"https://a.*.com\"".to_owned(),
-            ["not a pattern of origins", "any port"],
-        ),
-    ] {
-        refused(
-            &format!("match: {{}}, upstream: app, cors: {{{cors}}}"),
-            &told,
-        );
-    }
-    let edits = format!(
-        "match: {{}}, upstream: app, cors: {{{origin}, methods: GET}}, \
-         response_headers: {{set: {{access-control-allow-origin: \"*\"}}}}"
-    );
-    refused(
-        &edits,
-        &[
-            "`access-control-allow-origin` is set by `cors`",
-            "leave it out here",
-        ],
-    );
-}
-
-#[test]
-fn cors_with_methods_is_as_written() {
-    let cors = "cors: {origins: [\"https://*.example.com\", \"http://localhost:*\", \"https://a.example:8443\"], \
-                methods: [GET, PUT], headers: [X-A, x-b], expose: x-total, max_age: 1h30m}";
-    let settings = folder("", &format!("match: {{}}, upstream: app, {cors}")).settings();
-    let cors = settings.routes[0].policy.cors.as_ref().unwrap();
-    assert!(matches!(&cors.origins, Origins::Listed(listed) if listed.len() == 3));
-    let answer = cors.preflights.as_ref().unwrap();
-    assert_eq!(
-        (&answer.methods, &answer.max_age),
-        (&"GET, PUT".parse().unwrap(), &Some("5400".parse().unwrap()))
-    );
-    assert_eq!(answer.headers.as_ref().unwrap(), "x-a, x-b");
-    assert_eq!(
-        cors.exposed,
-        "Retry-After, RateLimit-Policy, RateLimit, x-total"
-    );
-}
-
-#[test]
 fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
     let route = "match: {path: /}, redirect: /x";
     let settings = folder("", route).settings();
@@ -360,53 +270,6 @@ fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
         panic!("no fixed response");
     };
     assert_eq!(fixed.headers["content-type"], "text/plain; charset=utf-8");
-}
-
-#[test]
-fn https_that_is_not_there_is_told() {
-    let route = "match: {}, upstream: app";
-    let findings = |top: &str| folder(top, route).findings();
-    let trusted = "client_address: {trusted_proxies: [10.0.0.1]}";
-    let hsts = findings("hsts: {max_age: 1d}");
-    assert!(hsts.contains("hsts: nothing comes by HTTPS"), "{hsts}");
-    assert_eq!(
-        findings(&format!("hsts: {{max_age: 1d}}\n{trusted}")),
-        "0 errors, 0 warnings"
-    );
-    let preload = findings(&format!("hsts: {{max_age: 1d, preload: true}}\n{trusted}"));
-    assert!(
-        preload.contains("hsts.preload: `preload` needs"),
-        "{preload}"
-    );
-    let listen = |value: &str| {
-        format!("listen: [{{address: \"127.0.0.1:80\", redirect_to_https: {value}}}]")
-    };
-    let warned = findings(&listen("true"));
-    assert!(
-        warned.contains("warning: listen[0].redirect_to_https: no listener has `tls`"),
-        "{warned}"
-    );
-    assert!(warned.contains("redirected for ever"), "{warned}");
-    assert_eq!(findings(&listen("false")), "0 errors, 0 warnings");
-    let with_port = format!("{}\n{trusted}", listen("{port: 8443}"));
-    let settings = folder(&with_port, route).settings();
-    let redirect = settings.listen[0].redirect_to_https.as_ref().unwrap();
-    assert_eq!(
-        redirect.to().to_string(),
-        "https://{{ host }}:8443{{ uri }}"
-    );
-    assert!(
-        settings.listen[0]
-            .to_string()
-            .ends_with(" redirecting to HTTPS")
-    );
-    for (value, told) in [
-        ("8443", "expected true, false or a port"),
-        ("{port: 0}", "redirect_to_https.port"),
-    ] {
-        let found = findings(&listen(value));
-        assert!(found.contains(told) && found.contains("1 error"), "{found}");
-    }
 }
 
 #[test]

@@ -172,3 +172,15 @@ fn redirects_and_fixed_responses_need_no_upstreams() {
     assert!(found.contains("upstreams: there is no value"), "{found}");
     assert!(!found.contains("unknown upstream"), "{found}");
 }
+
+#[test]
+fn connections_are_bounded_where_each_carries_one_request() {
+    let of = |keys: &str| timeouts_and_bodies::folder(&format!(", {keys}"), "").findings();
+    assert_eq!(of("max_connections: 1"), "0 errors, 0 warnings");
+    assert!(of("max_connections: 0").contains("needs at least one connection"));
+    let http2 = of("max_connections: 9, protocol: http2");
+    assert!(
+        http2.contains("which carry one request at a time"),
+        "{http2}"
+    );
+}

@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
-use weir_telemetry::{UpstreamFailed, UpstreamOutcome};
+use weir_telemetry::UpstreamFailed;
 
 use super::support::*;
 use crate::request::Outbound;
@@ -217,49 +217,6 @@ async fn an_upstream_without_servers_is_unavailable() {
     let response = send(&proxy, get("/")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(response.headers()["retry-after"], "1");
-}
-
-#[tokio::test]
-async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
-    let (listener, server) = listen().await;
-    let proxy: Sized = proxy(settings(&[refusing_address(), server]));
-    let upstream = async {
-        let mut peer = RawConnection::accept(&listener).await;
-        for _ in 0..4 {
-            peer.head().await;
-            peer.write(OK).await;
-        }
-    };
-    let client = async {
-        for _ in 0..4 {
-            let response = send(&proxy, get("/")).await;
-            let seen = response.extensions().get::<UpstreamOutcome>().unwrap();
-            assert_eq!(&*seen.server, server.to_string());
-            text(response).await;
-        }
-    };
-    tokio::join!(upstream, client);
-}
-
-#[tokio::test]
-async fn when_no_server_is_available_all_are_tried_again() {
-    let proxy: Sized = proxy(settings(&[refusing_address(), refusing_address()]));
-    for _ in 0..5 {
-        let response = send(&proxy, get("/")).await;
-        assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
-        assert_eq!(reason(&response), "connect");
-    }
-}
-
-#[tokio::test]
-async fn the_only_server_is_tried_each_time() {
-    let proxy: Sized = proxy(settings(&[refusing_address()]));
-    for _ in 0..3 {
-        assert_eq!(
-            send(&proxy, get("/")).await.status(),
-            StatusCode::BAD_GATEWAY
-        );
-    }
 }
 
 /// A server that accepts no connection: its queue is full. It is one as long as the sockets live.

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, Version};
+use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};

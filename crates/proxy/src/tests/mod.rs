@@ -7,6 +7,8 @@ mod forwarding;
 mod framing;
 mod http2;
 mod pooling;
+mod retries;
+mod servers;
 mod streaming;
 mod support;
 mod upgrades;

@@ -1,10 +1,11 @@
-//! Bounds of requests: what routes and upstreams may say, and which of the two goes.
+//! How long requests may take and how large they may be: what routes and upstreams say, and which
+//! of the two goes.
 
 use std::time::Duration;
 
 use super::*;
 
-fn folder(upstream: &str, route: &str) -> Folder {
+pub(super) fn folder(upstream: &str, route: &str) -> Folder {
     let gateway = format!(
         "upstreams: {{app: {{servers: [\"http://a:1\"]{upstream}}}}}\n\
          routes: [{{match: {{path: \"/*\"}}, upstream: app, limits: [RequestsPerAddress]{route}}}]\n"
@@ -75,16 +76,4 @@ fn bounds_that_leave_no_room_are_refused() {
             assert!(found.contains("1 error, "), "{keys}: {found}");
         }
     }
-}
-
-#[test]
-fn connections_are_bounded_where_each_carries_one_request() {
-    let of = |keys: &str| folder(&format!(", {keys}"), "").findings();
-    assert_eq!(of("max_connections: 1"), "0 errors, 0 warnings");
-    assert!(of("max_connections: 0").contains("needs at least one connection"));
-    let http2 = of("max_connections: 9, protocol: http2");
-    assert!(
-        http2.contains("which carry one request at a time"),
-        "{http2}"
-    );
 }

@@ -1,11 +1,7 @@
-//! Bounds of requests in size and time, as a route or its upstream has them.
-
-use std::collections::HashSet;
-use std::time::Duration;
+//! How large bodies of requests may be, and bodies that are read before they are forwarded.
 
 use http_body_util::{BodyExt, StreamBody};
 
-use crate::support::upstream::text;
 use crate::support::*;
 
 /// A gateway whose routes take bodies of 8 bytes, or of 4 on `/small`.
@@ -131,45 +127,6 @@ fn the_bound_of_a_body_does_not_tell_of_a_shadow_ban_and_costs_no_units() {
 }
 
 #[test]
-fn a_route_bounds_how_long_all_of_a_request_may_take() {
-    let upstream = Upstream::serving(|request| async move {
-        match request.uri().path() {
-            "/fast" => text("fast"),
-            "/endless" => {
-                let pieces = futures_util::stream::unfold((), |()| async {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    let piece = bytes::Bytes::from_static(b"x");
-                    Some((Ok(http_body::Frame::data(piece)), ()))
-                });
-                http::Response::new(StreamBody::new(pieces).boxed())
-            }
-            _ => std::future::pending().await,
-        }
-    });
-    let gateway = Setup::before(&upstream)
-        .routes(&["{name: all, match: {}, upstream: app, total_timeout: 300ms}"])
-        .start();
-    assert_eq!(gateway.send(&get("/fast")).status, 200);
-    let late = gateway.send(&get("/silent"));
-    assert_eq!((late.status, &late.json()["status"]), (504, &504.into()));
-    let mut client = gateway.client();
-    client.write(&get("/endless").bytes()).unwrap();
-    assert_eq!(client.read_head().unwrap().status, 200);
-    let rest = client.rest();
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "the connection is cut");
-    let by_http2 = http2::run(async {
-        let mut sender = http2::connect(gateway.address()).await;
-        let response = sender.send_request(http2::get("/endless")).await.unwrap();
-        response.into_body().collect().await.is_err()
-    });
-    assert!(by_http2);
-    let logged = eventually("a line of the access log", || {
-        gateway.access("/silent").into_iter().next()
-    });
-    assert_eq!(logged["upstream_error"], "total_timeout");
-}
-
-#[test]
 fn a_request_is_forwarded_with_its_length_once_its_body_is_there() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)
@@ -192,53 +149,4 @@ fn a_request_is_forwarded_with_its_length_once_its_body_is_there() {
     assert_eq!(upstream.last().lines("transfer-encoding"), ["chunked"]);
     assert_eq!(upstream.last().body, "123456789and more");
     assert_eq!(gateway.send(&get("/")).status, 200);
-}
-
-#[test]
-fn a_server_gets_no_more_connections_than_it_may_have_from_all_workers() {
-    let upstream = Upstream::answering_after(Duration::from_millis(5), |_| text("real"));
-    let address = upstream.address();
-    let gateway = Setup::with_upstreams(&format!(
-        "{{app: {{servers: [\"http://{address}\"], max_connections: 2, connect_timeout: 60s}}}}"
-    ))
-    .start();
-    let load = Load::start(gateway.address(), 12, |client, count| {
-        get(&format!("/{client}/{count}"))
-    });
-    let sampled = (0..30).map(|_| {
-        load.go_on_for(2);
-        open_connections(address)
-    });
-    let most = sampled.max().unwrap();
-    let report = load.stop();
-    assert_eq!(report.failures, [""; 0]);
-    assert_eq!(report.count(200), report.statuses.len());
-    assert!(most <= 2, "{most} connections");
-    // Those that are left idle are found, so more would have been.
-    let idle = open_connections(address);
-    assert!((1..=2).contains(&idle), "{idle} idle connections");
-}
-
-/// How many connections to a port of this machine are open at one moment, as the kernel says.
-///
-/// The kernel's table is not a snapshot: while it is read, one connection may close and another
-/// open, and both are in it. What is in two readings was open between them.
-fn open_connections(to: std::net::SocketAddr) -> usize {
-    let before = local_ends_of_connections(to);
-    let after = local_ends_of_connections(to);
-    before.intersection(&after).count()
-}
-
-fn local_ends_of_connections(to: std::net::SocketAddr) -> HashSet<String> {
-    const ESTABLISHED: &str = "01";
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let port = format!(":{:04X}", to.port());
-    let rows = table.lines().skip(1);
-    let open = rows.filter_map(|row| {
-        let mut columns = row.split_whitespace().skip(1);
-        let local = columns.next().unwrap();
-        let (remote, state) = (columns.next().unwrap(), columns.next().unwrap());
-        (remote.ends_with(&port) && state == ESTABLISHED).then(|| local.to_owned())
-    });
-    open.collect()
 }
