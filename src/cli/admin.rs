@@ -19,7 +19,6 @@ const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
 /// How many subjects are listed where the command does not say.
 const COUNT: u32 = 20;
 
-/// The most items of a page.
 const MAX_PAGE_ITEMS: usize = 1000;
 
 /// Where the gateway is.
@@ -365,7 +364,6 @@ impl TopQuery {
 }
 
 impl BucketCommand {
-    /// Does it, and shows the bucket.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (bucket, call) = match self {
             Self::List { limit, list } => {
@@ -393,7 +391,6 @@ impl BucketArgs {
 }
 
 impl BanCommand {
-    /// Does it, and shows the ban.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (ban, call) = match self {
             Self::List(list) => {
@@ -430,7 +427,6 @@ impl BanArgs {
 }
 
 impl OverrideCommand {
-    /// Does it, and shows what it is about.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         match self {
             Self::List { limit, admin } => {

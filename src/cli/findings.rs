@@ -65,9 +65,9 @@ pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
 }
 
 impl Finding {
-    /// The findings about the gateway, and those about clients; about the clients of `limit` alone, if
-    /// it is set, even where a worse finding about another limit names the client. Clients chose parts
-    /// of the texts, so control characters are escaped.
+    /// The findings about the gateway, and those about clients; about the clients of `limit` alone,
+    /// if it is set, even where a worse finding about another limit names the client. Clients chose
+    /// parts of the texts, so control characters are escaped.
     pub(super) fn all(answer: &Value, limit: Option<&str>) -> Vec<Self> {
         let found = answer["findings"].as_array().into_iter().flatten();
         let of_limit = found.filter(|found| {
@@ -105,7 +105,8 @@ impl Finding {
     }
 }
 
-/// Escapes control characters in text that clients chose. Quotes stay, so that a command can be pasted.
+/// Escapes control characters in text that clients chose. Quotes stay, so that a command can be
+/// pasted.
 fn escaped(text: &str) -> String {
     let escape = |char: char| match char {
         '\'' | '"' => char.to_string(),

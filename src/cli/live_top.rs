@@ -35,15 +35,15 @@ const COUNT: u32 = 100;
 const BAR: u16 = 20;
 const PERCENT: u16 = 5;
 
-/// For how many cells of a subject other columns give way: for all addresses and networks, and not for
-/// whatever a client has made up.
+/// For how many cells of a subject other columns give way: for all addresses and networks, and not
+/// for whatever a client has made up.
 const MAX_SUBJECT: u16 = 45;
 
 /// Cells between columns.
 const GAP: u16 = 2;
 
-/// Which columns give way to the subject on a narrow terminal, one after the other, and the cells that
-/// each of them has then; none if it goes.
+/// Which columns give way to the subject on a narrow terminal, one after the other, and the cells
+/// that each of them has then; none if it goes.
 const GIVE_WAY: [(Column, u16); 7] = [
     (Column::Used, PERCENT),
     (Column::Rate, 0),
@@ -130,7 +130,6 @@ fn fetch(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
     Ok(answer)
 }
 
-/// Restores the terminal when it is dropped.
 struct Restored;
 
 impl Drop for Restored {
@@ -209,7 +208,6 @@ struct View {
     subjects: Vec<Subject>,
     /// The limits that subjects were seen of.
     limits: BTreeSet<String>,
-    /// Why the last query failed.
     error: Option<String>,
     /// How many subjects are above the first that is shown.
     scrolled: usize,
@@ -407,7 +405,8 @@ impl View {
         frame.render_widget(table.column_spacing(GAP), area);
     }
 
-    /// The columns for this width, each with its own. The bar gives way first, and the subject last.
+    /// The columns for this width, each with its own. The bar gives way first, and the subject
+    /// last.
     fn columns(&self, width: u16) -> Vec<(Column, u16)> {
         let longest = |text: fn(&Subject) -> &str| {
             let widths = self
@@ -510,8 +509,8 @@ impl Column {
     }
 }
 
-/// As much of a text as fits in so many cells, with an ellipsis if that is not all: the beginning of
-/// an address is another address.
+/// As much of a text as fits in so many cells, with an ellipsis if that is not all: the beginning
+/// of an address is another address.
 fn fitted(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();

@@ -22,8 +22,8 @@ pub(super) struct LogArgs {
     #[arg(long = "log", value_name = "FILE", required = true, num_args = 1..)]
     logs: Vec<PathBuf>,
 
-    /// The form of the log: weir, combined, nginx-json, caddy or traefik. Guessed by its first lines if
-    /// it is not given
+    /// The form of the log: weir, combined, nginx-json, caddy or traefik. Guessed by its first
+    /// lines if it is not given
     #[arg(long)]
     format: Option<Format>,
 
@@ -199,7 +199,7 @@ pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
     judge(&report, &conditions)
 }
 
-/// The exit code by what must not have come out.
+/// The exit code by the conditions that must not be met.
 fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
     // A log that was read wrongly, or is that of another day, must not pass for a good one.
     if !conditions.is_empty() && report.requests.total == 0 {

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use weir_config::HumanDuration;
 
-/// The subjects, a line each.
 pub(super) fn top_table(answer: &Value) -> String {
     let heads = [
         "LIMIT",
@@ -39,7 +38,6 @@ pub(super) fn name_or_id(subject: &Value) -> &Value {
     }
 }
 
-/// The buckets, a line each.
 pub(super) fn bucket_table(answer: &Value) -> String {
     let heads = ["SUBJECT", "REMAINING", "BURST", "FULL IN"];
     let rows = rows(answer, "buckets", |bucket| {
@@ -54,7 +52,6 @@ pub(super) fn bucket_table(answer: &Value) -> String {
     table(heads, 1, &rows, "no subjects") + more(answer)
 }
 
-/// The bans, a line each.
 pub(super) fn ban_table(answer: &Value) -> String {
     let heads = ["BAN", "SUBJECT", "SINCE", "WHY", "ENDS IN"];
     let rows = rows(answer, "bans", |ban| {
@@ -110,12 +107,11 @@ fn rows<const N: usize>(
     items.into_iter().flatten().map(row).collect()
 }
 
-/// How many overrides an answer is about.
+/// The number of overrides of an answer.
 pub(super) fn total(answer: &Value) -> u64 {
     answer["total"].as_u64().unwrap_or_default()
 }
 
-/// The overrides, a line each.
 pub(super) fn override_table(answer: &Value) -> String {
     let rows = rows(answer, "overrides", |listed| {
         let number = |name: &str| match &listed[name] {

@@ -17,8 +17,8 @@ pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 
 /// The purpose of a bucket, by the beginning of its key.
 ///
-/// Keys of a ban's buckets, and of those who are kept out, begin with a colon and a word; no limit's key
-/// does, as its name is not empty. A store that has to evict something evicts by class.
+/// Keys of a ban's buckets, and of those who are kept out, begin with a colon and a word; no
+/// limit's key does, as its name is not empty. A store that has to evict something evicts by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketClass {
     /// Counts units for a limit.

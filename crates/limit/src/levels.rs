@@ -1,5 +1,5 @@
-//! One bucket under several definitions of its limit, each with another tolerance: while gateways are
-//! updated one after the other, and after a limit was changed.
+//! One bucket under several definitions of its limit, each with another tolerance: while gateways
+//! are updated one after the other, and after a limit was changed.
 //!
 //! A debt that is beyond a definition's own tolerance was made by another definition, and is never
 //! forgiven: what is forgiven in a shared bucket, the laxer definition hands out a second time. So

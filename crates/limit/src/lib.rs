@@ -1,7 +1,7 @@
 //! The arithmetic of Weir's limits: pure, exact, and given the time by its caller.
 //!
-//! Nothing here knows of HTTP, of stores or of clocks, but for [`time`], which has the types of time
-//! and the clocks that callers read. The crate `weir` has what is promised of it to users, as
+//! Nothing here knows of HTTP, of stores or of clocks, but for [`time`], which has the types of
+//! time and the clocks that callers read. The crate `weir` has what is promised of it to users, as
 //! `weir::limit` and `weir::time`; what else is public here serves Weir's other crates.
 
 #![forbid(unsafe_code)]

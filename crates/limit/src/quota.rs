@@ -22,9 +22,9 @@ pub const CLOCK_BOUND: Nanos = Nanos::from_secs(2);
 /// clock that is ahead by the bound, and is seen on one that is behind by the tolerance.
 pub(super) const CLOCK_SPREAD: Nanos = Nanos::new(CLOCK_BOUND.get() + CLOCK_TOLERANCE.get());
 
-/// The longest that units may be lent before they have come back: see [`Quota::allow_borrowing`]. A route
-/// that does not lend must not take the debts of one that does for leftovers of another quota, so
-/// it is shorter than what clocks alone may cause.
+/// The longest that units may be lent before they have come back: see [`Quota::allow_borrowing`]. A
+/// route that does not lend must not take the debts of one that does for leftovers of another
+/// quota, so it is shorter than what clocks alone may cause.
 pub const MAX_DELAY: Nanos = Nanos::new(CLOCK_SPREAD.get() - CLOCK_TOLERANCE.get());
 
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
@@ -40,8 +40,8 @@ pub const MAX_LOG_UNITS: u64 = 10_000;
 /// Redis.
 pub const MAX_LOG_ENTRIES: u64 = 1_000;
 
-/// The most entries that are added to a sliding log before it is known whether they fit, and removed
-/// again if they do not.
+/// The most entries that are added to a sliding log before it is known whether they fit, and
+/// removed again if they do not.
 pub const MAX_UNCHECKED_LOG_ENTRIES: u64 = 16;
 
 /// How a limit counts. See `docs/ALGORITHMS.md` for what each costs and where each errs.
@@ -111,8 +111,8 @@ impl Algorithm {
 /// A quota that is counted in windows has the count for its burst and the period for its tolerance:
 /// the count passes at once, and all of it is there again after the period.
 ///
-/// A quota of requests in flight has their number for its burst, and no tolerance: nothing comes back
-/// with time.
+/// A quota of requests in flight has their number for its burst, and no tolerance: nothing comes
+/// back with time.
 ///
 /// It can only be made by [`Quota::new`], [`Quota::windowed`] and [`Quota::in_flight`], so no
 /// arithmetic on it can overflow.
@@ -271,8 +271,9 @@ impl Quota {
         }
     }
 
-    /// Lets units be taken up to `ahead` before they have come back. Only GCRA lends: the burst is greater by as many units as come back in that time. Units are lent
-    /// by the bucket, so they are not prefetched.
+    /// Lets units be taken up to `ahead` before they have come back. Only GCRA lends: the burst is
+    /// greater by as many units as come back in that time. Units are lent by the bucket, so they
+    /// are not prefetched.
     #[must_use]
     pub fn allow_borrowing(self, ahead: Nanos) -> Self {
         let interval = self.emission_interval.get();

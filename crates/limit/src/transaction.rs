@@ -134,8 +134,8 @@ impl Transaction {
         self.mode.spends() && decision.fits()
     }
 
-    /// Whether a debt was made by another definition of the limit, so that another level may count for
-    /// this one. What is left of a ban is cut instead.
+    /// Whether a debt was made by another definition of the limit, so that another level may count
+    /// for this one. What is left of a ban is cut instead.
     pub fn is_foreign(&self, debt: Nanos) -> bool {
         self.quota.is_stale(debt) && self.key.class() != BucketClass::Ban
     }
@@ -173,8 +173,8 @@ pub struct Decision {
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
-    /// `reset_in` of a bucket that is counted in windows before the transaction took its cost: in whole
-    /// seconds, rounded up, since a request's decisions are moved often and have to be small.
+    /// `reset_in` of a bucket that is counted in windows before the transaction took its cost: in
+    /// whole seconds, rounded up, since a request's decisions are moved often and have to be small.
     pub reset_before_secs: u32,
 }
 

@@ -67,8 +67,9 @@ impl CachedAddresses {
         }
     }
 
-    /// The result of the lookup that is under way, or of `lookup`; the cached addresses if that fails
-    /// or takes more than half of the time until `deadline`, so that the rest is left to connect.
+    /// The result of the lookup that is under way, or of `lookup`; the cached addresses if that
+    /// fails or takes more than half of the time until `deadline`, so that the rest is left to
+    /// connect.
     async fn resolve(
         &self,
         host: &str,
@@ -111,8 +112,8 @@ impl CachedAddresses {
         }
     }
 
-    /// Begins a lookup in a task of its own, which caches the result even if nobody waits for it any
-    /// more.
+    /// Begins a lookup in a task of its own, which caches the result even if nobody waits for it
+    /// any more.
     fn begin(
         &self,
         known: &mut AddressCache,

@@ -1,4 +1,5 @@
-//! The way that one request takes to a server: an HTTP/1.1 connection, or a stream on one of HTTP/2.
+//! The way that one request takes to a server: an HTTP/1.1 connection, or a stream on one of
+//! HTTP/2.
 
 use std::error::Error as StdError;
 use std::io;

@@ -19,7 +19,6 @@ use super::stream::{Stream, WriteHalf};
 /// How often idle connections are checked, so that one that the server closed is closed here too.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The idle connections to one server.
 pub(super) type ConnectionPool = Pool<Box<Connection>>;
 
 /// A connection that is open as far as is known. Dropping it closes it.
@@ -30,7 +29,6 @@ pub(super) struct Connection {
     pub(super) timer: DeadlineTimer,
     pool: Weak<ConnectionPool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// The request that it is used for.
     pub(super) in_flight: Option<InFlight>,
     /// Counts it where its server may have only so many. Dropped before the slot.
     pub(super) open: Option<OpenConnection>,
@@ -119,7 +117,6 @@ async fn sweep(pool: Weak<ConnectionPool>, mut expiry: Instant) {
 pub(super) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
 impl DeadlineTimer {
-    /// Ready when `deadline` has passed.
     pub(super) fn poll_past(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self
             .0

@@ -1,8 +1,8 @@
 //! How many connections a server may have, over all workers.
 //!
 //! A request needs a slot before it takes an idle connection or opens one, and keeps it until the
-//! connection is idle again or closed. So no more connections are in use than there are slots. If as
-//! many connections are open as there may be, and some of them idle, such as those of another
+//! connection is idle again or closed. So no more connections are in use than there are slots. If
+//! as many connections are open as there may be, and some of them idle, such as those of another
 //! worker, one of these gives way to the new one.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,7 +24,8 @@ pub(super) struct ConnectionLimit {
     idle: Mutex<Vec<Weak<dyn Evict>>>,
 }
 
-/// Held by a request as long as it uses a connection of a server; `None` if the server has no bound.
+/// Held by a request as long as it uses a connection of a server; `None` if the server has no
+/// bound.
 pub(super) type Slot = Option<OwnedSemaphorePermit>;
 
 impl ConnectionLimit {
@@ -44,7 +45,6 @@ impl ConnectionLimit {
         all.push(idle);
     }
 
-    /// Whether a request would have to wait.
     pub(super) fn is_full(&self) -> bool {
         self.slots.available_permits() == 0
     }
@@ -71,7 +71,6 @@ impl ConnectionLimit {
         OpenConnection(Arc::clone(self))
     }
 
-    /// Closes an idle connection, if there is one.
     fn evict(&self) -> bool {
         let idle = self.idle.lock().clone();
         idle.iter()

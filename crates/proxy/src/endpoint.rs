@@ -60,7 +60,6 @@ impl ConnectionBudget {
         idle.push_back(pool);
     }
 
-    /// Closes an idle connection, if there is one.
     fn evict(&self) {
         let mut idle = self.idle.lock();
         for _ in 0..idle.len() {
@@ -255,7 +254,6 @@ impl Endpoint {
 /// The indices of servers that a request has tried.
 pub(super) type Tried = SmallVec<[usize; 4]>;
 
-/// The servers of an upstream, and how one is chosen.
 pub(super) struct Endpoints {
     all: Box<[Endpoint]>,
     picker: Picker,
@@ -267,7 +265,6 @@ pub(super) struct Endpoints {
 /// The server that was chosen for a request.
 pub(super) struct Picked<'e> {
     pub(super) endpoint: &'e Endpoint,
-    /// Its position among the servers.
     pub(super) index: usize,
     pub(super) in_flight: InFlight,
 }

@@ -108,7 +108,6 @@ struct Report {
 }
 
 impl ProxyError {
-    /// Why a connection to `server` could not be opened.
     pub(super) fn from_connect(source: io::Error, server: Arc<str>) -> Self {
         match is_tls_error(&source) {
             true => Self::Tls { server, source },
@@ -263,7 +262,6 @@ impl ProxyError {
         }
     }
 
-    /// The response that the client gets.
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let Report {
             status,

@@ -35,7 +35,6 @@ enum Progress {
 pub(super) struct Exchanged {
     pub(super) head: ResponseHead,
     pub(super) connection: Box<Connection>,
-    /// Whether the request was sent to its end.
     pub(super) sent: bool,
 }
 
@@ -45,10 +44,8 @@ impl Exchanged {
     }
 }
 
-/// Why there is no response.
 #[derive(Debug, Error)]
 pub(super) enum ExchangeError {
-    /// The client's body broke off.
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     /// The server closed the connection without a response.

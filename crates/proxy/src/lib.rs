@@ -6,25 +6,26 @@
 //!    agrees with the body, `Via`; `hop_by_hop` takes away what concerned only the client's
 //!    connection. What a client must not ask of a reverse proxy is refused here, or beforehand by
 //!    [`refusal`], as the gateway's stack does.
-//! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
-//!    `pool` or opens one (`connection`), as far as `connection_limit` lets it, and sends the
-//!    request. If a kept-alive connection turns out to be closed and nothing was sent, the request
-//!    goes out on a fresh one. If a server cannot be connected to, the next one is tried, and the
-//!    server passed over for a moment.
-//! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes
-//!    whose turn it is, the upstream's or the client's: the response timeout counts the upstream's.
+//! 2. `upstream` picks the next server (`endpoint`), takes an idle connection from its `pool` or
+//!    opens one (`connection`), as far as `connection_limit` allows, and sends the request. If a
+//!    reused connection turns out to be closed and nothing was sent, the request goes out on a new
+//!    one. If a server cannot be connected to, the next one is tried, and the server is passed over
+//!    for a moment.
+//! 3. `exchange` sends the request and reads the head of the response, both by `http1`.
+//!    `outgoing_body` has the request's body for both protocols, and counts the response timeout
+//!    only while the upstream, not the client, is waited for.
 //! 4. `service` makes the response fit for the client; `response_body` streams it and, when it was
 //!    read to the end, releases the connection. Dropping the future or the body at any time closes
 //!    the connection instead, so an upstream notices that the client has gone.
-//! 5. Where HTTP/2 is spoken, `http2` takes the place of the connection, `exchange` and body of
-//!    HTTP/1.1; `channel` is either. `stream` is what a connection's bytes pass through, `tls` among
-//!    it, to one of the `addresses` of the server.
+//! 5. With HTTP/2, `http2` takes the place of the connection, `exchange` and body of HTTP/1.1;
+//!    `channel` is either. Their bytes pass through a `stream`, perhaps with `tls`, to one of the
+//!    `addresses` of the server.
 //! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
 //!
-//! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
-//! later breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the
-//! client's `Connection` header further than `hop_by_hop` says; and no body is kept, unless
-//! `request_buffering` was asked for.
+//! An error before the response's head becomes a response by the table in `error`; a later one
+//! breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the client's
+//! `Connection` header further than `hop_by_hop` says; and no body is kept without
+//! `request_buffering`.
 //!
 //! Interim responses of an upstream end here: hyper's server cannot send any, but for the `100
 //! Continue` that it sends itself when the body is asked for. It also drops trailers of a response

@@ -1,5 +1,5 @@
-//! A request's body on its way to a server, whatever the protocol: as long as its head announces, and
-//! with the time since which the server or the client is waited for.
+//! A request's body on its way to a server, whatever the protocol: as long as its head announces,
+//! and with the time since which the server or the client is waited for.
 
 use std::error::Error as StdError;
 use std::pin::Pin;

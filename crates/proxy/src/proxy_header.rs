@@ -1,6 +1,5 @@
-//! The PROXY protocol to servers: a header in front of a connection's first byte has the addresses of
-//! the client's connection.
-//! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>
+//! The PROXY protocol to servers: a header in front of a connection's first byte has the addresses
+//! of the client's connection. <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

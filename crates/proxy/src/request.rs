@@ -24,7 +24,6 @@ use super::websocket::{self, Upgrade};
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::request";
 
-/// A request as it goes out.
 pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
     pub(super) head: request::Parts,
@@ -38,11 +37,9 @@ pub(super) struct Outbound<B> {
     pub(super) client: Option<Box<ConnectionAddrs>>,
     /// Makes the body again, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
-    /// The request's id, if it has one.
     pub(super) request_id: Option<Arc<RequestId>>,
 }
 
-/// Makes the same body again.
 pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
 
 impl<B> Outbound<B> {
@@ -90,8 +87,8 @@ impl<B> Outbound<B> {
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
-    /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and moved
-    /// from step to step. `is_checked` says that
+    /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and
+    /// moved from step to step. `is_checked` says that
     /// [`refusal`] found nothing wrong with it.
     pub(super) fn from_request(
         request: Request<B>,
@@ -117,8 +114,8 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     }
 }
 
-/// The proxy's own response to a request that it refuses by its head alone; `None` if it forwards the
-/// request.
+/// The proxy's own response to a request that it refuses by its head alone; `None` if it forwards
+/// the request.
 ///
 /// A limiter asks this first: such a response must not depend on the client, or on how often it
 /// asks.
@@ -146,7 +143,8 @@ fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(ProxyError::Method);
     }
-    // Methods are case-sensitive, but many apps take `post` for POST, which takes another route here.
+    // Methods are case-sensitive, but many apps take `post` for POST, which takes another route
+    // here.
     let mut method = parts.method.as_str().bytes();
     if method.any(|byte| byte.is_ascii_lowercase()) {
         return Err(ProxyError::Method);
@@ -156,8 +154,8 @@ fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     check_host(parts)
 }
 
-/// The target must be a path, or `*` for OPTIONS. A host alone, as in CONNECT, names no resource (RFC
-/// 9112 section 3.2).
+/// The target must be a path, or `*` for OPTIONS. A host alone, as in CONNECT, names no resource
+/// (RFC 9112 section 3.2).
 fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
     let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     match path.as_bytes().first() {
@@ -315,8 +313,8 @@ fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
     upgrade
 }
 
-/// The fields must announce the body's real length, or upstream and proxy would disagree about where
-/// the next request begins.
+/// The fields must announce the body's real length, or upstream and proxy would disagree about
+/// where the next request begins.
 fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Coding {
     let Some(length) = length(body) else {
         headers.remove(CONTENT_LENGTH);

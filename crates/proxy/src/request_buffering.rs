@@ -26,8 +26,8 @@ const UNIT: usize = 1024;
 /// take twice what `total` counts.
 const PIECE: usize = 64 * 1024;
 
-/// How long a body may take to arrive, beside a second for each `UNIT` of it. A client that is slower
-/// would keep its room from others at next to no cost to itself.
+/// How long a body may take to arrive, beside a second for each `UNIT` of it. A client that is
+/// slower would keep its room from others at next to no cost to itself.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn StdError + Send + Sync>;

@@ -226,8 +226,8 @@ pub(super) struct ResponseReader {
 
 impl ResponseReader {
     /// The body that `decoder` finds on `connection`, which serves another request afterwards if
-    /// `keep_alive` is set and the `pending` rest of this one is sent. No piece of it may take longer
-    /// than `timeout`.
+    /// `keep_alive` is set and the `pending` rest of this one is sent. No piece of it may take
+    /// longer than `timeout`.
     pub(super) fn new(
         decoder: Decoder,
         connection: Box<Connection>,

@@ -106,12 +106,12 @@ impl Upstream {
         &self.0.name
     }
 
-    /// Sends the request to the server whose turn it is, or to which the `key` of its subject
-    /// leads, on a kept-alive connection if there is one, and awaits the head of the response.
+    /// Sends the request to the next server, or to the one that the `key` of its subject leads to,
+    /// on a kept-alive connection if there is one, and awaits the head of the response.
     ///
-    /// A request of which part was sent is sent again only if it is idempotent and has no body: when
-    /// a reused connection closes before the first byte of a response, as the server most likely
-    /// closed it while the request was on its way; and otherwise as [`Retries`] say.
+    /// A request of which part was sent is sent again only if it is idempotent and has no body:
+    /// when a reused connection closes before the first byte of a response, as the server most
+    /// likely closed it while the request was on its way; and otherwise as [`Retries`] say.
     pub(super) async fn send<B>(
         &self,
         mut outbound: Box<Outbound<B>>,
@@ -172,8 +172,8 @@ struct Attempts<'u, B> {
     tried: Tried,
     /// Cleared after a reused connection turned out to be closed.
     reuse: bool,
-    /// Whether a connection was closed during the request. The request may be the cause, so no other
-    /// request shares the next connection.
+    /// Whether a connection was closed during the request. The request may be the cause, so no
+    /// other request shares the next connection.
     was_closed: bool,
     /// Until when the request is resent if servers do not process it; `None` before the first time.
     resent_until: Option<Instant>,

@@ -94,8 +94,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const PIECE: usize = 8 * 1024;
 
 /// Tells the client that the upstream agreed, and connects the two when the client's connection is
-/// ready, for as long as bytes pass within each `idle_timeout`. The returned record lasts as long as
-/// the tunnel.
+/// ready, for as long as bytes pass within each `idle_timeout`. The returned record lasts as long
+/// as the tunnel.
 pub(super) fn begin(
     response: &mut Response<()>,
     upgrade: Upgrade,

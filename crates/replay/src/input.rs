@@ -1,5 +1,5 @@
-//! Log files, one after the other or at once, packed or not, in chunks of whole lines; and the lines of
-//! a chunk, parsed and divided among the partitions.
+//! Log files, one after the other or at once, packed or not, in chunks of whole lines; and the
+//! lines of a chunk, parsed and divided among the partitions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -64,7 +64,7 @@ struct LogFile {
     packed: Option<&'static str>,
     /// The chunk that comes next, and the time of its first request.
     next: Option<(Chunk, Option<Timestamp>)>,
-    /// What was read behind the last whole line.
+    /// Bytes behind the last whole line.
     rest: Vec<u8>,
     next_line: u64,
 }
@@ -148,7 +148,6 @@ impl Input {
         })
     }
 
-    /// The form of the log.
     pub const fn format(&self) -> Format {
         self.format
     }
@@ -274,7 +273,6 @@ impl LogFile {
         Ok(file)
     }
 
-    /// Reads the next chunk.
     fn advance(&mut self, bytes: usize, parser: Option<&mut Parser<'_>>) -> io::Result<()> {
         let mut read = Vec::with_capacity(bytes + SNIFFED_BYTES);
         read.append(&mut self.rest);
@@ -341,7 +339,6 @@ impl LogFile {
     }
 }
 
-/// How a log is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'n> {
     pub format: Format,
@@ -355,22 +352,21 @@ pub struct Reading<'n> {
     pub partitions: usize,
 }
 
-/// What a log holds.
+/// Counts of a log's lines.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LogCounts {
-    /// All lines.
     pub lines: u64,
-    /// Those of requests that are replayed.
+    /// Requests that are replayed.
     pub requests: u64,
-    /// Those of requests before `--from` or after `--to`.
+    /// Requests before `--from` or after `--to`.
     pub outside: u64,
-    /// Those that are not about requests.
+    /// Lines that are not about requests.
     pub other: u64,
     /// Of these, how many say that an operator changed buckets, bans or overrides before `--to`.
     pub operator_changes: BTreeMap<&'static str, u64>,
-    /// Those that cannot be read.
+    /// Lines that cannot be read.
     pub malformed: u64,
-    /// The first of these.
+    /// The first lines that cannot be read.
     pub examples: Vec<Malformed>,
     /// Requests with the status 429 in a log that is not Weir's: something in front denied them.
     pub denied_elsewhere: u64,
@@ -382,13 +378,11 @@ pub struct LogCounts {
 /// A line that cannot be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Malformed {
-    /// Its file.
     pub file: String,
-    /// Its number.
     pub line: u64,
-    /// Why not.
+    /// Why it cannot be read.
     pub why: &'static str,
-    /// How it begins.
+    /// The beginning of the line.
     pub text: String,
 }
 
@@ -403,7 +397,6 @@ pub struct ParsedChunk {
 }
 
 impl Reading<'_> {
-    /// Parses all lines of a chunk.
     pub fn parse(&self, chunk: &Chunk) -> ParsedChunk {
         let mut parser = self.format.parser(self.names, self.detail_set);
         let few = chunk.bytes.len() / LINE_BYTES / self.partitions;
@@ -482,7 +475,7 @@ impl Reading<'_> {
     }
 }
 
-/// The middle one of these times.
+/// The median.
 fn middle(times: &mut [Timestamp]) -> Timestamp {
     match times.len() {
         0 => Timestamp::default(),

@@ -1,8 +1,8 @@
 //! `weir replay`: what a configuration would have decided about the requests of access logs.
 //!
-//! It uses the rules, the limits' layer and the memory store of the gateway, by a clock that is set to
-//! the time of each line. `pipeline` reads, parses and replays on all cores; `report` tells what came
-//! of it.
+//! It uses the rules, the limits' layer and the memory store of the gateway, by a clock that is set
+//! to the time of each line. `pipeline` reads, parses and replays on all cores; `report` tells what
+//! came of it.
 
 #![forbid(unsafe_code)]
 
@@ -46,8 +46,8 @@ use weir_rules::{HashKey, Limit};
 /// The number of partitions, on every machine, where requests can be divided at all.
 const PARTITIONS: usize = 64;
 
-/// The bytes of lines that may wait to be put in order, in all partitions together: those of a million
-/// lines, or of fewer that are longer.
+/// The bytes of lines that may wait to be put in order, in all partitions together: those of a
+/// million lines, or of fewer that are longer.
 const MAX_WAITING_BYTES: usize = 160 << 20;
 
 /// What is replayed, and how.

@@ -1,13 +1,13 @@
 //! What the subjects of a limit need: what it would have to be to deny (nearly) none of them.
 //!
-//! Each subject has a bucket that never denies, of the limit's own rate and of others. Until a bucket
-//! that denies does so for the first time, its level is that of this one, and later it is never higher.
-//! So a burst denies just those subjects whose highest level exceeds it, and no more requests than
-//! find a level that does.
+//! Each subject has a bucket that never denies, of the limit's own rate and of others. Until a
+//! bucket that denies does so for the first time, its level is that of this one, and later it is
+//! never higher. So a burst denies just those subjects whose highest level exceeds it, and no more
+//! requests than find a level that does.
 //!
-//! A bucket of a slow rate is never fuller than one of a faster rate. So the rates at which units were
-//! still missing when a request came are the slowest ones, for most requests none or one. Only these
-//! are looked at; at all others the request finds a full bucket.
+//! A bucket of a slow rate is never fuller than one of a faster rate. So the rates at which units
+//! were still missing when a request came are the slowest ones, for most requests none or one. Only
+//! these are looked at; at all others the request finds a full bucket.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,8 +24,8 @@ use weir_rules::KeySource;
 
 use super::percent;
 
-/// Other rates that are tried, in parts of the limit's own: a twentieth of it to a hundred times it.
-/// The slowest comes first.
+/// Other rates that are tried, in parts of the limit's own: a twentieth of it to a hundred times
+/// it. The slowest comes first.
 const RATES: [(u64, u64); 11] = [
     (1, 20),
     (1, 10),
@@ -45,7 +45,6 @@ const RATES: [(u64, u64); 11] = [
 pub struct Rate {
     /// Units that come back each period.
     pub count: u64,
-    /// The period.
     pub period: Duration,
 }
 
@@ -60,14 +59,14 @@ impl Rate {
 /// How the needs of a limit's subjects are measured.
 #[derive(Clone, Debug)]
 pub enum Gauge {
-    /// Buckets of several rates, each with the time in which one unit comes back, the slowest first;
-    /// and which of them is the limit's own.
+    /// Buckets of several rates, each with the time in which one unit comes back, the slowest
+    /// first; and which of them is the limit's own.
     Rates(Vec<(Rate, NonZeroU64)>, usize),
     Windows(Transaction),
     InFlight,
 }
 
-/// What a subject has needed so far.
+/// The needs of a subject so far.
 #[derive(Debug)]
 pub enum Need {
     Rates(RateNeeds),
@@ -77,18 +76,18 @@ pub enum Need {
     InFlight(BinaryHeap<Reverse<Timestamp>>, u64),
 }
 
-/// What a subject has needed at each rate.
+/// The needs of a subject at each rate.
 #[derive(Debug, Default)]
 pub struct RateNeeds {
-    /// When its last request came.
+    /// The time of its last request.
     last: Timestamp,
     last_cost: u64,
     /// How many rates, the slowest ones, lacked units when it came.
     lacking: usize,
     /// The greatest cost: what is needed at rates that never lacked any.
     most_cost: u64,
-    /// Of each rate that ever lacked units, the theoretical arrival time, which counts only while it
-    /// lacks some, and the highest level.
+    /// Of each rate that ever lacked units, the theoretical arrival time, which counts only while
+    /// it lacks some, and the highest level.
     buckets: Vec<(Timestamp, u64)>,
 }
 
@@ -153,7 +152,6 @@ impl Gauge {
         Self::Rates(rates, place.unwrap_or_default())
     }
 
-    /// How many rates there are.
     const fn len(&self) -> usize {
         match self {
             Self::Rates(rates, _) => rates.len(),
@@ -161,7 +159,7 @@ impl Gauge {
         }
     }
 
-    /// Which of them is the limit's own.
+    /// The index of the limit's own rate.
     const fn own(&self) -> usize {
         match self {
             Self::Rates(_, own) => *own,
@@ -169,7 +167,6 @@ impl Gauge {
         }
     }
 
-    /// No levels so far.
     pub fn levels(&self) -> LevelsByRate {
         LevelsByRate {
             lacking: vec![Levels::default(); self.len()],
@@ -177,7 +174,6 @@ impl Gauge {
         }
     }
 
-    /// A subject that has needed nothing.
     pub fn nothing(&self) -> Need {
         match self {
             Self::Rates(..) => Need::Rates(RateNeeds::default()),
@@ -287,7 +283,6 @@ impl LevelsByRate {
         }
     }
 
-    /// Adds what another has noted.
     pub fn add(&mut self, other: &Self) {
         let own = self.lacking.iter_mut().chain(&mut self.full);
         for (levels, more) in own.zip(other.lacking.iter().chain(&other.full)) {
@@ -324,7 +319,6 @@ impl Levels {
         }
     }
 
-    /// How many requests there were.
     fn requests(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -337,7 +331,7 @@ impl Levels {
     }
 }
 
-/// The place of a level among the counts.
+/// The index of a level's count.
 fn index(level: u64) -> usize {
     if level < EXACT {
         return usize::try_from(level).unwrap_or(usize::MAX);
@@ -359,7 +353,8 @@ fn greatest(index: usize) -> u64 {
     ((step + 1) << shift) - 1
 }
 
-/// How many of sorted needs each of some values denies. The values are some tenth greater one by one.
+/// How many of sorted needs each of some values denies. The values are some tenth greater one by
+/// one.
 fn curve(sorted: &[u64]) -> Vec<Step> {
     let most = sorted.last().copied().unwrap_or(0).max(1);
     let next = |value: &u64| {
@@ -388,20 +383,21 @@ fn exceeded_by(sorted: &[u64], share: f64) -> (u64, usize) {
     (value, sorted.len() - not_above)
 }
 
-/// What the subjects of a limit need.
+/// The needs of a limit's subjects.
 #[derive(Debug, Serialize)]
 pub struct NeedReport {
-    /// What is needed: `burst` at the limit's rate, `count` of its windows, or requests `in_flight`.
+    /// What is needed: `burst` at the limit's rate, `count` of its windows, or requests
+    /// `in_flight`.
     pub of: &'static str,
     /// What the limit has of it now; nothing where there is no limit yet.
     pub own: Option<u64>,
-    /// The subjects that were measured.
+    /// The number of subjects.
     pub subjects: u64,
-    /// What half of them can do with.
+    /// Enough for half of the subjects.
     pub p50: u64,
-    /// What 99 of 100 can do with.
+    /// Enough for 99% of the subjects.
     pub p99: u64,
-    /// What the most demanding one needs.
+    /// Enough for all subjects.
     pub max: u64,
     /// How many subjects each of some values denies, up to the one that denies none.
     pub curve: Vec<Step>,
@@ -409,7 +405,6 @@ pub struct NeedReport {
     pub smallest: Promise,
     /// The target, in percent of the subjects.
     pub target_percent: f64,
-    /// The suggestion.
     pub suggested: Option<Suggestion>,
 }
 
@@ -418,7 +413,6 @@ pub struct NeedReport {
 pub struct Step {
     /// The burst, count of windows, or requests in flight.
     pub value: u64,
-    /// The subjects.
     pub denied_subjects: u64,
 }
 
@@ -436,20 +430,19 @@ impl NeedReport {
 pub struct Suggestion {
     /// Its line in `defaults.yaml`.
     pub yaml: String,
-    /// Whom it denies.
     #[serde(flatten)]
     pub promise: Promise,
 }
 
-/// Whom a limit would have denied, were it the only one.
+/// The denials of a limit if it were the only one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Promise {
     /// Its burst, count of windows, or requests in flight.
     pub value: u64,
     /// How many subjects it would have denied a request or more.
     pub denied_subjects: u64,
-    /// An upper bound of the requests that it would have denied: all that found the bucket too full,
-    /// had denied requests taken units as well.
+    /// An upper bound of the requests that it would have denied: all that found the bucket too
+    /// full, had denied requests taken units as well.
     pub denied_at_most: u64,
     /// In percent of the limit's requests.
     pub denied_at_most_percent: f64,
@@ -457,24 +450,19 @@ pub struct Promise {
 
 /// A limit whose needs were measured.
 pub struct Measured<'m> {
-    /// Its name.
     pub name: &'m str,
-    /// What it is counted per.
     pub per: &'m [KeySource],
     /// What it allows now: its burst, count of windows, or requests in flight.
     pub own: u64,
-    /// How it was measured.
     pub gauge: &'m Gauge,
-    /// The levels that requests found.
     pub levels: &'m LevelsByRate,
-    /// What each of its subjects has needed.
     pub needs: Vec<&'m Need>,
     /// The share of its subjects that may be denied.
     pub target: f64,
 }
 
 impl Measured<'_> {
-    /// What the subjects need; none where there are none.
+    /// `None` without subjects.
     pub fn report(&self) -> Option<NeedReport> {
         let own = self.gauge.own();
         let sorted = self.sorted(own);
@@ -499,7 +487,7 @@ impl Measured<'_> {
         })
     }
 
-    /// What each subject needs at a rate, in order.
+    /// The need of each subject at a rate, sorted.
     fn sorted(&self, rate: usize) -> Vec<u64> {
         let mut needs: Vec<u64> = self.needs.iter().map(|need| need.most(rate)).collect();
         needs.sort_unstable();
@@ -555,7 +543,7 @@ impl Measured<'_> {
     }
 }
 
-/// What a limit allows, as it is written.
+/// The definition of a limit in YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Definition {
     /// A burst at a rate.

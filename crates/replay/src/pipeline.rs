@@ -1,12 +1,12 @@
 //! Reads, parses and replays at the same time, on all cores.
 //!
 //! Each round has the chunks of the last round replayed, a task for each partition, and the next
-//! ones parsed, a task for each chunk. Threads take the tasks one by one. The partitions are as many
-//! on every machine, so a replay has the same result on one core and on a hundred.
+//! ones parsed, a task for each chunk. Threads take the tasks one by one. The partitions are as
+//! many on every machine, so a replay has the same result on one core and on a hundred.
 //!
 //! Logs are written when requests end, so a long request stands behind short ones that came later.
-//! Lines wait in their partition until the log is a while ahead of them; those that come later still
-//! are decided at once.
+//! Lines wait in their partition until the log is a while ahead of them; those that come later
+//! still are decided at once.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -34,7 +34,7 @@ const MIN_BATCH: usize = 1024;
 /// Chunks of a round, for each thread.
 const CHUNKS: usize = 4;
 
-/// What replays a log.
+/// Replays a log.
 pub struct Pipeline<'r> {
     pub reading: Reading<'r>,
     pub partitions: Vec<Mutex<Partition<'r>>>,
@@ -45,7 +45,6 @@ pub struct Pipeline<'r> {
     pub runtime: Handle,
 }
 
-/// What came of a log.
 pub struct Replayed {
     pub log: LogCounts,
     pub counted: Counted,
@@ -110,7 +109,7 @@ impl Pipeline<'_> {
         fresh
     }
 
-    /// Replays what was parsed, and parses what comes next.
+    /// Replays the parsed chunks, and parses the fresh ones.
     fn round(&self, parsed: &[ParsedChunk], fresh: &[Chunk], until: Timestamp) -> Vec<ParsedChunk> {
         let results: Vec<Mutex<ParsedChunk>> = fresh.iter().map(|_| Mutex::default()).collect();
         let replays = if parsed.is_empty() {
@@ -197,27 +196,25 @@ struct Replays<'r> {
 /// Requests and denials, by minutes since 1970.
 type Minutes = HashMap<u64, Minute, BuildHasherDefault<Hashed>>;
 
-/// What was counted.
+/// The counts of all partitions.
 #[derive(Debug, Default)]
 pub struct Counted {
-    /// By the configuration.
+    /// For the configuration.
     pub tally: Tally,
-    /// By the baseline, if there is one.
+    /// For the baseline.
     pub baseline: Option<Tally>,
-    /// By each variant of the configuration.
+    /// For each variant of the configuration.
     pub variants: Vec<Tally>,
     /// How the configuration differs from the baseline, or from what Weir's log says.
     pub changes: Changes,
     /// How the baseline differs from what Weir's log says.
     pub fidelity: Changes,
-    /// Requests and denials, by minutes since 1970.
     pub minutes: Minutes,
     /// Lines that came too late to be put in order.
     pub late: u64,
 }
 
 impl<'r> Partition<'r> {
-    /// Nothing so far.
     pub fn new(
         window: Window<'r>,
         replayer: Replayer<'r>,
@@ -250,7 +247,7 @@ impl<'r> Partition<'r> {
         }
     }
 
-    /// Replays what is left.
+    /// Replays the rest.
     fn finish(mut self) -> Counted {
         let replays = &mut self.replays;
         self.window
@@ -367,8 +364,8 @@ fn example(past: &PastRequest, was: Outcome, is: Outcome, names: &Names) -> Exam
     }
 }
 
-/// The memory for the lines that wait in all partitions. One of them may take what the others leave,
-/// as one client may send nearly all requests.
+/// The memory for the lines that wait in all partitions. One of them may take what the others
+/// leave, as one client may send nearly all requests.
 #[derive(Debug)]
 pub struct WaitingBytes {
     most: usize,

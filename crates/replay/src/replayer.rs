@@ -33,11 +33,8 @@ const SWEEP_EVERY: u64 = 4096;
 pub struct PastRequest {
     /// When it was decided about, or arrived.
     pub at: Timestamp,
-    /// The client's address.
     pub client: IpAddr,
-    /// The request.
     pub request: Request<Empty<Bytes>>,
-    /// What Weir decided at the time.
     pub recorded: Option<Recorded>,
     targets: TargetMaker,
     answered: Timestamp,
@@ -116,7 +113,6 @@ pub struct Replayer<'r> {
     events: BinaryHeap<Event>,
     hasher: SipHasher13,
     lines: u64,
-    /// What was counted so far.
     pub tally: Tally,
 }
 
@@ -134,7 +130,7 @@ enum EventKind {
     Ended(Simulated),
 }
 
-/// What is known of a request's course.
+/// The course of a request, by the log.
 #[derive(Clone, Copy)]
 struct RecordedResponse {
     route: Option<usize>,
@@ -249,7 +245,7 @@ impl<'r> Replayer<'r> {
         }
     }
 
-    /// Counts what comes after the last line.
+    /// Counts the events after the last line.
     pub fn finish(&mut self) {
         self.run_until(Timestamp::MAX);
         self.tally.evicted = self.simulation.store().stats().evicted;
@@ -308,12 +304,10 @@ impl<'r> Replayer<'r> {
         Outcome::new(disposition, by)
     }
 
-    /// The names that outcomes have numbers of.
     pub const fn names(&self) -> &'r Names {
         self.names
     }
 
-    /// The number of the limit of this name.
     pub fn limit_named(&mut self, name: Name) -> Option<&mut LimitTally> {
         let name = self.names.name(name);
         let mut limits = self.rules.limits().iter();
@@ -326,7 +320,7 @@ impl<'r> Replayer<'r> {
         self.events.push(Event { at, number, kind });
     }
 
-    /// Does what happens until then.
+    /// Runs the events before `until`.
     fn run_until(&mut self, until: Timestamp) {
         while self.events.peek().is_some_and(|event| event.at <= until) {
             let Some(Event { at, kind, .. }) = self.events.pop() else {
@@ -387,7 +381,6 @@ fn count(
     });
 }
 
-/// How the needs of a limit's subjects are measured.
 fn gauge(rules: &Ruleset, limit: &ReplayedLimit) -> Option<Gauge> {
     let quota = limit.limit.quota()?;
     Some(Gauge::new(&quota, rules.rate(limit.limit.name(), &quota)))

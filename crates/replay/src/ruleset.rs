@@ -1,5 +1,5 @@
-//! A configuration as rules to replay by: those that a log tells enough for, and the others with the
-//! reason why they cannot be replayed.
+//! A configuration as rules to replay by: those that a log tells enough for, and the others with
+//! the reason why they cannot be replayed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,20 +29,17 @@ pub struct Ruleset {
     /// The number of each limit of each route, in [`Ruleset::limits`].
     numbers: Vec<Vec<usize>>,
     limits: Vec<ReplayedLimit>,
-    /// What cannot be replayed.
+    /// Rules that cannot be replayed.
     pub gaps: Vec<Gap>,
     /// The names of limits that cannot be replayed.
     gap_names: Vec<Name>,
 }
 
-/// A limit that is replayed.
 #[derive(Clone, Debug)]
 pub struct ReplayedLimit {
-    /// The limit.
     pub limit: Arc<Limit>,
     /// How it charges, on the first route that uses it.
     pub spend: SpendWhen,
-    /// The routes that use it.
     pub routes: Vec<Arc<str>>,
 }
 
@@ -51,7 +48,6 @@ pub struct ReplayedLimit {
 pub struct Gap {
     /// The limit, ban or route.
     pub what: String,
-    /// Why.
     pub why: String,
 }
 
@@ -161,7 +157,6 @@ impl Ruleset {
         }
     }
 
-    /// The limits that are replayed.
     pub fn limits(&self) -> &[ReplayedLimit] {
         &self.limits
     }
@@ -194,12 +189,10 @@ impl Ruleset {
         self.gap_names.contains(&name)
     }
 
-    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The table of routes.
     pub fn route_table(&self) -> RouteTable {
         self.settings.route_table()
     }
@@ -210,7 +203,6 @@ impl Ruleset {
         Some((&route.matcher, &route.policy.name))
     }
 
-    /// The lists and bans.
     pub fn access(&self, metrics: &Metrics) -> AccessControl {
         let tarpits = TarpitSlots::new(metrics.bans());
         let known = KnownBans::default();
@@ -337,7 +329,7 @@ impl Ruleset {
 }
 
 impl Partitioning {
-    /// What suits both.
+    /// The partitioning that suits both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -416,7 +408,7 @@ impl Log {
     }
 }
 
-/// What cannot be replayed of a route as a whole.
+/// The parts of a route that cannot be replayed.
 fn route_gaps(route: &weir_config::Route, log: Log) -> Vec<Gap> {
     let what = || format!("route {}", route.policy.name);
     let mut gaps = Vec::new();

@@ -1,7 +1,8 @@
 //! `weir suggest`: limits for routes that have none, by what their clients have done.
 //!
 //! Each such route gets a limit per address that denies nothing, and what its subjects need is
-//! measured by a replay. Without a configuration, routes are made of the paths that the log has most of.
+//! measured by a replay. Without a configuration, routes are made of the paths that the log has
+//! most of.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
@@ -54,12 +55,10 @@ const MAX_WORD_LENGTH: usize = 24;
 
 const WRITES: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
-/// What is suggested.
 #[derive(Debug, Serialize)]
 pub struct Suggestions {
     /// Whether routes are those of a configuration.
     pub config: Option<String>,
-    /// The requests of the log.
     pub requests: u64,
     /// The routes without limits that requests took, those with the most requests first.
     pub routes: Vec<SuggestedRoute>,
@@ -68,22 +67,17 @@ pub struct Suggestions {
 /// A limit for a route.
 #[derive(Debug, Serialize)]
 pub struct SuggestedRoute {
-    /// The route's name.
     pub route: String,
-    /// What it matches.
     pub matches: String,
     /// Its line in `gateway.yaml`, if it is made of paths.
     pub yaml: Option<String>,
-    /// Its requests.
     pub requests: u64,
-    /// The limit's name.
     pub limit: String,
-    /// What its clients need, and what is suggested.
     pub need: NeedReport,
 }
 
-/// Suggests limits for the routes of the configuration that have none, or, where there is no such file,
-/// for routes made of the log's paths.
+/// Suggests limits for the routes of the configuration that have none, or, where there is no such
+/// file, for routes made of the log's paths.
 ///
 /// # Errors
 /// When the configuration is in error, or a file cannot be read.

@@ -19,13 +19,10 @@ pub const MAX_SUBJECTS: usize = 1_000_000;
 /// What became of a request, as far as two replays are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The kind of it.
     pub kind: OutcomeKind,
-    /// The limit or ban that decided.
     pub by: Option<Name>,
 }
 
-/// The kinds of outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OutcomeKind {
     /// It was let through.
@@ -37,7 +34,6 @@ pub enum OutcomeKind {
 }
 
 impl Outcome {
-    /// Of a request that no limit denies.
     pub const PASSES: Self = Self {
         kind: OutcomeKind::Passes,
         by: None,
@@ -61,7 +57,6 @@ impl Outcome {
         self.kind == OutcomeKind::Denied
     }
 
-    /// The outcome in words.
     pub fn shown(self, names: &Names) -> String {
         let kind = match self.kind {
             OutcomeKind::Passes => return "passes".to_owned(),
@@ -78,9 +73,7 @@ impl Outcome {
 /// How many requests had which outcome.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
-    /// All requests.
     pub total: u64,
-    /// Let through by limits and bans.
     pub allowed: u64,
     /// The part of `allowed` that was delayed.
     pub delayed: u64,
@@ -90,9 +83,7 @@ pub struct Totals {
     pub denied: u64,
     /// The share of `denied`, in percent; 0 before the replay is over.
     pub denied_percent: f64,
-    /// No limit applied.
     pub unlimited: u64,
-    /// No route matched.
     pub unrouted: u64,
     /// Refused before any limit was asked.
     pub refused: u64,
@@ -102,7 +93,7 @@ pub struct Totals {
     pub carried_over: u64,
 }
 
-/// What one replay counts.
+/// The counts of one replay.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub totals: Totals,
@@ -114,20 +105,17 @@ pub struct Tally {
     pub evicted: u64,
 }
 
-/// What one limit decided.
+/// The decisions of one limit.
 #[derive(Debug)]
 pub struct LimitTally {
-    /// Requests that it was asked about.
     pub requests: u64,
-    /// Those that it allowed.
     pub allowed: u64,
-    /// Those that it denied.
     pub denied: u64,
-    /// Those that it would have denied, were it enforced.
+    /// Denials of a limit that is not enforced.
     pub would_deny: u64,
-    /// When it first denied one.
+    /// The first denial.
     pub first: Option<Timestamp>,
-    /// When it last did.
+    /// The last denial.
     pub last: Option<Timestamp>,
     /// Of those that it denied as the strictest, how many passed in the baseline.
     pub newly_denied: u64,
@@ -138,33 +126,29 @@ pub struct LimitTally {
     /// How many requests found which level, by rate.
     pub levels: Option<LevelsByRate>,
     subjects: Subjects,
-    /// The subjects of other partitions. None is in two of them, and to put all into one map would take
-    /// the memory of both.
+    /// The subjects of other partitions. None is in two of them, and to put all into one map would
+    /// take the memory of both.
     others: Vec<Subjects>,
     /// Requests of subjects that are not remembered, as there were too many.
     pub untracked: u64,
     most_subjects: usize,
 }
 
-/// What is known of subjects, by hashes of their keys.
+/// By hashes of the subjects' keys.
 type Subjects = HashMap<u64, Subject, BuildHasherDefault<Hashed>>;
 
-/// What is known of a subject.
 #[derive(Debug)]
 pub struct Subject {
-    /// Its requests.
     pub requests: u64,
-    /// Those that were denied, or would have been.
+    /// Denials, enforced or not.
     pub denied: u64,
-    /// When the first and the last of these were.
+    /// The times of the first and the last denial.
     pub span: (Timestamp, Timestamp),
-    /// Its key, once one is denied.
+    /// Set by the first denial.
     pub key: Option<Box<str>>,
-    /// What it needs.
     pub need: Option<Need>,
 }
 
-/// One decision of a limit.
 pub struct Decided<'k> {
     pub key: &'k str,
     pub hash: u64,
@@ -172,7 +156,8 @@ pub struct Decided<'k> {
     pub disposition: Disposition,
     pub at: Timestamp,
     pub ended: Timestamp,
-    /// Whether the subject's needs are to be measured: it is not overridden, and the request counts.
+    /// Whether the subject's needs are to be measured: it is not overridden, and the request
+    /// counts.
     pub is_measured: bool,
 }
 
@@ -197,7 +182,6 @@ impl LimitTally {
         }
     }
 
-    /// Counts a decision.
     pub fn decided(&mut self, decided: &Decided<'_>) {
         self.requests += 1;
         match decided.disposition {
@@ -261,7 +245,6 @@ impl LimitTally {
         self.others.extend(other.others);
     }
 
-    /// What is known of subjects.
     pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
         let all = std::iter::once(&self.subjects).chain(&self.others);
         all.flat_map(Subjects::values)
@@ -308,7 +291,6 @@ impl Totals {
 }
 
 impl Tally {
-    /// Adds the counts of another partition.
     pub fn add(&mut self, other: Self) {
         self.totals.add(&other.totals);
         self.evicted += other.evicted;
@@ -328,35 +310,30 @@ impl Tally {
 /// How two outcomes of the same requests differ.
 #[derive(Debug, Default, Serialize)]
 pub struct Changes {
-    /// Requests that were compared.
     pub compared: u64,
-    /// Those with the same outcome, by the same limit or ban.
+    /// The same outcome, by the same limit or ban.
     pub same: u64,
-    /// Those that are denied, and were not.
     pub newly_denied: u64,
-    /// Those that were denied, and are not.
     pub no_longer_denied: u64,
     /// Those that are denied as they were, by another limit or ban.
     pub denied_by_another: u64,
     /// What the log does not say the outcome of, or not one that can be compared.
     pub not_compared: u64,
-    /// The first that differ.
+    /// The first requests that differ.
     pub examples: Vec<Example>,
 }
 
 /// A request whose outcomes differ.
 #[derive(Debug, Serialize)]
 pub struct Example {
-    /// When.
     #[serde(serialize_with = "as_shown")]
     pub at: Timestamp,
-    /// Of which client.
     pub client: std::net::IpAddr,
-    /// Its method and path.
+    /// Method and path.
     pub request: String,
-    /// What became of it.
+    /// The outcome before.
     pub was: String,
-    /// What becomes of it.
+    /// The outcome now.
     pub is: String,
 }
 
@@ -368,7 +345,6 @@ fn as_shown<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&shown(*time))
 }
 
-/// How many examples are kept.
 const EXAMPLES: usize = 10;
 
 impl Changes {
@@ -390,7 +366,6 @@ impl Changes {
         }
     }
 
-    /// Adds what another partition has compared.
     pub fn add(&mut self, other: Self) {
         self.compared += other.compared;
         self.same += other.same;
@@ -421,7 +396,7 @@ impl AddAssign for Minute {
     }
 }
 
-/// Passes a hash on that is one already.
+/// The hasher of keys that are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hashed(u64);
 

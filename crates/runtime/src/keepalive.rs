@@ -35,8 +35,8 @@ pub fn enable(socket: SockRef<'_>) -> io::Result<()> {
 }
 
 /// Bounds how long the kernel retransmits bytes that the peer does not acknowledge, by default a
-/// quarter of an hour; it does not probe meanwhile. A peer that acknowledges and reads nothing may do
-/// so for `stall_timeout`.
+/// quarter of an hour; it does not probe meanwhile. A peer that acknowledges and reads nothing may
+/// do so for `stall_timeout`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub fn bound_retransmission(socket: SockRef<'_>, stall_timeout: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(MAX_SILENCE.max(stall_timeout)))

@@ -26,8 +26,8 @@ enum CachedTime {
     Read(Instant),
 }
 
-/// Keeps the time that this thread reads until this is dropped. Hold it in no future: a poll is over
-/// when its task waits. One within another is part of that.
+/// Keeps the time that this thread reads until this is dropped. Hold it in no future: a poll is
+/// over when its task waits. One within another is part of that.
 #[must_use = "the clock is read anew when this is dropped"]
 pub struct PollClock {
     is_outermost: bool,

@@ -21,8 +21,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::certificate_error::CertificateError;
 use super::client_auth::ClientAuth;
 
-/// A certificate is about to end when this part of its life is left: later than it is renewed, by ACME
-/// and other tools, after two thirds.
+/// A certificate is about to end when this part of its life is left: later than it is renewed, by
+/// ACME and other tools, after two thirds.
 const LAST_PART: u32 = 6;
 
 /// How long before its end that is at most.

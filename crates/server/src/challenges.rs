@@ -1,8 +1,8 @@
 //! The challenges of ACME servers, which verify that this gateway serves a name.
 //!
-//! `http-01` (RFC 8555, section 8.3) asks by HTTP for the key authorization of a token. `tls-alpn-01`
-//! (RFC 8737) shakes hands, and looks at the certificate: no request follows, so none of these
-//! connections reaches HTTP.
+//! `http-01` (RFC 8555, section 8.3) asks by HTTP for the key authorization of a token.
+//! `tls-alpn-01` (RFC 8737) shakes hands, and looks at the certificate: no request follows, so none
+//! of these connections reaches HTTP.
 
 use std::fmt;
 use std::sync::Arc;

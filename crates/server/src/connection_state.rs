@@ -75,7 +75,6 @@ impl ConnectionState {
         })
     }
 
-    /// The client speaks HTTP/2.
     pub(super) fn set_http2(&self) {
         self.http2.store(true, Relaxed);
     }
@@ -89,7 +88,6 @@ impl ConnectionState {
         !self.is_http2() && !self.upgraded.load(Relaxed)
     }
 
-    /// Bytes arrived.
     pub(super) fn received(&self) {
         // Bytes that arrive while a request is served mostly belong to its body.
         if !self.is_serving() && !self.head_begun.swap(true, Relaxed) {
@@ -137,8 +135,8 @@ impl ConnectionState {
         self.in_flight.load(Relaxed) > 0
     }
 
-    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at any
-    /// time, so its bytes prove nothing.
+    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at
+    /// any time, so its bytes prove nothing.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
     }
@@ -202,7 +200,6 @@ impl ConnectionState {
 pub(super) struct InFlight(Arc<ConnectionState>);
 
 impl InFlight {
-    /// The connection closes after the response.
     pub(super) fn will_close(&self) {
         self.0.will_close();
     }
@@ -212,7 +209,6 @@ impl InFlight {
         self.0.upgraded.store(true, Relaxed);
     }
 
-    /// Whether no request may have a transfer coding.
     pub(super) fn is_suspect(&self) -> bool {
         self.0.is_suspect()
     }

@@ -35,7 +35,6 @@ pub(super) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// Waits for the permit of a new connection.
     pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
@@ -56,7 +55,6 @@ impl ConnectionContext {
     }
 }
 
-/// Drives a connection.
 pub(super) struct Driver {
     pub(super) state: Arc<ConnectionState>,
     pub(super) draining: Draining,
@@ -71,7 +69,6 @@ pub(super) enum End {
     Aborted,
 }
 
-/// Why [`Driver::serve`] returned.
 enum Outcome {
     Closed,
     Drain,

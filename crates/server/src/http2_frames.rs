@@ -1,5 +1,5 @@
-//! Finds the frames of HTTP/2 that h2 takes for errors of the protocol in general, although RFC 9113
-//! has codes of their own for them.
+//! Finds the frames of HTTP/2 that h2 takes for errors of the protocol in general, although RFC
+//! 9113 has codes of their own for them.
 //!
 //! A client is disconnected either way, but the code is what its author has to go by. Each frame is
 //! scanned on its way to hyper, by its head, and `SETTINGS` by their values.
@@ -43,10 +43,10 @@ pub(super) enum FrameError {
 /// Follows what a client sends from frame to frame.
 #[derive(Debug)]
 pub(super) struct FrameScanner {
-    /// What has arrived of a frame's head.
+    /// The part of a frame's head that has arrived.
     head: [u8; HEAD],
     head_length: usize,
-    /// How much is to come of the preface or of a payload.
+    /// How much of the preface or of a payload is still to come.
     left: usize,
     /// Whether the payload consists of settings, and what has arrived of one.
     is_settings: bool,

@@ -32,7 +32,7 @@ pub struct RequestBody<B = DrainOnDrop>(BodyState<B>);
 
 #[derive(Debug)]
 enum BodyState<B> {
-    /// It came with the head; what is left of it.
+    /// The rest of a body that came with the head.
     Buffered(Bytes),
     /// Boxed, as requests are moved from layer to layer, and most have no such body.
     Streaming(Box<StreamingBody<B>>),
@@ -47,7 +47,6 @@ struct StreamingBody<B> {
 }
 
 impl<B> RequestBody<B> {
-    /// A body that is still to come.
     pub(super) fn new(body: B, stall_timeout: Duration) -> Self {
         Self(BodyState::Streaming(Box::new(StreamingBody {
             body,

@@ -109,7 +109,6 @@ impl Http {
     }
 }
 
-/// The connections of one listener.
 struct Serving<'a, M> {
     context: &'a Arc<ConnectionContext>,
     transport: &'a Transport,
@@ -214,7 +213,6 @@ where
     }
 }
 
-/// Held while a connection is open.
 struct Open {
     _gauge: GaugeGuard,
     _permit: Option<OwnedSemaphorePermit>,

@@ -134,7 +134,6 @@ pub struct Takeover(Arc<Mutex<Sockets>>);
 /// Receives the addresses of a successor once it serves.
 pub type Replaced = mpsc::UnboundedReceiver<Vec<SocketAddr>>;
 
-/// The sockets that are handed over.
 #[derive(Debug, Default)]
 struct Sockets {
     /// The sockets for clients. Empty once the process drains.

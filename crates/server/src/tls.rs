@@ -67,7 +67,6 @@ impl Tls {
     }
 }
 
-/// Why a handshake did not succeed.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
     #[error("the client begins in plain text")]

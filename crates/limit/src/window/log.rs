@@ -94,7 +94,8 @@ impl UnitLog {
     }
 
     /// Takes away up to as many as `added` of the units that are older than the newest `count`. No
-    /// more than that: what a greater count of another definition has left is not this one's to forget.
+    /// more than that: what a greater count of another definition has left is not this one's to
+    /// forget.
     pub(super) fn trim(&mut self, count: u64, added: u64) {
         let [count, added] =
             [count, added].map(|units| usize::try_from(units).unwrap_or(usize::MAX));

@@ -39,7 +39,8 @@ pub struct Usage {
 }
 
 impl Window {
-    /// A full bucket; `None` for GCRA, which has no windows. It takes no memory beyond its own size.
+    /// A full bucket; `None` for GCRA, which has no windows. It takes no memory beyond its own
+    /// size.
     pub fn full(quota: &Quota) -> Option<Self> {
         match quota.algorithm() {
             Algorithm::Gcra | Algorithm::InFlight => None,
@@ -193,8 +194,8 @@ impl Transaction {
 /// The state of a bucket of a fixed window: its end, in whole microseconds, which is what the
 /// bucket in Redis holds, and the units that were taken in it.
 ///
-/// A window that has ended counts as none, and one of which all units are given back is none: the next
-/// begins with the next unit that is taken.
+/// A window that has ended counts as none, and one of which all units are given back is none: the
+/// next begins with the next unit that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     /// When the window ends.

@@ -58,8 +58,8 @@ impl Picker {
         }
     }
 
-    /// Smooth weighted round robin, as nginx has it: a server of weight 3 among two of weight 1 gets
-    /// every other request and then one more, not three at a time.
+    /// Smooth weighted round robin, as nginx has it: a server of weight 3 among two of weight 1
+    /// gets every other request and then one more, not three at a time.
     fn in_turn<'s>(&self, eligible: impl Iterator<Item = Eligible<'s>>) -> Option<usize> {
         let mut credits = self.credits.lock();
         let (mut total, mut best) = (0_i64, None);

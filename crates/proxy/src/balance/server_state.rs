@@ -1,5 +1,5 @@
-//! The state of one server of an upstream, for all workers: its requests in flight, whether failures
-//! have ejected it, and the result of active health checks.
+//! The state of one server of an upstream, for all workers: its requests in flight, whether
+//! failures have ejected it, and the result of active health checks.
 //!
 //! An ejection ends by a probe: when its time is over, one request is sent to the server. If it is
 //! answered, the server is back; if it fails, the server is out for twice as long. While a probe is
@@ -54,11 +54,9 @@ pub(crate) struct ServerState {
     ejected_for: AtomicU64,
     /// When the last ejection or failing health check ended; 0 before the first.
     returned_at: AtomicU64,
-    /// Whether active health checks fail.
     unhealthy: AtomicBool,
     /// Whether its last failure was that it accepts requests and does not answer them.
     silent: AtomicBool,
-    /// How often it was ejected.
     ejections: AtomicU64,
     /// How many connections it may have, if that is bounded.
     connections: Option<Arc<ConnectionLimit>>,
@@ -95,7 +93,6 @@ impl EjectionBound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Connect,
-    /// It did not respond in time.
     Timeout,
     /// It closed the connection, or what it sent is not a response.
     Response,
@@ -171,7 +168,6 @@ impl ServerState {
         self.connections.as_ref()
     }
 
-    /// Where it is, if it has a name.
     pub(crate) fn addresses(&self) -> &CachedAddresses {
         &self.addresses
     }
@@ -181,7 +177,6 @@ impl ServerState {
         nanos(at.saturating_duration_since(self.epoch)) + 1
     }
 
-    /// How many requests it has in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }

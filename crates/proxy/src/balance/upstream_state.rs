@@ -15,7 +15,6 @@ use super::server_state::{EjectionBound, ServerState};
 use super::settings::Retries;
 use crate::settings::UpstreamSettings;
 
-/// The upstream was never reached.
 const NEVER: u64 = 0;
 /// It was reached by the last request that connected to it.
 const REACHED: u64 = u64::MAX;
@@ -30,9 +29,7 @@ pub struct UpstreamState {
     retries: AtomicUsize,
     /// Wakes a request that waits for its retry.
     retry_over: Notify,
-    /// Retries so far.
     retried: AtomicU64,
-    /// Active health checks.
     checks: Mutex<JoinSet<()>>,
 }
 
@@ -103,7 +100,6 @@ impl UpstreamState {
         &self.servers
     }
 
-    /// A server was connected to.
     pub(crate) fn reached(&self) {
         if self.unreachable_since.load(Relaxed) != REACHED {
             self.unreachable_since.store(REACHED, Relaxed);
@@ -125,9 +121,9 @@ impl UpstreamState {
         }
     }
 
-    /// The permit for one more retry. If there are as many as the budget allows, it waits for one of
-    /// them to be over: when a server dies, all of its requests fail at once, and the other servers
-    /// can answer them one after the other.
+    /// The permit for one more retry. If there are as many as the budget allows, it waits for one
+    /// of them to be over: when a server dies, all of its requests fail at once, and the other
+    /// servers can answer them one after the other.
     pub(crate) async fn retry(self: &Arc<Self>, retries: &Retries) -> Option<RetryPermit> {
         if let Some(permit) = self.retry_now(retries) {
             return Some(permit);

@@ -35,18 +35,16 @@ pub(crate) enum Malformed {
     TransferEncoding,
 }
 
-/// Reads a body.
 #[derive(Debug)]
 pub(crate) enum Decoder {
     /// With as many bytes to come.
     Length(u64),
-    /// In chunks (RFC 9112 section 7.1).
+    /// RFC 9112 section 7.1.
     Chunked(Chunked),
     /// Up to the end of the connection.
     CloseDelimited,
 }
 
-/// A part of a body.
 pub(crate) enum Piece {
     Data(Bytes),
     Trailers(HeaderMap),

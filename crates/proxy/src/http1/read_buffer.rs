@@ -43,7 +43,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Uses the memory of these headers, those of a request that is answered, for the next response.
+    /// Uses the memory of these headers, those of a request that is answered, for the next
+    /// response.
     pub(crate) fn reuse(&mut self, mut headers: HeaderMap) {
         if headers.capacity() <= MAX_KEPT_HEADERS {
             headers.clear();

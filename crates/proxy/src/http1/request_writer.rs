@@ -85,12 +85,10 @@ impl<B> RequestWriter<B> {
         mem::replace(&mut self.body, OutgoingBody::none())
     }
 
-    /// Puts back a body that was taken.
     pub(crate) fn put_body(&mut self, body: OutgoingBody<B>) {
         self.body = body;
     }
 
-    /// Whether anything was written.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun
     }

@@ -45,8 +45,8 @@ pub(crate) struct Connections {
     open: Mutex<Vec<Connection>>,
     /// Held while a connection is opened: requests that come meanwhile use that one.
     opening: tokio::sync::Mutex<()>,
-    /// Whether requests wait for the connection that is being opened: not where the server was found
-    /// to speak HTTP/1.1, or to allow a single stream.
+    /// Whether requests wait for the connection that is being opened: not where the server was
+    /// found to speak HTTP/1.1, or to allow a single stream.
     are_shared: AtomicBool,
     idle_timeout: Duration,
     lifetime: Option<Duration>,
@@ -55,13 +55,11 @@ pub(crate) struct Connections {
 /// What hyper sends, whatever the body of the request is.
 pub(super) type UploadBody = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
 
-/// hyper's side of a connection.
 type Driver = http2::Connection<TokioIo<Join<ReadHalf, WriteHalf>>, UploadBody, Tasks>;
 
 #[derive(Clone)]
 struct Connection {
     sender: SendRequest<UploadBody>,
-    /// Until it is closed.
     driver: Weak<Mutex<Driver>>,
     state: Arc<ConnectionState>,
 }
@@ -114,8 +112,8 @@ impl Connections {
     }
 
     /// Waits until the server has told how many streams it allows on the connection that was opened
-    /// last. Until then it gets one request: another may be one too many, and would wait for the end
-    /// of the first.
+    /// last. Until then it gets one request: another may be one too many, and would wait for the
+    /// end of the first.
     pub(crate) async fn settle(&self) {
         let Some(last) = self.open.lock().last().cloned() else {
             return;
@@ -212,7 +210,6 @@ impl Connection {
             && retires_at.is_none_or(|at| loop_time::now() < at)
     }
 
-    /// How many streams the server allows now.
     fn max_streams(&self) -> usize {
         let driver = self.driver.upgrade();
         driver.map_or(NOT_ANNOUNCED, |driver| {

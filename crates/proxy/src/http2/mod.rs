@@ -2,9 +2,9 @@
 //!
 //! `connections` keeps the connections of one worker to one server, and says which of them has room
 //! for another stream. `exchange` sends a request by one of them and awaits the head of the
-//! response, with the same time-outs as over HTTP/1.1. `upload` is the request's body on its way: it
-//! knows whose turn it is, and keeps a short body until it is certain that the server has begun to
-//! process the request, as a stream that the server refuses can be sent again.
+//! response, with the same time-outs as over HTTP/1.1. `upload` is the request's body on its way:
+//! it knows whose turn it is, and keeps a short body until it is certain that the server has begun
+//! to process the request, as a stream that the server refuses can be sent again.
 
 mod connections;
 mod exchange;

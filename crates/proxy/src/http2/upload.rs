@@ -56,7 +56,6 @@ impl<B> Upload<B> {
         })))
     }
 
-    /// Whether nothing of it was taken yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.0.lock().is_untouched
     }
@@ -91,7 +90,6 @@ impl<B> Upload<B> {
         self.0.lock().slot.is_some()
     }
 
-    /// Gives up the rest of the body.
     pub(super) fn abandon(&self) {
         let slot = self.0.lock().slot.take();
         if let Some(slot) = slot {

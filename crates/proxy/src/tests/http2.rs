@@ -326,8 +326,8 @@ impl Fault {
     }
 }
 
-/// 70 fields of 4 KB, in 28 frames if they are full of tildes, which HPACK makes longer, and in 11 if
-/// they are full of zeros.
+/// 70 fields of 4 KB, in 28 frames if they are full of tildes, which HPACK makes longer, and in 11
+/// if they are full of zeros.
 fn large_head(full_of: &str) -> Response<()> {
     let mut response = Response::new(());
     for number in 0..70 {
@@ -338,8 +338,8 @@ fn large_head(full_of: &str) -> Response<()> {
     response
 }
 
-/// Answers `/faulty` by a fault, and other requests in order, except those that share the connection
-/// with it. Returns the paths that were asked for.
+/// Answers `/faulty` by a fault, and other requests in order, except those that share the
+/// connection with it. Returns the paths that were asked for.
 fn serve_faults(listener: TcpListener, fault: Fault) -> Arc<Mutex<Vec<String>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);

@@ -41,7 +41,7 @@ pub enum Format {
     Traefik,
 }
 
-/// What a line is.
+/// A line of a log.
 #[derive(Debug)]
 pub enum Parsed {
     Request(LogLine),
@@ -54,7 +54,7 @@ pub enum Parsed {
 }
 
 impl Format {
-    /// All of them, with their names.
+    /// All formats and their names.
     pub const ALL: [(&'static str, Self); 5] = [
         ("weir", Self::Weir),
         ("combined", Self::Combined),
@@ -99,7 +99,7 @@ impl Format {
         }
     }
 
-    /// What parses its lines.
+    /// A parser of the format's lines.
     pub fn parser(self, names: &Names, detail_set: DetailSet) -> Parser<'_> {
         Parser {
             format: self,
@@ -133,9 +133,10 @@ pub struct Parser<'n> {
     format: Format,
     names: &'n Names,
     make: LineMaker,
-    /// The last time that was read in the common log format. Most lines have that of the line before.
+    /// The last time that was read in the common log format. Most lines have that of the line
+    /// before.
     last_time: (Vec<u8>, Option<Timestamp>),
-    /// How the lines of Weir before it were made up.
+    /// The layout of the previous lines of Weir.
     layout: Layout,
 }
 
@@ -179,9 +180,9 @@ impl Parser<'_> {
         })
     }
 
-    /// A line of the combined log format of Apache, nginx and others, or of the common one, which ends
-    /// before the referrer. What stands after the user agent is skipped. Apache's `vhost_combined`
-    /// has the virtual host before the client.
+    /// A line of the combined log format of Apache, nginx and others, or of the common one, which
+    /// ends before the referrer. What stands after the user agent is skipped. Apache's
+    /// `vhost_combined` has the virtual host before the client.
     fn combined(&mut self, line: &str) -> Result<Parsed, &'static str> {
         let (first, rest) = line.split_once(' ').ok_or("it has one word")?;
         let (virtual_host, client, rest) = match first.parse() {
@@ -246,7 +247,7 @@ impl Parser<'_> {
 /// Room for most targets without an allocation.
 const TARGET_BYTES: usize = 36;
 
-/// A request, with no more of it than the rules ask for.
+/// A request, with the details that the rules need.
 #[derive(Debug)]
 pub struct LogLine {
     /// When it was decided about, or arrived where the log does not say that.
@@ -255,23 +256,20 @@ pub struct LogLine {
     pub answered: Timestamp,
     /// When its response was over.
     pub ended: Timestamp,
-    /// The client's address.
     pub client: IpAddr,
-    /// The method.
     pub method: Method,
-    /// The path, and the query where it is logged. It is here as bytes, which lie beside the rest of
-    /// the line: [`TargetMaker`] makes of it what requests have.
+    /// The path, and the query where it is logged. It is here as bytes, which lie beside the rest
+    /// of the line: [`TargetMaker`] makes of it what requests have.
     pub target: SmallVec<[u8; TARGET_BYTES]>,
     /// The status of the response; none if the client left before.
     pub status: Option<StatusCode>,
     /// What only some rules ask for.
     pub details: Option<Box<Details>>,
-    /// What Weir decided at the time.
     pub recorded: Option<Recorded>,
 }
 
 impl LogLine {
-    /// How much memory it takes, more or less.
+    /// Roughly the memory of the line.
     pub fn bytes(&self) -> usize {
         let target = if self.target.spilled() {
             self.target.len()
@@ -282,7 +280,7 @@ impl LogLine {
     }
 }
 
-/// What only some rules ask for.
+/// Details that only some rules need.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
     /// The headers that the log has, `Host` among them.
@@ -295,7 +293,7 @@ pub struct Details {
 
 impl Details {
     fn bytes(&self) -> usize {
-        /// What a map takes for each header beside its value.
+        /// The bytes of a map for each header beside its value.
         const OF_HEADER: usize = 128;
         let headers = self.headers.values();
         let headers: usize = headers.map(|value| OF_HEADER + value.len()).sum();
@@ -304,16 +302,13 @@ impl Details {
     }
 }
 
-/// Which details are kept of lines.
+/// The details that are kept of each line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DetailSet {
-    /// The host.
     pub host: bool,
     /// All other headers that the log has.
     pub headers: bool,
-    /// The account.
     pub account: bool,
-    /// The route that was taken.
     pub route: bool,
 }
 
@@ -330,14 +325,13 @@ impl DetailSet {
     }
 }
 
-/// What Weir's log says that was decided.
+/// A decision that Weir's log has.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded {
-    /// The decision.
     pub decision: Disposition,
-    /// The limit or the ban that decided.
     pub by: Option<Name>,
-    /// Whether the store decided. Without it, as when Redis was out of reach, nothing can be compared.
+    /// Whether the store decided. Without it, as when Redis was out of reach, nothing can be
+    /// compared.
     pub is_comparable: bool,
 }
 
@@ -370,19 +364,17 @@ impl Names {
         number
     }
 
-    /// The number of a name.
     pub fn find(&self, name: &str) -> Name {
         self.numbers.get(name).copied().unwrap_or(Name::UNKNOWN)
     }
 
-    /// The name of a number.
     pub fn name(&self, name: Name) -> &str {
         let known = self.names.get(usize::from(name.0));
         known.map_or("(unknown)", |name| name)
     }
 }
 
-/// The parts of a line, as they stand in it.
+/// The fields of a line.
 #[derive(Debug)]
 struct RawLine<'l> {
     at: Timestamp,
@@ -401,8 +393,8 @@ struct RawLine<'l> {
     recorded: Option<Recorded>,
 }
 
-/// Makes the targets of requests, one after the other: as long as only one of them is there, they take
-/// the same room.
+/// Makes the targets of requests, one after the other: as long as only one of them is there, they
+/// take the same room.
 #[derive(Debug, Default)]
 pub struct TargetMaker(BytesMut);
 

@@ -83,7 +83,8 @@ fn decimal(text: &str) -> Option<Nanos> {
     scaled(text, 9)
 }
 
-/// A decimal number with its point moved to the right by this many digits. Further ones are left out.
+/// A decimal number with its point moved to the right by this many digits. Further ones are left
+/// out.
 fn scaled(text: &str, digits: usize) -> Option<Nanos> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

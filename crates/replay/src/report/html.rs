@@ -1,8 +1,8 @@
-//! The report as one page of HTML: nothing is loaded from elsewhere, no script runs, and every text of
-//! a log is escaped.
+//! The report as one page of HTML: nothing is loaded from elsewhere, no script runs, and every text
+//! of a log is escaped.
 //!
-//! Plots are stretched to the width of the page, and what is written beside them is not, so that it can
-//! be read on a phone.
+//! Plots are stretched to the width of the page, and what is written beside them is not, so that it
+//! can be read on a phone.
 
 use std::fmt::{self, Write};
 
@@ -71,7 +71,7 @@ li { margin: .2rem 0 }
 </style></head><body>
 "#;
 
-/// The whole page.
+/// The report as one page.
 pub fn html(report: &Report) -> String {
     let mut page = HEAD.to_owned();
     // Writing to a `String` never fails.

@@ -22,18 +22,18 @@ use super::{SweepValue, percent, shown};
 pub use html::html;
 pub use text::{csv, write_text};
 
-/// What a replay has found.
+/// The result of a replay.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The configuration.
     pub config: String,
     /// What it is compared with: a configuration, `recorded` for what Weir's log says, or nothing.
     pub baseline: Option<String>,
-    /// What the log holds.
+    /// The log.
     pub log: LogReport,
-    /// What became of requests.
+    /// Outcomes of requests.
     pub requests: Totals,
-    /// The same in the baseline.
+    /// Outcomes in the baseline.
     pub baseline_requests: Option<Totals>,
     /// How requests fare otherwise than in the baseline.
     pub changes: Option<Changes>,
@@ -45,48 +45,38 @@ pub struct Report {
     pub sweep: Vec<SweepReport>,
     /// Each ban that held, or would have.
     pub bans: BTreeMap<String, u64>,
-    /// What was not replayed, or not exactly, and why.
+    /// Rules that were not replayed, or not exactly, and why.
     pub not_replayed: Vec<Gap>,
-    /// What to keep in mind.
+    /// What limits the result.
     pub caveats: Vec<String>,
     /// Requests and denials over time.
     pub timeline: Vec<TimelineSpan>,
 }
 
-/// What a log holds.
 #[derive(Debug, Serialize)]
 pub struct LogReport {
-    /// Its form.
     pub format: &'static str,
-    /// Its lines.
     #[serde(flatten)]
     pub counts: LogCounts,
-    /// When its first request came.
+    /// The time of the first request.
     pub from: Option<String>,
-    /// When its last one did.
+    /// The time of the last request.
     pub to: Option<String>,
     /// Lines that came too late to be put in order.
     pub late: u64,
 }
 
-/// One limit.
 #[derive(Debug, Serialize)]
 pub struct LimitReport {
-    /// Its name.
     pub name: String,
-    /// What it is counted per.
     pub per: Vec<String>,
-    /// The routes that use it.
     pub routes: Vec<String>,
-    /// Requests that it was asked about.
     pub requests: u64,
-    /// Those that it allowed.
     pub allowed: u64,
-    /// Those that it denied.
     pub denied: u64,
-    /// Those that it would have denied, were it enforced.
+    /// Denials of a limit that is not enforced.
     pub would_deny: u64,
-    /// The share of both, in percent.
+    /// The share of both kinds of denials, in percent.
     pub denied_percent: f64,
     /// Those that the limit of this name denied, or would have, in the baseline configuration.
     pub baseline_denied: Option<u64>,
@@ -94,17 +84,14 @@ pub struct LimitReport {
     pub newly_denied: Option<u64>,
     /// Denied by it in the baseline, and not denied.
     pub no_longer_denied: Option<u64>,
-    /// Its subjects.
     pub subjects: u64,
     /// Those of which a request was denied, or would have been.
     pub denied_subjects: u64,
-    /// When it first denied one, or would have.
+    /// The first denial, enforced or not.
     pub first_denied: Option<String>,
-    /// When it last did.
+    /// The last denial.
     pub last_denied: Option<String>,
-    /// The subjects with the most denials.
     pub top: Vec<SubjectReport>,
-    /// What its subjects need.
     pub need: Option<NeedReport>,
     /// Requests of subjects that were too many to be remembered.
     pub untracked: u64,
@@ -113,47 +100,37 @@ pub struct LimitReport {
 /// A limit with another value of a parameter.
 #[derive(Debug, Serialize)]
 pub struct SweepReport {
-    /// The parameter.
     pub parameter: &'static str,
-    /// Its value.
     pub value: String,
     /// All requests that were denied, by whichever limit or ban.
     pub requests: Totals,
-    /// The limit.
     pub limit: LimitReport,
 }
 
-/// A subject.
 #[derive(Debug, Serialize)]
 pub struct SubjectReport {
     /// As bucket keys show it.
     pub subject: String,
-    /// Its requests.
     pub requests: u64,
-    /// Those that were denied, or would have been.
+    /// Denials, enforced or not.
     pub denied: u64,
-    /// The first of these.
+    /// The first denial.
     pub first: String,
-    /// The last.
+    /// The last denial.
     pub last: String,
 }
 
-/// A span of the timeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimelineSpan {
-    /// When it begins.
     pub at: String,
-    /// Its length in seconds.
     pub seconds: u64,
-    /// Requests.
     pub requests: u64,
-    /// Those that were denied.
     pub denied: u64,
-    /// The same in the baseline.
+    /// Denied in the baseline.
     pub denied_before: u64,
 }
 
-/// What a report is made of.
+/// The input of a report.
 pub struct ReportInput<'f> {
     pub config: &'f Path,
     pub baseline: Option<&'f Path>,
@@ -342,7 +319,7 @@ fn operator_changes(log: &LogCounts) -> Option<Gap> {
     })
 }
 
-/// What to keep in mind.
+/// What limits the result.
 fn caveats(
     log: &LogCounts,
     counted: &Counted,

@@ -240,7 +240,7 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
     writeln!(out, "    {}", suggested.yaml)
 }
 
-/// Whom a limit denies.
+/// The denials of a limit.
 fn promised(promise: &Promise, subjects: u64) -> String {
     let Promise {
         denied_subjects,
@@ -275,7 +275,8 @@ const COLUMNS: [&str; 16] = [
     "suggested",
 ];
 
-/// The limits as comma-separated values (RFC 4180), a row each; and a row for each value of a sweep.
+/// The limits as comma-separated values (RFC 4180), a row each; and a row for each value of a
+/// sweep.
 pub fn csv(report: &Report) -> String {
     let mut text = row(COLUMNS.map(str::to_owned));
     for limit in &report.limits {
