@@ -33,8 +33,8 @@ pub use weir_store::{
     BreakerSettings, Call, ChangedList, ClockOffset, ClockSource, DecisionClock, DecisionSource,
     DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan, LeaseGuard, Leased,
     Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange, Observer, OnFailure,
-    Outcome, PendingReply, Reachability, Remote, ScanPosition, ScannedKeys, SharedEntry,
-    SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
+    Outcome, Owed, OwedBatch, PendingReply, Reachability, Remote, ScanPosition, ScannedKeys,
+    SharedEntry, SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
 };
 #[cfg(feature = "redis")]
 pub use weir_store::{

@@ -30,7 +30,7 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use thiserror::Error;
-use weir_limit::time::Timestamp;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Claims, Decision, Transaction};
 
 #[cfg(all(feature = "redis", any(test, fuzzing, feature = "fuzzing")))]
@@ -420,7 +420,29 @@ pub trait PendingReply<T>: Future<Output = Result<T, StoreError>> + Send {
 
     /// Gives back what the answer has shown as taken to the servers that took it, whichever serve
     /// these buckets by now. What went with its server is forgotten.
-    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()>;
+    fn refund(self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()>;
+}
+
+/// A transaction that took its cost, and what of that has not come back by itself yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owed {
+    /// The transaction.
+    pub transaction: Transaction,
+    /// The part of a GCRA bucket's debt that the cost makes up: at most the cost's increment counts.
+    pub debt: Nanos,
+}
+
+/// What is owed of a batch.
+pub type OwedBatch = SmallVec<[Owed; 3]>;
+
+impl Owed {
+    /// All that the transaction took.
+    pub const fn whole(transaction: Transaction) -> Self {
+        Self {
+            transaction,
+            debt: Nanos::NEVER,
+        }
+    }
 }
 
 pin_project! {
@@ -440,7 +462,7 @@ impl<F: Future> Future for FutureReply<F> {
 }
 
 impl<T, F: Future<Output = Result<T, StoreError>> + Send> PendingReply<T> for FutureReply<F> {
-    fn refund(self: Pin<&mut Self>, _: Batch, _: Timestamp) -> StoreFuture<()> {
+    fn refund(self: Pin<&mut Self>, _: OwedBatch, _: Timestamp) -> StoreFuture<()> {
         StoreFuture::failed(StoreError::OutOfReach)
     }
 }
@@ -480,7 +502,7 @@ impl<T> StoreFuture<T> {
     }
 
     /// Gives back what the answer has shown as taken, where it was taken.
-    pub fn refund(&mut self, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+    pub fn refund(&mut self, taken: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         match self {
             Self::Ready(_) => StoreFuture::failed(StoreError::OutOfReach),
             Self::Waiting(answer) => answer.as_mut().refund(taken, now),

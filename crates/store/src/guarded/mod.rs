@@ -25,8 +25,8 @@ use crate::breaker::CircuitSupervisor;
 use crate::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::{
     Call, ChangedList, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory,
-    Outcome, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store, StoreError,
-    StoreFuture,
+    Outcome, Owed, OwedBatch, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store,
+    StoreError, StoreFuture,
 };
 
 /// How long it is tried to send a refund to a server that is out of reach: one that is frozen or
@@ -192,11 +192,8 @@ impl<S: Remote> Guard<S> {
             .collect();
         let rest = self.decide_without(&rest, now, error);
         let denied = !rest.as_ref().is_ok_and(Outcome::is_allowed);
-        let taken: Batch = decided
-            .taken(batch)
-            .map(|(transaction, _)| transaction.clone())
-            .collect();
         if denied {
+            let taken = owed(batch, &decided, now, now);
             self.give_back(&mut answer, taken, now).await;
         }
         let mut rest = rest?;
@@ -215,7 +212,7 @@ impl<S: Remote> Guard<S> {
     }
 
     /// Refunds what a reply shows as taken, to the servers that took it.
-    async fn give_back(&self, answer: &mut StoreFuture<Outcome>, taken: Batch, now: Timestamp) {
+    async fn give_back(&self, answer: &mut StoreFuture<Outcome>, taken: OwedBatch, now: Timestamp) {
         if !taken.is_empty() {
             let refunded = answer.refund(taken, now);
             let refunded = self.in_time(Call::Refund, refunded).await;
@@ -586,13 +583,15 @@ fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
 }
 
 /// The units that were taken and are still owed. What has come back by itself is not owed.
-fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -> Batch {
+fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -> OwedBatch {
     if !outcome.is_allowed() {
-        return Batch::new();
+        return OwedBatch::new();
     }
-    let taken = outcome.taken(batch);
-    let owed = taken.filter(|(_, decision)| taken_at + decision.reset_in > now);
-    owed.map(|(transaction, _)| transaction.clone()).collect()
+    let owed = outcome.taken(batch).map(|(transaction, decision)| Owed {
+        transaction: transaction.clone(),
+        debt: (taken_at + decision.reset_in).since(now),
+    });
+    owed.filter(|owed| !owed.debt.is_zero()).collect()
 }
 
 #[cfg(test)]

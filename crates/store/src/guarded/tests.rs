@@ -27,6 +27,8 @@ struct Strings {
     /// The debt of all buckets, in minutes.
     debt: AtomicU64,
     refunds: Mutex<Vec<(Batch, Timestamp)>>,
+    /// What late answers left owed.
+    owed: Mutex<Vec<Nanos>>,
     /// The bucket on a node that is out of reach.
     lost_node: Mutex<Option<&'static str>>,
     /// The connection is lost.
@@ -79,8 +81,11 @@ impl Future for PuppetAnswer {
 }
 
 impl PendingReply<Outcome> for PuppetAnswer {
-    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.puppet.refund(taken, now)
+    fn refund(self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        let owed = taken.iter().map(|owed| owed.debt);
+        self.puppet.0.owed.lock().extend(owed);
+        let taken = taken.into_iter().map(|owed| owed.transaction);
+        self.puppet.refund(taken.collect(), now)
     }
 }
 
@@ -469,6 +474,8 @@ async fn what_has_come_back_by_itself_before_a_late_answer_is_not_given_back_as_
     let refunds = fixture.refunds_after(minute).await;
     let batches: Vec<_> = refunds.into_iter().map(|(batch, _)| batch).collect();
     assert_eq!(batches, [batch([spend("L:b", 2)])]);
+    // The second of its two units comes back within the next minute.
+    assert_eq!(*fixture.puppet.0.owed.lock(), [minutes(1)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,12 +7,11 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
-use weir_limit::Batch;
 use weir_limit::time::Timestamp;
 
 use super::cluster::member::Member;
 use super::manager::Session;
-use crate::{PendingReply, StoreError, StoreFuture};
+use crate::{OwedBatch, PendingReply, StoreError, StoreFuture};
 
 /// Counts a missed deadline for each of these; what it is for the call. A server that is not one of
 /// several is guarded as a whole.
@@ -27,9 +26,14 @@ pub(super) fn blame<'m>(members: impl Iterator<Item = &'m Arc<Member>>) -> Store
 
 /// The nodes of a Cluster whose replies a call still awaits.
 #[derive(Clone, Default)]
-pub(super) struct AwaitedNodes(Option<Arc<Mutex<Members>>>);
+pub(super) struct AwaitedNodes(Option<Arc<Mutex<Awaited>>>);
 
-type Members = SmallVec<[Arc<Member>; 1]>;
+#[derive(Default)]
+struct Awaited {
+    members: SmallVec<[Arc<Member>; 1]>,
+    /// The deadline of the call is over: how it goes on is not counted any more.
+    is_overdue: bool,
+}
 
 impl AwaitedNodes {
     /// An empty record for a call to a Cluster.
@@ -40,7 +44,11 @@ impl AwaitedNodes {
     /// The deadline of the call is over.
     pub(super) fn overdue(&self) -> StoreError {
         match self {
-            Self(Some(awaited)) => blame(awaited.lock().iter()),
+            Self(Some(awaited)) => {
+                let mut awaited = awaited.lock();
+                awaited.is_overdue = true;
+                blame(awaited.members.iter())
+            }
             Self(None) => StoreError::Deadline,
         }
     }
@@ -54,24 +62,38 @@ impl AwaitedNodes {
         let Self(Some(awaited)) = self else {
             return work.await;
         };
-        awaited.lock().push(Arc::clone(member));
+        awaited.lock().members.push(Arc::clone(member));
         let done = work.await;
         let mut awaited = awaited.lock();
-        let own = awaited
-            .iter()
-            .position(|awaited| Arc::ptr_eq(awaited, member));
-        if let Some(own) = own {
-            awaited.swap_remove(own);
+        let mut members = awaited.members.iter();
+        if let Some(own) = members.position(|awaited| Arc::ptr_eq(awaited, member)) {
+            awaited.members.swap_remove(own);
         }
         done
     }
 
-    /// Runs work that awaits a reply on this connection.
-    pub(super) async fn wait_on<T>(&self, session: &Session, work: impl Future<Output = T>) -> T {
-        match &session.member {
+    /// Runs work that awaits replies on this connection, and counts how it went with the node, unless
+    /// the deadline was over before.
+    pub(super) async fn wait_on<T>(
+        &self,
+        session: &Session,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let done = match &session.member {
             Some(member) => self.wait_for(member, work).await,
             None => work.await,
+        };
+        if !self.is_overdue() {
+            session.record(done.as_ref().err());
         }
+        done.map_err(|error| session.failure(error))
+    }
+
+    fn is_overdue(&self) -> bool {
+        let Self(awaited) = self;
+        awaited
+            .as_ref()
+            .is_some_and(|awaited| awaited.lock().is_overdue)
     }
 }
 
@@ -103,7 +125,7 @@ impl<T, F: Future<Output = Result<T, StoreError>> + Send> PendingReply<T> for Tr
     }
 
     /// No batch is decided by these calls.
-    fn refund(self: Pin<&mut Self>, _: Batch, _: Timestamp) -> StoreFuture<()> {
+    fn refund(self: Pin<&mut Self>, _: OwedBatch, _: Timestamp) -> StoreFuture<()> {
         StoreFuture::failed(StoreError::OutOfReach)
     }
 }

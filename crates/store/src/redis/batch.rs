@@ -22,7 +22,7 @@ use super::node_requests::NodeRequests;
 use super::refund::Refund;
 use super::resolve::Resolution;
 use super::resp::Request;
-use crate::{Call, DecisionSource, Outcome, PendingReply, StoreError, StoreFuture};
+use crate::{Call, DecisionSource, Outcome, OwedBatch, PendingReply, StoreError, StoreFuture};
 
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of
 /// the batch's buckets or from none.
@@ -312,9 +312,9 @@ impl PendingReply<Outcome> for BatchCall {
         }
     }
 
-    /// A reply shows that its connection can be used, whatever the circuit breakers say, and that
-    /// it leads to the server that took.
-    fn refund(self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+    /// A reply shows that its connection can be used, whatever the circuit breakers say, and that it
+    /// leads to the server that took.
+    fn refund(self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         self.client.refund_batch(self.requests.unsent(), taken, now)
     }
 }

@@ -10,7 +10,7 @@ use weir_limit::{Algorithm, Batch, MAX_UNCHECKED_LOG_ENTRIES, Transaction};
 
 use super::batch::BatchCall;
 use super::client::Client;
-use crate::{Outcome, PendingReply, StoreError, StoreFuture};
+use crate::{Outcome, OwedBatch, PendingReply, StoreError, StoreFuture};
 
 /// Whether a batch is worth a round trip of its own that only reads. Denials that are counted have
 /// to be written either way.
@@ -105,7 +105,7 @@ impl PendingReply<Outcome> for CheckedCall {
         }
     }
 
-    fn refund(mut self: Pin<&mut Self>, taken: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund(mut self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         Pin::new(&mut self.call).refund(taken, now)
     }
 }

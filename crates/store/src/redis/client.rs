@@ -97,7 +97,7 @@ impl Client {
     }
 
     /// Does something with each request at the same time, and counts how it went with each node.
-    /// The last failure is the answer.
+    /// The first failure is the answer.
     pub(super) async fn each_node<T, F>(
         &self,
         requests: impl IntoIterator<Item = (usize, (Arc<Session>, Request))>,
@@ -109,11 +109,7 @@ impl Client {
     {
         let all = requests.into_iter().map(|(index, (session, request))| {
             let work = work(index, Arc::clone(&session), request);
-            async move {
-                let done = awaited.wait_on(&session, work).await;
-                session.record(done.as_ref().err());
-                done.map_err(|error| session.failure(error))
-            }
+            async move { awaited.wait_on(&session, work).await }
         });
         join_all(all).await.into_iter().collect()
     }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::Value;
 use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
@@ -28,8 +28,8 @@ pub(super) struct StaleBucket {
     pub(super) reply: GcraReply,
 }
 
-/// What became of them.
-pub(super) type Settled = SmallVec<[(usize, GcraReply); 1]>;
+/// What became of them: one whose node fails does not affect the others.
+pub(super) type Settled = SmallVec<[(usize, Result<GcraReply, StoreError>); 1]>;
 
 impl Client {
     /// Decides by the levels that count, and takes from them unless the batch is `denied` by
@@ -40,28 +40,29 @@ impl Client {
         denied: bool,
         now: Timestamp,
         awaited: &AwaitedNodes,
-    ) -> Result<Settled, StoreError> {
+    ) -> Settled {
         let reads = stale.iter().map(|bucket| {
             let StaleBucket { session, key, .. } = bucket;
-            self.choose_level(
-                session,
-                key,
-                &bucket.transaction,
-                bucket.reply.first,
-                (now, awaited),
-            )
+            let taken = (&bucket.transaction, bucket.reply.first);
+            awaited.wait_on(session, self.choose_level(session, key, taken, now))
         });
-        let levels = try_join_all(reads).await?;
-        let both = || stale.iter().zip(&levels);
-        let denied =
-            denied || both().any(|(bucket, level)| !bucket.transaction.decide(level.debt).allowed);
-        let settled = both().map(|(bucket, level)| async move {
-            let reply = self
-                .settle_stale(bucket, level, denied, (now, awaited))
-                .await?;
-            Ok::<_, StoreError>((bucket.index, reply))
+        let levels = join_all(reads).await;
+        let denies = |(bucket, level): (&StaleBucket, &Result<LevelChoice, _>)| {
+            let decide = |level: &LevelChoice| bucket.transaction.decide(level.debt);
+            level.as_ref().is_ok_and(|level| !decide(level).allowed)
+        };
+        let denied = denied || stale.iter().zip(&levels).any(denies);
+        let settled = stale.iter().zip(levels).map(|(bucket, level)| async move {
+            let settled = match level {
+                Ok(level) => {
+                    let settled = self.settle_stale(bucket, &level, denied, now);
+                    awaited.wait_on(&bucket.session, settled).await
+                }
+                Err(error) => Err(error),
+            };
+            (bucket.index, settled)
         });
-        Ok(try_join_all(settled).await?.into())
+        join_all(settled).await.into()
     }
 
     /// Gives back what was taken from the levels below the first, by the debt that the first had.
@@ -69,17 +70,13 @@ impl Client {
         &self,
         session: &Arc<Session>,
         key: &[u8],
-        (transaction, first): (&Transaction, Nanos),
+        (transaction, increment, first): (&Transaction, Nanos, Nanos),
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let awaited = AwaitedNodes::default();
-        let level = self
-            .choose_level(session, key, transaction, first, (now, &awaited))
-            .await?;
+        let level = self.choose_level(session, key, (transaction, first), now);
+        let level = level.await?;
         let mut request = Request::default();
-        if let Some(increment) = transaction.quota.increment(transaction.cost)
-            && level.index > 0
-        {
+        if level.index > 0 {
             gcra::refund_levels(&mut request, key, increment, 1..level.index + 1, now);
         }
         // The refund of the first level has set an expiry that is too short for its debt.
@@ -91,15 +88,13 @@ impl Client {
         &self,
         session: &Arc<Session>,
         key: &[u8],
-        transaction: &Transaction,
-        first: Nanos,
-        (now, awaited): (Timestamp, &AwaitedNodes),
+        (transaction, first): (&Transaction, Nanos),
+        now: Timestamp,
     ) -> Result<LevelChoice, StoreError> {
         let mut request = Request::default();
         gcra::read_levels(&mut request, key);
-        let reply = self.one_reply(session, request, awaited).await?;
-        let levels =
-            gcra::parse_levels(&reply).ok_or_else(|| session.failure(session.invalid_reply()))?;
+        let reply = self.one_reply(session, request).await?;
+        let levels = gcra::parse_levels(&reply).ok_or_else(|| session.invalid_reply())?;
         Ok(transaction.quota.choose_level(first, &levels, now))
     }
 
@@ -108,7 +103,7 @@ impl Client {
         bucket: &StaleBucket,
         level: &LevelChoice,
         denied: bool,
-        (now, awaited): (Timestamp, &AwaitedNodes),
+        now: Timestamp,
     ) -> Result<GcraReply, StoreError> {
         let StaleBucket {
             session,
@@ -127,14 +122,14 @@ impl Client {
             (GcraCommand::Take(..), Some(increment)) if level.index > 0 && !denied => {
                 let costs = (increment, transaction.quota.tolerance());
                 gcra::take_level(&mut request, key, costs, level, now);
-                let reply = self.one_reply(session, request, awaited).await?;
-                let (debt, taken) = gcra::parse_take_level(&reply)
-                    .ok_or_else(|| session.failure(session.invalid_reply()))?;
+                let reply = self.one_reply(session, request).await?;
+                let (debt, taken) =
+                    gcra::parse_take_level(&reply).ok_or_else(|| session.invalid_reply())?;
                 if !taken {
                     // Another gateway was faster. The levels above were charged all the same.
                     let mut back = Request::default();
                     gcra::refund_levels(&mut back, key, increment, 0..level.index, now);
-                    self.one_reply(session, back, awaited).await?;
+                    self.send(session, back).await?;
                 }
                 Ok(GcraReply {
                     debt,
@@ -147,7 +142,7 @@ impl Client {
                 // A bucket that was reset meanwhile is there again by that.
                 let lasting = bucket.reply.first + transaction.quota.tolerance();
                 gcra::renew(&mut request, key, lasting, now);
-                self.one_reply(session, request, awaited).await?;
+                self.send(session, request).await?;
                 Ok(settled)
             }
             _ => Ok(settled),
@@ -158,12 +153,8 @@ impl Client {
         &self,
         session: &Arc<Session>,
         request: Request,
-        awaited: &AwaitedNodes,
     ) -> Result<Value, StoreError> {
-        let sent = awaited.wait_on(session, self.send(session, request)).await;
-        session.record(sent.as_ref().err());
-        let replies = sent.map_err(|error| session.failure(error))?;
-        let reply = replies.into_iter().next();
-        reply.ok_or_else(|| session.failure(session.invalid_reply()))
+        let reply = self.send(session, request).await?.into_iter().next();
+        reply.ok_or_else(|| session.invalid_reply())
     }
 }

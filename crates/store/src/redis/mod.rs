@@ -47,8 +47,8 @@ use weir_limit::time::Timestamp;
 use weir_limit::{Batch, BucketKeys, Mode, Transaction};
 
 use crate::{
-    DecisionSource, GuardSettings, HealthCheck, Observer, Outcome, Reachability, Remote, Store,
-    StoreError, StoreFuture,
+    DecisionSource, GuardSettings, HealthCheck, Observer, Outcome, Owed, Reachability, Remote,
+    Store, StoreError, StoreFuture,
 };
 pub use access::{LoginPart, RedisLogin};
 use batch::{BatchCall, unasked};
@@ -186,7 +186,10 @@ impl Store for Redis {
             return StoreFuture::ready(());
         }
         match self.client.node_requests() {
-            Ok(requests) => self.client.refund_batch(requests, batch, now),
+            Ok(requests) => {
+                let whole = batch.into_iter().map(Owed::whole).collect();
+                self.client.refund_batch(requests, whole, now)
+            }
             Err(error) => StoreFuture::failed(error),
         }
     }

@@ -6,7 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::time;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, SubWindow, SubWindows, Transaction};
+use weir_limit::{SubWindow, SubWindows, Transaction};
 
 use super::client::{Client, Key};
 use super::command::{Command, Reply, WindowCommand};
@@ -16,7 +16,7 @@ use super::node_requests::NodeRequests;
 use super::resp::Request;
 use super::window::WindowKind;
 use super::{fixed_window, sliding_log, sliding_window};
-use crate::{Call, StoreError, StoreFuture};
+use crate::{Call, Owed, OwedBatch, StoreError, StoreFuture};
 
 /// What is to be given back: commands, and units of sub-windows, which need to be looked after.
 #[derive(Default)]
@@ -26,8 +26,15 @@ pub(super) struct Refund {
     shared: Vec<SharedRefund>,
 }
 
-/// A refund of GCRA by its reply, which tells whether the bucket has more levels.
-type SharedRefund = (usize, Key, Transaction, Timestamp);
+/// A refund of GCRA, of which the reply tells whether the bucket has more levels.
+struct SharedRefund {
+    /// The index of the reply.
+    at: usize,
+    key: Key,
+    transaction: Transaction,
+    increment: Nanos,
+    now: Timestamp,
+}
 
 struct SubWindowRefund {
     key: Key,
@@ -41,19 +48,19 @@ impl Client {
     pub(super) fn refund_batch(
         self: &Arc<Self>,
         mut requests: NodeRequests,
-        batch: Batch,
+        batch: OwedBatch,
         now: Timestamp,
     ) -> StoreFuture<()> {
         self.tracked(|client, awaited| {
             let mut nodes = SmallVec::<[usize; 3]>::new();
-            for transaction in &batch {
+            for Owed { transaction, .. } in &batch {
                 nodes.push(requests.index_for(&client.transaction_key(transaction))?);
             }
             Ok(async move {
                 let refund = |index, session: Arc<Session>, _| {
                     let all = batch.iter().zip(&nodes);
                     let own = all.filter(move |(_, node)| **node == index);
-                    let own: SmallVec<[&Transaction; 3]> = own.map(|(own, _)| own).collect();
+                    let own: SmallVec<[&Owed; 3]> = own.map(|(own, _)| own).collect();
                     client.refund_on_node(session, own, now)
                 };
                 // A node that has no part in it has not shown that it answers.
@@ -69,26 +76,29 @@ impl Client {
     async fn refund_on_node(
         &self,
         session: Arc<Session>,
-        transactions: SmallVec<[&Transaction; 3]>,
+        taken: SmallVec<[&Owed; 3]>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         // By then the units may have come back by themselves.
-        let patience = |transaction: &&Transaction| transaction.quota.increment(transaction.cost);
-        let patience = transactions.iter().filter_map(patience).min();
+        let patience =
+            |Owed { transaction, .. }: &&Owed| transaction.quota.increment(transaction.cost);
+        let patience = taken.iter().filter_map(patience).min();
         let session = time::timeout(patience.unwrap_or_default().into(), session.usable());
         let session = session.await.unwrap_or(Err(StoreError::Deadline))?;
         let mut refund = Refund::default();
-        let spent = |transaction: &&Transaction| transaction.mode.spends();
-        for transaction in transactions.into_iter().filter(spent) {
+        let spent = |owed: &&Owed| owed.transaction.mode.spends();
+        for Owed { transaction, debt } in taken.into_iter().filter(spent) {
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
                 if let Some(increment) = transaction.quota.increment(transaction.cost) {
-                    refund.shared.push((
-                        refund.request.len(),
-                        key.clone(),
-                        transaction.clone(),
+                    let increment = increment.min(*debt);
+                    refund.shared.push(SharedRefund {
+                        at: refund.request.len(),
+                        key: key.clone(),
+                        transaction: transaction.clone(),
+                        increment,
                         now,
-                    ));
+                    });
                     refund.add_gcra(&key, increment, transaction, now);
                 }
             } else if transaction.fits_beside(0) {
@@ -167,10 +177,12 @@ impl Client {
             return Ok(());
         }
         let replies = self.send(session, request).await?;
-        for (at, key, transaction, now) in &shared {
-            let debt = replies.get(*at).and_then(gcra::parse_refund);
+        for shared in &shared {
+            let transaction = &shared.transaction;
+            let debt = replies.get(shared.at).and_then(gcra::parse_refund);
             if let Some(debt) = debt.filter(|debt| transaction.is_foreign(*debt)) {
-                self.refund_deeper(session, key, (transaction, debt), *now)
+                let taken = (transaction, shared.increment, debt);
+                self.refund_deeper(session, &shared.key, taken, shared.now)
                     .await?;
             }
         }

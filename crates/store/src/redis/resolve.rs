@@ -135,7 +135,7 @@ impl Resolution {
     async fn decide_stale(
         self,
         mut replies: BatchReplies,
-        failure: Option<StoreError>,
+        mut failure: Option<StoreError>,
     ) -> Resolved {
         let stale: SmallVec<[StaleBucket; 1]> = self.stale(&replies).collect();
         if stale.is_empty() {
@@ -150,24 +150,19 @@ impl Resolution {
         let decided = self
             .client
             .decide_stale(stale, denied, self.plan.now, &self.awaited);
-        match decided.await {
-            Ok(decided) => {
-                for (index, found) in decided {
-                    if let Some(reply) = replies.get_mut(index) {
-                        *reply = Reply::Gcra(found);
-                    }
+        for (index, settled) in decided.await {
+            let Some(reply) = replies.get_mut(index) else {
+                continue;
+            };
+            *reply = match settled {
+                Ok(found) => Reply::Gcra(found),
+                Err(error) => {
+                    failure = Some(error);
+                    Reply::Missing
                 }
-                (replies, failure)
-            }
-            Err(error) => {
-                for (reply, transaction) in replies.iter_mut().zip(&self.plan.batch) {
-                    if reply.is_foreign(transaction) {
-                        *reply = Reply::Missing;
-                    }
-                }
-                (replies, Some(error))
-            }
+            };
         }
+        (replies, failure)
     }
 
     fn stale(&self, replies: &[Reply]) -> impl Iterator<Item = StaleBucket> {

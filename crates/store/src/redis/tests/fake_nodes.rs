@@ -14,7 +14,8 @@ use super::super::cluster::slot_of;
 use super::super::resp::{Replies, split_first};
 use super::super::settings::ClusterTimes;
 use super::*;
-use crate::Leases;
+use crate::tests::contract::minutes;
+use crate::{Leases, SharedLists};
 
 /// What a node does about a command.
 enum Act {
@@ -215,6 +216,16 @@ fn taken(command: &str) -> String {
     }
 }
 
+/// What a node answers about a lease that is free: the third reply of the transaction says that it
+/// is taken.
+fn granted(command: &str) -> String {
+    match command.split(' ').next() {
+        Some("EXEC") => "*7\r\n:0\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n".to_owned(),
+        Some("MULTI") => "+OK\r\n".to_owned(),
+        _ => "+QUEUED\r\n".to_owned(),
+    }
+}
+
 fn reply(text: &str) -> impl Fn() -> Act + Send + Sync + use<> {
     let reply = format!("{text}\r\n");
     move || Act::Reply(reply.clone())
@@ -337,6 +348,118 @@ async fn what_fails_where_a_redirection_leads_counts_against_the_node_there() {
         }
         let failed = reachability.unreachable_nodes();
         assert_eq!(failed, [Arc::from(&*there.address)], "{redirection}");
+    }
+}
+
+const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
+
+/// What a node replies about a bucket that another definition of its limit has filled: it is asked
+/// for the levels below the first, of which the next one is full of units.
+fn of_two_definitions(command: &str, levels: &str) -> String {
+    let debt = minutes(60);
+    let above = (NOW + debt).as_nanos();
+    match command {
+        _ if !command.starts_with("BITFIELD") || command.contains("u63 160 -") => taken(command),
+        _ if command.contains("GET u63 96") => levels.replace("ABOVE", &above.to_string()),
+        _ => format!("*5\r\n:0\r\n:{}\r\n$-1\r\n$-1\r\n:{above}\r\n", debt.get()),
+    }
+}
+
+const LEVELS: &str = "*6\r\n:ABOVE\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n";
+
+/// It was dropped as well, and so its unit stayed taken.
+#[tokio::test]
+async fn a_level_of_a_node_that_fails_hides_no_unit_that_another_node_took() {
+    let cluster = FakeCluster::start(2).await;
+    let (redis, _) = cluster.gateway().await;
+    let [here, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
+    for (node, levels) in cluster.0.iter().zip([LEVELS, LOADING]) {
+        let reply = |command: &str| Act::Reply(of_two_definitions(command, levels));
+        *node.behaviour.lock() = Arc::new(reply);
+    }
+    let both = batch([spend(&here, 1), spend(&there, 1)]);
+    let failure = redis.decide(both, NOW).await.unwrap_err();
+    assert_eq!(blamed(&failure), (&*cluster.0[1].address, false));
+    let taken = |command: &str| command.contains("u63 160 -") && command.contains("FAIL");
+    assert_eq!(cluster.0[0].count(taken), 1);
+    let StoreError::Node { allowed, .. } = failure else {
+        unreachable!()
+    };
+    let decisions = allowed.expect("what the other node took").decisions;
+    assert!(decisions[0].is_some_and(|decision| decision.allowed));
+    assert_eq!(decisions[1], None);
+}
+
+/// Such a failure opened the breaker of the whole store.
+#[tokio::test]
+async fn what_fails_at_a_lower_level_of_a_bucket_is_the_failure_of_its_node() {
+    for (levels, is_lost) in [(LOADING, false), (":1\r\n", true)] {
+        let cluster = FakeCluster::start(2).await;
+        let (redis, _) = cluster.gateway().await;
+        let key = cluster.key_on(0, "L");
+        let reply = move |command: &str| Act::Reply(of_two_definitions(command, levels));
+        *cluster.0[0].behaviour.lock() = Arc::new(reply);
+        let answer = redis.decide(batch([spend(&key, 1)]), NOW).await;
+        let blame = (&*cluster.0[0].address, is_lost);
+        assert_eq!(blamed(&answer.unwrap_err()), blame, "{levels}");
+    }
+}
+
+/// Its success, of nothing that it was asked, ended the count of its failures.
+#[tokio::test]
+async fn a_refund_counts_nothing_for_a_node_that_took_no_part_in_it() {
+    let cluster = FakeCluster::start(2).await;
+    let (redis, reachability) = cluster.gateway().await;
+    let [here, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
+    let mut both = redis.decide(batch([spend(&here, 1), spend(&there, 1)]), NOW);
+    assert!((&mut both).await.unwrap().is_allowed());
+    cluster.0[1].set(&there, || Act::Reply(LOADING.to_owned()));
+    for round in 0..5 {
+        assert!(reachability.is_reachable(), "round {round}");
+        redis
+            .decide(batch([spend(&there, 1)]), NOW)
+            .await
+            .unwrap_err();
+        both.refund(owed([spend(&here, 1)]), NOW).await.unwrap();
+    }
+    let failed = reachability.unreachable_nodes();
+    assert_eq!(failed, [Arc::from(&*cluster.0[1].address)]);
+}
+
+/// Each of them ended the count of the node's failures, so that a slow node was waited for by each
+/// request.
+#[tokio::test]
+async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() {
+    async fn is_late<T: Unpin>(mut answer: StoreFuture<T>) -> Result<T, StoreError> {
+        assert!((&mut answer).now_or_never().is_none());
+        assert!(matches!(answer.overdue(), StoreError::Node { .. }));
+        answer.await
+    }
+    for call in ["a refund", "a lease", "a list"] {
+        let cluster = FakeCluster::start(1).await;
+        let (redis, reachability) = cluster.gateway().await;
+        *cluster.0[0].behaviour.lock() = Arc::new(move |command| {
+            Act::Reply(match command.split(' ').next() {
+                Some("ZSCORE") => "$-1\r\n".to_owned(),
+                Some("BITFIELD") => taken(command),
+                _ if call == "a lease" => granted(command),
+                _ => taken(command),
+            })
+        });
+        for round in 0..5 {
+            assert!(reachability.is_reachable(), "{call}, round {round}");
+            match call {
+                "a refund" => is_late(redis.refund(batch([spend("L:a", 1)]), NOW))
+                    .await
+                    .unwrap(),
+                "a list" => drop(is_late(redis.version("bans")).await.unwrap()),
+                _ => {
+                    let claims = Claims::from([Claim::new("L:a".into(), NonZeroU64::MIN)]);
+                    drop(is_late(redis.acquire(claims, NOW)).await.unwrap());
+                }
+            }
+        }
+        assert!(!reachability.is_reachable(), "{call}");
     }
 }
 
@@ -573,17 +696,9 @@ async fn a_frozen_node_holds_up_the_leases_of_no_other() {
     let mut settings = cluster.settings();
     settings.lease = Duration::from_millis(300);
     let redis = connect(settings).await;
-    // The third reply of the transaction says that the lease is taken.
-    let granted = |command: &str| {
-        Act::Reply(match command.split(' ').next() {
-            Some("EXEC") => "*7\r\n:0\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n".to_owned(),
-            Some("MULTI") => "+OK\r\n".to_owned(),
-            _ => "+QUEUED\r\n".to_owned(),
-        })
-    };
     let mut held = Vec::new();
     for (number, node) in cluster.0.iter().enumerate() {
-        *node.behaviour.lock() = Arc::new(granted);
+        *node.behaviour.lock() = Arc::new(|command| Act::Reply(granted(command)));
         let key = cluster.marked_key_on(number, "L", lease_commands::MARK);
         let claim = Claims::from([Claim::new(key.as_str().into(), NonZeroU64::MIN)]);
         let leased = redis.acquire(claim, NOW).await.unwrap();

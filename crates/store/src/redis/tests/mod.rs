@@ -24,7 +24,7 @@ use crate::tests::contract::{
     NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
 };
 use crate::tests::support::{Recorder, eventually, eventually_some};
-use crate::{Call, DecisionSource, Unobserved};
+use crate::{Call, DecisionSource, OwedBatch, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -680,11 +680,37 @@ async fn a_refund_outlasts_the_connection_that_took() {
         let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
         fixture.server.command(&kill);
         session.connection.ended().await;
-        taken.refund(batch([take()]), NOW).await.unwrap();
+        let taken = taken.refund(owed([take()]), NOW);
+        taken.await.unwrap();
         let again = decide(&fixture, batch([take()]), NOW).await;
         assert!(again.is_allowed(), "{round}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();
     }
+}
+
+/// All that these took.
+fn owed(taken: impl IntoIterator<Item = Transaction>) -> OwedBatch {
+    taken.into_iter().map(Owed::whole).collect()
+}
+
+/// Another request that took meanwhile lost the part that had come back, so that more passed than
+/// the limit admits.
+#[tokio::test]
+async fn the_part_of_a_late_unit_that_came_back_with_time_is_not_given_back_again() {
+    let fixture = Fixture::new().await;
+    let after = |seconds| NOW + Nanos::from_secs(seconds);
+    let mut late = fixture.redis.decide(batch([spend("L:a", 1)]), NOW);
+    assert!((&mut late).await.unwrap().is_allowed());
+    decide(&fixture, batch([spend("L:a", 1)]), after(45)).await;
+    let taken = Owed {
+        transaction: spend("L:a", 1),
+        debt: Nanos::from_secs(10),
+    };
+    let refund = late.refund([taken].into_iter().collect(), after(50));
+    refund.await.unwrap();
+    let look = decide(&fixture, batch([of_mode(Mode::Peek, "L:a", 1)]), after(50)).await;
+    let left = look.decisions[0].unwrap().reset_in;
+    assert_eq!(left, Nanos::from_secs(60), "the other's unit, and no less");
 }
 
 #[tokio::test]

@@ -219,7 +219,7 @@ async fn what_a_primary_took_is_forgotten_with_it() {
     let before = (session(&redis), old);
     deployment.fail_over(1);
     moved(&redis, &deployment, before).await;
-    assert!(taken.refund(batch([of_hundred()]), NOW).await.is_err());
+    assert!(taken.refund(owed([of_hundred()]), NOW).await.is_err());
     assert_eq!(admitted(&redis, 120).await, 99);
 }
 
