@@ -8,106 +8,34 @@ use super::call::{Call, Done, Failure, NOT_INTEGER, SYNTAX};
 use super::protocol::{double, integer};
 use super::sorted_set::SortedSet;
 
-/// `ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member ...`
+/// `ZADD key [NX] score member ...`
 pub(super) fn zadd(call: &mut Call<'_>) -> Done {
-    let options = AddOptions::parse(call.words_from(2))?;
-    let pairs = options.pairs;
+    let (only_new, pairs) = match call.words_from(2) {
+        [option, pairs @ ..] if option.eq_ignore_ascii_case(b"nx") => (true, pairs),
+        pairs => (false, pairs),
+    };
+    if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
+        return Err(SYNTAX.into());
+    }
     let mut scores = Vec::with_capacity(pairs.len() / 2);
     for score in pairs.iter().step_by(2) {
         scores.push(double(score).ok_or("value is not a valid float")?);
     }
-    let exists = call.sorted_set()?.is_some();
-    let mut added = 0;
-    let mut updated = 0;
-    let mut incremented = None;
-    if exists || !options.xx {
-        let members = call.sorted_set_mut()?;
-        for (score, member) in scores.into_iter().zip(pairs.iter().skip(1).step_by(2)) {
-            let current = members.score(member);
-            let score = match current {
-                Some(current) if options.incr => current + score,
-                _ => score,
-            };
-            if score.is_nan() {
-                return Err("resulting score is not a number (NaN)".into());
-            }
-            if !options.permit(current, score) {
-                continue;
-            }
-            incremented = Some(score);
-            match current {
-                None => added += 1,
-                Some(current) if current != score => updated += 1,
-                Some(_) => continue,
-            }
-            members.insert(score, member);
+    let (mut added, mut updated) = (0, 0);
+    let members = call.sorted_set_mut()?;
+    for (score, member) in scores.into_iter().zip(pairs.iter().skip(1).step_by(2)) {
+        match members.score(member) {
+            None => added += 1,
+            Some(current) if !only_new && current != score => updated += 1,
+            Some(_) => continue,
         }
+        members.insert(score, member);
     }
     if added + updated > 0 {
         call.changed();
     }
-    match incremented {
-        Some(score) if options.incr => call.reply.double(score),
-        None if options.incr => call.reply.null(),
-        _ if options.ch => call.reply.int(added + updated),
-        _ => call.reply.int(added),
-    }
+    call.reply.int(added);
     Ok(())
-}
-
-#[derive(Default)]
-struct AddOptions<'c> {
-    nx: bool,
-    xx: bool,
-    gt: bool,
-    lt: bool,
-    ch: bool,
-    incr: bool,
-    pairs: &'c [Bytes],
-}
-
-impl<'c> AddOptions<'c> {
-    fn parse(mut words: &'c [Bytes]) -> Result<Self, Failure> {
-        let mut options = Self::default();
-        while let [name, rest @ ..] = words {
-            let option = match name.to_ascii_lowercase().as_slice() {
-                b"nx" => &mut options.nx,
-                b"xx" => &mut options.xx,
-                b"gt" => &mut options.gt,
-                b"lt" => &mut options.lt,
-                b"ch" => &mut options.ch,
-                b"incr" => &mut options.incr,
-                _ => break,
-            };
-            *option = true;
-            words = rest;
-        }
-        options.pairs = words;
-        let Self { nx, xx, gt, lt, .. } = options;
-        if words.is_empty() || !words.len().is_multiple_of(2) {
-            return Err(SYNTAX.into());
-        }
-        if nx && xx {
-            return Err("XX and NX options at the same time are not compatible".into());
-        }
-        if nx && (gt || lt) || gt && lt {
-            let why = "GT, LT, and/or NX options at the same time are not compatible";
-            return Err(why.into());
-        }
-        if options.incr && words.len() > 2 {
-            return Err("INCR option supports a single increment-element pair".into());
-        }
-        Ok(options)
-    }
-
-    fn permit(&self, current: Option<f64>, score: f64) -> bool {
-        match current {
-            None => !self.xx,
-            Some(current) => {
-                !(self.nx || self.gt && score <= current || self.lt && score >= current)
-            }
-        }
-    }
 }
 
 pub(super) fn zrem(call: &mut Call<'_>) -> Done {

@@ -14,29 +14,25 @@ pub(super) fn get(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `SET key value [NX | XX] [GET] [EX | PX | EXAT | PXAT time | KEEPTTL]`
+/// `SET key value [PX milliseconds | PXAT moment]`
 pub(super) fn set(call: &mut Call<'_>) -> Done {
-    let options = SetOptions::parse(call)?;
-    let expires = options.expiry.map(|expiry| expiry.resolve(call.now, "set"));
-    let expires = expires.transpose()?;
-    if options.get {
-        get(call)?;
-    }
-    let key = call.key();
-    let found = call.entry(&key).map(|entry| entry.expires);
-    if options
-        .only_if
-        .is_some_and(|exists| exists != found.is_some())
-    {
-        if !options.get {
-            call.reply.null();
+    let expires = match call.words_from(3) {
+        [] => None,
+        [unit, time] => {
+            let base = match unit.to_ascii_lowercase().as_slice() {
+                b"px" => call.now,
+                b"pxat" => 0,
+                _ => return Err(SYNTAX.into()),
+            };
+            let time = integer(time).ok_or(NOT_INTEGER)?;
+            let at = time.checked_add(base).filter(|_| time > 0);
+            Some(at.ok_or_else(|| invalid_time("set"))?)
         }
-        return Ok(());
-    }
-    let kept = found.flatten().filter(|_| options.keeps_expiry);
+        _ => return Err(SYNTAX.into()),
+    };
+    let key = call.key();
     let value = call.word(2).to_vec();
-    call.keys
-        .insert(&key, Value::String(value), expires.or(kept));
+    call.keys.insert(&key, Value::String(value), expires);
     call.changed();
     if let Some(expires) = expires {
         let at = Bytes::from(expires.to_string());
@@ -45,104 +41,8 @@ pub(super) fn set(call: &mut Call<'_>) -> Done {
         let words = words.chain([Bytes::from_static(b"PXAT"), at]);
         call.propagation = Propagation::Instead(words.collect());
     }
-    if !options.get {
-        call.reply.simple("OK");
-    }
+    call.reply.simple("OK");
     Ok(())
-}
-
-#[derive(Default)]
-struct SetOptions {
-    get: bool,
-    /// Whether the key has to exist.
-    only_if: Option<bool>,
-    keeps_expiry: bool,
-    expiry: Option<Expiry>,
-}
-
-impl SetOptions {
-    fn parse(call: &Call<'_>) -> Result<Self, Failure> {
-        let mut options = Self::default();
-        let mut words = call.words_from(3);
-        while let [name, rest @ ..] = words {
-            let name = name.to_ascii_lowercase();
-            words = match (name.as_slice(), rest) {
-                (b"get", rest) => {
-                    options.get = true;
-                    rest
-                }
-                (b"nx", rest) if options.only_if != Some(true) => {
-                    options.only_if = Some(false);
-                    rest
-                }
-                (b"xx", rest) if options.only_if != Some(false) => {
-                    options.only_if = Some(true);
-                    rest
-                }
-                (b"keepttl", rest) if options.expiry.is_none() => {
-                    options.keeps_expiry = true;
-                    rest
-                }
-                (unit, [time, rest @ ..]) if !options.keeps_expiry => {
-                    let unit = Unit::parse(unit).ok_or(SYNTAX)?;
-                    if options
-                        .expiry
-                        .as_ref()
-                        .is_some_and(|other| other.unit != unit)
-                    {
-                        return Err(SYNTAX.into());
-                    }
-                    let time = time.clone();
-                    options.expiry = Some(Expiry { unit, time });
-                    rest
-                }
-                _ => return Err(SYNTAX.into()),
-            };
-        }
-        Ok(options)
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Unit {
-    is_seconds: bool,
-    is_absolute: bool,
-}
-
-impl Unit {
-    fn parse(name: &[u8]) -> Option<Self> {
-        let (is_seconds, is_absolute) = match name {
-            b"ex" => (true, false),
-            b"px" => (false, false),
-            b"exat" => (true, true),
-            b"pxat" => (false, true),
-            _ => return None,
-        };
-        Some(Self {
-            is_seconds,
-            is_absolute,
-        })
-    }
-}
-
-struct Expiry {
-    unit: Unit,
-    time: Bytes,
-}
-
-impl Expiry {
-    /// The moment in milliseconds.
-    fn resolve(&self, now: i64, command: &str) -> Result<i64, Failure> {
-        let time = integer(&self.time).ok_or(NOT_INTEGER)?;
-        let invalid = || invalid_time(command);
-        if time <= 0 {
-            return Err(invalid());
-        }
-        let scale = if self.unit.is_seconds { 1000 } else { 1 };
-        let base = if self.unit.is_absolute { 0 } else { now };
-        let millis = time.checked_mul(scale).ok_or_else(invalid)?;
-        millis.checked_add(base).ok_or_else(invalid)
-    }
 }
 
 fn invalid_time(command: &str) -> Failure {
@@ -230,56 +130,15 @@ pub(super) fn pexpireat(call: &mut Call<'_>) -> Done {
     expire_by(call, "pexpireat", 1, 0)
 }
 
-#[derive(Default)]
-struct Conditions {
-    nx: bool,
-    xx: bool,
-    gt: bool,
-    lt: bool,
-}
-
-impl Conditions {
-    fn parse(words: &[Bytes]) -> Result<Self, Failure> {
-        let mut conditions = Self::default();
-        for word in words {
-            let condition = match word.to_ascii_lowercase().as_slice() {
-                b"nx" => &mut conditions.nx,
-                b"xx" => &mut conditions.xx,
-                b"gt" => &mut conditions.gt,
-                b"lt" => &mut conditions.lt,
-                _ => return Err(Failure([b"Unsupported option ", word.as_ref()].concat())),
-            };
-            *condition = true;
-        }
-        let Self { nx, xx, gt, lt } = conditions;
-        if nx && (xx || gt || lt) {
-            let why = "NX and XX, GT or LT options at the same time are not compatible";
-            return Err(why.into());
-        }
-        if gt && lt {
-            return Err("GT and LT options at the same time are not compatible".into());
-        }
-        Ok(conditions)
-    }
-
-    fn hold(&self, current: Option<i64>, wanted: i64) -> bool {
-        let is_later = current.is_some_and(|current| wanted > current);
-        let is_sooner = current.is_none_or(|current| wanted < current);
-        !(self.nx && current.is_some()
-            || self.xx && current.is_none()
-            || self.gt && !is_later
-            || self.lt && !is_sooner)
-    }
-}
-
 fn expire_by(call: &mut Call<'_>, command: &str, scale: i64, base: i64) -> Done {
-    let conditions = Conditions::parse(call.words_from(3))?;
+    if let Some(option) = call.words_from(3).first() {
+        return Err(Failure([b"Unsupported option ", option.as_ref()].concat()));
+    }
     let time = call.integer(2)?.checked_mul(scale);
     let when = time.and_then(|time| time.checked_add(base));
     let when = when.ok_or_else(|| invalid_time(command))?;
     let key = call.key();
-    let current = call.entry(&key).map(|entry| entry.expires);
-    if !current.is_some_and(|current| conditions.hold(current, when)) {
+    if call.entry(&key).is_none() {
         call.reply.int(0);
         return Ok(());
     }

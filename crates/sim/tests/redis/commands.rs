@@ -91,7 +91,7 @@ fn spoil(random: &mut Random, words: &mut Words) {
         1 => words.push(number(random)),
         2 => words[at] = number(random),
         3 => words[at] = words[at].to_ascii_uppercase(),
-        4 => words.insert(at, b"nx".to_vec()),
+        4 => words.insert(at, b"zz".to_vec()),
         _ => words[0].push(b'x'),
     }
     // Others are asked in a form that is known.
@@ -433,11 +433,7 @@ fn ranges(random: &mut Random, key: &str) -> Words {
             text
         }
         4 => {
-            let option = ["XX", "NX", "GT", "LT", "CH", "INCR", "gt"][random.index(7)];
-            let mut text = words(&format!("ZADD {key} {option}"));
-            if random.chance(30) {
-                text.push(["CH", "XX", "INCR", "LT"][random.index(4)].into());
-            }
+            let mut text = words(&format!("ZADD {key} {}", ["NX", "nx"][random.index(2)]));
             text.extend([score(random), format!("m{}", random.between(0, 5)).into()]);
             text
         }
@@ -466,11 +462,8 @@ fn expiry(random: &mut Random, key: &str) -> Words {
         _ => format!("PEXPIRE {key} {millis}"),
     };
     let mut text = words(&text);
-    if random.chance(30) {
-        text.push(["NX", "XX", "GT", "LT", "gt", "ZZ"][random.index(6)].into());
-    }
-    if random.chance(5) {
-        text.push(["NX", "XX", "GT", "LT"][random.index(4)].into());
+    if random.chance(10) {
+        text.push(b"ZZ".to_vec());
     }
     if random.chance(5) && text.len() > 2 {
         text[2] = number(random);
@@ -483,20 +476,15 @@ fn string(random: &mut Random, key: &str) -> Words {
         return words(&format!("GET {key}"));
     }
     let mut text = [words(&format!("SET {key}")), vec![number(random)]].concat();
-    for _ in 0..random.index(3) {
+    if random.chance(60) {
         let millis = random.between(1_000_000, 1_000_000_000);
-        text.extend(match random.index(9) {
-            0 => words("NX"),
-            1 => words("xx"),
-            2 => words("GET"),
-            3 => words("KEEPTTL"),
-            4 => words(&format!("PX {millis}")),
-            5 => words(&format!("EX {}", millis / 1000)),
-            6 => words(&format!(
+        text.extend(match random.index(4) {
+            0 => words(&format!("PX {millis}")),
+            1 => words(&format!(
                 "PXAT {}",
                 [1, 2_000_000_000_000 + millis][random.index(2)]
             )),
-            7 => words(&format!("EXAT {}", 2_000_000_000 + millis / 1000)),
+            2 => words("zz"),
             _ => [words("PX"), vec![number(random)]].concat(),
         });
     }

@@ -143,9 +143,9 @@ fn a_transaction_reaches_replicas_whole_and_what_changes_nothing_not_at_all() {
 fn the_key_that_was_not_used_for_the_longest_is_evicted_first() {
     let mut machine = Machine::new(replicated());
     for key in ["a", "b", "c"] {
-        machine.ask(&format!("SET {key} 1 EX 1000"));
+        machine.ask(&format!("SET {key} 1 PX 1000000"));
     }
-    machine.ask("SET d 1 EX 10");
+    machine.ask("SET d 1 PX 10000");
     machine.ask("SET e 1");
     machine.ask("GET a");
     let mut evicted = |policy, keys: &[&str]| {
