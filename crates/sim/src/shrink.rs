@@ -169,8 +169,11 @@ fn leave_out_rules(
             && index < smallest.configurations[0].routes[route].limits.len()
         {
             let mut candidate = smallest.clone();
+            let name = &smallest.configurations[0].routes[route].limits[index].limit;
             for configuration in &mut candidate.configurations {
-                configuration.routes[route].limits.remove(index);
+                configuration.routes[route]
+                    .limits
+                    .retain(|one| one.limit != *name);
             }
             if !attempt(candidate, smallest) {
                 index += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::history::{Bucket, Exchange, FOREVER, History, Span, takes_or_denies};
 use super::{Failure, Law};
-use crate::scenario::{Act, Algorithm, OnDenied, Parameters};
+use crate::scenario::{Act, Algorithm, Parameters, Route};
 use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
@@ -13,6 +13,7 @@ pub(super) const LAW: Law = Law {
     promises: &[
         ANY_PERIOD,
         DEFINITIONS,
+        PERIODS,
         PREFETCH,
         ALONE,
         CLOCK,
@@ -25,6 +26,8 @@ pub(super) const LAW: Law = Law {
 const ANY_PERIOD: &str = "docs/ALGORITHMS.md: passes in any period, at most";
 const DEFINITIONS: &str = "docs/ALGORITHMS.md: While two definitions are in force, in any time at \
     most the burst of both passes, and what comes back by the faster of the two rates.";
+const PERIODS: &str = "docs/ALGORITHMS.md: While gateways have definitions with different periods, \
+    and for as long as the shorter one after that, more may pass:";
 const PREFETCH: &str = "docs/ALGORITHMS.md: In any time, N gateways admit at most `burst`, what \
     comes back in that time, and N times `units`.";
 const ALONE: &str = "docs/REDIS.md: the memory store decides, with the same limits, in each \
@@ -152,7 +155,10 @@ impl<'a> Bound<'a> {
         if self.gateway.is_some() {
             ALONE
         } else if self.history.definitions(self.bucket, span).len() > 1 {
-            DEFINITIONS
+            match self.bucket.limit.algorithm {
+                Algorithm::Gcra => DEFINITIONS,
+                _ => PERIODS,
+            }
         } else if self.bucket.limit.prefetch.is_some() {
             PREFETCH
         } else {
@@ -174,12 +180,9 @@ impl<'a> Bound<'a> {
 
     /// When it may have been decided, at the earliest.
     fn earliest(&self, exchange: &Exchange<'_>) -> Duration {
-        let waits = self
-            .history
-            .route(exchange)
-            .is_some_and(super::history::delays);
+        let waits = self.history.may_wait(exchange);
         let reached = exchange.reached.unwrap_or(exchange.sent);
-        if !waits || self.may_wait_for_others(exchange) {
+        if waits.is_zero() || self.may_wait_for_others(exchange) {
             return exchange.sent;
         }
         // It waited for its turn, and the turns keep to the limit.
@@ -203,7 +206,7 @@ impl<'a> Bound<'a> {
     }
 
     fn cost(&self, exchange: &Exchange<'_>) -> u64 {
-        let one = self.history.limit_use(exchange, &self.bucket.limit.name);
+        let one = self.history.possible_use(exchange, &self.bucket.limit.name);
         one.map_or(0, |one| exchange.cost(one))
     }
 
@@ -280,11 +283,7 @@ impl<'a> Bound<'a> {
             let mut uses = route.limits.iter();
             uses.any(|one| one.limit == self.bucket.limit.name)
         });
-        let waits = routes.filter_map(|route| match route.on_denied {
-            OnDenied::Delay { up_to, .. } => Some(up_to),
-            _ => None,
-        });
-        waits.max().unwrap_or_default()
+        routes.map(Route::delay).max().unwrap_or_default()
     }
 
     /// How often an operator may have filled the bucket.
@@ -319,7 +318,7 @@ impl<'a> Bound<'a> {
         let back = self.bucket.exchanges.iter().filter(|one| {
             let asked = Span::new(one.sent, one.decided());
             let late = one.refused() && self.history.is_outage(one.request.gateway, asked);
-            let limit_use = self.history.limit_use(one, &self.bucket.limit.name);
+            let limit_use = self.history.possible_use(one, &self.bucket.limit.name);
             let refunds = limit_use.is_some_and(|it| it.refund_on_5xx) && !lends;
             let failed = refunds && one.request.status >= 500 && one.reached.is_some();
             asked.meets(touched) && (late || failed)
@@ -372,31 +371,49 @@ impl<'a> Bound<'a> {
                 let of = |one: &Parameters| one.count * self.windows(one.period, span);
                 definitions.first().map_or(0, of)
             }
-            Algorithm::FixedWindow | Algorithm::WindowFromFirst => {
-                let of = |one: &Parameters| one.count * (times(time, one.period) + 2);
-                let most = definitions.iter().map(|one| one.count).max();
-                let all: u64 = definitions.iter().map(of).sum();
-                all + most.unwrap_or(0) * self.left_behind(definitions, span)
+            algorithm => {
+                let most = definitions.iter().map(|one| one.count).max().unwrap_or(0);
+                most.saturating_mul(self.windows_within(algorithm, definitions, span, time))
             }
-            _ => definitions
-                .iter()
-                .map(|one| one.count * (times(time, one.period) + 1))
-                .sum(),
         }
     }
 
-    /// How many windows that definitions of before have begun may still last: those of a shorter
-    /// rest than the next end of a window by the clock, which comes in between.
-    fn left_behind(&self, definitions: &[Parameters], span: Span) -> u64 {
-        if self.bucket.limit.algorithm != Algorithm::FixedWindow {
-            return 0;
+    /// In how many windows the greatest count of these definitions may pass.
+    fn windows_within(
+        &self,
+        algorithm: Algorithm,
+        definitions: &[Parameters],
+        span: Span,
+        time: Duration,
+    ) -> u64 {
+        let mut periods: Vec<Duration> = definitions.iter().map(|one| one.period).collect();
+        if algorithm == Algorithm::FixedWindow {
+            // A window that a definition of before has begun lasts.
+            let lasting = self.all.iter().filter(|one| {
+                let before = Span::new(span.from.saturating_sub(one.period), span.from);
+                self.history.definitions(self.bucket, before).contains(one)
+            });
+            periods.extend(lasting.map(|one| one.period));
         }
-        let lasted = self.all.iter().filter(|one| {
-            let is_other = !definitions.iter().any(|now| now.period == one.period);
-            let before = Span::new(span.from.saturating_sub(one.period), span.from);
-            is_other && self.history.definitions(self.bucket, before).contains(one)
-        });
-        lasted.count() as u64
+        periods.sort_unstable();
+        periods.dedup();
+        let (Some(&shortest), Some(&longest)) = (periods.first(), periods.last()) else {
+            return 0;
+        };
+        match algorithm {
+            // Windows end by each of the definitions.
+            Algorithm::FixedWindow => {
+                let ends = periods.iter().map(|period| times(time, *period) + 1);
+                1 + ends.sum::<u64>()
+            }
+            Algorithm::WindowFromFirst => times(time, shortest) + 2,
+            // The shorter period forgets the sub-windows of the longer one, each as a whole.
+            Algorithm::SlidingWindow { .. } if shortest < longest => {
+                let late = Duration::from_millis(1);
+                times(time, shortest.saturating_sub(longest / 60 + late)) + 1
+            }
+            _ => times(time, shortest) + 1,
+        }
     }
 
     fn has_one_clock(&self) -> bool {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::history::{History, Span, delays, share};
+use super::history::{History, Span, share};
 use super::{Failure, Law};
-use crate::scenario::{Act, Algorithm, Configuration, LimitUse, OnDenied, Topology};
+use crate::scenario::{Act, Algorithm, Configuration, LimitUse, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "delay",
@@ -46,7 +46,7 @@ fn is_plain(history: &History<'_>, configuration: &Configuration, name: &str) ->
             _ => false,
         });
     let limit = configuration.limit(name).filter(|limit| {
-        let returns = limit.prefetch.is_some() && uses().any(|route| !delays(route));
+        let returns = limit.prefetch.is_some() && uses().any(|route| route.delay().is_zero());
         limit.algorithm == Algorithm::Gcra && !returns && limit.overrides.is_empty()
     });
     let same = |other: &Configuration| other.limit(name) == limit;
@@ -86,9 +86,10 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
         let Some(route) = history.route(exchange) else {
             continue;
         };
-        let OnDenied::Delay { up_to, .. } = route.on_denied else {
+        let up_to = route.delay();
+        if up_to.is_zero() {
             continue;
-        };
+        }
         let Some(reached) = exchange.reached else {
             continue;
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::scenario::client::Request;
 use crate::scenario::{
     Act, Algorithm, Client, Configuration, Cost, FaultKind, Keeps, Kind, Limit, LimitUse,
-    LinkFault, OnDenied, OnFailure, Operation, Parameters, Per, Route, Scenario, Topology, subject,
+    LinkFault, OnFailure, Operation, Parameters, Per, Route, Scenario, Topology, subject,
 };
 use crate::trace::{Trace, What};
 
@@ -675,13 +675,38 @@ impl<'a> History<'a> {
             .get(exchange.request.route)
     }
 
-    /// How a limit is used for a request.
+    /// For how long a request may wait.
+    #[must_use]
+    pub fn may_wait(&self, exchange: &Exchange<'_>) -> Duration {
+        self.route(exchange).map_or(Duration::ZERO, Route::delay)
+    }
+
+    /// How a limit is used for a request, unless its gateway may go by a configuration without the
+    /// limit.
     #[must_use]
     pub fn limit_use(&self, exchange: &Exchange<'_>, limit: &str) -> Option<&'a LimitUse> {
-        self.route(exchange)?
-            .limits
-            .iter()
-            .find(|one| one.limit == limit)
+        let one = self.possible_use(exchange, limit)?;
+        (!self.may_lack(exchange, limit)).then_some(one)
+    }
+
+    /// How a limit is used for a request, if it is.
+    #[must_use]
+    pub fn possible_use(&self, exchange: &Exchange<'_>, limit: &str) -> Option<&'a LimitUse> {
+        let mut uses = self.route(exchange)?.limits.iter();
+        uses.find(|one| one.limit == limit)
+    }
+
+    /// Whether the gateway of a request may go by a configuration without a limit.
+    #[must_use]
+    pub fn may_lack(&self, exchange: &Exchange<'_>, limit: &str) -> bool {
+        let lacks = |one: &Configuration| one.limit(limit).is_none();
+        let span = Span::new(exchange.sent.saturating_sub(AROUND), exchange.decided());
+        let mut met = self.configurations(exchange.request.gateway);
+        self.scenario.configurations.iter().any(lacks)
+            && met.any(|(during, one)| {
+                let during = Span::new(during.from.saturating_sub(AROUND), during.until);
+                lacks(one) && during.meets(span)
+            })
     }
 
     /// How long after it was sent the decision about a request that does not wait may become
@@ -964,12 +989,6 @@ pub fn takes_or_denies(one: &LimitUse) -> bool {
         && one.enforce
         && !one.spend_on_errors
         && !matches!(one.cost, Cost::ResponseHeader { .. })
-}
-
-/// Whether requests of a route may wait.
-#[must_use]
-pub fn delays(route: &Route) -> bool {
-    matches!(route.on_denied, OnDenied::Delay { .. })
 }
 
 /// Whether a limit counts requests that it denies.

@@ -9,21 +9,28 @@ use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
     name: "in flight",
-    promises: &[PLACES, ALONE, CHANGED],
+    promises: &[PLACES, FREE, ALONE, CHANGED],
     check,
 };
 
 const PLACES: &str = "docs/ALGORITHMS.md: Shared through Redis, any number of gateways together \
     never give out more than the places.";
+const FREE: &str = "docs/ALGORITHMS.md: `in_flight: 3` gives each subject three places. A request \
+    takes one, and gives it back when it ends";
 const ALONE: &str = "docs/ALGORITHMS.md: with `on_failure: local` each gateway counts alone";
 const CHANGED: &str = "docs/ALGORITHMS.md: **A changed number** applies from the next request on, \
     and ends no request.";
+
+/// For how long others may not know that a place is free.
+const RELEASED: Duration = Duration::from_millis(60);
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {
         if bucket.limit.algorithm != Algorithm::InFlight || is_reset(history, &bucket) {
             continue;
         }
+        let mut exchanges = bucket.exchanges.iter();
+        failures.extend(exchanges.find_map(|one| refused(history, &bucket, one)));
         let counted: Vec<&Exchange<'_>> = bucket
             .exchanges
             .iter()
@@ -66,6 +73,39 @@ fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
             }
         }
     }
+}
+
+/// A request that was denied for want of a place, while one was free.
+fn refused(history: &History<'_>, bucket: &Bucket<'_>, exchange: &Exchange<'_>) -> Option<Failure> {
+    let answer = exchange.answer.filter(|answer| answer.status == 429)?;
+    let one = history.limit_use(exchange, &bucket.limit.name)?;
+    let alone = history.route(exchange)?.limits.len() == 1;
+    // Leases of a gateway that was cut off expire, and then a breaker may be open.
+    let lease = history.scenario.store.lease + Duration::from_secs(10);
+    let since = exchange.sent.saturating_sub(lease);
+    let disturbed = history.is_disturbed(Span::new(since, answer.at));
+    if !alone || !takes_or_denies(one) || disturbed {
+        return None;
+    }
+    let before = RELEASED + history.jitter();
+    let asked = Span::new(exchange.sent.saturating_sub(before), answer.at);
+    let others = bucket.exchanges.iter().filter(|other| {
+        let holds = !other.refused() && other.request.id != exchange.request.id;
+        holds && other.span().meets(asked)
+    });
+    let held = others.count() as u64;
+    let definitions = history.definitions(bucket, asked);
+    let places = definitions.iter().map(|one| one.count).min()?;
+    (held < places).then(|| Failure {
+        law: LAW.name,
+        promise: FREE,
+        at: answer.at,
+        what: format!(
+            "{} was denied, where {held} of the {places} places of {} may be taken",
+            exchange.request.name(),
+            bucket.name()
+        ),
+    })
 }
 
 /// When it certainly holds its place: from the app's sight on, until its client knows of its end.

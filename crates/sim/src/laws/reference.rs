@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::history::{
-    Bucket, Exchange, FOREVER, History, Loss, SERVERS_DIFFER, Span, counts_denied, delays,
+    Answer, Bucket, Exchange, FOREVER, History, Loss, SERVERS_DIFFER, Span, counts_denied,
     takes_or_denies,
 };
 use super::{Failure, Law};
@@ -129,6 +129,9 @@ fn denial(
     let mut uses = Vec::new();
     let (mut is_known, mut prefetched) = (true, false);
     for one in denying.filter(|one| one.kind != Kind::SpendOnly) {
+        if history.may_lack(exchange, &one.limit) {
+            return None;
+        }
         let limit = configuration.limit(&one.limit)?;
         let Some(subject) = crate::scenario::subject(exchange.client, limit.per) else {
             continue;
@@ -208,7 +211,6 @@ impl<'a> Ledger<'a> {
             .flat_map(|loss| loss.writes.into_iter().flatten())
             .collect();
         if limit.prefetch.is_some()
-            || counts_denied(limit)
             || history.is_operated(bucket)
             || lost
             || !history.jumps.is_empty()
@@ -235,11 +237,7 @@ impl<'a> Ledger<'a> {
             tolerance,
         };
         for (index, exchange) in bucket.exchanges.iter().enumerate() {
-            let route = history.route(exchange)?;
-            if delays(route) {
-                return None;
-            }
-            let one = history.limit_use(exchange, &limit.name)?;
+            let one = history.possible_use(exchange, &limit.name)?;
             // The new primary may lack what it is asked to give back after a response.
             if !doubtful.is_empty() && (!takes_or_denies(one) || one.refund_on_5xx) {
                 return None;
@@ -247,6 +245,9 @@ impl<'a> Ledger<'a> {
             let mut take = ledger.take(exchange, one);
             if let Some(take) = &mut take {
                 take.doubt(&doubtful);
+                if history.may_lack(exchange, &limit.name) {
+                    take.least = 0;
+                }
             }
             let back = take.is_some_and(|take| take.back.is_some());
             if limit.algorithm != Algorithm::Gcra && back && !exchange.refused() {
@@ -334,6 +335,16 @@ impl<'a> Ledger<'a> {
             take.span.until = self.outage_ends(gateway, decided);
         }
         let answered = exchange.answer.map(|answer| answer.at);
+        if exchange.refused() && self.counts_denied(one) {
+            // The limit itself may have denied it, or another one, or a ban.
+            let (most, counted) = (self.parameters.burst, exchange.answer);
+            take.most = cost.min(most);
+            take.least = match counted {
+                Some(Answer { status: 429, .. }) if !outage && self.is_alone(exchange) => take.most,
+                _ => 0,
+            };
+            return Some(take);
+        }
         if exchange.refused() {
             // Another limit denied it, or Redis was late: given back, if it was taken.
             let until = if outage {
@@ -347,8 +358,7 @@ impl<'a> Ledger<'a> {
                 one.spend_on_errors || matches!(one.cost, Cost::ResponseHeader { .. });
             // So it is where a ban keeps it out that was asked about in the same call.
             let is_kept_out = exchange.answer.is_some_and(|answer| answer.status == 403);
-            let route = history.route(exchange);
-            let alone = !is_kept_out && route.is_some_and(|route| route.limits.len() == 1);
+            let alone = !is_kept_out && self.is_alone(exchange);
             // Units of windows and logs that do not fit are removed again in the background.
             let windows = [Algorithm::Gcra, Algorithm::FixedWindow];
             let tentative = !windows.contains(&self.bucket.limit.algorithm);
@@ -385,6 +395,19 @@ impl<'a> Ledger<'a> {
             take.back = Some((Span::new(reached, until), answered.is_some() && !outage));
         }
         Some(take)
+    }
+
+    /// Whether a request has no other limit.
+    fn is_alone(&self, exchange: &Exchange<'_>) -> bool {
+        let route = self.history.route(exchange);
+        route.is_some_and(|route| route.limits.len() == 1)
+    }
+
+    /// Whether requests that the limit denies count.
+    fn counts_denied(&self, one: &LimitUse) -> bool {
+        let denies = one.kind == Kind::CheckAndSpend && one.enforce;
+        let later = one.spend_on_errors || matches!(one.cost, Cost::ResponseHeader { .. });
+        denies && !later && counts_denied(self.bucket.limit)
     }
 
     /// When the outages that touch a moment are over, and refunds have been sent.
@@ -613,7 +636,16 @@ impl<'a> Ledger<'a> {
             return Some(most + (cost - i128::from(self.parameters.burst)) * self.unit());
         }
         let span = Span::new(exchange.sent, exchange.decided());
-        Some(self.full_in((least, most), span, 0, index)?.1)
+        let counted = self.counted_when_denied(exchange, one);
+        Some(self.full_in((least, most), span, counted, index)?.1)
+    }
+
+    /// What a denied request may have taken.
+    fn counted_when_denied(&self, exchange: &Exchange<'_>, one: &LimitUse) -> u64 {
+        match self.counts_denied(one) {
+            true => exchange.cost(one).min(self.parameters.burst),
+            false => 0,
+        }
     }
 
     /// How many nanoseconds it lasts at the least until a denied request fits, by what was taken
@@ -628,7 +660,8 @@ impl<'a> Ledger<'a> {
         match self.bucket.limit.algorithm {
             Algorithm::Gcra => {
                 let tat = self.tat(&taken, before, true);
-                tat - now + (cost - burst) * self.interval() - self.tolerance
+                let fits = tat - now + (cost - burst) * self.interval() - self.tolerance;
+                fits - nanos(self.history.may_wait(exchange))
             }
             Algorithm::FixedWindow => {
                 let span = Span::new(before, exchange.decided());
@@ -678,12 +711,22 @@ impl<'a> Ledger<'a> {
             let Some(used) = self.used(span, Some(index)) else {
                 continue;
             };
-            let cost = if exchange.reached.is_some() {
-                exchange.cost(one)
+            let (cost, most_cost) = match exchange.reached {
+                Some(_) => (exchange.cost(one), exchange.cost(one)),
+                None => (0, self.counted_when_denied(exchange, one)),
+            };
+            // While it waits for another limit, what it took of this one comes back.
+            let waited = match history.may_wait(exchange).is_zero() {
+                true => 0,
+                false => nanos(exchange.decided() - exchange.sent),
+            };
+            let back = if self.bucket.limit.algorithm == Algorithm::Gcra {
+                u64::try_from((waited + self.unit() - 1) / self.unit().max(1)).unwrap_or(0)
             } else {
                 0
             };
-            let (least, most) = self.left(used, cost);
+            let (least, most) = (self.left(used, most_cost).0, self.left(used, cost).1);
+            let most = (most + back).min(self.parameters.burst);
             let at = answer.at;
             let (request, name) = (exchange.request.name(), self.bucket.name());
             if r < least || r > most {
@@ -698,10 +741,11 @@ impl<'a> Ledger<'a> {
                 });
             }
             let t = answer.rate_limit(&self.bucket.limit.name, "t");
-            if let Some((t, full_in)) = t.zip(self.full_in(used, span, cost, index)) {
+            let full_in = |cost| self.full_in(used, span, cost, index);
+            if let Some(((t, full_in), last)) = t.zip(full_in(cost)).zip(full_in(most_cost)) {
                 let seconds = |wait: i128| u64::try_from((wait + 999_999_999) / 1_000_000_000);
-                let from = seconds(full_in.0.max(0)).unwrap_or(0);
-                let until = seconds(full_in.1.max(0)).unwrap_or(u64::MAX);
+                let from = seconds((full_in.0 - waited).max(0)).unwrap_or(0);
+                let until = seconds(last.1.max(0)).unwrap_or(u64::MAX);
                 if t < from || t > until {
                     let what = format!(
                         "{request} got t={t} of {name}, whose bucket is full again in {} s",

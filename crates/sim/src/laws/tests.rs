@@ -377,6 +377,33 @@ fn a_window_that_another_period_has_begun_lasts_and_no_other_does() {
     story.breaks("bound");
 }
 
+/// The gateway with the shorter period forgets what the other one counts.
+#[test]
+fn the_greater_count_may_pass_once_in_the_shorter_of_two_periods_and_no_more() {
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let mut story = Story::new(log, 2, 2, Duration::from_secs(2));
+    let mut longer = story.scenario.configurations[0].clone();
+    longer.limits[0].parameters = Parameters {
+        burst: 4,
+        count: 4,
+        period: Duration::from_secs(10),
+    };
+    story.scenario.configurations.push(longer);
+    let what = What::InForce {
+        gateway: 1,
+        configuration: 1,
+    };
+    story.event(ms(0), what);
+    for at in [100, 110, 120, 130, 2200, 2210, 2220, 2230] {
+        story.passes(at, 1, "");
+    }
+    story.is_kept();
+    story.passes(2240, 1, "");
+    story.breaks("bound");
+}
+
 #[test]
 fn all_of_a_window_may_pass_around_its_end_and_not_within_it() {
     let mut story = Story::new(Algorithm::FixedWindow, 3, 3, Duration::from_secs(10));
@@ -486,6 +513,84 @@ fn no_more_are_in_flight_than_there_are_places() {
     story.breaks("in flight");
 }
 
+#[test]
+fn nobody_is_denied_a_place_while_one_is_free() {
+    let mut story = Story::new(Algorithm::InFlight, 2, 2, Duration::from_secs(1));
+    story.lasts(0, 1000, 0, "");
+    story.lasts(10, 500, 1, "");
+    story.is_denied(520, 0, "1");
+    story.is_kept();
+    story.is_denied(700, 0, "1");
+    story.breaks("in flight");
+}
+
+#[test]
+fn a_limit_that_a_reload_drops_counts_and_shows_nothing_until_it_is_back() {
+    let dropped = || {
+        let mut story = gcra(2, 1, 10);
+        let mut without = story.scenario.configurations[0].clone();
+        without.limits.clear();
+        without.routes[0].limits.clear();
+        story.scenario.configurations.push(without);
+        for (at, configuration) in [(1000, 1), (5000, 0)] {
+            let gateway = 0;
+            let what = What::InForce {
+                gateway,
+                configuration,
+            };
+            story.event(ms(at), what);
+        }
+        for at in [0, 100, 2000, 2100, 2200] {
+            story.passes(at, 0, "");
+        }
+        story
+    };
+    let mut story = dropped();
+    story.is_kept();
+    story.passes(5200, 0, "");
+    story.breaks("bound");
+    let mut story = dropped();
+    story.is_told(3000, 0, "\"L0\";q=2;w=20");
+    story.breaks("policy");
+    let mut story = dropped();
+    show(&mut story, 6000, 0);
+    story.is_kept();
+    show(&mut story, 6100, 2);
+    story.breaks("reference");
+}
+
+#[test]
+fn a_denial_that_counts_is_charged() {
+    for (remaining, is_kept) in [(1, true), (2, false)] {
+        let log = Algorithm::SlidingLog { count_denied: true };
+        let mut story = Story::new(log, 2, 2, Duration::from_secs(10));
+        story.passes(0, 0, "");
+        story.passes(60, 0, "");
+        story.is_denied(300, 0, "10");
+        show(&mut story, 10_200, remaining);
+        if is_kept {
+            story.is_kept();
+        } else {
+            story.breaks("reference");
+        }
+    }
+}
+
+#[test]
+fn who_waits_has_its_unit_and_no_more() {
+    for (remaining, is_kept) in [(1, true), (0, false)] {
+        let mut story = delay();
+        waits(&mut story, 0, 1);
+        waits(&mut story, 10, 501);
+        show(&mut story, 1100, remaining);
+        if is_kept {
+            story.is_kept();
+        } else {
+            story.breaks("reference");
+        }
+    }
+}
+
 fn delay() -> Story {
     let mut story = gcra(1, 2, 1);
     story.scenario.configurations[0].routes[0].on_denied = OnDenied::Delay {
@@ -538,7 +643,7 @@ fn no_response_shows_more_left_than_a_full_bucket_holds() {
         ];
         story.response(at + 2, request, 200, &fields);
     };
-    shows(&mut story, 0, 1);
+    shows(&mut story, 0, 0);
     story.is_kept();
     shows(&mut story, 2000, 2);
     story.breaks("delay");

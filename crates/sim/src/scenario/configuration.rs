@@ -257,7 +257,11 @@ impl Configuration {
     }
 
     fn write_limits(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "limits:")?;
+        if self.limits.is_empty() {
+            writeln!(out, "limits: {{}}")?;
+        } else {
+            writeln!(out, "limits:")?;
+        }
         for limit in &self.limits {
             write!(out, "  {}: {{per: {}", limit.name, limit.per.yaml())?;
             match limit.algorithm {
@@ -442,6 +446,15 @@ impl Parameters {
 }
 
 impl Route {
+    /// For how long its requests may wait.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        match self.on_denied {
+            OnDenied::Delay { up_to, .. } => up_to,
+            OnDenied::Reject | OnDenied::Shadow => Duration::ZERO,
+        }
+    }
+
     fn write(&self, index: usize, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,

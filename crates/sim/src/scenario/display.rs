@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Act, Algorithm, Behaviour, Client, Clock, Configuration, Fault, FaultKind, Keeps, Kind,
-    LinkFault, OnDenied, OnFailure, Parameters, Route, Scenario, Store, Topology, duration,
+    LinkFault, OnFailure, Parameters, Route, Scenario, Store, Topology, duration,
 };
 
 impl Scenario {
@@ -21,7 +21,7 @@ impl Scenario {
             Some(_) => format!("{} with prefetch", limit.algorithm.name()),
             None => limit.algorithm.name().into(),
         });
-        let delays = |route: &Route| matches!(route.on_denied, OnDenied::Delay { .. });
+        let delays = |route: &Route| !route.delay().is_zero();
         let faults = self.faults.iter().map(|fault| fault.kind.name());
         let parts = [
             (true, self.store.kind()),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::focus::focus;
-use super::rare::rare;
+use super::rare::{dropped, rare};
 use super::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
     Keeps, Kind, Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Override, Parameters,
@@ -23,6 +23,9 @@ const SETTLES: Duration = Duration::from_secs(8);
 
 /// The stream of randomness for what is rare.
 const RARE: u64 = 3;
+
+/// The one for limits that reloads drop.
+const DROPPED: u64 = 4;
 
 impl Scenario {
     /// The scenario of a seed.
@@ -95,6 +98,7 @@ impl Generator {
         };
         focus(&mut scenario, &mut self.random);
         rare(&mut scenario, &mut Random::new(self.seed, RARE));
+        dropped(&mut scenario, &mut Random::new(self.seed, DROPPED));
         let looks = looks(&scenario);
         scenario.operations.extend(looks);
         scenario

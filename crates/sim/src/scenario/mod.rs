@@ -97,7 +97,14 @@ impl Scenario {
             let mut uses = route.limits.iter();
             uses.any(|one| one.kind == Kind::CheckOnly)
         });
+        let limits = |one: &Configuration| one.limits.len();
+        let most = self.configurations.iter().map(limits).max();
+        let drops = self
+            .configurations
+            .iter()
+            .any(|one| Some(limits(one)) < most);
         let all = [
+            (drops, "a limit that reloads drop"),
             (looks, "kind: check_only"),
             (self.store.local_clock, "clock: local"),
         ];

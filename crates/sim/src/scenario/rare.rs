@@ -62,6 +62,34 @@ fn looks_only(scenario: &mut Scenario, random: &mut Random) {
     scenario.clients.extend(looking);
 }
 
+/// Configurations without a limit that the first one has: a reload drops it, or brings it back.
+pub(super) fn dropped(scenario: &mut Scenario, random: &mut Random) {
+    let Some((first, others)) = scenario.configurations.split_first_mut() else {
+        return;
+    };
+    let (routes, bans) = (&first.routes, &first.bans);
+    // A route that delays needs its limit, and a ban those that it counts.
+    let is_needed = |name: &String| {
+        let uses = |route: &Route| route.limits.iter().any(|one| one.limit == *name);
+        let mut delaying = routes.iter().filter(|route| !route.delay().is_zero());
+        delaying.any(uses) || bans.iter().any(|ban| ban.strikes.limits.contains(name))
+    };
+    let names = first.limits.iter().map(|limit| limit.name.clone());
+    let names: Vec<String> = names.filter(|name| !is_needed(name)).collect();
+    let Some(name) = names.get(random.index(names.len().max(1))) else {
+        return;
+    };
+    if !random.chance(10) {
+        return;
+    }
+    for configuration in others.iter_mut().filter(|_| random.chance(70)) {
+        configuration.limits.retain(|limit| limit.name != *name);
+        for route in &mut configuration.routes {
+            route.limits.retain(|one| one.limit != *name);
+        }
+    }
+}
+
 /// Servers that evict, once or a few times.
 fn eviction(scenario: &mut Scenario, random: &mut Random) {
     for _ in 0..random.between(1, 3) {
