@@ -594,7 +594,7 @@ impl<L: Leases + ?Sized> Leases for Arc<L> {
 
 /// The decisions about claims, each beside this many other requests; and whether one of them
 /// denies, so that none may take.
-fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
+fn decide_claims(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     let pairs = || claims.iter().zip(others);
     let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));
     let decisions = pairs().map(|(claim, &others)| {

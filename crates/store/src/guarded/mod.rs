@@ -309,7 +309,12 @@ impl<S: Remote> Guard<S> {
 impl<S: Remote> Guarded<S> {
     /// Decides in time. With `refunds_late`, a request that is denied because the answer comes too
     /// late, or not from all nodes, gets back what was taken.
-    fn ask(&self, batch: Batch, now: Timestamp, refunds_late: bool) -> StoreFuture<Outcome> {
+    fn decide_or_fall_back(
+        &self,
+        batch: Batch,
+        now: Timestamp,
+        refunds_late: bool,
+    ) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
             let outcome = guard.decide_without(&batch, now, StoreError::OutOfReach);
@@ -339,11 +344,11 @@ impl<S: Remote> Guarded<S> {
 impl<S: Remote> Store for Guarded<S> {
     /// What is taken for an answer that comes too late stays taken.
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.ask(batch, now, false)
+        self.decide_or_fall_back(batch, now, false)
     }
 
     fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.ask(batch, now, true)
+        self.decide_or_fall_back(batch, now, true)
     }
 
     /// A refund goes where decisions go at that moment. When the store went or came back between

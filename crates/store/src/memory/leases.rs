@@ -12,7 +12,7 @@ use weir_limit::{BucketKey, BucketKeys, Claims, Mode};
 
 use super::shards::{Locked, Shards};
 use crate::hashed_key::{HashedKey, KeyHasher};
-use crate::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture, judge};
+use crate::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture, decide_claims};
 
 /// The number of locks; a power of two.
 const SHARDS: usize = 32;
@@ -76,7 +76,7 @@ impl MemoryLeases {
                 taken.push((key, locked.add(key)));
             }
         }
-        let (decisions, denied) = judge(claims, &others);
+        let (decisions, denied) = decide_claims(claims, &others);
         if denied {
             taken
                 .drain(..)

@@ -257,9 +257,9 @@ impl BatchCall {
                     if transaction.is_foreign(found.first) {
                         // Another definition's debt outlasts what this one expects of the bucket.
                         let lasting = found.first + tolerance;
-                        expiries.learn(hash, tolerance, (Expiry::Set, found.note), now);
+                        expiries.record(hash, tolerance, (Expiry::Set, found.note), now);
                         gcra::renew(&mut renewals, &key(), lasting, now);
-                    } else if !expiries.learn(hash, tolerance, (expiry, found.note), now) {
+                    } else if !expiries.record(hash, tolerance, (expiry, found.note), now) {
                         gcra::renew(&mut renewals, &key(), tolerance, now);
                     }
                 }
@@ -269,7 +269,7 @@ impl BatchCall {
             }
             self.client.repair(&node.session, repairs);
             self.client
-                .in_background(Call::Expire, &node.session, renewals);
+                .send_in_background(Call::Expire, &node.session, renewals);
         }
     }
 }
@@ -342,7 +342,7 @@ impl Drop for BatchCall {
 }
 
 /// The outcome for a batch of limits that are all switched off.
-pub(super) fn unasked(batch: &Batch) -> Outcome {
+pub(super) fn untouched_outcome(batch: &Batch) -> Outcome {
     let decision = |transaction: &Transaction| Some(transaction.untouched(Nanos::ZERO));
     Outcome {
         decisions: batch.iter().map(decision).collect(),

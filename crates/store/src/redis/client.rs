@@ -55,12 +55,12 @@ impl Client {
     /// The requests of a call, before there is a command.
     ///
     /// # Errors
-    /// Why no node can be asked.
+    /// Why no node can be used.
     pub(super) fn node_requests(&self) -> Result<NodeRequests, StoreError> {
         match &self.nodes {
             Nodes::One(node) => node.session().map(NodeRequests::single),
             Nodes::Cluster(cluster) => {
-                cluster.trouble()?;
+                cluster.check_known()?;
                 Ok(NodeRequests::new(cluster.topology()))
             }
         }
@@ -120,8 +120,9 @@ impl Client {
         requests: NodeRequests,
         awaited: &AwaitedNodes,
     ) -> Result<(), StoreError> {
-        let send =
-            |_, session, request| async move { self.send(&session, request).await.map(drop) };
+        let send = |_, session, request| async move {
+            self.send_checked(&session, request).await.map(drop)
+        };
         self.each_node(requests.into_requests(), awaited, send)
             .await
             .map(drop)
@@ -158,16 +159,17 @@ impl Client {
         }
     }
 
-    /// Sends commands, and repeats what is redirected. Their replies are not looked at.
-    pub(super) async fn ask(
+    /// Sends commands, and repeats redirected ones. Errors among the replies are left to the
+    /// caller.
+    pub(super) async fn send(
         &self,
         session: &Arc<Session>,
         request: Request,
     ) -> Result<Replies, StoreError> {
         let Nodes::Cluster(cluster) = &self.nodes else {
-            return session.ask(request).await;
+            return session.send(request).await;
         };
-        let replies = session.ask(request.clone()).await?;
+        let replies = session.send(request.clone()).await?;
         // The node that redirects is waited for by the caller.
         let awaited = AwaitedNodes::default();
         match cluster.follow(session, &request, replies, &awaited).await {
@@ -176,19 +178,19 @@ impl Client {
         }
     }
 
-    /// Sends commands and reads their replies; an error among them is the answer.
-    pub(super) async fn send(
+    /// Sends commands and reads their replies. An error among them fails the call.
+    pub(super) async fn send_checked(
         &self,
         session: &Arc<Session>,
         request: Request,
     ) -> Result<Vec<Value>, StoreError> {
-        let replies = self.ask(session, request).await?;
+        let replies = self.send(session, request).await?;
         replies.values().map_err(|error| session.failed(error))
     }
 
-    /// Sends what no request waits for to a node, with the connection that is there, and reports
-    /// it.
-    pub(super) async fn tell(
+    /// Sends commands that no request waits for by the present connection to a node, and reports
+    /// how that went.
+    pub(super) async fn send_observed(
         &self,
         call: Call,
         node: &Node,
@@ -196,7 +198,7 @@ impl Client {
     ) -> Result<(), StoreError> {
         let session = node.session()?;
         let start = Instant::now();
-        let answer = in_time(self.send(&session, request)).await;
+        let answer = in_time(self.send_checked(&session, request)).await;
         let failure = answer.as_ref().err();
         self.observer.called(call, start.elapsed(), failure);
         answer.map(drop)
@@ -210,11 +212,11 @@ impl Client {
             return;
         }
         let (client, session) = (Arc::clone(self), Arc::clone(session));
-        self.off_path(Call::Clamp, async move {
+        self.spawn(Call::Clamp, async move {
             let measured = check::measure(&session.connection, &client.clock).await;
             match measured.map_err(|error| session.lost(error))? {
                 Some(offset) if offset.is_within_tolerance() => {
-                    client.send(&session, repairs).await.map(drop)
+                    client.send_checked(&session, repairs).await.map(drop)
                 }
                 _ => Ok(()),
             }
@@ -222,7 +224,7 @@ impl Client {
     }
 
     /// Sends `request` in the background, unless it is empty.
-    pub(super) fn in_background(
+    pub(super) fn send_in_background(
         self: &Arc<Self>,
         call: Call,
         session: &Arc<Session>,
@@ -232,13 +234,13 @@ impl Client {
             return;
         }
         let (client, session) = (Arc::clone(self), Arc::clone(session));
-        self.off_path(call, async move {
-            client.send(&session, request).await.map(drop)
+        self.spawn(call, async move {
+            client.send_checked(&session, request).await.map(drop)
         });
     }
 
     /// Runs background work with a deadline.
-    pub(super) fn off_path(
+    pub(super) fn spawn(
         self: &Arc<Self>,
         call: Call,
         work: impl Future<Output = Result<(), StoreError>> + Send + 'static,

@@ -266,7 +266,7 @@ impl Driver {
         let mut queue = self.shared.queue.lock();
         while let Some(first) = queue.waiting.front_mut() {
             let rest = self.received.get(self.consumed..).unwrap_or_default();
-            let Some(end) = first.scan.go_on(rest)? else {
+            let Some(end) = first.scan.advance(rest)? else {
                 break;
             };
             let replies = rest.get(..end).unwrap_or_default();

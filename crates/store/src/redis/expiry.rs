@@ -131,7 +131,7 @@ impl ExpiryCache {
 
     /// Caches what a take set, or else the note that it found, and tells whether the bucket lasts
     /// as long as it must.
-    pub(super) fn learn(
+    pub(super) fn record(
         &self,
         key: HashedKey,
         tolerance: Nanos,

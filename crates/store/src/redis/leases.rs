@@ -28,7 +28,8 @@ use super::manager::Session;
 use super::node::Node;
 use super::resp::{Replies, Request};
 use crate::{
-    Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
+    Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture,
+    decide_claims,
 };
 
 /// How often a lease is renewed before it would expire.
@@ -92,7 +93,7 @@ fn acquire(
             async move {
                 let replies = match request.is_empty() {
                     true => Replies::default(),
-                    false => client.ask(&session, request).await?,
+                    false => client.send(&session, request).await?,
                 };
                 let own = claims.iter().zip(nodes).filter(|(_, node)| **node == index);
                 parse(own.map(|(claim, _)| claim), &replies)
@@ -123,7 +124,7 @@ fn parse<'c>(
 /// What came of claims with these replies; when one is denied, what the others took is given back.
 fn leased(claims: &Claims, replies: &[LeaseReply], mut leases: RequestLeases) -> Leased {
     let others: SmallVec<[u64; 1]> = replies.iter().map(|reply| reply.others).collect();
-    let (decisions, denied) = judge(claims, &others);
+    let (decisions, denied) = decide_claims(claims, &others);
     let mut taken = replies.iter().map(|reply| reply.taken);
     leases.leases.retain(|_| taken.next().unwrap_or(false));
     let guard = if denied || leases.leases.is_empty() {
@@ -310,7 +311,7 @@ impl HeldLeases {
                 for Released { lease, .. } in &some {
                     lease_commands::release(&mut request, &lease.key, lease.id);
                 }
-                let answer = client.tell(Call::Release, &node, request).await;
+                let answer = client.send_observed(Call::Release, &node, request).await;
                 // Of a key that holds something else there is nothing to release.
                 told = !answer.is_err_and(|error| !error.is_wrong_type());
                 self.leases.lock().end_releases(some, told);
@@ -365,7 +366,7 @@ impl HeldLeases {
             if request.is_empty() {
                 continue;
             }
-            let answer = client.tell(Call::Renew, node, request).await;
+            let answer = client.send_observed(Call::Renew, node, request).await;
             if answer.is_err_and(|error| !error.is_wrong_type()) {
                 // There are more ticks before they expire.
                 return;

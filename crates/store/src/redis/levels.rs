@@ -81,7 +81,7 @@ impl Client {
         }
         // The refund of the first level has set an expiry that is too short for its debt.
         gcra::renew(&mut request, key, first, now);
-        self.send(session, request).await.map(drop)
+        self.send_checked(session, request).await.map(drop)
     }
 
     async fn choose_level(
@@ -129,7 +129,7 @@ impl Client {
                     // Another gateway was faster. The levels above were charged all the same.
                     let mut back = Request::default();
                     gcra::refund_levels(&mut back, key, increment, 0..level.index, now);
-                    self.send(session, back).await?;
+                    self.send_checked(session, back).await?;
                 }
                 Ok(GcraReply {
                     debt,
@@ -142,7 +142,7 @@ impl Client {
                 // A bucket that was reset meanwhile is there again by that.
                 let lasting = bucket.reply.first + transaction.quota.tolerance();
                 gcra::renew(&mut request, key, lasting, now);
-                self.send(session, request).await?;
+                self.send_checked(session, request).await?;
                 Ok(settled)
             }
             _ => Ok(settled),
@@ -154,7 +154,11 @@ impl Client {
         session: &Arc<Session>,
         request: Request,
     ) -> Result<Value, StoreError> {
-        let reply = self.send(session, request).await?.into_iter().next();
+        let reply = self
+            .send_checked(session, request)
+            .await?
+            .into_iter()
+            .next();
         reply.ok_or_else(|| session.invalid_reply())
     }
 }

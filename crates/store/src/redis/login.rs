@@ -107,7 +107,7 @@ async fn transfer(
     socket.write_all(&request.into_bytes()).await?;
     socket.flush().await?;
     loop {
-        match scan.go_on(received) {
+        match scan.advance(received) {
             Ok(Some(end)) if end == received.len() => return Ok(()),
             Ok(None) if received.len() <= MAX_REPLY_BYTES => {}
             Ok(_) | Err(Malformed) => {

@@ -1,5 +1,5 @@
-//! The connection to Redis, what becomes of the failures of what is asked by it, and the task that
-//! makes it and makes it again.
+//! The connection to Redis, the meaning of its failures, and the task that makes the connection
+//! again and again.
 
 use std::future::pending;
 use std::io;
@@ -54,7 +54,7 @@ struct ConnectionState {
     last_error: Option<Arc<RedisError>>,
 }
 
-/// A connection and what was learned by it.
+/// A connection, and what is known of its server.
 pub(super) struct Session {
     pub(super) connection: Connection,
     /// What was noted of buckets. It is dropped with the connection: what became of the last
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// Sends commands. Their replies are not looked at.
-    pub(super) async fn ask(self: &Arc<Self>, request: Request) -> Result<Replies, StoreError> {
+    pub(super) async fn send(self: &Arc<Self>, request: Request) -> Result<Replies, StoreError> {
         let answer = self.connection.send(request).await;
         self.answered(answer)
     }
@@ -323,7 +323,7 @@ impl Location {
         }
     }
 
-    /// Waits until the server is known to be elsewhere, and tells where.
+    /// Waits until the server has moved, and returns its address.
     async fn moved_from(&self, there: Option<&Address>) -> HostPort {
         match self {
             Self::Fixed(_) => pending().await,
@@ -419,7 +419,7 @@ async fn connect_once(
                 *backoff = first_backoff();
                 return;
             }
-            // A server that is unusable as soon as it is asked is left alone for longer each time.
+            // A server that is unusable at its first call is left alone for longer each time.
         }
         Err(error) => manager.connection_failed(error),
     }

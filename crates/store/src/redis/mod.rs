@@ -51,7 +51,7 @@ use crate::{
     Store, StoreError, StoreFuture,
 };
 pub use access::{LoginPart, RedisLogin};
-use batch::{BatchCall, unasked};
+use batch::{BatchCall, untouched_outcome};
 use checked_call::{CheckedCall, reads_first};
 use client::{Client, Key, Nodes};
 use cluster::Cluster;
@@ -127,7 +127,7 @@ impl Redis {
                 let topology = cluster.topology();
                 let mut sessions = topology.nodes().map(|node| node.session().map(drop));
                 cluster
-                    .trouble()
+                    .check_known()
                     .and_then(|()| sessions.try_for_each(|session| session))
             }
         }
@@ -166,7 +166,7 @@ impl Store for Redis {
             .iter()
             .all(|transaction| transaction.mode == Mode::AllowOnly)
         {
-            return StoreFuture::ready(unasked(&batch));
+            return StoreFuture::ready(untouched_outcome(&batch));
         }
         let client = Arc::clone(&self.client);
         if reads_first(&batch) {
@@ -214,11 +214,11 @@ impl Store for Redis {
                     let (client, key) = (&client, &key);
                     async move {
                         gcra::refund_last(&mut request, key, increment, latest);
-                        let replies = client.send(&session, request).await?;
+                        let replies = client.send_checked(&session, request).await?;
                         if replies.first().is_some_and(gcra::never_expires) {
                             let mut renewal = Request::default();
                             gcra::renew(&mut renewal, key, tolerance, now);
-                            client.send(&session, renewal).await?;
+                            client.send_checked(&session, renewal).await?;
                         }
                         Ok(())
                     }
@@ -247,14 +247,14 @@ impl HealthCheck for Redis {
     fn ping(&self) -> StoreFuture<()> {
         match self.client.nodes() {
             Nodes::One(node) => node.health().ping(),
-            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.trouble())),
+            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.check_known())),
         }
     }
 
     fn probe(&self) -> StoreFuture<()> {
         match self.client.nodes() {
             Nodes::One(node) => node.health().probe(),
-            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.trouble())),
+            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.check_known())),
         }
     }
 

@@ -134,7 +134,7 @@ impl Checker {
                 if request.is_empty() {
                     return Ok(());
                 }
-                let replies = session.ask(request).await?;
+                let replies = session.send(request).await?;
                 match (replies.values(), &session.member) {
                     (Ok(_), _) => Ok(()),
                     (Err(error), Some(member)) if error.redirect_node().is_some() => {

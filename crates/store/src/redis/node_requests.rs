@@ -74,7 +74,7 @@ impl NodeRequests {
         let Some(topology) = &self.topology else {
             return Ok(0);
         };
-        let node = topology.place_of(slot_of(key))?;
+        let node = topology.index_of(slot_of(key))?;
         if let Some(index) = self.requests.iter().position(|known| known.node == node) {
             return Ok(index);
         }

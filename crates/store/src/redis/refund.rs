@@ -129,7 +129,7 @@ impl Client {
     ) -> Result<Timestamp, StoreError> {
         let mut request = Request::default();
         fixed_window::read(&mut request, key);
-        let replies = self.ask(session, request).await?;
+        let replies = self.send(session, request).await?;
         let end = fixed_window::parse_end(&mut replies.iter());
         end.ok_or_else(|| session.protocol_error(&replies))
     }
@@ -141,7 +141,7 @@ impl Client {
     ) -> Result<SubWindows, StoreError> {
         let mut request = Request::default();
         sliding_window::read(&mut request, key);
-        let replies = self.ask(session, request).await?;
+        let replies = self.send(session, request).await?;
         let reply = replies.iter().value();
         let all = reply.as_ref().and_then(sliding_window::sub_windows);
         let all = all.ok_or_else(|| session.protocol_error(&replies))?;
@@ -154,7 +154,7 @@ impl Client {
             return;
         }
         let (client, session) = (Arc::clone(self), Arc::clone(session));
-        self.off_path(Call::Refund, async move {
+        self.spawn(Call::Refund, async move {
             client.refund(&session.usable().await?, refund).await
         });
     }
@@ -176,7 +176,7 @@ impl Client {
         if request.is_empty() {
             return Ok(());
         }
-        let replies = self.send(session, request).await?;
+        let replies = self.send_checked(session, request).await?;
         for shared in &shared {
             let transaction = &shared.transaction;
             let debt = replies.get(shared.at).and_then(gcra::parse_refund);
@@ -198,7 +198,7 @@ impl Client {
         if amends.is_empty() {
             return Ok(());
         }
-        self.send(session, amends).await.map(drop)
+        self.send_checked(session, amends).await.map(drop)
     }
 }
 

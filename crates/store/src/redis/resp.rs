@@ -105,7 +105,7 @@ impl Scan {
 
     /// Looks at what has come, which begins where it began the last time; where the replies end
     /// when they all are there.
-    pub(super) fn go_on(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         while self.missing > 0 {
             let Some((kind, text, end)) = line(bytes, self.at) else {
                 return Ok(None);
@@ -234,7 +234,7 @@ impl Iterator for Cursor<'_> {
 
 /// The bytes of the first reply or command, and what follows.
 pub(super) fn split_first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = Scan::new(1).go_on(bytes).ok()??;
+    let end = Scan::new(1).advance(bytes).ok()??;
     bytes.split_at_checked(end)
 }
 
@@ -307,10 +307,10 @@ pub mod fuzzing {
     /// asked ends.
     pub fn replies(input: &[u8]) {
         for expected in 1..4 {
-            let at_once = Scan::new(expected).go_on(input);
+            let at_once = Scan::new(expected).advance(input);
             let mut scan = Scan::new(expected);
             let piecemeal =
-                (0..=input.len()).map(|come| scan.go_on(input.get(..come).unwrap_or_default()));
+                (0..=input.len()).map(|come| scan.advance(input.get(..come).unwrap_or_default()));
             let first = piecemeal.into_iter().find(|found| *found != Ok(None));
             assert_eq!(first.unwrap_or(Ok(None)), at_once, "bit by bit");
             if let Ok(Some(end)) = at_once {
@@ -345,10 +345,10 @@ mod tests {
         for part in 1..REPLIES.len() {
             let mut scan = Scan::new(6);
             for come in (0..REPLIES.len()).step_by(part) {
-                assert_eq!(scan.go_on(&REPLIES[..come]), Ok(None), "{come}");
+                assert_eq!(scan.advance(&REPLIES[..come]), Ok(None), "{come}");
             }
             let more = [REPLIES, b":8\r\n"].concat();
-            assert_eq!(scan.go_on(&more), Ok(Some(REPLIES.len())));
+            assert_eq!(scan.advance(&more), Ok(Some(REPLIES.len())));
         }
     }
 
@@ -359,7 +359,7 @@ mod tests {
             b"*x\r\n",
             b"$99999999999\r\n",
         ] {
-            assert_eq!(Scan::new(1).go_on(bytes), Err(Malformed));
+            assert_eq!(Scan::new(1).advance(bytes), Err(Malformed));
         }
     }
 
@@ -370,11 +370,11 @@ mod tests {
             bytes in vec(select(b"*$:+-\r\n\r\n0123x".as_slice()), 0..80),
             replies in 1_usize..4,
         ) {
-            let at_once = Scan::new(replies).go_on(&bytes);
+            let at_once = Scan::new(replies).advance(&bytes);
             let mut scan = Scan::new(replies);
             let mut piecemeal = Ok(None);
             for come in 0..=bytes.len() {
-                piecemeal = scan.go_on(&bytes[..come]);
+                piecemeal = scan.advance(&bytes[..come]);
                 if piecemeal != Ok(None) {
                     break;
                 }

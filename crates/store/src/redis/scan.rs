@@ -34,7 +34,7 @@ impl KeyScan for Redis {
             request.command(6, "SCAN").int(position);
             request.word(b"MATCH").word(&pattern(&whole));
             request.word(b"COUNT").int(COUNT);
-            let answer = client.send(&session, request).await;
+            let answer = client.send_checked(&session, request).await;
             session.record(answer.as_ref().err());
             let values = answer.map_err(|error| session.failure(error))?;
             let found = values.into_iter().next().and_then(parse);
@@ -71,7 +71,7 @@ impl Redis {
         let mut nodes: Vec<(String, Arc<Node>)> = match self.client.nodes() {
             Nodes::One(node) => vec![(String::new(), Arc::clone(node))],
             Nodes::Cluster(cluster) => {
-                cluster.trouble()?;
+                cluster.check_known()?;
                 let name = |node: &Arc<Node>| Some(node.member()?.name.to_string());
                 let topology = cluster.topology();
                 let nodes = topology.nodes();

@@ -190,9 +190,8 @@ impl PrimaryState {
         !is_same
     }
 
-    /// Takes into account that a server which Sentinels have chosen is the primary by its own word,
-    /// and tells whether that is elsewhere. They confirm it under a later epoch, or else it does
-    /// not last.
+    /// Applies that the server which Sentinels have chosen says that it is the primary. Returns
+    /// whether the primary has moved. Without a later epoch of a Sentinel that does not last.
     fn promoted(&mut self, server: HostPort, now: Instant) -> bool {
         match &mut self.known {
             Some(known) if known.primary != server => {
@@ -266,7 +265,7 @@ impl Sentinel {
         self.dialer.succeeded();
         let mut chosen = None;
         loop {
-            let answer = in_time(self.ask(&connection)).await?;
+            let answer = in_time(self.read_report(&connection)).await?;
             self.heard(answer);
             let next = time::sleep(ASK_EVERY);
             let published = published(&mut messages, &self.primary);
@@ -287,7 +286,7 @@ impl Sentinel {
         Ok(channels.into_on_message())
     }
 
-    async fn ask(&self, connection: &Connection) -> Result<PrimaryReport, Arc<RedisError>> {
+    async fn read_report(&self, connection: &Connection) -> Result<PrimaryReport, Arc<RedisError>> {
         // In this order: if a failover came between the two, the epoch would be that of before,
         // and the new address would not be followed before it is named with its own.
         let mut request = Request::default();
@@ -342,8 +341,8 @@ impl Sentinel {
     }
 }
 
-/// Waits for a message about the primary, and tells which replica is chosen to be the next one, if
-/// that is what the message says.
+/// Waits for a message about the primary. Returns the replica that is chosen to be the next one, if
+/// the message is about that.
 async fn published(messages: &mut PubSubStream, primary: &str) -> io::Result<Option<HostPort>> {
     while let Some(message) = messages.next().await {
         let text = message.get_payload::<String>().unwrap_or_default();

@@ -37,7 +37,7 @@ impl SharedLists for Redis {
         let version = rand::random_range(1..=MAX_VERSION);
         let fill = |request: &mut Request| change(request, &key, (&add, &remove), version, now);
         let removals = 1 + remove.len();
-        self.ask_about(&key, fill, move |replies| {
+        self.call_node(&key, fill, move |replies| {
             let Value::Array(executed) = replies.last()? else {
                 return None;
             };
@@ -51,8 +51,8 @@ impl SharedLists for Redis {
 
     fn version(&self, list: &str) -> StoreFuture<u64> {
         let key = self.list_key(list);
-        let fill = |request: &mut Request| ask_version(request, &key);
-        self.ask_about(&key, fill, |replies| parse_version(replies.next()?))
+        let fill = |request: &mut Request| get_version(request, &key);
+        self.call_node(&key, fill, |replies| parse_version(replies.next()?))
     }
 
     fn entries(
@@ -64,7 +64,7 @@ impl SharedLists for Redis {
     ) -> StoreFuture<Vec<SharedEntry>> {
         let key = self.list_key(list);
         let fill = |request: &mut Request| range(request, &key, from, skip, count);
-        self.ask_about(&key, fill, |replies| {
+        self.call_node(&key, fill, |replies| {
             let pairs: Vec<(String, String)> = redis::from_redis_value(replies.next()?).ok()?;
             let entries = pairs.into_iter().map(|(text, score)| {
                 let until = match score.as_str() {
@@ -86,7 +86,7 @@ impl Redis {
     }
 
     /// Asks the node that holds a key, and reads its replies.
-    fn ask_about<T: Send + 'static>(
+    fn call_node<T: Send + 'static>(
         &self,
         key: &[u8],
         fill: impl FnOnce(&mut Request),
@@ -107,7 +107,7 @@ impl Redis {
             Ok(async move {
                 let send = |_, session, request| {
                     let client = Arc::clone(&client);
-                    async move { client.send(&session, request).await }
+                    async move { client.send_checked(&session, request).await }
                 };
                 let replies = client
                     .each_node(requests.into_requests(), &awaited, send)
@@ -119,7 +119,7 @@ impl Redis {
     }
 }
 
-fn ask_version(request: &mut Request, key: &[u8]) {
+fn get_version(request: &mut Request, key: &[u8]) {
     request.command(3, "ZSCORE").word(key).word(VERSION);
 }
 
@@ -139,7 +139,7 @@ fn change(
     now: Timestamp,
 ) {
     at_once(request, |request| {
-        ask_version(request, key);
+        get_version(request, key);
         let ended = request.command(4, "ZREMRANGEBYSCORE").word(key);
         ended.int(0).word(format!("({}", millis(now)).as_bytes());
         for text in remove {

@@ -25,7 +25,7 @@ pub(in crate::redis) struct Member {
     breaker: OnceLock<Arc<Breaker>>,
     /// The first and last of the slots that it serves.
     pub(super) slots: Mutex<Vec<(u16, u16)>>,
-    /// Wakes the task that learns which node serves what.
+    /// Wakes the task that reads the map of slots.
     changed: Arc<Notify>,
 }
 

@@ -1,9 +1,9 @@
 //! A Redis Cluster: which node serves which slot, a connection to each, and what to do about keys
 //! that have moved.
 //!
-//! One task for each worker learns the map of slots: at the start, when a node says that a slot has
+//! One task for each worker reads the map of slots: at the start, when a node says that a slot has
 //! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none,
-//! it asks again and again, until the Cluster has put another in its place.
+//! it reads the map again and again, until the Cluster has put another node in its place.
 
 pub(super) mod member;
 mod redirections;
@@ -36,10 +36,10 @@ pub(super) use slots::slot_of;
 use slots::{SlotMap, SlotRange, parse_slots};
 
 /// The interval of looks at the map while nothing shows that it has changed.
-const LEARN_EVERY: Duration = Duration::from_secs(60);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The minimum pause between two looks at the map.
-const LEARN_PAUSE: Duration = Duration::from_millis(50);
+const MIN_REFRESH_PAUSE: Duration = Duration::from_millis(50);
 
 /// The first and the longest pause while a node is out of reach.
 const MIN_RETRY: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ const SEED_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEP_FOR: Duration = Duration::from_secs(120);
 
 /// The number of nodes that have to name such a node before the map of the last one is taken.
-const OPINIONS: usize = 3;
+const MAX_CANDIDATE_MAPS: usize = 3;
 
 pub(super) struct Cluster {
     settings: RedisSettings,
@@ -60,7 +60,7 @@ pub(super) struct Cluster {
     observer: Arc<dyn Observer>,
     topology: RwLock<Arc<Topology>>,
     /// Whether the map is known, or why not.
-    learned: watch::Sender<Learned>,
+    status: watch::Sender<MapStatus>,
     changed: Arc<Notify>,
     guard: OnceLock<(GuardSettings, Arc<Reachability>)>,
     shared: SharedMemory,
@@ -69,9 +69,9 @@ pub(super) struct Cluster {
 }
 
 #[derive(Clone, Default)]
-struct Learned {
+struct MapStatus {
     is_known: bool,
-    trouble: Option<Arc<RedisError>>,
+    last_error: Option<Arc<RedisError>>,
 }
 
 pub(super) struct Topology {
@@ -101,13 +101,13 @@ impl Cluster {
                 nodes: Vec::new(),
                 slots: SlotMap::new(&[], &HashMap::new()),
             })),
-            learned: watch::Sender::default(),
+            status: watch::Sender::default(),
             changed: Arc::default(),
             guard: OnceLock::new(),
             shared: SharedMemory::default(),
             gone: Mutex::default(),
         });
-        let task = Arc::clone(&cluster).keep_learning();
+        let task = Arc::clone(&cluster).refresh_topology();
         (cluster, Supervisor::new(tokio::spawn(task)))
     }
 
@@ -131,11 +131,11 @@ impl Cluster {
         Arc::clone(&self.topology.read())
     }
 
-    /// Why no node can be asked at all, unless one can.
-    pub(super) fn trouble(&self) -> Result<(), StoreError> {
-        let learned = self.learned.borrow();
-        match &learned.trouble {
-            _ if learned.is_known => Ok(()),
+    /// Fails if no map is known.
+    pub(super) fn check_known(&self) -> Result<(), StoreError> {
+        let status = self.status.borrow();
+        match &status.last_error {
+            _ if status.is_known => Ok(()),
             Some(error) => Err(StoreError::Lost(Box::new(Arc::clone(error)))),
             None => Err(StoreError::OutOfReach),
         }
@@ -143,8 +143,8 @@ impl Cluster {
 
     /// Waits until the map is known and all nodes are connected.
     pub(super) async fn connected(&self) {
-        let mut learned = self.learned.subscribe();
-        let _ = learned.wait_for(|learned| learned.is_known).await;
+        let mut status = self.status.subscribe();
+        let _ = status.wait_for(|status| status.is_known).await;
         let topology = self.topology();
         let connected = |node: &Arc<ClusterNode>| {
             let node = Arc::clone(&node.node);
@@ -153,18 +153,18 @@ impl Cluster {
         join_all(topology.nodes.iter().map(connected)).await;
     }
 
-    async fn keep_learning(self: Arc<Self>) {
+    async fn refresh_topology(self: Arc<Self>) {
         let backoff = || Backoff::new(MIN_RETRY, MAX_RETRY);
         let mut retry = backoff();
         loop {
-            self.learn().await;
-            let pause = if self.is_whole() {
+            self.refresh().await;
+            let pause = if self.is_complete() {
                 retry = backoff();
-                LEARN_EVERY.mul_f64(rand::random_range(0.8..1.2))
+                REFRESH_INTERVAL.mul_f64(rand::random_range(0.8..1.2))
             } else {
                 retry.wait()
             };
-            let earliest = time::sleep(LEARN_PAUSE);
+            let earliest = time::sleep(MIN_REFRESH_PAUSE);
             tokio::select! {
                 () = self.changed.notified() => earliest.await,
                 () = time::sleep(pause) => {}
@@ -172,54 +172,53 @@ impl Cluster {
         }
     }
 
-    /// Whether each slot has a node, and every node can be asked. A node that was asked while slots
-    /// changed hands may have told a map with holes.
-    fn is_whole(&self) -> bool {
+    /// Whether each slot has a usable node. A map that was read while slots moved may have holes.
+    fn is_complete(&self) -> bool {
         let topology = self.topology();
         let mut nodes = topology.nodes.iter();
         topology.slots.is_complete() && nodes.all(|node| node.node.is_usable())
     }
 
-    /// Asks the nodes, one after the other, until one tells the map. One that names a node which
-    /// was replaced may not have heard of that, so its map is taken only if no other of those that
-    /// are asked tells one without such a node.
-    async fn learn(&self) {
+    /// Reads the map from one node after the other, until one replies. A node that names a replaced
+    /// one may not have heard of that, so its map is applied only if no other candidate is without
+    /// such a node.
+    async fn refresh(&self) {
         let topology = self.topology();
         let mut nodes: Vec<_> = topology.nodes.iter().collect();
         nodes.shuffle(&mut rand::rng());
         let answer_timeout = self.settings.cluster_times.map_answer;
-        let mut opinions = Vec::new();
+        let mut candidate_maps = Vec::new();
         for node in nodes {
-            // One that is given up may be cut off from the others, and know nothing new.
+            // Skip nodes that are down: they may be partitioned and have a stale map.
             let Ok(session) = node.node.session() else {
                 continue;
             };
-            let asked = ask_slots(&session.connection, &node.member.address);
+            let asked = read_slots(&session.connection, &node.member.address);
             if let Ok(Ok(ranges)) = time::timeout(answer_timeout, asked).await {
                 if !self.names_gone_node(&ranges) {
-                    return self.adopt(&ranges);
+                    return self.apply(&ranges);
                 }
-                opinions.push(ranges);
+                candidate_maps.push(ranges);
             }
-            if opinions.len() == OPINIONS {
+            if candidate_maps.len() == MAX_CANDIDATE_MAPS {
                 break;
             }
         }
-        if let Some(ranges) = opinions.pop() {
-            return self.adopt(&ranges);
+        if let Some(ranges) = candidate_maps.pop() {
+            return self.apply(&ranges);
         }
-        let mut trouble = None;
+        let mut last_error = None;
         for seed in &self.seeds {
-            let asked = time::timeout(SEED_TIMEOUT, self.ask_seed(seed)).await;
+            let asked = time::timeout(SEED_TIMEOUT, self.read_slots_of_seed(seed)).await;
             match asked
                 .unwrap_or_else(|elapsed| Err(Arc::new(std::io::Error::from(elapsed).into())))
             {
-                Ok(ranges) => return self.adopt(&ranges),
-                Err(error) => trouble = Some(error),
+                Ok(ranges) => return self.apply(&ranges),
+                Err(error) => last_error = Some(error),
             }
         }
-        self.learned
-            .send_modify(|learned| learned.trouble = trouble);
+        self.status
+            .send_modify(|status| status.last_error = last_error);
     }
 
     fn names_gone_node(&self, ranges: &[SlotRange]) -> bool {
@@ -229,22 +228,22 @@ impl Cluster {
         ranges.iter().any(|range| gone.contains_key(&range.primary))
     }
 
-    async fn ask_seed(&self, seed: &HostPort) -> Result<Vec<SlotRange>, Arc<RedisError>> {
+    async fn read_slots_of_seed(&self, seed: &HostPort) -> Result<Vec<SlotRange>, Arc<RedisError>> {
         let (access, network) = (&self.settings.access, &self.settings.network);
         let address = Address::Tcp(seed.clone());
         let mut dialer = Dialer::new(access.clone(), network.clone());
         let socket = dialer.open(&address).await?;
         let connection = Connection::new(socket, MemoryShare::default());
-        ask_slots(&connection, seed).await
+        read_slots(&connection, seed).await
     }
 
     /// Applies a map. Nodes that stay in it keep their connections.
-    fn adopt(&self, ranges: &[SlotRange]) {
+    fn apply(&self, ranges: &[SlotRange]) {
         let mut topology = self.topology.write();
         let mut nodes = Vec::new();
-        let mut places = HashMap::new();
+        let mut indices = HashMap::new();
         for range in ranges {
-            places.entry(&range.primary).or_insert_with(|| {
+            indices.entry(&range.primary).or_insert_with(|| {
                 let known = topology.node_at(&range.primary).cloned();
                 nodes.push(known.unwrap_or_else(|| self.node(&range.primary)));
                 u16::try_from(nodes.len() - 1).unwrap_or(u16::MAX)
@@ -257,10 +256,10 @@ impl Cluster {
             *node.member.slots.lock() = own.map(|range| (range.first, range.last)).collect();
         }
         let mut gone = self.gone.lock();
-        gone.retain(|address, _| !places.contains_key(address));
+        gone.retain(|address, _| !indices.contains_key(address));
         let left = topology.nodes.iter();
-        for node in left.filter(|node| !places.contains_key(&node.member.address)) {
-            if node.was_named_of_late() {
+        for node in left.filter(|node| !indices.contains_key(&node.member.address)) {
+            if node.was_redirected_to_lately() {
                 node.member.slots.lock().clear();
                 nodes.push(Arc::clone(node));
             } else if !node.node.is_usable() {
@@ -269,17 +268,17 @@ impl Cluster {
         }
         drop(gone);
         self.shared.requests.divide(nodes.len());
-        let slots = SlotMap::new(ranges, &places);
+        let slots = SlotMap::new(ranges, &indices);
         // All gateways follow the clock of the same node.
         let first = slots
             .owner(0)
-            .and_then(|place| nodes.get(usize::from(place)));
+            .and_then(|index| nodes.get(usize::from(index)));
         if let Some(node) = first {
             self.settings.clock.refer_to(&node.member.name);
         }
         *topology = Arc::new(Topology { nodes, slots });
         drop(topology);
-        self.learned.send_modify(|learned| learned.is_known = true);
+        self.status.send_modify(|status| status.is_known = true);
     }
 
     fn node(&self, address: &HostPort) -> Arc<ClusterNode> {
@@ -324,14 +323,14 @@ impl Cluster {
         self.named(to);
         let mut topology = self.topology.write();
         let mut nodes = topology.nodes.iter();
-        let place = nodes.position(|node| node.member.address == *to);
-        let Some(place) = place.and_then(|place| u16::try_from(place).ok()) else {
+        let index = nodes.position(|node| node.member.address == *to);
+        let Some(index) = index.and_then(|index| u16::try_from(index).ok()) else {
             return;
         };
-        if topology.slots.owner(slot) != Some(place) {
+        if topology.slots.owner(slot) != Some(index) {
             let (nodes, slots) = (
                 topology.nodes.clone(),
-                topology.slots.with_owner(slot, place),
+                topology.slots.with_owner(slot, index),
             );
             *topology = Arc::new(Topology { nodes, slots });
             drop(topology);
@@ -404,9 +403,9 @@ impl Topology {
     }
 
     /// The index of the node that serves a slot.
-    pub(super) fn place_of(&self, slot: u16) -> Result<usize, StoreError> {
-        let place = self.slots.owner(slot).map(usize::from);
-        place.ok_or_else(|| StoreError::Node {
+    pub(super) fn index_of(&self, slot: u16) -> Result<usize, StoreError> {
+        let index = self.slots.owner(slot).map(usize::from);
+        index.ok_or_else(|| StoreError::Node {
             node: "of no slot".into(),
             allowed: None,
             source: Box::new(StoreError::Failed(
@@ -416,8 +415,8 @@ impl Topology {
     }
 
     /// The node with this index.
-    pub(super) fn node(&self, place: usize) -> Option<&Arc<Node>> {
-        self.nodes.get(place).map(|node| &node.node)
+    pub(super) fn node(&self, index: usize) -> Option<&Arc<Node>> {
+        self.nodes.get(index).map(|node| &node.node)
     }
 
     pub(super) fn node_of(&self, key: &[u8]) -> Option<&Arc<Node>> {
@@ -435,8 +434,8 @@ impl ClusterNode {
         !self.member.slots.lock().is_empty()
     }
 
-    /// One that cannot be asked is kept no longer than it may take to connect to it.
-    fn was_named_of_late(&self) -> bool {
+    /// An unusable node is kept no longer than it may take to connect to it.
+    fn was_redirected_to_lately(&self) -> bool {
         let longest = match self.node.is_usable() {
             true => KEEP_FOR,
             false => SEED_TIMEOUT,
@@ -458,7 +457,7 @@ impl ClusterNode {
         };
         let session = time::timeout(SEED_TIMEOUT, session).await.ok().flatten();
         let session = session.ok_or_else(|| Arc::clone(&self.member))?;
-        match session.ask(request).await {
+        match session.send(request).await {
             Ok(replies) => Ok((session, replies)),
             Err(error) => {
                 session.record(Some(&error));
@@ -469,7 +468,7 @@ impl ClusterNode {
 }
 
 /// Reads the map of slots from a node.
-async fn ask_slots(
+async fn read_slots(
     connection: &Connection,
     asked: &HostPort,
 ) -> Result<Vec<SlotRange>, Arc<RedisError>> {

@@ -619,7 +619,7 @@ async fn a_gateway_that_nobody_asks_learns_at_its_next_ping_that_slot_0_has_move
     };
     let owner = || {
         let topology = known.topology();
-        let place = topology.place_of(0).unwrap();
+        let place = topology.index_of(0).unwrap();
         Arc::clone(topology.node(place).unwrap())
     };
     let from = cluster.primary_of(0);

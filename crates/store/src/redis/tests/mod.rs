@@ -635,7 +635,12 @@ async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
         let bound = Nanos::new(greatest.try_into().unwrap());
         gcra::clamp(&mut request, b"k", bound, Timestamp::default());
         gcra::read(&mut request, b"k");
-        let replies = fixture.redis.client.send(&session, request).await.unwrap();
+        let replies = fixture
+            .redis
+            .client
+            .send_checked(&session, request)
+            .await
+            .unwrap();
         let read = Value::Array(vec![Value::Int(tat.min(greatest))]);
         assert_eq!(replies[2], read, "{tat} {greatest}");
     }
