@@ -20,7 +20,7 @@ use weir_rules::HashKey;
 /// Longer than the deadline of the gateway's own store.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the admin API did not do what it was asked.
+/// The error of a request to the admin API.
 #[derive(Debug, Error)]
 pub enum AdminError {
     /// The configuration, which would name the admin listener, is in error.
@@ -34,7 +34,7 @@ pub enum AdminError {
     /// The token cannot stand in a header.
     #[error("the token has characters that no token has")]
     Token,
-    /// Nothing answers there.
+    /// Nothing responds there.
     #[error("no gateway answers at {address}: {cause}")]
     Unreachable {
         /// The address of the admin listener.
@@ -42,7 +42,7 @@ pub enum AdminError {
         /// Why.
         cause: String,
     },
-    /// The gateway does not have what is asked for.
+    /// The gateway has no such thing.
     #[error("{0}")]
     NotFound(String),
     /// The gateway refuses.
@@ -80,8 +80,8 @@ impl AdminClient {
     /// Sends a request for a path such as `/v1/top?count=10`, and returns the response of the API.
     ///
     /// # Errors
-    /// When nothing answers, or the API refuses.
-    pub fn ask(
+    /// When nothing responds, or the API refuses.
+    pub fn request(
         &self,
         method: Method,
         path: &str,
@@ -103,8 +103,8 @@ impl AdminClient {
             .build();
         let runtime = runtime.map_err(|error| self.unreachable(error))?;
         runtime.block_on(async {
-            let answer = timeout(TIMEOUT, self.send(request)).await;
-            answer.map_err(|_| self.unreachable("it takes too long"))?
+            let response = timeout(TIMEOUT, self.send(request)).await;
+            response.map_err(|_| self.unreachable("it takes too long"))?
         })
     }
 
@@ -119,8 +119,8 @@ impl AdminClient {
             let (head, body) = response.into_parts();
             Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
         };
-        let (answer, _) = tokio::join!(exchange, connection);
-        let (status, body) = answer.map_err(|error| self.unreachable(error))?;
+        let (response, _) = tokio::join!(exchange, connection);
+        let (status, body) = response.map_err(|error| self.unreachable(error))?;
         let json: Option<Value> = serde_json::from_slice(&body).ok();
         match json {
             Some(json) if status.is_success() => Ok(json),

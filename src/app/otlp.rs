@@ -21,7 +21,6 @@ use weir_proxy::{Proxy, Server, Upstream, UpstreamSettings};
 
 use weir_telemetry::{Metrics, Tracer, TracerSettings, UpstreamFailed};
 
-/// For a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bounds a collector's response.

@@ -35,7 +35,6 @@ use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
 
-/// Interval of polls of files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which changed files must stay the same before they are read, so that a program can
@@ -46,7 +45,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Environment {
     pub(super) demo_upstream: SocketAddr,
-    /// The sockets for clients.
     pub(super) sockets: Sockets,
     pub(super) acme: AcmeCertificates,
     /// Traces requests, if that is configured.
@@ -63,7 +61,6 @@ pub(super) struct ProcessState {
     /// Bans that are known beside the buckets.
     pub(super) bans: KnownBans,
     pub(super) clock: Arc<dyn Clock>,
-    /// The last load, if it was refused.
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
 }
 
@@ -229,7 +226,6 @@ pub(super) struct Reloads {
     overrides: RefCell<Vec<Arc<KeptOverride>>>,
 }
 
-/// The files of the configuration.
 struct Files {
     /// As they were when the configuration in force was read.
     in_force: Arc<Inputs>,

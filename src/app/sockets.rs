@@ -171,7 +171,6 @@ impl Sockets {
         Self(sockets.collect())
     }
 
-    /// Their addresses as they are configured.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.0.iter().map(|socket| socket.address).collect()
     }
@@ -182,13 +181,11 @@ impl Sockets {
         transports.collect()
     }
 
-    /// The redirect to HTTPS of each listener.
     pub(super) fn https_redirects(&self) -> Vec<Option<HttpsRedirect>> {
         let redirects = self.0.iter().map(|socket| socket.redirect_to_https.clone());
         redirects.collect()
     }
 
-    /// Whether one of them redirects.
     pub(super) fn redirect_to_https(&self) -> bool {
         self.0
             .iter()

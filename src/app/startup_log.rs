@@ -16,11 +16,9 @@ use weir_telemetry::events::{self, Loaded};
 
 use super::overrides::CheckedOverride;
 
-/// The settings that only a restart changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RestartOnlySettings {
     pub(super) process: ProcessSettings,
-    /// The listeners, as text.
     pub(super) listen: String,
     pub(super) grace: Duration,
 }
@@ -202,7 +200,7 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
         limits.join(", ")
     };
     let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
-    let target = match (&route.action.answer, upstream) {
+    let target = match (&route.action.response, upstream) {
         (Some(LocalResponse::Redirect(redirect)), _) => {
             format!("{} to {}", redirect.status().as_u16(), redirect.to())
         }

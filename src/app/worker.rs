@@ -185,7 +185,7 @@ struct ConnectionEntry {
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
     https_redirect: Option<HttpsRedirect>,
-    /// If some upstream is told of them.
+    /// If an upstream gets PROXY headers.
     ends: Option<Arc<ConnectionEnds>>,
 }
 

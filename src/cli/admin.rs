@@ -274,7 +274,7 @@ impl AdminArgs {
 
     fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
         let client = self.client(config)?;
-        client.ask(call.method, &call.path, call.body)
+        client.request(call.method, &call.path, call.body)
     }
 
     /// Lists what stands under `items` in the pages of a path, up to `count`, as one page.
@@ -290,7 +290,7 @@ impl AdminArgs {
         loop {
             let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
             let path = format!("{path}?count={page_count}{cursor}");
-            let mut page = client.ask(Method::GET, &path, None)?;
+            let mut page = client.request(Method::GET, &path, None)?;
             if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {
                 listed.append(found);
             }
@@ -339,7 +339,7 @@ impl TopArgs {
     /// Lists the subjects once, below what needs attention.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let client = self.admin.client(config)?;
-        let answer = client.ask(Method::GET, &self.query.path(COUNT), None)?;
+        let answer = client.request(Method::GET, &self.query.path(COUNT), None)?;
         if self.admin.json {
             return Ok(answer.to_string());
         }

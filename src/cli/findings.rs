@@ -58,7 +58,7 @@ impl FindingKind {
 
 /// The findings of the admin API; null from an older gateway, which has no such path.
 pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
-    match client.ask(Method::GET, PATH, None) {
+    match client.request(Method::GET, PATH, None) {
         Err(AdminError::NotFound(_)) => Ok(Value::Null),
         answer => answer,
     }

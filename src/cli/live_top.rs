@@ -119,7 +119,7 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
 
 /// The subjects, and what needs attention among them.
 fn fetch(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
-    let mut answer = client.ask(Method::GET, path, None)?;
+    let mut answer = client.request(Method::GET, path, None)?;
     let mut found = findings::ask(client)?;
     for name in ["gateway", "findings"] {
         let found = found.get_mut(name).map(Value::take);

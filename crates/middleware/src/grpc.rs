@@ -1,6 +1,6 @@
 //! Weir's own errors as gRPC has them. A client of gRPC reads the outcome of a call from
-//! `grpc-status` alone, and of a plain 429 it makes "unavailable" or "unknown"; so it would not know
-//! that it calls too often, nor when to come back.
+//! `grpc-status` alone, and of a plain 429 it makes "unavailable" or "unknown"; so it would not
+//! know that it calls too often, nor when to come back.
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -14,8 +14,8 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with HTTP's
-/// statuses.
+/// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
+/// HTTP's statuses.
 pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
     if request.version() != Version::HTTP_2 || request.method() != Method::POST {
@@ -53,8 +53,8 @@ fn pushback(headers: &HeaderMap) -> Option<HeaderValue> {
     Some(HeaderValue::from(seconds.checked_mul(1000)?))
 }
 
-/// The status of gRPC, and a message for people. What says that the server was asked and said no is
-/// told apart from what says that it was not reached.
+/// The status of gRPC, and a message for people. A refusal by the server and a server out of reach
+/// have different ones.
 fn outcome(status: StatusCode) -> (u16, &'static str) {
     match status {
         StatusCode::TOO_MANY_REQUESTS => (8, "too many requests"),

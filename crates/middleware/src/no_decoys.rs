@@ -35,7 +35,7 @@ impl Shadow {
     }
 }
 
-/// A number that tells targets of requests apart.
+/// A hash of a request's target.
 pub(crate) fn target(_: &Uri) -> u64 {
     0
 }

@@ -1,4 +1,4 @@
-//! Redirects: where a client is sent, and how it is told.
+//! Redirects: their targets and responses.
 
 use bytes::Bytes;
 use http::header::{HeaderValue, LOCATION};

@@ -276,7 +276,6 @@ impl<'r> RequestValues<'r> {
         }
     }
 
-    /// Appends a value, if the request has one.
     fn put(&self, value: &RequestValue, text: &mut HeaderText) {
         let written = match value {
             RequestValue::Account => {

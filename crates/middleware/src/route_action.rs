@@ -30,7 +30,7 @@ pub struct RouteAction {
     /// Edits of the headers of responses.
     pub response_headers: Option<Arc<HeaderEdits>>,
     /// The response in place of an upstream's.
-    pub answer: Option<LocalResponse>,
+    pub response: Option<LocalResponse>,
 }
 
 /// A response that the configuration describes.
@@ -65,7 +65,7 @@ pub struct PathRewrite {
 impl RouteAction {
     /// Whether it leaves requests as they are.
     fn is_idle(&self) -> bool {
-        self.rewrite.is_none() && self.request_headers.is_none() && self.answer.is_none()
+        self.rewrite.is_none() && self.request_headers.is_none() && self.response.is_none()
     }
 
     /// Whether requests need an account: those that are forwarded do, for the log and for the
@@ -74,7 +74,7 @@ impl RouteAction {
         let edits = self.response_headers.as_ref();
         let is_shown = edits.is_some_and(|edits| edits.shows_account());
         is_shown
-            || match &self.answer {
+            || match &self.response {
                 None => true,
                 Some(LocalResponse::Redirect(redirect)) => redirect.to().shows_account(),
                 Some(LocalResponse::Fixed(_)) => false,
@@ -113,7 +113,7 @@ impl RequestAction {
         {
             return Some(Box::new(response));
         }
-        match &self.action.answer {
+        match &self.action.response {
             Some(answer) if !is_diverted => {
                 self.rewrite(request);
                 Some(Box::new(answer.respond(request)))
@@ -261,7 +261,7 @@ mod tests {
         };
         let action = fixed(RouteAction {
             rewrite: Some(rewrite),
-            answer: Some(LocalResponse::Fixed(FixedResponse {
+            response: Some(LocalResponse::Fixed(FixedResponse {
                 status: StatusCode::OK,
                 headers: HeaderMap::new(),
                 body: Bytes::new(),

@@ -149,8 +149,8 @@ fn forwarded_line(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
         .chain(too_long)
 }
 
-/// The address of a header that must be there once. A second line is one that the proxy
-/// did not set, and nothing tells which.
+/// The address of a header that must be there once. One of two lines is not by the proxy, and it is
+/// unknown which.
 fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next().filter(|_| lines.next().is_none())?;

@@ -19,11 +19,11 @@ pub struct ForwardedElement<'a> {
     pub received_by: Option<Cow<'a, str>>,
     /// `host`: the `Host` field that the proxy received.
     pub host: Option<Cow<'a, str>>,
-    /// `proto`: the scheme that the proxy was asked by.
+    /// `proto`: the scheme of the request to the proxy.
     pub proto: Option<Cow<'a, str>>,
 }
 
-/// A text that is not of the form that its header asks for.
+/// The error of a text that does not have the form of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("malformed forwarding header")]
 pub struct MalformedForwarded;

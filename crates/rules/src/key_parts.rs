@@ -21,7 +21,7 @@ pub(super) const GLOBAL: &str = "*";
 /// The part of a method that no RFC of ours names.
 pub(super) const OTHER_METHOD: &str = "other";
 
-/// The methods that are told apart (RFC 9110, section 9, and RFC 5789).
+/// The methods that are counted by themselves (RFC 9110, section 9, and RFC 5789).
 pub(super) const METHODS: [Method; 9] = [
     Method::GET,
     Method::HEAD,
@@ -40,7 +40,6 @@ pub(super) const METHODS: [Method; 9] = [
 pub(super) struct KeySchema {
     /// Never empty.
     pub(super) per: Vec<KeySource>,
-    /// Hashes what may be a secret.
     pub(super) hash_key: HashKey,
 }
 
@@ -156,12 +155,10 @@ impl KeyWriter<'_> {
         }
     }
 
-    /// Writes what may be a secret.
     pub(super) fn hash(&mut self, secret: &[u8]) {
         self.show(self.hash_key.hash(secret));
     }
 
-    /// Writes a hash.
     pub(super) fn show(&mut self, hash: SecretHash) {
         self.display(format_args!("{hash}"));
     }
@@ -186,8 +183,8 @@ impl KeyWriter<'_> {
     }
 }
 
-/// `:` and brackets delimit parts, `#` marks a hash, `{` would let a client pick the node of a Redis
-/// Cluster that serves its buckets, and control characters would break log lines.
+/// `:` and brackets delimit parts, `#` marks a hash, `{` would let a client pick the node of a
+/// Redis Cluster that serves its buckets, and control characters would break log lines.
 fn must_be_encoded(char: char) -> bool {
     matches!(char, ':' | '%' | '[' | ']' | '#' | '{') || char.is_control()
 }

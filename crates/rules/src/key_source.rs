@@ -26,10 +26,9 @@ pub enum KeySource {
     },
     /// The account.
     Account,
-    /// The host that is asked, in lower case and without port.
+    /// The requested host, in lower case and without port.
     Host,
-    /// The registrable domain (eTLD+1) of the host that is asked; the host itself where it has
-    /// none.
+    /// The registrable domain (eTLD+1) of the requested host; the host itself if it has none.
     Domain,
     /// The method. All that RFC 9110 and RFC 5789 do not name are one, `other`, so that inventing
     /// a method earns no new bucket.

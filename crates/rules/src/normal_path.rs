@@ -115,7 +115,6 @@ fn separated(path: &str) -> Option<String> {
     Some(decoded)
 }
 
-/// The bytes that are percent-encoded.
 fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
     encoded_parts(path).filter_map(encoded_byte)
 }

@@ -185,7 +185,6 @@ impl KeySchema {
         Some(IdWarning::LooksHashed(name.to_ascii_lowercase()))
     }
 
-    /// Whether a part of an id is a hash.
     pub(super) fn has_hash(&self, id: &str) -> bool {
         let parts = self.hashed_parts(id);
         parts.iter().any(|part| hash_at_start(part).is_some())

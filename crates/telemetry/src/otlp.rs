@@ -517,7 +517,6 @@ impl Injector for Injected<'_> {
     }
 }
 
-/// Counts what is not exported.
 #[derive(Debug)]
 struct CountingExporter {
     exporter: SpanExporter,

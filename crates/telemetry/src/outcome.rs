@@ -67,13 +67,13 @@ words! {
         Delayed = "delayed",
         /// A limit denied it, or its client is banned or blocked.
         Denied = "denied",
-        /// The same, and a decoy answered.
+        /// The same, and the response was a decoy.
         Shadowed = "shadowed",
-        /// Its client is banned or blocked, and another upstream answered.
+        /// Its client is banned or blocked, and the response was of another upstream.
         Diverted = "diverted",
-        /// Its client is banned or blocked, and it was held before it was answered.
+        /// Its client is banned or blocked, and the response was delayed.
         Tarpitted = "tarpitted",
-        /// Its client is banned or blocked, and it was not answered at all.
+        /// Its client is banned or blocked, and there was no response.
         Dropped = "dropped",
         /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
         WouldDeny = "would_deny",
@@ -127,7 +127,6 @@ impl Disposition {
         }
     }
 
-    /// Its place in [`Self::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize
     }
@@ -139,12 +138,12 @@ impl fmt::Display for Disposition {
     }
 }
 
-/// An upstream server answered.
+/// The response of an upstream server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOutcome {
-    /// The server that answered, as `host:port`.
+    /// The server, as `host:port`.
     pub server: Arc<str>,
-    /// The status that it answered with.
+    /// The status of the response.
     pub status: StatusCode,
     /// The time that connecting took, also to servers in vain; `None` on a kept-alive connection.
     pub connect: Option<Duration>,
@@ -154,7 +153,7 @@ pub struct UpstreamOutcome {
     pub head: Duration,
 }
 
-/// No upstream server answered; the proxy did.
+/// The failure of all upstream servers; the response is of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamFailed {
     /// Why, in a word from a small fixed set, such as `connect` or `response_timeout`.

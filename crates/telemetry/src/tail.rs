@@ -67,7 +67,7 @@ pub struct Watch {
 }
 
 impl Tail {
-    /// Whether finished requests are to be shown. A request asks once.
+    /// Whether somebody watches finished requests. Each request reads it once.
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
     }

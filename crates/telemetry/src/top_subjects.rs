@@ -67,7 +67,7 @@ pub struct SubjectActivity {
     pub key: String,
     /// The name of its account, where one was known when the subject got its place.
     pub name: Option<String>,
-    /// Requests that the limit was asked about.
+    /// Requests that the limit applied to.
     pub requests: u64,
     /// Requests that were denied, or would be without the dry run.
     pub denied: u64,

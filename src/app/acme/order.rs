@@ -26,7 +26,6 @@ use weir_telemetry::UpstreamFailed;
 
 use super::cache::{Cache, StoredAccount};
 
-/// For an order as a whole.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// For the server to check a challenge or to sign.
@@ -161,8 +160,8 @@ impl Ordering<'_> {
         Ok(account)
     }
 
-    /// Begins to answer the challenge, and tells the server so. The answers last as long as what
-    /// is returned.
+    /// Sets up the response to the challenge, and requests its validation. The response stays for
+    /// as long as the returned guards live.
     async fn answer(&self, order: &mut Order) -> Result<Vec<ChallengeGuard>, OrderError> {
         let mut answers = Vec::new();
         let mut authorizations = order.authorizations();

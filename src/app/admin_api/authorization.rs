@@ -31,7 +31,7 @@ impl Operator {
     }
 }
 
-/// Refuses a request that may not do what it asks for.
+/// Refuses a request without the right to its endpoint.
 pub(super) fn check(
     tokens: &[AdminToken],
     has_dashboard: bool,

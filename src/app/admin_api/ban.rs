@@ -19,10 +19,10 @@ use weir_server::RequestBody;
 use weir_store::{Outcome, SharedEntry, StoreError};
 use weir_telemetry::audit;
 
-use super::answers::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
 use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
+use super::responses::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
 use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, Why};
 use crate::app::shared_list::{ListEntry, millis, moment};
 use crate::app::stores::AdminStores;
@@ -284,18 +284,18 @@ impl<'s> BanTarget<'s> {
         }
     }
 
-    pub(super) async fn answer(&self, by: BanStores<'_>) -> Result<answers::Ban, ApiError> {
+    pub(super) async fn response(&self, by: BanStores<'_>) -> Result<responses::Ban, ApiError> {
         let standing = by.standing().await?;
         let standing = standing.iter().find(|ban| self.is_banned_by(ban));
         let standing_left = standing.map(|ban| left_of(ban, by.now));
-        let standing = standing.map(|ban| answers::StandingBan {
+        let standing = standing.map(|ban| responses::StandingBan {
             subject: self.shown(&ban.of, ban.is_network),
             since: date_time(ban.since),
             until: ban.until.map(date_time),
             by: ban.by.clone(),
             comment: ban.comment.clone(),
         });
-        let answer = answers::Ban {
+        let response = responses::Ban {
             ban: self.ban.name().to_string(),
             subject: self.id.clone(),
             key: None,
@@ -307,7 +307,7 @@ impl<'s> BanTarget<'s> {
             warning: None,
         };
         let Some(subject) = self.subject() else {
-            return Ok(answer);
+            return Ok(response);
         };
         let peek: Batch = self.ban.peek(&subject);
         let Outcome { decisions, .. } = by.stores.read.decide(peek, by.now).await?;
@@ -320,14 +320,14 @@ impl<'s> BanTarget<'s> {
         let left = standing_left.unwrap_or(Nanos::ZERO).max(held.reset_in);
         let lengths = self.ban.schedule().lengths().len() as u64;
         let warning = self.ban.id_warning(&self.id);
-        Ok(answers::Ban {
+        Ok(responses::Ban {
             key: Some(self.ban.ban_key(&subject).as_str().to_owned()),
             banned: !left.is_zero(),
             ends_in: finite_seconds(left),
             strikes: Some(taken(self.ban.strikes().burst().get(), &strikes)),
             offences: Some(offences.map(|decision| taken(lengths, &decision))),
             warning: warning.map(|warning| warning.to_string()),
-            ..answer
+            ..response
         })
     }
 

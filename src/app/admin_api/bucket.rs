@@ -10,11 +10,11 @@ use weir_rules::{Limit, Override};
 use weir_store::StoreError;
 use weir_telemetry::audit;
 
-use super::answers::{
-    self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket, seconds,
-};
 use super::authorization::Operator;
 use super::error::ApiError;
+use super::responses::{
+    self, BucketIdentity, BucketNotes, DateTime, InFlightBucket, UnitBucket, seconds,
+};
 use crate::app::stores::AdminStores;
 
 pub(super) struct BucketTarget {
@@ -33,7 +33,6 @@ pub(super) enum Change {
     Refund(u64),
 }
 
-/// The limit of this name.
 pub(super) fn limit_named<'s>(
     settings: &'s Settings,
     name: &str,
@@ -158,19 +157,19 @@ impl BucketTarget {
         warning.map(|warning| warning.to_string())
     }
 
-    pub(super) fn answer(
+    pub(super) fn response(
         &self,
         settings: &Settings,
         decision: &Decision,
         notes: BucketNotes,
-    ) -> answers::Bucket {
+    ) -> responses::Bucket {
         let quota = self.quota;
         let overridden = self.overridden.as_ref();
         let identity = BucketIdentity {
             limit: self.limit.name().to_owned(),
             subject: self.subject.clone(),
             key: self.key.as_str().to_owned(),
-            overridden: overridden.map(|entry| answers::Override {
+            overridden: overridden.map(|entry| responses::Override {
                 id: entry.id.clone(),
                 comment: entry.comment.clone(),
                 until: entry.until.map(DateTime),
@@ -180,7 +179,7 @@ impl BucketTarget {
         let (algorithm, remaining) = (quota.algorithm().name(), decision.remaining);
         let burst = quota.burst().get();
         if quota.is_in_flight() {
-            return answers::Bucket::InFlight(InFlightBucket {
+            return responses::Bucket::InFlight(InFlightBucket {
                 identity,
                 algorithm,
                 most: burst,
@@ -191,7 +190,7 @@ impl BucketTarget {
         }
         let written = settings.parameters_of(self.limit.name(), &quota);
         let period = written.and_then(|written| written.period);
-        answers::Bucket::Units(UnitBucket {
+        responses::Bucket::Units(UnitBucket {
             identity,
             algorithm,
             burst,

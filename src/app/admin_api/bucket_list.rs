@@ -1,8 +1,8 @@
 //! The known subjects of a limit, page by page, each with what remains.
 //!
-//! Redis has the keys of its buckets, and is gone through by `SCAN`, a bounded number of steps for a
-//! page. The memory store keeps hashes in place of keys, so that a bucket takes 18 bytes; there the
-//! subjects are known that `GET /v1/top` knows, the heaviest.
+//! Redis has the keys of its buckets, and is gone through by `SCAN`, a bounded number of steps for
+//! a page. The memory store keeps hashes in place of keys, so that a bucket takes 18 bytes; there
+//! the subjects are known that `GET /v1/top` knows, the heaviest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use weir_rules::Limit;
 use weir_store::{KeyScan, ScanPosition, StoreError};
 use weir_telemetry::{Metrics, Period};
 
-use super::answers::{BucketNotes, BucketPage, BucketSource};
 use super::bucket::{BucketTarget, limit_named};
 use super::error::ApiError;
 use super::request::{Cursor, Page};
+use super::responses::{BucketNotes, BucketPage, BucketSource};
 use crate::app::stores::AdminStores;
 
 /// For the scan of one page, which has the buckets that were found by then.
@@ -45,7 +45,7 @@ impl<'s> BucketList<'s> {
         Ok(Self { limit, page })
     }
 
-    pub(super) async fn answer(
+    pub(super) async fn response(
         &self,
         settings: &Settings,
         stores: &AdminStores,
@@ -69,7 +69,7 @@ impl<'s> BucketList<'s> {
                     name: Some(names.get(bucket.key.as_str()).cloned()),
                     warning: None,
                 };
-                bucket.answer(settings, &decision, notes)
+                bucket.response(settings, &decision, notes)
             }));
         }
         Ok(BucketPage {
@@ -134,8 +134,8 @@ impl<'s> BucketList<'s> {
     }
 }
 
-/// The first keys behind a cursor, of sorted ones that all stand at its position. The next page goes
-/// on among these, or, if these are all, at `next`.
+/// The first keys behind a cursor, of sorted ones that all stand at its position. The next page
+/// goes on among these, or, if these are all, at `next`.
 fn cut(mut keys: Vec<String>, cursor: &Cursor, room: usize, next: Option<Cursor>) -> Keys {
     keys.retain(|key| *key > cursor.after);
     if keys.len() <= room {
@@ -149,7 +149,6 @@ fn cut(mut keys: Vec<String>, cursor: &Cursor, room: usize, next: Option<Cursor>
     Keys { keys, next }
 }
 
-/// Reads buckets of one limit.
 async fn read(
     buckets: &[BucketTarget],
     stores: &AdminStores,

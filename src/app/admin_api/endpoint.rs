@@ -7,7 +7,6 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-/// The endpoint of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Top,

@@ -64,7 +64,7 @@ pub(super) enum ApiError {
     List(#[from] ListError),
     #[error("{error}; {}", advice(.0), error = .0)]
     Store(#[from] StoreError),
-    /// The store gave no answer when a part was done.
+    /// The store failed after a part of the request was carried out.
     #[error("{0}; a part of this was done before, so ask for it again")]
     Partly(StoreError),
     /// The store cannot be connected to.

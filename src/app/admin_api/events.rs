@@ -71,7 +71,7 @@ impl Events {
     }
 }
 
-/// Which lines a query asks for; none if it asks for no lines.
+/// The filter of lines in a query; `None` if it wants no lines.
 fn filter(query: &str) -> Result<Option<TailFilter>, ApiError> {
     let mut filter = TailFilter::default();
     let mut has_tail = false;
@@ -391,14 +391,14 @@ mod tests {
         assert_eq!(parsed(""), None);
         assert_eq!(parsed("tail=true"), Some(TailFilter::default()));
         assert_eq!(parsed("by=&route=&text="), None);
-        let asked = parsed("decision=denied,would_deny&by=L&route=a%20b&text=%3Cb%3E");
+        let query = parsed("decision=denied,would_deny&by=L&route=a%20b&text=%3Cb%3E");
         let expected = TailFilter {
             decisions: vec![Disposition::Denied, Disposition::WouldDeny],
             decided_by: Some("L".to_owned()),
             route: Some("a b".to_owned()),
             text: Some("<b>".to_owned()),
         };
-        assert_eq!(asked, Some(expected));
+        assert_eq!(query, Some(expected));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use weir_config::Settings;
 use weir_server::RequestBody;
 
-use super::answers::Explanation;
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
+use super::responses::Explanation;
 use crate::app::explain::{self, explain_in_force};
 
 /// An example of a request's body.
@@ -61,7 +61,7 @@ impl Explained {
     }
 }
 
-pub(super) async fn answer(
+pub(super) async fn response(
     settings: &Settings,
     body: RequestBody,
 ) -> Result<Explanation, ApiError> {

@@ -22,12 +22,12 @@ use weir_limit::{BucketKey, Quota};
 use weir_rules::{Ban, Enforcement, KeySource, Limit};
 use weir_telemetry::{Metrics, Period, SubjectActivity};
 
-use super::answers::{
+use super::ban::{self, BanStores, BanTarget};
+use super::error::ApiError;
+use super::responses::{
     self, FindingKind as Kind, Findings, FoundBan, GatewayFinding, RaisedLimit, Remedy,
     RemedyAction, finite_seconds,
 };
-use super::ban::{self, BanStores, BanTarget};
-use super::error::ApiError;
 
 const MAX_FINDINGS: usize = 12;
 
@@ -79,7 +79,7 @@ struct Finding<'s> {
     forwards: bool,
 }
 
-pub(super) async fn answer(
+pub(super) async fn response(
     settings: &Settings,
     metrics: &Metrics,
     of_gateway: Vec<GatewayFinding>,
@@ -126,7 +126,7 @@ pub(super) async fn answer(
     for finding in &mut found {
         finding.forwards = forwarders.iter().any(|peer| finding.is_of(*peer));
     }
-    let found = found.iter().map(|finding| finding.answer(settings, now));
+    let found = found.iter().map(|finding| finding.response(settings, now));
     Findings {
         period: PERIOD.seconds(),
         gateway: of_gateway,
@@ -371,12 +371,12 @@ impl<'s> Finding<'s> {
         self.members.len() > 1
     }
 
-    fn answer(&self, settings: &Settings, now: Timestamp) -> answers::Finding {
+    fn response(&self, settings: &Settings, now: Timestamp) -> responses::Finding {
         let banned = self.banned.as_ref().map(|(ban, left)| FoundBan {
             ban: ban.clone(),
             ends_in: finite_seconds(*left),
         });
-        answers::Finding {
+        responses::Finding {
             kind: self.kind,
             limit: self.limit.name().to_owned(),
             subject: self.id.clone(),
@@ -680,9 +680,9 @@ routes:
             let metrics = counted(sent);
             advance(Duration::from_secs(seconds)).await;
             let now = Timestamp::from_nanos(NOW * 1_000_000_000);
-            let answer = answer(settings, &metrics, Vec::new(), &PROXIES, None, now).await;
-            let answer = serde_json::to_value(answer).unwrap();
-            answer["findings"].as_array().unwrap().clone()
+            let response = response(settings, &metrics, Vec::new(), &PROXIES, None, now).await;
+            let response = serde_json::to_value(response).unwrap();
+            response["findings"].as_array().unwrap().clone()
         })
     }
 
@@ -694,9 +694,9 @@ routes:
             let key = format!("{limit}:{subject}");
             for request in 0..*requests {
                 let name = || (*limit == "Calls").then_some("acme");
-                let asked = handle.subject_asked(key.as_bytes(), || NOW, name).unwrap();
+                let subject = handle.subject_asked(key.as_bytes(), || NOW, name).unwrap();
                 let used = if *denied > 0 { 100 } else { 90 };
-                handle.subject_decided(asked, request < *denied, used, NOW);
+                handle.subject_decided(subject, request < *denied, used, NOW);
             }
         }
         metrics

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_config::{HumanDuration, Settings, pluralized};
 use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
 
-use super::answers::{GatewayFinding, GatewayFindingKind as Kind};
+use super::responses::{GatewayFinding, GatewayFindingKind as Kind};
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
 

@@ -1,10 +1,9 @@
 //! The admin API: shows and changes buckets, bans, overrides and the level of the log. `endpoint`
-//! has its paths and `answers` what they answer; docs/openapi.json describes both.
+//! has its paths and `responses` the types of its responses; docs/openapi.json describes both.
 //!
-//! What changes something answers with the state afterwards. The admin listener has its own
-//! thread, which connects to a remote store at the first request for a bucket or ban.
+//! The response to a change is the state afterwards. The admin listener has its own thread, which
+//! connects to a remote store at the first request for a bucket or ban.
 
-mod answers;
 mod authorization;
 mod ban;
 mod bucket;
@@ -20,6 +19,7 @@ mod gateway_findings;
 mod overrides;
 mod process;
 mod request;
+mod responses;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -39,7 +39,6 @@ use weir_limit::time::{Clock, Timestamp};
 use weir_server::{AdminApi, AdminBody, Connection, RequestBody};
 use weir_telemetry::{LogLevel, Metrics};
 
-use self::answers::BucketNotes;
 use self::authorization::Operator;
 use self::ban::{BanStores, BanTarget};
 use self::bucket::{BucketTarget, Change};
@@ -49,6 +48,7 @@ use self::error::ApiError;
 use self::events::Events;
 use self::overrides::OverridesRequest;
 use self::request::Page;
+use self::responses::BucketNotes;
 use self::top::TopQuery;
 use self::wrong_tokens::WrongTokens;
 use super::overrides::KeptOverride;
@@ -70,8 +70,8 @@ struct Api {
     wrong_tokens: WrongTokens,
 }
 
-/// The service, which uses the configuration in force, these stores, what was counted, the level of the
-/// log, and what is known of bans; and ends what it streams when the gateway is `draining`.
+/// The service, which uses the configuration in force, these stores, what was counted, the level of
+/// the log, and what is known of bans; and ends what it streams when the gateway is `draining`.
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
@@ -141,12 +141,12 @@ impl Api {
         if target.endpoint == Endpoint::Events {
             return Ok(with_type("text/event-stream", self.events.stream(&head)?));
         }
-        let answer = self.answer(&snapshot, &operator, &target, head, body);
-        let body = Full::from(format!("{}\n", answer.await?)).boxed_unsync();
+        let response = self.response(&snapshot, &operator, &target, head, body);
+        let body = Full::from(format!("{}\n", response.await?)).boxed_unsync();
         Ok(with_type("application/json", body))
     }
 
-    async fn answer(
+    async fn response(
         &self,
         snapshot: &Snapshot,
         operator: &Operator,
@@ -159,22 +159,22 @@ impl Api {
         match target.endpoint {
             Endpoint::Top => {
                 let query = TopQuery::parse(query, settings)?;
-                json(&query.answer(settings, &self.metrics, now))
+                json(&query.response(settings, &self.metrics, now))
             }
             Endpoint::Findings => {
                 request::no_parameters(query)?;
                 let by = self.ban_stores(now).await.ok();
                 let of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
                 let forwarders = snapshot.layers.untrusted_forwarders();
-                let answer =
-                    findings::answer(settings, &self.metrics, of_gateway, &forwarders, by, now);
-                json(&answer.await)
+                let response =
+                    findings::response(settings, &self.metrics, of_gateway, &forwarders, by, now);
+                json(&response.await)
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;
                 let list = BucketList::new(settings, target.parameter(0), page)?;
                 let stores = self.admin_stores().await?;
-                json(&list.answer(settings, stores, &self.metrics, now).await?)
+                json(&list.response(settings, stores, &self.metrics, now).await?)
             }
             Endpoint::Bucket | Endpoint::Refund => {
                 let (limit, subject) = (target.parameter(0), target.parameter(1));
@@ -196,7 +196,7 @@ impl Api {
                     name: None,
                     warning: bucket.warning(),
                 };
-                json(&bucket.answer(settings, &decision, notes))
+                json(&bucket.response(settings, &decision, notes))
             }
             Endpoint::Bans => {
                 let page = Page::parse(query)?;
@@ -208,21 +208,21 @@ impl Api {
                 let act = target.act(&head.method, body, now).await?;
                 let by = self.ban_stores(now).await?;
                 target.change(by, &act, operator).await?;
-                json(&target.answer(by).await?)
+                json(&target.response(by).await?)
             }
             Endpoint::Overrides => {
-                let asked = OverridesRequest::parse(&head, target)?;
-                let changed = asked.change(settings, body, operator, &self.override_changes, now);
+                let query = OverridesRequest::parse(&head, target)?;
+                let changed = query.change(settings, body, operator, &self.override_changes, now);
                 let warnings = changed.await?;
                 // What was changed is in force by now.
                 let snapshot = Arc::clone(&self.snapshots.borrow());
                 let now = self.clock.now();
-                match asked.is_set() {
-                    true => json(&asked.set(&snapshot, warnings, now)?),
-                    false => json(&asked.page(&snapshot, now)?),
+                match query.is_set() {
+                    true => json(&query.set(&snapshot, warnings, now)?),
+                    false => json(&query.page(&snapshot, now)?),
                 }
             }
-            Endpoint::Explain => json(&explain::answer(settings, body).await?),
+            Endpoint::Explain => json(&explain::response(settings, body).await?),
             // A stream is not an answer in JSON.
             Endpoint::Events => Err(ApiError::NoSuchPath),
             Endpoint::OpenApi => {
@@ -235,8 +235,8 @@ impl Api {
             }
             Endpoint::LogLevel => {
                 request::no_parameters(query)?;
-                let answer = process::log_level(&self.log_level, &head.method, body, operator);
-                json(&answer.await?)
+                let response = process::log_level(&self.log_level, &head.method, body, operator);
+                json(&response.await?)
             }
         }
     }
@@ -256,8 +256,8 @@ impl Api {
     }
 }
 
-fn json(answer: &impl Serialize) -> Result<String, ApiError> {
-    serde_json::to_string(answer).map_err(|cause| ApiError::System(cause.into()))
+fn json(response: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(response).map_err(|cause| ApiError::System(cause.into()))
 }
 
 fn with_type(media_type: &'static str, body: AdminBody) -> Response<AdminBody> {

@@ -11,12 +11,12 @@ use weir_rules::{Limit, Override, OverrideOrigin};
 use weir_server::RequestBody;
 use weir_telemetry::audit;
 
-use super::answers::{ListedOverride, Origin, OverridePage};
 use super::authorization::Operator;
 use super::bucket::limit_named;
 use super::endpoint::Target;
 use super::error::ApiError;
 use super::request::{self, parse_body, read_body};
+use super::responses::{ListedOverride, Origin, OverridePage};
 use crate::app::overrides::{CheckedOverride, KeptOverride};
 use crate::app::reloads::Snapshot;
 use crate::app::shared_list::{ListChanges, ListEntry};
@@ -36,7 +36,6 @@ const KEYS: [&str; 7] = [
     "for",
 ];
 
-/// The parameters of lists.
 const PARAMETERS: &str = "there are origin=api or file, offset=NUMBER, and count=NUMBER";
 
 /// Overrides that an answer lists where the request does not say.
@@ -44,9 +43,7 @@ const COUNT: usize = 1_000;
 
 pub(super) struct OverridesRequest {
     method: Method,
-    /// None for all limits.
     limit: Option<String>,
-    /// None for all ids.
     id: Option<String>,
     /// None for those of files and of the admin API.
     origin: Option<Origin>,
@@ -57,7 +54,7 @@ pub(super) struct OverridesRequest {
 impl OverridesRequest {
     pub(super) fn parse(head: &Parts, target: &Target) -> Result<Self, ApiError> {
         let mut named = target.parameters().iter().cloned();
-        let asked = Self {
+        let query = Self {
             method: head.method.clone(),
             limit: named.next(),
             id: named.next(),
@@ -65,7 +62,7 @@ impl OverridesRequest {
             offset: 0,
             count: COUNT,
         };
-        asked.with_query(head.uri.query())
+        query.with_query(head.uri.query())
     }
 
     fn with_query(mut self, query: Option<&str>) -> Result<Self, ApiError> {
@@ -339,8 +336,8 @@ mod tests {
             ),
             ("/v1/overrides/L/caf%C3%A9", Some("L"), Some("caf\u{e9}")),
         ] {
-            let asked = parsed(Method::GET, path).unwrap();
-            assert_eq!((asked.limit.as_deref(), asked.id.as_deref()), (limit, id));
+            let query = parsed(Method::GET, path).unwrap();
+            assert_eq!((query.limit.as_deref(), query.id.as_deref()), (limit, id));
         }
         for path in [
             "/v1/overridesx",
@@ -363,10 +360,10 @@ mod tests {
         ] {
             assert_eq!(parsed(method, path).err(), Some(status), "{path}");
         }
-        let asked = parsed(Method::GET, "/v1/overrides?origin=api&offset=5&count=7");
-        let asked = asked.unwrap();
-        assert_eq!((asked.offset, asked.count), (5, 7));
-        assert_eq!(asked.origin, Some(Origin::Api));
+        let query = parsed(Method::GET, "/v1/overrides?origin=api&offset=5&count=7");
+        let query = query.unwrap();
+        assert_eq!((query.offset, query.count), (5, 7));
+        assert_eq!(query.origin, Some(Origin::Api));
     }
 
     fn said(body: &str) -> Result<String, u16> {

@@ -9,10 +9,10 @@ use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_server::RequestBody;
 use weir_telemetry::{LevelInForce, LogLevel, audit};
 
-use super::answers::{self, Config, DateTime, RefusedConfig};
 use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{parse_body, read_body};
+use super::responses::{self, Config, DateTime, RefusedConfig};
 use crate::app::reloads::Snapshot;
 
 /// An example of the body that sets the level of the log.
@@ -50,7 +50,7 @@ pub(super) async fn log_level(
     method: &Method,
     body: RequestBody,
     operator: &Operator,
-) -> Result<answers::LogLevel, ApiError> {
+) -> Result<responses::LogLevel, ApiError> {
     let by = operator.name();
     match *method {
         Method::PUT => set(levels, &read_body(body, LEVEL_FORM).await?, by)?,
@@ -63,7 +63,7 @@ pub(super) async fn log_level(
     let set = levels.in_force();
     let until = set.as_ref().and_then(|set| set.until);
     let level = set.map_or_else(|| levels.configured().to_owned(), |set| set.level);
-    Ok(answers::LogLevel {
+    Ok(responses::LogLevel {
         level,
         configured: levels.configured().to_owned(),
         until: until.map(date_time),

@@ -22,7 +22,6 @@ pub(super) async fn read_body(body: RequestBody, form: &'static str) -> Result<B
     read_body_up_to(MAX_BYTES, body, form).await
 }
 
-/// Reads a body of at most `max_bytes`.
 pub(super) async fn read_body_up_to(
     max_bytes: usize,
     body: RequestBody,
@@ -59,7 +58,6 @@ pub(super) fn parameters(
     })
 }
 
-/// Refuses a query where there are no parameters.
 pub(super) fn no_parameters(query: Option<&str>) -> Result<(), ApiError> {
     match parameters(query).next() {
         None => Ok(()),
@@ -86,7 +84,7 @@ pub(super) struct Page {
 pub(super) struct Cursor {
     /// The position of the store's scan.
     pub(super) position: u64,
-    /// Which of several nodes is asked.
+    /// One of several nodes.
     pub(super) node: String,
     /// The last item of those that the store has shown at this position.
     pub(super) after: String,
@@ -149,7 +147,7 @@ fn one() -> u64 {
     1
 }
 
-/// The units that the body asks for, or 1 if it is empty.
+/// The units in the body, or 1 if it is empty.
 ///
 /// A query is refused: a client that put the cost there would refund 1.
 pub(super) async fn refunded_units(

@@ -5,10 +5,10 @@ use weir_limit::time::Timestamp;
 use weir_rules::Limit;
 use weir_telemetry::{Metrics, Period, SubjectActivity};
 
-use super::answers::{Top, TopSubject};
 use super::bucket::limit_named;
 use super::error::ApiError;
 use super::request::parameters;
+use super::responses::{Top, TopSubject};
 
 const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \
      hour, and count=NUMBER";
@@ -17,7 +17,6 @@ const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, 
 const COUNT: usize = 20;
 
 pub(super) struct TopQuery {
-    /// None for all limits.
     limit: Option<String>,
     sort: Sort,
     period: Period,
@@ -34,32 +33,32 @@ enum Sort {
 }
 
 impl TopQuery {
-    pub(super) fn parse(query: Option<&str>, settings: &Settings) -> Result<Self, ApiError> {
-        let mut asked = Self {
+    pub(super) fn parse(text: Option<&str>, settings: &Settings) -> Result<Self, ApiError> {
+        let mut query = Self {
             limit: None,
             sort: Sort::Rate,
             period: Period::Minute,
             count: COUNT,
         };
-        for (pair, (name, value)) in parameters(query) {
+        for (pair, (name, value)) in parameters(text) {
             let refused = || ApiError::parameter(pair, PARAMETERS);
             match (name, &*value) {
                 ("limit", name) => {
-                    asked.limit = Some(limit_named(settings, name)?.name().to_owned());
+                    query.limit = Some(limit_named(settings, name)?.name().to_owned());
                 }
-                ("sort", "rate") => asked.sort = Sort::Rate,
-                ("sort", "denied") => asked.sort = Sort::Denied,
-                ("sort", "remaining") => asked.sort = Sort::Remaining,
-                ("period", "minute") => asked.period = Period::Minute,
-                ("period", "hour") => asked.period = Period::Hour,
-                ("count", number) => asked.count = number.parse().map_err(|_| refused())?,
+                ("sort", "rate") => query.sort = Sort::Rate,
+                ("sort", "denied") => query.sort = Sort::Denied,
+                ("sort", "remaining") => query.sort = Sort::Remaining,
+                ("period", "minute") => query.period = Period::Minute,
+                ("period", "hour") => query.period = Period::Hour,
+                ("count", number) => query.count = number.parse().map_err(|_| refused())?,
                 _ => return Err(refused()),
             }
         }
-        Ok(asked)
+        Ok(query)
     }
 
-    pub(super) fn answer(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Top {
+    pub(super) fn response(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Top {
         let limits = settings.limits().into_iter();
         let limits = limits.filter(|limit| {
             self.limit

@@ -33,7 +33,7 @@ pub(super) fn write_action(
         route: &route.policy.name,
         captures: Some(&found.captures),
     };
-    match &action.answer {
+    match &action.response {
         Some(LocalResponse::Redirect(redirect)) => {
             let status = redirect.status();
             let values = RequestValues {

@@ -9,7 +9,6 @@ use weir_rules::{Access, Account, ListEntry, RequestAttributes};
 
 use super::{limits, write_rejection};
 
-/// Whether there are lists or bans at all.
 pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
     !settings.access.lists.is_empty() || !settings.access.bans.is_empty()
 }

@@ -63,7 +63,7 @@ pub(super) fn action(
         rewrite: rewrite.transpose()?,
         request_headers: request_headers?,
         response_headers: response_headers?,
-        answer: answer?,
+        response: answer?,
     })
 }
 

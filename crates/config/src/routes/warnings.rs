@@ -154,7 +154,7 @@ fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let table = RouteTable::new(matchers);
     for (index, route) in routes.iter().enumerate() {
         if let Ok(settings) = &route.settings
-            && let Some(LocalResponse::Redirect(redirect)) = &settings.action.answer
+            && let Some(LocalResponse::Redirect(redirect)) = &settings.action.response
             && leads_back(redirect, settings, &table) == Some(RouteId(index))
         {
             cx.warn(route.span, "the redirect leads to this route again")

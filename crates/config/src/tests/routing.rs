@@ -254,7 +254,7 @@ fn headers_that_break_messages_are_not_edited() {
 fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
     let route = "match: {path: /}, redirect: /x";
     let settings = folder("", route).settings();
-    let Some(LocalResponse::Redirect(redirect)) = &settings.routes[0].action.answer else {
+    let Some(LocalResponse::Redirect(redirect)) = &settings.routes[0].action.response else {
         panic!("no redirect");
     };
     assert_eq!(
@@ -266,7 +266,7 @@ fn a_redirect_has_a_status_and_a_fixed_response_is_plain_text() {
     );
     let route = "match: {path: /}, response: {body: \"<h1>x</h1>\"}";
     let settings = folder("", route).settings();
-    let Some(LocalResponse::Fixed(fixed)) = &settings.routes[0].action.answer else {
+    let Some(LocalResponse::Fixed(fixed)) = &settings.routes[0].action.response else {
         panic!("no fixed response");
     };
     assert_eq!(fixed.headers["content-type"], "text/plain; charset=utf-8");

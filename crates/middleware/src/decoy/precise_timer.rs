@@ -39,7 +39,6 @@ pub(super) async fn wait_until(due: Instant, now: Instant) -> bool {
     }
 }
 
-/// The timers of one thread.
 #[derive(Debug)]
 struct TimerQueue {
     timerfd: OwnedFd,

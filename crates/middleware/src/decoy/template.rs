@@ -16,7 +16,7 @@ use weir_rules::Captures;
 
 const NAME: &str = "decoy";
 
-/// Steps that a template may take: enough for any answer, too few to keep a worker busy.
+/// Upper bound on the steps of a template: enough for any response, too few to keep a worker busy.
 const FUEL: u64 = 50_000;
 
 /// Upper bound on expressions and statements of a template. `elif` nests in the parser, which
@@ -33,11 +33,10 @@ const MAX_WRITTEN: usize = 1024 * 1024;
 /// Filters without a bound on their output: a few bytes of template would fill the memory.
 const UNBOUNDED_FILTERS: [&str; 4] = ["format", "indent", "pprint", "replace"];
 
-/// A parsed template.
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// The text for all requests, where the template asks nothing of them.
+    /// The text, if it is the same for all requests.
     fixed: Option<Bytes>,
     /// The longest text that it may make.
     longest: usize,

@@ -57,7 +57,7 @@ enum TokenKind {
     Between,
 }
 
-/// A number that tells how long a response took.
+/// A number that is the duration of a response.
 #[derive(Clone, Copy, Debug)]
 struct Elapsed {
     latency: Duration,
@@ -74,19 +74,16 @@ pub(super) struct Observation<'a> {
     pub(super) client: u64,
     pub(super) latency: Option<Duration>,
     pub(super) now: Timestamp,
-    /// The `origin` of the request.
     pub(super) origin: Option<&'a HeaderValue>,
 }
 
 /// The response that generated values have to agree with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecoyContext<'a> {
-    /// The requested host.
     pub(super) host: &'a str,
     /// The latency of the response.
     pub(super) delay: Duration,
     pub(super) now: Timestamp,
-    /// The `origin` of the request.
     pub(super) origin: Option<&'a HeaderValue>,
 }
 
@@ -455,7 +452,6 @@ impl DateValue {
         }
     }
 
-    /// Whether it moves with the clock.
     pub(super) fn moves(&self) -> bool {
         self.moves
     }

@@ -167,7 +167,7 @@ impl Ban {
     pub fn is_due(&self, decisions: &[Option<Decision>]) -> bool {
         match decisions {
             [Some(ban), Some(strikes)] => ban.allowed && self.is_last(strikes),
-            // A denial that is remembered answers for the whole batch.
+            // A cached denial stands for the whole batch.
             [None, Some(strikes)] => !strikes.allowed,
             _ => false,
         }

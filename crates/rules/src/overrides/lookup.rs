@@ -91,7 +91,7 @@ impl<V> NetworkMap<V> {
 pub struct Wildcard {
     /// The text without the `*`.
     around: Arc<str>,
-    /// The bytes of it before the `*`.
+    /// Its bytes before the `*`.
     before: usize,
 }
 

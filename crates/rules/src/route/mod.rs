@@ -65,7 +65,7 @@ pub struct RouteMatcher {
     pub preflights: bool,
 }
 
-/// The method that a preflight of CORS asks about; none for any other request.
+/// The method that a preflight of CORS is about; `None` for any other request.
 pub fn preflighted(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
@@ -100,7 +100,7 @@ impl RouteMatcher {
         all.chain(by_pattern.into_iter().flatten())
     }
 
-    /// Whether it asks for more than host, path and method.
+    /// Whether it has conditions beside host, path and method.
     fn has_conditions(&self) -> bool {
         self.path_regex.is_some() || !self.headers.is_empty() || !self.query.is_empty()
     }

@@ -106,7 +106,7 @@ impl PathPattern {
             });
         }
         form.push_str(if self.open { "/*" } else { "/" });
-        // If two patterns differ in this alone, the case-sensitive one is asked first.
+        // Of two patterns that differ in this alone, the case-sensitive one comes first.
         form.push_str(if self.is_case_sensitive { "?" } else { "" });
         form
     }
@@ -266,7 +266,6 @@ fn captured_elsewhere(segment: &str) -> Option<&str> {
     Some(if is_name(name) { name } else { "name" })
 }
 
-/// Whether a text has what only regular expressions have.
 fn is_regular_expression(text: &str) -> bool {
     let begins = ["^", "~ ", "~*", "("]
         .iter()

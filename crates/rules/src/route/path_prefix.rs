@@ -128,7 +128,6 @@ impl Separators {
         self.normal(segment).is_empty()
     }
 
-    /// A segment in normal form.
     fn normal(self, segment: &str) -> String {
         let path = format!("/{segment}");
         let separated = match self {

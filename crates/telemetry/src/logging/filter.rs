@@ -1,7 +1,8 @@
-//! Which events are logged, and a handle that changes it while the process runs.
+//! The filter of events, and a handle that changes it while the process runs.
 //!
-//! tracing remembers at each place that logs whether its events are wanted at all. So a level that
-//! can be changed costs an event nothing: a change has these answers asked for again.
+//! tracing caches for each callsite whether its events are wanted at all, so that a filter that can
+//! be changed costs an event nothing: a change clears the cache. `tracing_subscriber::reload` would
+//! take a lock that all workers share twice for each line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct LogLevel(Arc<Levels>);
 struct Levels {
     filter: SharedFilter,
     configured: LogSettings,
-    /// The level that an operator has set, with what tells it from those that are set later.
+    /// The level that an operator has set, and a number that identifies it.
     set: Mutex<(u64, Option<LevelInForce>)>,
 }
 

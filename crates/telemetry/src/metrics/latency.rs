@@ -1,4 +1,4 @@
-//! Histograms of durations, and what can be told from them.
+//! Histograms of durations, and their quantiles.
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use schemars::{JsonSchema, Schema, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::app::admin_api::answers::{self, DateTime};
 use crate::app::admin_api::endpoint::PATHS;
+use crate::app::admin_api::responses::{self, DateTime};
 use crate::app::admin_api::{ban, explain, process, request};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
@@ -110,7 +110,7 @@ impl Operation {
         self
     }
 
-    fn answers<T: JsonSchema>(self, description: &str, schemas: &mut SchemaGenerator) -> Self {
+    fn responses<T: JsonSchema>(self, description: &str, schemas: &mut SchemaGenerator) -> Self {
         let schema = schemas.subschema_for::<T>();
         self.responds(200, description, "application/json", json!(schema))
     }
@@ -167,26 +167,26 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "How many.",
             json!({"type": "integer", "minimum": 0, "default": 20}),
         )
-        .answers::<answers::Top>("The subjects.", schemas)
+        .responses::<responses::Top>("The subjects.", schemas)
         .refuses(&[404]),
         ("GET", "/v1/findings") => operation(
             "listFindings",
             "The subjects that need attention, the worst first, with what can be done about each",
             "buckets",
         )
-        .answers::<answers::Findings>("The findings.", schemas),
+        .responses::<responses::Findings>("The findings.", schemas),
         ("GET", "/v1/buckets/{limit}") => operation(
             "listBuckets",
             "Known subjects of a limit, each with what remains",
             "buckets",
         )
         .parameters(&["limit", "count", "cursor"])
-        .answers::<answers::BucketPage>("A page of them.", schemas)
+        .responses::<responses::BucketPage>("A page of them.", schemas)
         .refuses(&[404, 503]),
         ("GET", "/v1/buckets/{limit}/{subject}") => {
             operation("getBucket", "A bucket, without spending from it", "buckets")
                 .parameters(&["limit", "subject"])
-                .answers::<answers::Bucket>("The bucket.", schemas)
+                .responses::<responses::Bucket>("The bucket.", schemas)
                 .refuses(&[404, 503])
         }
         ("DELETE", "/v1/buckets/{limit}/{subject}") => operation(
@@ -195,13 +195,13 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "buckets",
         )
         .parameters(&["limit", "subject"])
-        .answers::<answers::Bucket>("The bucket afterwards.", schemas)
+        .responses::<responses::Bucket>("The bucket afterwards.", schemas)
         .refuses(&[404, 503]),
         ("POST", "/v1/buckets/{limit}/{subject}/refund") => {
             operation("refundBucket", "Gives units back to a bucket", "buckets")
                 .parameters(&["limit", "subject"])
                 .body::<request::Refund>(json!({"units": {"cost": 5}}))
-                .answers::<answers::Bucket>("The bucket afterwards.", schemas)
+                .responses::<responses::Bucket>("The bucket afterwards.", schemas)
                 .refuses(&[404, 409, 503])
         }
         ("GET", "/v1/bans") => operation(
@@ -210,7 +210,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["count", "cursor"])
-        .answers::<answers::BanPage>("A page of them.", schemas)
+        .responses::<responses::BanPage>("A page of them.", schemas)
         .refuses(&[503]),
         ("GET", "/v1/bans/{ban}/{subject}") => operation(
             "getBan",
@@ -218,7 +218,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["ban", "banned"])
-        .answers::<answers::Ban>("The ban.", schemas)
+        .responses::<responses::Ban>("The ban.", schemas)
         .refuses(&[404, 503]),
         ("PUT", "/v1/bans/{ban}/{subject}") => operation(
             "setBan",
@@ -231,7 +231,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "forGood": {"for": "forever", "comment": "scrapers"},
             "until": {"until": "2099-12-31"},
         }))
-        .answers::<answers::Ban>("The ban afterwards.", schemas)
+        .responses::<responses::Ban>("The ban afterwards.", schemas)
         .refuses(&[404, 409, 503]),
         ("DELETE", "/v1/bans/{ban}/{subject}") => operation(
             "liftBan",
@@ -239,7 +239,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "bans",
         )
         .parameters(&["ban", "banned"])
-        .answers::<answers::Ban>("The ban afterwards.", schemas)
+        .responses::<responses::Ban>("The ban afterwards.", schemas)
         .refuses(&[404, 503]),
         ("GET", "/v1/overrides") => operation(
             "listOverrides",
@@ -247,18 +247,18 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "overrides",
         )
         .parameters(&["origin", "offset", "most"])
-        .answers::<answers::OverridePage>("A page of them.", schemas),
+        .responses::<responses::OverridePage>("A page of them.", schemas),
         ("GET", "/v1/overrides/{limit}") => {
             operation("listOverridesOfLimit", "Those of a limit", "overrides")
                 .parameters(&["limit", "origin", "offset", "most"])
-                .answers::<answers::OverridePage>("A page of them.", schemas)
+                .responses::<responses::OverridePage>("A page of them.", schemas)
                 .refuses(&[404])
         }
         ("GET", "/v1/overrides/{limit}/{id}") => {
-            let answer = "That of the admin API, and that of a file.";
+            let response = "That of the admin API, and that of a file.";
             operation("getOverride", "Those of an id", "overrides")
                 .parameters(&["limit", "id", "origin", "offset", "most"])
-                .answers::<answers::OverridePage>(answer, schemas)
+                .responses::<responses::OverridePage>(response, schemas)
                 .refuses(&[404])
         }
         ("PUT", "/v1/overrides/{limit}/{id}") => {
@@ -268,7 +268,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             operation("setOverride", "Gives an id other parameters", "overrides")
                 .parameters(&["limit", "id"])
                 .body::<OverrideBody>(json!({ "forATime": example }))
-                .answers::<answers::ListedOverride>("The override.", schemas)
+                .responses::<responses::ListedOverride>("The override.", schemas)
                 .refuses(&[404, 409, 500, 503])
         }
         ("DELETE", "/v1/overrides/{limit}/{id}") => operation(
@@ -277,7 +277,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "overrides",
         )
         .parameters(&["limit", "id"])
-        .answers::<answers::OverridePage>("Those of the id that are left.", schemas)
+        .responses::<responses::OverridePage>("Those of the id that are left.", schemas)
         .refuses(&[404, 500, 503]),
         ("POST", "/v1/explain") => {
             let example = json!({"path": "/a", "ip": "203.0.113.9", "headers": ["a: b"]});
@@ -287,7 +287,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
                 "process",
             )
             .body::<explain::Explained>(json!({ "request": example }))
-            .answers::<answers::Explanation>("The text of `weir explain`.", schemas)
+            .responses::<responses::Explanation>("The text of `weir explain`.", schemas)
         }
         ("GET", "/v1/events") => {
             let text = || json!({"type": "string"});
@@ -319,9 +319,9 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "The configuration in force, without its secrets",
             "process",
         )
-        .answers::<answers::Config>("The configuration.", schemas),
+        .responses::<responses::Config>("The configuration.", schemas),
         ("GET", "/v1/log-level") => operation("getLogLevel", "The level of the log", "process")
-            .answers::<answers::LogLevel>("The level.", schemas),
+            .responses::<responses::LogLevel>("The level.", schemas),
         ("PUT", "/v1/log-level") => operation(
             "setLogLevel",
             "Logs by another level, until the process ends or for a time",
@@ -331,13 +331,13 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "level": {"level": "info"},
             "forATime": {"level": "info,weir::proxy=debug", "for": "10m"},
         }))
-        .answers::<answers::LogLevel>("The level from now on.", schemas),
+        .responses::<responses::LogLevel>("The level from now on.", schemas),
         ("DELETE", "/v1/log-level") => operation(
             "restoreLogLevel",
             "Logs by the configured level again",
             "process",
         )
-        .answers::<answers::LogLevel>("The level from now on.", schemas),
+        .responses::<responses::LogLevel>("The level from now on.", schemas),
         ("GET", "/v1/openapi.json") => operation("getOpenApi", "This document", "process")
             .responds(
                 200,

@@ -1,4 +1,4 @@
-//! What the admin API answers, as JSON. docs/openapi.json is derived from these types: their
+//! The responses of the admin API, as JSON. docs/openapi.json is derived from these types: their
 //! comments are its descriptions.
 
 use std::fmt;
