@@ -49,7 +49,7 @@ pub(super) fn started(
 
 pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics: &Metrics) {
     warn(settings);
-    warn_of_what_waits(kept, &RestartOnlySettings::new(settings));
+    warn_of_restart_only(kept, &RestartOnlySettings::new(settings));
     events::reloaded(metrics, loaded(settings));
 }
 
@@ -86,25 +86,25 @@ pub(super) fn warn_of_overrides(settings: &Settings, overrides: &[CheckedOverrid
 }
 
 /// Warns of changed settings that need a restart.
-fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings) {
+fn warn_of_restart_only(kept: &RestartOnlySettings, ignored: &RestartOnlySettings) {
     let (old, new) = (&kept.process, &ignored.process);
     let admin = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
     };
-    waits("listen", &kept.listen, &ignored.listen);
-    waits("admin", &admin(old.admin), &admin(new.admin));
-    waits("workers", &old.workers, &new.workers);
-    waits(
+    warn_if_changed("listen", &kept.listen, &ignored.listen);
+    warn_if_changed("admin", &admin(old.admin), &admin(new.admin));
+    warn_if_changed("workers", &old.workers, &new.workers);
+    warn_if_changed(
         "grace",
         &HumanDuration(kept.grace),
         &HumanDuration(ignored.grace),
     );
     // These have many parts, some of which are secret.
-    let place = |settings: &ProcessSettings| {
+    let file = |settings: &ProcessSettings| {
         let file = settings.overrides_file.as_deref();
         file.map_or_else(|| "none".to_owned(), |file| file.display().to_string())
     };
-    waits("admin.overrides_file", &place(old), &place(new));
+    warn_if_changed("admin.overrides_file", &file(old), &file(new));
     for (key, is_same) in [
         ("connections", old.connections == new.connections),
         ("store", old.store == new.store),
@@ -117,7 +117,7 @@ fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings)
     }
 }
 
-fn waits<T: PartialEq + Display>(key: &str, kept: &T, ignored: &T) {
+fn warn_if_changed<T: PartialEq + Display>(key: &str, kept: &T, ignored: &T) {
     if kept != ignored {
         tracing::warn!(%kept, %ignored, "{key} keeps its old value until a restart");
     }

@@ -212,7 +212,7 @@ fn add_limits(settings: &mut Settings, key: &HashKey) -> Vec<String> {
                     count: Some(count),
                     period: Some(HumanDuration(period)),
                 }));
-            route.policy.limits.push(LimitUse::of(Arc::new(limit)));
+            route.policy.limits.push(LimitUse::new(Arc::new(limit)));
             added.push(name);
         }
     }

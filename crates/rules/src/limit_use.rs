@@ -89,7 +89,7 @@ pub enum Deferred {
 
 impl LimitUse {
     /// A limit of which every request takes one unit.
-    pub fn of(limit: Arc<Limit>) -> Self {
+    pub fn new(limit: Arc<Limit>) -> Self {
         Self {
             limit,
             mode: Mode::default(),
@@ -260,7 +260,7 @@ mod tests {
         let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
         let (per, missing) = (vec![KeySource::Global], Missing::Skip);
         let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
-        LimitUse::of(Arc::new(limit))
+        LimitUse::new(Arc::new(limit))
     }
 
     fn failures() -> StatusSet {

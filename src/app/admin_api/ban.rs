@@ -395,7 +395,7 @@ pub(super) async fn time_left(
     let mut all_left: Vec<Nanos> = targets.iter().map(standing_left).collect();
     let subjects = targets.iter().enumerate();
     let subjects =
-        subjects.filter_map(|(place, target)| Some((place, target.ban, target.subject()?)));
+        subjects.filter_map(|(index, target)| Some((index, target.ban, target.subject()?)));
     let subjects: Vec<_> = subjects.collect();
     for some in subjects.chunks(BATCH_SIZE) {
         let looks = some.iter().map(|(_, ban, subject)| Transaction {
@@ -403,8 +403,8 @@ pub(super) async fn time_left(
             ..ban.check(subject)
         });
         let Outcome { decisions, .. } = by.stores.read.decide(looks.collect(), by.now).await?;
-        for ((place, ..), decision) in some.iter().zip(decisions) {
-            if let Some((left, decision)) = all_left.get_mut(*place).zip(decision) {
+        for ((index, ..), decision) in some.iter().zip(decisions) {
+            if let Some((left, decision)) = all_left.get_mut(*index).zip(decision) {
                 *left = decision.reset_in.max(*left);
             }
         }
@@ -431,16 +431,16 @@ pub(super) async fn list(
     let mut bans = Vec::new();
     if cursor.node != BEGUN {
         let standing = by.standing().await?;
-        let behind = standing.iter().filter(|ban| place(ban) > cursor.after);
+        let behind = standing.iter().filter(|ban| position(ban) > cursor.after);
         let mut behind = behind.peekable();
         for ban in behind.by_ref().take(page.count) {
             bans.push(describe_standing(settings, ban, by.now));
         }
         if bans.len() == page.count && behind.peek().is_some() {
-            let last = standing.iter().filter(|ban| place(ban) > cursor.after);
+            let last = standing.iter().filter(|ban| position(ban) > cursor.after);
             let last = last.take(page.count).last();
             let next = last.map(|last| Cursor {
-                after: place(last),
+                after: position(last),
                 ..Cursor::default()
             });
             return Ok(ban_page(bans, next));
@@ -562,7 +562,7 @@ fn ban_page(bans: Vec<ListedBan>, next: Option<Cursor>) -> BanPage {
 }
 
 /// The position of a standing ban among the others.
-fn place(ban: &StandingBan) -> String {
+fn position(ban: &StandingBan) -> String {
     format!("{}\0{}", ban.ban, ban.of)
 }
 

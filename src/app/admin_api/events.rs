@@ -50,19 +50,19 @@ pub(super) struct Events {
     pub(super) clock: Arc<dyn Clock>,
     /// Becomes true when the gateway begins to drain.
     pub(super) draining: watch::Receiver<bool>,
-    pub(super) places: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
 }
 
 impl Events {
-    pub(super) fn places() -> Arc<Semaphore> {
+    pub(super) fn permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(MAX_STREAMS))
     }
 
     pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
         let filter = filter(head.uri.query().unwrap_or_default())?;
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| ApiError::TooManyWatchers(MAX_STREAMS))?;
-        let stream = EventStream::new(Arc::clone(self), filter, place);
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| ApiError::TooManyWatchers(MAX_STREAMS))?;
+        let stream = EventStream::new(Arc::clone(self), filter, permit);
         let frames = stream::unfold(stream, |mut stream| async {
             let event = stream.next().await?;
             Some((Ok::<_, Infallible>(Frame::data(event)), stream))
@@ -108,7 +108,7 @@ struct EventStream {
     /// The configuration in force was not sent yet.
     is_new: bool,
     has_ended: bool,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// The counts until the last event.
@@ -156,7 +156,7 @@ impl Handles {
 }
 
 impl EventStream {
-    fn new(events: Arc<Events>, filter: Option<TailFilter>, place: OwnedSemaphorePermit) -> Self {
+    fn new(events: Arc<Events>, filter: Option<TailFilter>, permit: OwnedSemaphorePermit) -> Self {
         let mut snapshots = events.snapshots.clone();
         let handles = Handles::new(&snapshots.borrow_and_update(), &events.metrics);
         let mut ticks = interval(INTERVAL);
@@ -180,7 +180,7 @@ impl EventStream {
             events,
             is_new: true,
             has_ended: false,
-            _place: place,
+            _permit: permit,
         };
         // What was counted before is not of the first second.
         stream.second();

@@ -248,8 +248,8 @@ async fn look_up_bans(
     by: BanStores<'_>,
 ) -> Result<(), ApiError> {
     let standing = by.standing().await?;
-    let (mut places, mut members) = (Vec::new(), Vec::new());
-    for (place, finding) in found.iter_mut().enumerate() {
+    let (mut indices, mut members) = (Vec::new(), Vec::new());
+    for (index, finding) in found.iter_mut().enumerate() {
         // A dry run is about all subjects that it would deny, though it names one.
         let ban = ban_for(settings, finding.limit).filter(|_| finding.kind != Kind::DryRun);
         let Some(ban) = ban else { continue };
@@ -261,13 +261,13 @@ async fn look_up_bans(
         }
         let of_finding: Vec<_> = finding.members.iter().filter_map(target).collect();
         if members.len() + of_finding.len() <= MAX_BAN_LOOKUPS {
-            places.extend(of_finding.iter().map(|_| place));
+            indices.extend(of_finding.iter().map(|_| index));
             members.extend(of_finding);
         }
     }
     let left = ban::time_left(&members, by).await?;
-    for (place, finding) in found.iter_mut().enumerate() {
-        let of_members = places.iter().zip(&left).filter(|(of, _)| **of == place);
+    for (index, finding) in found.iter_mut().enumerate() {
+        let of_members = indices.iter().zip(&left).filter(|(of, _)| **of == index);
         let shortest = of_members.map(|(_, left)| *left).min();
         let shortest = shortest.filter(|left| !left.is_zero());
         if let Some((left, ban)) = shortest.zip(ban_for(settings, finding.limit)) {

@@ -87,7 +87,7 @@ pub(super) fn service(
         metrics: Arc::clone(&metrics),
         clock: stores.clock(),
         draining,
-        places: Events::places(),
+        permits: Events::permits(),
     };
     let api = Arc::new(Api {
         events: Arc::new(events),

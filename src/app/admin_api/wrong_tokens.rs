@@ -26,7 +26,7 @@ const MAX_WAITING: usize = 16;
 #[derive(Debug)]
 pub(super) struct WrongTokens {
     waits: Mutex<HashMap<IpAddr, Instant>>,
-    places: Semaphore,
+    permits: Semaphore,
     warned: LastWarning,
 }
 
@@ -34,7 +34,7 @@ impl Default for WrongTokens {
     fn default() -> Self {
         Self {
             waits: Mutex::default(),
-            places: Semaphore::new(MAX_WAITING),
+            permits: Semaphore::new(MAX_WAITING),
             warned: LastWarning::default(),
         }
     }
@@ -48,10 +48,10 @@ impl WrongTokens {
     /// reply.
     pub(super) async fn wait(&self, peer: IpAddr) -> Result<(), ApiError> {
         let (peer, latest) = (counted_as(peer), Instant::now() + MAX_DELAY);
-        let mut place = None;
+        let mut permit = None;
         while let Some(until) = self.end_of_wait(peer) {
-            place = place.or_else(|| self.places.try_acquire().ok());
-            if until > latest || place.is_none() {
+            permit = permit.or_else(|| self.permits.try_acquire().ok());
+            if until > latest || permit.is_none() {
                 return Err(ApiError::TooManyGuesses);
             }
             sleep_until(until).await;

@@ -110,7 +110,7 @@ fn policy() -> RoutePolicy {
     let limit = Limit::new("L", per_address(), quota(), Missing::Skip, key()).unwrap();
     RoutePolicy {
         name: "all".into(),
-        limits: vec![LimitUse::of(Arc::new(limit))],
+        limits: vec![LimitUse::new(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),
         ..RoutePolicy::default()
     }
@@ -556,7 +556,7 @@ async fn a_place_of_who_is_kept_out_is_never_shown_as_one_of_the_limit() {
     let quota = Quota::in_flight(1).unwrap();
     let limit = Limit::new("L", vec![KeySource::Global], quota, Missing::Skip, key());
     let policy = RoutePolicy {
-        limits: vec![LimitUse::of(Arc::new(limit.unwrap()))],
+        limits: vec![LimitUse::new(Arc::new(limit.unwrap()))],
         ..policy()
     };
     let metrics = Arc::clone(&world.metrics);
@@ -594,7 +594,7 @@ async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_thos
     };
     let ok = StatusSet::from_iter(["200".parse().unwrap()]);
     let shared = Limit::new("L", vec![KeySource::Global], quota(), Missing::Skip, key());
-    let shared = LimitUse::of(Arc::new(shared.unwrap()));
+    let shared = LimitUse::new(Arc::new(shared.unwrap()));
     let by_status = LimitUse {
         spend: SpendWhen::On(ok),
         ..shared.clone()
@@ -764,7 +764,7 @@ async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of
     let world = World::with(abusers(2, shadows()));
     let account = Limit::new("L", vec![KeySource::Account], quota(), Missing::Deny, key()).unwrap();
     let policy = RoutePolicy {
-        limits: vec![LimitUse::of(Arc::new(account))],
+        limits: vec![LimitUse::new(Arc::new(account))],
         ..policy()
     };
     let send = async || world.send_by(policy.clone(), 0, ABUSER, "/200").await;
@@ -906,7 +906,7 @@ async fn with_redis_a_ban_holds_from_the_next_request_on_through_every_gateway()
     let stores = [connected(&server).await, connected(&server).await];
     let account = Limit::new("L", vec![KeySource::Account], quota(), Missing::Deny, key()).unwrap();
     let wanting = RoutePolicy {
-        limits: vec![LimitUse::of(Arc::new(account))],
+        limits: vec![LimitUse::new(Arc::new(account))],
         ..policy()
     };
     let shadowing = RoutePolicy {

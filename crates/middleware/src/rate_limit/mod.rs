@@ -392,7 +392,7 @@ fn only_limit(name: &str, per: KeySource, quota: Quota) -> Result<Limit, LimitNa
 
 fn only(limit: Limit) -> RoutePolicy {
     RoutePolicy {
-        limits: vec![LimitUse::of(Arc::new(limit))],
+        limits: vec![LimitUse::new(Arc::new(limit))],
         ..RoutePolicy::default()
     }
 }

@@ -89,7 +89,7 @@ fn overriding(id: &str, burst: u64) -> Override {
 }
 
 fn used(limit: Limit) -> LimitUse {
-    LimitUse::of(Arc::new(limit))
+    LimitUse::new(Arc::new(limit))
 }
 
 /// The bucket key of a request, or what became of it instead.

@@ -370,7 +370,7 @@ async fn the_first_cost_of_a_window_is_shown_with_the_end_that_the_window_has() 
     let limit = Limit::new("Calls", vec![KeySource::Global], quota, Missing::Skip, key).unwrap();
     let bench = Bench::new(vec![LimitUse {
         cost: postpaid("Calls").cost,
-        ..LimitUse::of(Arc::new(limit))
+        ..LimitUse::new(Arc::new(limit))
     }]);
     let first = bench.send(with_tokens("3")).await;
     assert_eq!(field(&first, "ratelimit"), Some("\"Calls\";r=3;t=96"));
@@ -710,7 +710,7 @@ async fn what_a_slow_response_has_cost_is_shown_with_the_window_that_it_is_taken
     let limit = Limit::new("Calls", vec![KeySource::Global], quota, Missing::Skip, key).unwrap();
     let bench = Bench::new(vec![LimitUse {
         cost: postpaid("Calls").cost,
-        ..LimitUse::of(Arc::new(limit))
+        ..LimitUse::new(Arc::new(limit))
     }]);
     bench.send(with_tokens("3")).await;
     let clock = bench.clock.clone();
@@ -858,7 +858,7 @@ fn places(most: u64) -> LimitUse {
     let quota = Quota::in_flight(most).unwrap();
     let key = HashKey::random();
     let limit = Limit::new("AtOnce", vec![KeySource::Global], quota, Missing::Skip, key);
-    LimitUse::of(Arc::new(limit.unwrap()))
+    LimitUse::new(Arc::new(limit.unwrap()))
 }
 
 #[tokio::test]

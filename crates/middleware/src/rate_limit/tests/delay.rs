@@ -28,7 +28,7 @@ fn ten_a_second() -> Quota {
 fn limit_of(name: &str, quota: Quota) -> LimitUse {
     let (per, missing) = (vec![KeySource::Global], Missing::Skip);
     let limit = Limit::new(name, per, Some(quota), missing, HashKey::random()).unwrap();
-    LimitUse::of(Arc::new(limit))
+    LimitUse::new(Arc::new(limit))
 }
 
 /// A service whose requests wait for at most 350 ms: three of them at once.

@@ -82,7 +82,7 @@ fn outcome<const N: usize>(decisions: [Option<Decision>; N]) -> Result<Outcome, 
 fn limit(name: &str, per: KeySource, missing: Missing) -> LimitUse {
     let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
     let limit = Limit::new(name, vec![per], quota, missing, HashKey::random()).unwrap();
-    LimitUse::of(Arc::new(limit))
+    LimitUse::new(Arc::new(limit))
 }
 
 fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
@@ -384,7 +384,7 @@ async fn an_override_ends_while_the_gateway_runs() {
         origin: weir_rules::OverrideOrigin::Configuration,
     };
     limit.add_override(added).unwrap();
-    let usage = LimitUse::of(Arc::new(limit));
+    let usage = LimitUse::new(Arc::new(limit));
     let store = Arc::new(Scripted::default());
     let policy = policy(OnDenied::Reject(Rejection::default()), vec![usage]);
     let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &Metrics::new())

@@ -95,7 +95,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         captures: &Captures::from_iter([("team", "red:team")]),
         now,
     };
-    let used = LimitUse::of(limit.into());
+    let used = LimitUse::new(limit.into());
     match used.matching(&attributes, || None) {
         LimitMatch::Counted {
             admission,
@@ -354,7 +354,7 @@ fn a_limit_with_overrides_alone_counts_no_other_subject() {
     let limit = Limit::new("L", per, None, Missing::Skip, key()).unwrap();
     let mut limit = added(limit, "other", None).unwrap();
     let used = |limit: &Limit| {
-        let used = LimitUse::of(limit.clone().into());
+        let used = LimitUse::new(limit.clone().into());
         let attributes = RequestAttributes {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
@@ -410,7 +410,7 @@ fn limits_do_not_mix_up_their_wildcards() {
             captures: &Captures::default(),
             now: at(1),
         };
-        let used = LimitUse::of(limit.into());
+        let used = LimitUse::new(limit.into());
         match used.matching(&attributes, || None) {
             LimitMatch::Counted { overridden, .. } => {
                 overridden.map(|overridden| overridden.id.clone())
