@@ -14,13 +14,10 @@ use prometheus_client::registry::Registry;
 use super::latency::Latency;
 #[cfg(feature = "gateway")]
 use super::latency::LatencyCounts;
-use super::openmetrics::registered;
+use super::openmetrics::{Labels, registered};
 use crate::outcome::words;
 use crate::top_subjects::TopSubjects;
 use crate::{Disposition, names};
-
-/// Pairs of label and value. Made at load time only, so their allocation does not matter.
-pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
 
 /// The metrics of the server.
 #[derive(Clone, Debug, Default)]

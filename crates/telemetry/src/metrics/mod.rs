@@ -29,12 +29,12 @@ pub use self::handles::{
 };
 #[cfg(feature = "gateway")]
 pub use self::handles::{DecisionSample, RouteSample};
-use self::handles::{JwksFamilies, Labels, member};
+use self::handles::{JwksFamilies, member};
 pub(crate) use self::latency::Latency;
 #[cfg(feature = "gateway")]
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
-use self::openmetrics::{SampleKind, registered};
+use self::openmetrics::{Labels, SampleKind, registered};
 #[cfg(feature = "gateway")]
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]

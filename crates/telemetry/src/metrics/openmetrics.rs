@@ -2,6 +2,7 @@
 //! that of OpenMetrics.
 
 use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,7 +12,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::handles::Labels;
 use crate::names::{self, Name};
 
 /// The form of the page.
@@ -107,6 +107,9 @@ pub(super) fn on_collect(
 ) {
     family_on_collect(page, name, kind, move || vec![(Vec::new(), read())]);
 }
+
+/// Pairs of label and value. Made at load time or at a scrape, so their allocation does not matter.
+pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
 
 /// The labels and the value of one member of a family.
 pub(super) type Sample = (Labels, u64);
