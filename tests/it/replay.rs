@@ -883,7 +883,7 @@ fn logs_that_overlap_in_time_are_merged_and_those_of_any_year_are_replayed() {
 
 #[test]
 fn a_clock_that_was_set_back_by_hours_makes_lines_late_and_the_report_says_so() {
-    const LINES: usize = 6000;
+    const LINES: usize = 12_000;
     let page = format!("GET /{} ", "a".repeat(1000));
     let line = |end: f64| timed("192.0.2.1", end, 0.0).replace("GET /a ", &page);
     let log: String = (0..LINES)
