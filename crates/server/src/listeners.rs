@@ -54,19 +54,15 @@ fn help(cause: &io::Error) -> &'static str {
 
 impl Listeners {
     #[cfg(test)]
-    /// Listens on every address for every worker. Port 0 is resolved once, so that all workers
-    /// share the port that the system picks.
-    ///
-    /// # Errors
-    /// Names the first address that cannot be listened on, and why.
-    pub fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
+    fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
         Self::open(addresses, workers, &Inherited::default())
     }
 
-    /// As [`Self::bind`], with the sockets that are already open.
+    /// Listens on every address for every worker, with the sockets that are already open. Port 0 is
+    /// resolved once, so that all workers share the port that the system picks.
     ///
     /// # Errors
-    /// As there.
+    /// Names the first address that cannot be listened on, and why.
     pub fn open(
         addresses: &[SocketAddr],
         workers: NonZeroUsize,
