@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,8 +14,21 @@ use super::{Client, Request, eventually, request};
 /// A browser takes its time to start while other tests run.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The browser of all tests, which take turns: it is several processes, and starts slowly.
-static ONE: Mutex<Option<Driver>> = Mutex::new(None);
+/// The browsers of all tests, which take turns: each is several processes, and starts slowly.
+static BROWSERS: Mutex<Browsers> = Mutex::new(Browsers {
+    idle: Vec::new(),
+    all: 0,
+});
+
+/// A browser is idle again, or ended.
+static GIVEN_BACK: Condvar = Condvar::new();
+
+const MAX_BROWSERS: usize = 3;
+
+struct Browsers {
+    idle: Vec<Driver>,
+    all: usize,
+}
 
 /// Runs `chromedriver`, and kills it when standard input is closed. Chromium ends with its driver,
 /// which holds the other end of a pipe.
@@ -34,9 +48,7 @@ struct Driver {
 
 /// A browser with one tab, which no other test has used.
 pub(crate) struct Browser {
-    address: SocketAddr,
-    session: String,
-    _turn: MutexGuard<'static, Option<Driver>>,
+    driver: Option<Driver>,
 }
 
 /// Keys that are not characters, as WebDriver writes them.
@@ -72,27 +84,27 @@ impl Driver {
 
 impl Browser {
     pub(crate) fn start() -> Self {
-        let mut turn = ONE.lock().unwrap_or_else(|failed: PoisonError<_>| {
-            // A test has failed, and left the browser in whatever state.
-            ONE.clear_poison();
-            let mut turn = failed.into_inner();
-            *turn = None;
-            turn
-        });
-        let driver = turn.get_or_insert_with(Driver::start);
-        let mut browser = Self {
-            address: driver.address,
-            session: driver.session.clone(),
-            _turn: turn,
-        };
-        if browser.session.is_empty() {
-            browser.session = browser.new_session();
-            let driver = browser._turn.as_mut().unwrap();
-            driver.session.clone_from(&browser.session);
+        let mut browsers = BROWSERS.lock().unwrap();
+        while browsers.idle.is_empty() && browsers.all == MAX_BROWSERS {
+            browsers = GIVEN_BACK.wait(browsers).unwrap();
+        }
+        let idle = browsers.idle.pop();
+        browsers.all += usize::from(idle.is_none());
+        drop(browsers);
+        let is_new = idle.is_none();
+        let mut browser = Self { driver: idle };
+        if is_new {
+            browser.driver = Some(Driver::start());
+            let session = browser.new_session();
+            browser.driver.as_mut().unwrap().session = session;
         } else {
             browser.open_another_tab();
         }
         browser
+    }
+
+    fn driver(&self) -> &Driver {
+        self.driver.as_ref().expect("a browser")
     }
 
     fn new_session(&self) -> String {
@@ -117,7 +129,11 @@ impl Browser {
     /// A tab that knows nothing of the one before it, which is closed.
     fn open_another_tab(&self) {
         let tab = self.act("window/new", &json!({"type": "tab"}));
-        self.command("DELETE", &format!("{}/window", self.session), &json!({}));
+        self.command(
+            "DELETE",
+            &format!("{}/window", self.driver().session),
+            &json!({}),
+        );
         self.act("window", &json!({"handle": tab["handle"]}));
         self.developer("Network.clearBrowserCookies", &json!({}));
         self.developer("Network.clearBrowserCache", &json!({}));
@@ -131,19 +147,19 @@ impl Browser {
     }
 
     fn try_command(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let stream = TcpStream::connect(self.address).expect("chromedriver");
+        let stream = TcpStream::connect(self.driver().address).expect("chromedriver");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let command = match method {
             "POST" => super::post(path, &body.to_string()),
             _ => request(method, path),
         };
-        let command: Request = command.with("host", &self.address.to_string());
+        let command: Request = command.with("host", &self.driver().address.to_string());
         let response = Client::over(stream).send(&command);
         (response.status, response.json()["value"].clone())
     }
 
     fn act(&self, path: &str, body: &Value) -> Value {
-        self.command("POST", &format!("{}/{path}", self.session), body)
+        self.command("POST", &format!("{}/{path}", self.driver().session), body)
     }
 
     /// Opens a page, and waits until it is loaded.
@@ -194,7 +210,7 @@ impl Browser {
         self.run(&format!(
             "document.querySelector({selector})?.scrollIntoView({{block: 'center'}})"
         ));
-        let click = format!("{}/element/{element}/click", self.session);
+        let click = format!("{}/element/{element}/click", self.driver().session);
         let (status, _) = self.try_command("POST", &click, &json!({}));
         (status == 200).then_some(())
     }
@@ -202,7 +218,11 @@ impl Browser {
     /// Types into an element, in place of what is there.
     pub(crate) fn fill(&self, selector: &str, text: &str) {
         eventually(&format!("a field {selector}"), || {
-            let path = format!("{}/element/{}", self.session, self.element(selector)?);
+            let path = format!(
+                "{}/element/{}",
+                self.driver().session,
+                self.element(selector)?
+            );
             let (status, _) = self.try_command("POST", &format!("{path}/clear"), &json!({}));
             (status == 200).then(|| {
                 self.command("POST", &format!("{path}/value"), &json!({"text": text}));
@@ -212,7 +232,7 @@ impl Browser {
 
     fn element(&self, selector: &str) -> Option<String> {
         let find = json!({"using": "css selector", "value": selector});
-        let path = format!("{}/element", self.session);
+        let path = format!("{}/element", self.driver().session);
         let (status, element) = self.try_command("POST", &path, &find);
         (status == 200).then(|| element[ELEMENT].as_str().unwrap().to_owned())
     }
@@ -253,5 +273,17 @@ impl Browser {
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.developer("Emulation.setEmulatedMedia", &json!({"features": features}));
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let mut browsers = BROWSERS.lock().unwrap();
+        match self.driver.take() {
+            Some(driver) if !thread::panicking() => browsers.idle.push(driver),
+            // A test that fails leaves its browser in whatever state.
+            _ => browsers.all -= 1,
+        }
+        GIVEN_BACK.notify_one();
     }
 }
