@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -42,8 +42,8 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 struct Driver {
     address: SocketAddr,
     session: String,
-    /// Closed, it ends the browser.
-    _alive: ChildStdin,
+    /// The shell that runs the driver: it ends with its standard input.
+    _keeper: Child,
 }
 
 /// A browser with one tab, which no other test has used.
@@ -77,7 +77,7 @@ impl Driver {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             session: String::new(),
-            _alive: keeper.stdin.take().unwrap(),
+            _keeper: keeper,
         }
     }
 }

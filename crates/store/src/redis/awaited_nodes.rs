@@ -72,8 +72,8 @@ impl AwaitedNodes {
         done
     }
 
-    /// Runs work that awaits replies on this connection, and counts how it went with the node, unless
-    /// the deadline was over before.
+    /// Runs work that awaits replies on this connection, and counts how it went with the node,
+    /// unless the deadline was over before.
     pub(super) async fn wait_on<T>(
         &self,
         session: &Session,
