@@ -54,7 +54,7 @@ fn help(cause: &io::Error) -> &'static str {
 
 impl Listeners {
     #[cfg(test)]
-    fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
+    pub(crate) fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
         Self::open(addresses, workers, &Inherited::default())
     }
 
