@@ -26,7 +26,7 @@ use weir_telemetry::Disposition;
 use super::decisions::Denial;
 use super::in_flight::InFlight;
 use super::pending_decision::PendingDecision;
-use super::plan::{MissingValue, StoreQuery, attributes, size};
+use super::plan::{MissingValue, attributes, size};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
 use super::{Denied, LimitedService, RateLimit, RequestBody, State};
@@ -166,25 +166,19 @@ impl<S> RateLimit<S> {
         let routed = RequestContext::routed(request.extensions());
         let route = Arc::clone(self.settings.route_of(routed));
         let now = backend.now();
-        let mut query = StoreQuery::new(true);
+        let (mut decision, mut batch) = (PendingDecision::new(&route, now), Batch::new());
         if kept_out.treatment.looks_real() {
             let no_captures = Captures::default();
             let captures = routed.map_or(&no_captures, |routed| &routed.captures);
             let attributes = attributes(&request, route.name(), captures, now);
             let body_bytes = || size(request.body());
-            let planned = route.policy.plan(&attributes, body_bytes, &mut query);
-            if planned.is_err() {
-                query = StoreQuery::new(true);
-            }
+            decision.plan_kept_out(&attributes, body_bytes, &mut batch);
         }
-        if query.queried.is_empty() {
+        if decision.queried.is_empty() {
             let verdict = Verdict::new(Disposition::Denied);
             let context = ResponseContext::new(verdict, Some(Arc::clone(&route)));
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
-        query.set_aside();
-        let (mut decision, batch) = PendingDecision::new(&route, query, None, None, now);
-        decision.delayed = None;
         let mut pending = PendingRequest::new(request, decision);
         pending.kept_out = Some(Box::new(kept_out));
         let answer = backend.admit(batch, now, pending.decision.is_idle());
@@ -226,11 +220,16 @@ impl<S> RateLimit<S> {
             return self.keep_out(request, KeptOut::banned(ban, verdict));
         }
         let body_bytes = || size(request.body());
-        let asked = (access, backend);
-        let planned = PendingDecision::plan(route, &attributes, body_bytes, asked, looks);
-        let Some((decision, mut batch)) = planned else {
+        let (mut decision, mut batch) = (PendingDecision::new(route, now), Batch::new());
+        if !decision.plan(
+            &attributes,
+            body_bytes,
+            (access, backend),
+            looks,
+            &mut batch,
+        ) {
             return self.pass(request, None);
-        };
+        }
         let look = looks.then(|| Box::new(batch.clone()));
         if looks {
             let of_limits = batch.iter_mut().skip(decision.bans_asked());
@@ -271,8 +270,8 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// A request whose limits are being checked. It is boxed, as it is large and moved from step to
-/// step.
+/// A request whose limits are being checked. It is large, and boxed only if it has to wait: a step
+/// that passes all of it on moves nothing.
 struct PendingRequest<B> {
     decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
@@ -284,20 +283,16 @@ struct PendingRequest<B> {
     since: Instant,
 }
 
-#[expect(
-    clippy::boxed_local,
-    reason = "it is large, and taking it out of its box would copy it"
-)]
 impl<B: RequestBody> PendingRequest<B> {
     #[inline(always)]
-    fn new(request: Request<B>, decision: PendingDecision) -> Box<Self> {
-        Box::new(Self {
+    fn new(request: Request<B>, decision: PendingDecision) -> Self {
+        Self {
             decision,
             look: None,
             kept_out: None,
             request,
             since: loop_time::now(),
-        })
+        }
     }
 
     /// How long the store took; nothing where it answered in the same turn, as memory does.
@@ -307,7 +302,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with the request, now that the store has answered or failed.
     fn decided<S: LimitedService<B>>(
-        mut self: Box<Self>,
+        mut self,
         limiter: &mut RateLimit<S>,
         answer: Result<Outcome, StoreError>,
     ) -> State<S::Future, S::ResponseBody> {
@@ -378,7 +373,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.
     fn lease<S: LimitedService<B>>(
-        self: Box<Self>,
+        self,
         limiter: &mut RateLimit<S>,
         mut outcome: Outcome,
     ) -> State<S::Future, S::ResponseBody> {
@@ -395,7 +390,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with the request, now that its places in flight are granted or denied.
     fn leased<S: LimitedService<B>>(
-        self: Box<Self>,
+        self,
         limiter: &mut RateLimit<S>,
         mut outcome: Outcome,
         answer: Result<Leased, StoreError>,
@@ -409,7 +404,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with a request about which all is known.
     fn conclude<S: LimitedService<B>>(
-        mut self: Box<Self>,
+        mut self,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
@@ -430,7 +425,7 @@ impl<B: RequestBody> PendingRequest<B> {
     /// as they are without it.
     #[cold]
     fn conclude_kept_out<S: LimitedService<B>>(
-        mut self: Box<Self>,
+        mut self,
         limiter: &mut RateLimit<S>,
         mut kept_out: KeptOut,
         outcome: Outcome,
@@ -457,7 +452,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Gives a banned client what its ban says.
     fn treat_banned<S: LimitedService<B>>(
-        self: Box<Self>,
+        self,
         limiter: &mut RateLimit<S>,
         ban: ActiveBan,
         outcome: &Outcome,
@@ -470,7 +465,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Refuses a request without a value that a limit must have.
-    fn deny_missing<F, R: Send + 'static>(self: Box<Self>, missing: &MissingValue) -> State<F, R> {
+    fn deny_missing<F, R: Send + 'static>(self, missing: &MissingValue) -> State<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
         reject(&route, self.request, context, |_, _| {
@@ -480,7 +475,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Lets the request through.
     fn forward<S: LimitedService<B>>(
-        self: Box<Self>,
+        self,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
@@ -510,7 +505,7 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Answers a request that limits deny.
     fn deny<S: LimitedService<B>>(
-        self: Box<Self>,
+        self,
         limiter: &RateLimit<S>,
         denial: &Denial<'_>,
         outcome: Outcome,

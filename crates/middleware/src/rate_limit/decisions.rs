@@ -133,15 +133,15 @@ impl RoutePolicy<PreparedLimit> {
 
     /// The limits that denied, if any did.
     pub(super) fn denial(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<Denial<'_>> {
-        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = self
-            .with_meaning(Disposition::Denied, queried, outcome)
-            .collect();
-        violated.sort_by_key(|(_, decision)| decision.strictness());
-        let strictest = violated.pop()?;
-        Some(Denial {
-            strictest,
-            others: violated,
-        })
+        let mut violated = self.with_meaning(Disposition::Denied, queried, outcome);
+        let mut strictest = violated.next()?;
+        let mut others: Vec<_> = violated.collect();
+        if !others.is_empty() {
+            others.insert(0, strictest);
+            others.sort_by_key(|(_, decision)| decision.strictness());
+            strictest = others.pop()?;
+        }
+        Some(Denial { strictest, others })
     }
 
     /// How many requests the subject has in flight, this one included if it has a place, of the
@@ -244,7 +244,7 @@ pub(super) fn meaning(role: Role, decision: &Decision) -> Disposition {
 /// The limits that denied a request.
 pub(super) struct Denial<'a> {
     strictest: (&'a PreparedLimit, Decision),
-    others: SmallVec<[(&'a PreparedLimit, Decision); 3]>,
+    others: Vec<(&'a PreparedLimit, Decision)>,
 }
 
 impl Denial<'_> {

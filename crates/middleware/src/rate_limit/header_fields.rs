@@ -121,11 +121,12 @@ pub(super) fn append(
     statuses.sort_by_key(|status| {
         std::cmp::Reverse(status.decision.map(|decision| decision.strictness()))
     });
-    let Some(strictest) = strictest_of_old(statuses).copied() else {
+    let statuses = &*statuses;
+    let Some(strictest) = strictest_of_old(statuses) else {
         return;
     };
     if forms.draft {
-        match &*statuses {
+        match statuses {
             [single] if let Some(policy) = single.label.usual_policy(single.quota) => {
                 headers.append(POLICY, policy.clone());
             }

@@ -42,72 +42,91 @@ pub(super) struct PendingDecision {
 }
 
 impl PendingDecision {
-    /// The plan for a request, and what the store is asked: about bans first, as one that is
-    /// remembered has to answer before another denial that is. None where there is nothing to ask,
-    /// and no decoy learns from the response.
+    /// One without anything to decide.
+    #[inline(always)]
+    pub(super) fn new(route: &Arc<RouteState>, arrived: Timestamp) -> Self {
+        Self {
+            route: Arc::clone(route),
+            queried: QueriedLimits::default(),
+            charges: Vec::new(),
+            leases: None,
+            delayed: None,
+            delay: None,
+            bans: None,
+            missing: None,
+            arrived,
+        }
+    }
+
+    /// Plans what the store is asked: about bans first, as one that is remembered has to answer
+    /// before another denial that is. False where there is nothing to ask, and no decoy learns from
+    /// the response.
     #[inline(always)]
     pub(super) fn plan(
-        route: &Arc<RouteState>,
+        &mut self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
         (access, backend): (Option<&AccessControl>, &Backend),
         looks: bool,
-    ) -> Option<(Self, Batch)> {
+        batch: &mut Batch,
+    ) -> bool {
         let bans = access.and_then(|access| access.check(attributes, backend));
-        let mut query = StoreQuery::new(looks);
-        let missing = route.policy.plan(attributes, body_bytes, &mut query).err();
-        if missing.is_some() {
-            query = StoreQuery::new(looks);
+        self.missing = self.plan_limits(attributes, body_bytes, looks, batch, |_| ());
+        let asks = bans.is_some() || self.missing.is_some() || !self.queried.is_empty();
+        if !asks && self.route.decoys().next().is_none() {
+            return false;
         }
-        let asks = bans.is_some() || missing.is_some() || !query.queried.is_empty();
-        if !asks && route.decoys().next().is_none() {
-            return None;
-        }
-        Some(Self::new(route, query, bans, missing, attributes.now))
-    }
-
-    /// A request, and what the store is asked about it.
-    #[inline(always)]
-    pub(super) fn new(
-        route: &Arc<RouteState>,
-        query: StoreQuery,
-        bans: Option<(Box<BanCheck>, Batch)>,
-        missing: Option<Box<MissingValue>>,
-        arrived: Timestamp,
-    ) -> (Self, Batch) {
-        let StoreQuery {
-            mut batch,
-            claims,
-            queried,
-            charges,
-            ..
-        } = query;
-        let leases = (!claims.is_empty()).then(|| {
-            Box::new(LeaseRequest {
-                claims: claims.into(),
-                batch: batch.clone(),
-            })
-        });
-        let delayed = route.policy.delay.is_some();
-        let delayed = delayed.then(|| Box::new(batch.clone()));
-        let bans = bans.map(|(bans, checks)| {
+        let delays = self.route.policy.delay.is_some();
+        self.delayed = delays.then(|| Box::new(batch.clone()));
+        if let Some((bans, checks)) = bans {
             batch.insert_many(0, checks);
-            bans
-        });
-        let planned = Self {
-            route: Arc::clone(route),
-            queried,
-            charges,
-            leases,
-            delayed,
-            delay: None,
-            bans,
-            missing,
-            arrived,
-        };
-        (planned, batch)
+            self.bans = Some(bans);
+        }
+        true
     }
 
+    /// Plans what the store is asked about a request that is kept out, and has to look as if it were
+    /// not: its limits, by buckets of those who are kept out.
+    pub(super) fn plan_kept_out(
+        &mut self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
+        batch: &mut Batch,
+    ) {
+        let aside = |query: &mut StoreQuery<'_>| query.set_aside();
+        drop(self.plan_limits(attributes, body_bytes, true, batch, aside));
+    }
+
+    /// Plans what the limits are asked, changed by `change`: nothing if one lacks its value.
+    #[inline(always)]
+    fn plan_limits(
+        &mut self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
+        looks: bool,
+        batch: &mut Batch,
+        change: impl FnOnce(&mut StoreQuery<'_>),
+    ) -> Option<Box<MissingValue>> {
+        let mut query = StoreQuery {
+            batch,
+            claims: Vec::new(),
+            queried: &mut self.queried,
+            charges: &mut self.charges,
+            looks,
+        };
+        if let Err(missing) = self.route.policy.plan(attributes, body_bytes, &mut query) {
+            query.clear();
+            return Some(missing);
+        }
+        change(&mut query);
+        if !query.claims.is_empty() {
+            self.leases = Some(Box::new(LeaseRequest {
+                claims: query.claims.into(),
+                batch: query.batch.clone(),
+            }));
+        }
+        None
+    }
     /// Whether no decision of the store would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
@@ -119,6 +138,7 @@ impl PendingDecision {
     }
 
     /// What the store decided. A dry run stops no request, whatever becomes of the store.
+    #[inline(always)]
     pub(super) fn outcome(
         &self,
         answer: Result<Outcome, StoreError>,

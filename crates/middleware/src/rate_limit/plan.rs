@@ -22,18 +22,18 @@ pub(super) struct MissingValue {
     pub(super) source: KeySource,
 }
 
-/// What the store is asked about a request; nothing where no limit applies.
-#[derive(Default)]
-pub(super) struct StoreQuery {
-    pub(super) batch: Batch,
+/// What the store is asked about a request; nothing where no limit applies. It is written where it
+/// stays, as it is large.
+pub(super) struct StoreQuery<'q> {
+    pub(super) batch: &'q mut Batch,
     /// The places that it asks for among the requests in flight, if the store allows it.
     pub(super) claims: Vec<Claim>,
-    pub(super) queried: QueriedLimits,
+    pub(super) queried: &'q mut QueriedLimits,
     /// What is charged once the request is through; most requests leave nothing.
-    pub(super) charges: Vec<DeferredCharge>,
+    pub(super) charges: &'q mut Vec<DeferredCharge>,
     /// Whether the request is looked at and no more: its account is not known yet, or it is kept out.
     /// Then limits by an account that it lacks are left out, and no subject is tracked.
-    looks: bool,
+    pub(super) looks: bool,
 }
 
 /// What limits and bans go by in a request on a route of this name, which captured this.
@@ -63,11 +63,12 @@ impl RoutePolicy<PreparedLimit> {
         &self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
-        query: &mut StoreQuery,
+        query: &mut StoreQuery<'_>,
     ) -> Result<(), Box<MissingValue>> {
         let ahead = self.delay.as_deref().map(|delay| delay.longest.into());
-        for (index, (limit, found)) in self.matches(attributes, body_bytes).enumerate() {
-            match found {
+        let limits = self.limits_for(attributes, &body_bytes);
+        for (index, limit) in limits.iter().enumerate() {
+            match self.matching(limit, attributes, &body_bytes) {
                 // The limit's headers are logged_cost all the same, if the route shows any.
                 LimitMatch::Counted { admission, .. }
                     if !admission.is_free || self.headers != HeaderForms::NONE =>
@@ -123,13 +124,13 @@ impl PreparedLimit {
     }
 }
 
-impl StoreQuery {
-    /// An empty one. It `looks` if the account of the request is not known yet, or it is kept out.
-    pub(super) fn new(looks: bool) -> Self {
-        Self {
-            looks,
-            ..Self::default()
-        }
+impl StoreQuery<'_> {
+    /// Asks nothing.
+    pub(super) fn clear(&mut self) {
+        self.batch.clear();
+        self.claims.clear();
+        *self.queried = QueriedLimits::default();
+        self.charges.clear();
     }
 
     /// Asks about buckets of those who are kept out, in place of the real ones, and denies nothing:
@@ -158,10 +159,10 @@ impl StoreQuery {
         &mut self,
         (limit, subject): (usize, Option<NonZeroU64>),
         mode: Mode,
-        admission: Admission,
+        mut admission: Admission,
         ahead: Option<Nanos>,
     ) {
-        let mut transaction = admission.transaction;
+        let transaction = &mut admission.transaction;
         if let Some(later) = admission.later {
             self.charges.push(DeferredCharge {
                 limit,
@@ -202,7 +203,7 @@ impl StoreQuery {
             // Those of the batch come first, so that decisions are in the order of what is asked.
             None => {
                 self.queried.limits.insert(self.batch.len(), queried);
-                self.batch.push(transaction);
+                self.batch.push(admission.transaction);
             }
         }
     }

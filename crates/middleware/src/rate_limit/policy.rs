@@ -132,31 +132,53 @@ impl RoutePolicy {
 
 impl<L: Borrow<LimitUse>> RoutePolicy<L> {
     /// What each limit has to do with a request, whose body has `body_bytes` if that is known.
-    /// Limits may leave preflights alone.
-    #[inline]
     pub fn matches<'p>(
         &'p self,
         attributes: &'p RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64> + 'p,
     ) -> impl Iterator<Item = (&'p L, LimitMatch<'p>)> {
-        let cors = self.cors.as_deref();
-        let (method, headers) = (attributes.method, attributes.headers);
-        let limits = match cors.is_some_and(|cors| cors.exempts(method, headers, &body_bytes)) {
+        let limits = self.limits_for(attributes, &body_bytes);
+        limits
+            .iter()
+            .map(move |limit| (limit, self.matching(limit, attributes, &body_bytes)))
+    }
+
+    /// The limits that a request is held to: preflights may be left alone.
+    #[inline]
+    pub(super) fn limits_for(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
+    ) -> &[L] {
+        let exempts =
+            |cors: &Arc<Cors>| cors.exempts(attributes.method, attributes.headers, body_bytes);
+        match self.cors.as_ref().is_some_and(exempts) {
             true => &[],
-            false => &*self.limits,
+            false => &self.limits,
+        }
+    }
+
+    /// What a limit has to do with a request. What it says is large, so it is made where it is used.
+    #[inline(always)]
+    pub(super) fn matching<'p>(
+        &'p self,
+        limit: &'p L,
+        attributes: &RequestAttributes<'_>,
+        body_bytes: impl Fn() -> Option<u64>,
+    ) -> LimitMatch<'p> {
+        let is_preflight = || {
+            let (method, headers) = (attributes.method, attributes.headers);
+            let cors = self.cors.as_deref();
+            cors.is_some_and(|cors| cors.is_preflight(method, headers, &body_bytes))
         };
-        limits.iter().map(move |limit| {
-            let is_preflight =
-                || cors.is_some_and(|cors| cors.is_preflight(method, headers, &body_bytes));
-            let mut found = limit.borrow().matching(attributes, &body_bytes);
-            // A browser sends no credentials with its preflights.
-            if let LimitMatch::Missing { source, acts: true } = found
-                && is_preflight()
-            {
-                found = LimitMatch::Skipped(source);
-            }
-            (limit, found)
-        })
+        let mut found = limit.borrow().matching(attributes, &body_bytes);
+        // A browser sends no credentials with its preflights.
+        if let LimitMatch::Missing { source, acts: true } = found
+            && is_preflight()
+        {
+            found = LimitMatch::Skipped(source);
+        }
+        found
     }
 }
 

@@ -123,11 +123,11 @@ impl Simulation {
             });
         }
         let backend = &self.backend;
-        let asked = (access, backend);
-        let planned = PendingDecision::plan(route, attributes, || Some(0), asked, false);
-        let Some((mut decision, asked)) = planned else {
+        let mut decision = PendingDecision::new(route, attributes.now);
+        let mut asked = Batch::new();
+        if !decision.plan(attributes, || Some(0), (access, backend), false, &mut asked) {
             return decided(Verdict::new(Disposition::Unlimited));
-        };
+        }
         let answer = backend.admit(asked.clone(), attributes.now, decision.is_idle());
         let Ok(mut outcome) = decision.outcome(at_once(answer)) else {
             return decided(Verdict::new(Disposition::Unavailable));
