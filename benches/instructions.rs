@@ -17,6 +17,8 @@
 )]
 
 use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,8 +30,11 @@ use tokio::runtime::Builder;
 use weir::limit::{Batch, Quota, Transaction};
 use weir::store::{Memory, MemorySettings, Redis, RedisNodes, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, Nanos, SystemClock};
+use weir_telemetry::{LogFormat, LogSettings};
 use weir_testing::{RedisCluster, RedisServer};
 
+#[path = "support/gateway.rs"]
+mod gateway;
 #[path = "support/stack.rs"]
 mod support;
 
@@ -52,6 +57,20 @@ const DECISIONS: [&str; 7] = [
     "cluster, 3 known",
 ];
 
+/// What begins the name of a case that sends its path's requests to a whole gateway by TCP, whose
+/// thread is counted, with the access log on.
+const GATEWAY: &str = "gateway, ";
+
+/// Whole gateways, and which of the threads that such a process starts is that of the gateway: the
+/// first is its own, the second writes the log, and the third is the upstream.
+const GATEWAYS: [&str; 4] = [
+    "gateway, /none",
+    "gateway, /one",
+    "gateway, /three",
+    "gateway, /denied",
+];
+const GATEWAY_THREAD: &str = "04";
+
 /// How many batches share a write to Redis, as they do in a gateway with some work to do.
 const TOGETHER: usize = 8;
 
@@ -64,14 +83,19 @@ const PERIOD: Duration = Duration::from_secs(3600);
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     match words.iter().position(|word| word == CASE) {
-        Some(at) => run(words.get(at + 1).unwrap(), TIMES),
+        Some(at) => {
+            let times = words
+                .get(at + 2)
+                .map_or(TIMES, |times| times.parse().unwrap());
+            run(words.get(at + 1).unwrap(), times);
+        }
         None if words.iter().any(|word| word == "--bench") => measure(),
         None => cases().for_each(|case| run(case, 1)),
     }
 }
 
 fn cases() -> impl Iterator<Item = &'static str> {
-    DECISIONS.into_iter().chain(support::PATHS)
+    DECISIONS.into_iter().chain(support::PATHS).chain(GATEWAYS)
 }
 
 fn measure() {
@@ -79,16 +103,35 @@ fn measure() {
     println!("| {:<16} | {:>12} |", "", "instructions");
     println!("| {:-<16} | {:->11}: |", "", "");
     for case in cases() {
-        let profile = folder.path().join("profile");
-        let run = Command::new("valgrind")
-            .args(["--tool=callgrind", "--toggle-collect=*counted*"])
-            .arg(format!("--callgrind-out-file={}", profile.display()))
-            .arg(std::env::current_exe().unwrap())
-            .args([CASE, case])
-            .stderr(Stdio::null())
-            .status();
-        assert!(run.expect("valgrind, installed").success(), "{case}");
-        println!("| {case:<16} | {:>12} |", total(&profile) / TIMES);
+        let instructions = match case.starts_with(GATEWAY) {
+            // All of the thread, without what it does before it is warm.
+            true => {
+                let count =
+                    |times| profiled(folder.path(), case, times, &["--separate-threads=yes"]);
+                count(TIMES) - count(0)
+            }
+            false => profiled(folder.path(), case, TIMES, &["--toggle-collect=*counted*"]),
+        };
+        println!("| {case:<16} | {:>12} |", instructions / TIMES);
+    }
+}
+
+/// The instructions of a process that runs a case.
+fn profiled(folder: &Path, case: &str, times: usize, options: &[&str]) -> usize {
+    let profile = folder.join("profile");
+    let run = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .args(options)
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(std::env::current_exe().unwrap())
+        .args([CASE, case, &times.to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(run.expect("valgrind, installed").success(), "{case}");
+    match case.starts_with(GATEWAY) {
+        true => total(&folder.join(format!("profile-{GATEWAY_THREAD}"))),
+        false => total(&profile),
     }
 }
 
@@ -101,6 +144,9 @@ fn total(profile: &Path) -> usize {
 }
 
 fn run(case: &str, times: usize) {
+    if let Some(path) = case.strip_prefix(GATEWAY) {
+        return ask_gateway(path, WARM_UP + times);
+    }
     let mut action = action(case);
     (0..WARM_UP).for_each(|_| action());
     counted(&mut *action, times);
@@ -110,6 +156,27 @@ fn run(case: &str, times: usize) {
 #[inline(never)]
 fn counted(action: &mut dyn FnMut(), times: usize) {
     (0..times).for_each(|_| action());
+}
+
+/// Sends requests by one connection to a gateway that logs them.
+fn ask_gateway(path: &str, times: usize) {
+    let settings = LogSettings {
+        format: LogFormat::Json,
+        ..LogSettings::default()
+    };
+    // Where cases are tried one after the other, it is there already.
+    let _log = weir_telemetry::install(&settings);
+    let mut client = TcpStream::connect(gateway::start(support::layers)).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: app.example.com\r\nuser-agent: bench/1.0\r\naccept: */*\r\n\r\n"
+    );
+    let mut buffer = [0; 4096];
+    for _ in 0..times {
+        client.write_all(request.as_bytes()).unwrap();
+        // It is written at once.
+        let read = client.read(&mut buffer).unwrap();
+        assert!(buffer.starts_with(b"HTTP/1.1 ") && read > 0);
+    }
 }
 
 fn action(case: &str) -> Box<dyn FnMut() + '_> {

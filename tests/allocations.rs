@@ -11,23 +11,17 @@
 )]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::TcpStream;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use http::Request;
-use hyper_util::service::TowerToHyperService;
-use tower::ServiceBuilder;
-use weir::internals::{
-    Connection, Draining, Http, HttpSettings, KnownBans, Layers, Proxy, RequestBody, TarpitSlots,
-    Transport, Upstream, UpstreamRouter, UpstreamSettings,
-};
-use weir::middleware::{BackgroundTasks, Peer, RequestContext};
+use weir::internals::{KnownBans, Layers, TarpitSlots};
 use weir::rules::HashKey;
-use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
-use weir::time::SystemClock;
+
+#[path = "../benches/support/gateway.rs"]
+mod gateway;
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -52,19 +46,6 @@ const REQUEST: &[u8] =
     b"GET /hello?x=1 HTTP/1.1\r\nhost: app.example.com\r\nuser-agent: bench/1.0\r\n\
     accept: */*\r\naccept-encoding: gzip, deflate\r\n\r\n";
 
-const RESPONSE: &[u8] =
-    b"HTTP/1.1 200 OK\r\nserver: app\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\
-    content-type: text/plain\r\ncontent-length: 5\r\n\r\nhello";
-
-/// Answers requests that end with their head.
-fn upstream(listener: &TcpListener) {
-    let (mut stream, _) = listener.accept().unwrap();
-    let mut buffer = [0; 4096];
-    while stream.read(&mut buffer).unwrap() > 0 {
-        stream.write_all(RESPONSE).unwrap();
-    }
-}
-
 fn layers() -> Layers {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("limits")).unwrap();
@@ -85,50 +66,6 @@ fn layers() -> Layers {
     Layers::new(&settings, &slots, &bans, &metrics, None)
 }
 
-/// Serves the gateway on `listener`, on the caller's thread.
-fn gateway(listener: TcpListener, upstream: SocketAddr) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let max_buckets = 1000.try_into().unwrap();
-        let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-        let leases = Arc::new(store.leases().clone());
-        let servers = vec![upstream.into()];
-        let proxy =
-            Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).assume_checked();
-        let services = UpstreamRouter::new([proxy.clone(), proxy]);
-        let stack = layers().stack(
-            store,
-            leases,
-            Arc::new(SystemClock),
-            &BackgroundTasks::default(),
-            services,
-        );
-        let make = move |connection: &Connection| {
-            let peer = Peer {
-                address: connection.peer.ip(),
-                secure: false,
-            };
-            let with_peer = move |mut request: Request<RequestBody>| {
-                request.extensions_mut().insert(RequestContext::new(peer));
-                request
-            };
-            let service = ServiceBuilder::new().map_request(with_peer);
-            TowerToHyperService::new(service.service(stack.clone()))
-        };
-        let settings = HttpSettings {
-            park_after: Duration::from_millis(100),
-            ..HttpSettings::default()
-        };
-        let http = Http::new(&settings, Metrics::new().server());
-        let transport = Transport::default();
-        let serving = http.serve(listener, &transport, make, Draining::never());
-        serving.await.unwrap();
-    });
-}
-
 /// Sends one request and reads its response, which ends with `hello`.
 fn exchange(stream: &mut TcpStream) {
     stream.write_all(REQUEST).unwrap();
@@ -146,22 +83,11 @@ fn exchange(stream: &mut TcpStream) {
     assert!(buffer.starts_with(b"HTTP/1.1 200 OK\r\n"));
 }
 
-/// Starts a gateway before an upstream, and returns its address.
-fn start() -> SocketAddr {
-    let app = TcpListener::bind("127.0.0.1:0").unwrap();
-    let app_address = app.local_addr().unwrap();
-    thread::spawn(move || upstream(&app));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || gateway(listener, app_address));
-    address
-}
-
 #[test]
 fn a_limited_request_is_forwarded_with_few_allocations() {
     let _turn = TURN.lock();
     let _profiler = dhat::Profiler::builder().testing().build();
-    let mut client = TcpStream::connect(start()).unwrap();
+    let mut client = TcpStream::connect(gateway::start(layers)).unwrap();
     for _ in 0..REQUESTS {
         exchange(&mut client);
     }
@@ -201,7 +127,7 @@ fn at_rest(before: usize) {
 fn a_connection_without_a_request_takes_little_memory() {
     let _turn = TURN.lock();
     let _profiler = dhat::Profiler::builder().testing().build();
-    let address = start();
+    let address = gateway::start(layers);
     let connect = || TcpStream::connect(address).unwrap();
     let mut warm = connect();
     exchange(&mut warm);

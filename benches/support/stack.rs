@@ -35,7 +35,8 @@ C: {per: [address, method], burst: 1000000000, count: 1000000000, period: 10s}
 Denied: {per: address, burst: 1, count: 1, period: 24h}
 ";
 
-fn layers() -> Layers {
+/// The layers over the routes of [`PATHS`].
+pub(crate) fn layers() -> Layers {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("limits")).unwrap();
     let write = |name: &str, text| std::fs::write(folder.path().join(name), text).unwrap();
