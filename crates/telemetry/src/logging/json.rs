@@ -10,16 +10,26 @@ use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
+use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::format::escape;
+use crate::access_log::ACCESS_TARGET;
 
 /// Room for most lines.
 const LINE_BYTES: usize = 768;
+
+/// A buffer that has grown beyond this is not used again.
+const MAX_KEPT_BYTES: usize = 8 * LINE_BYTES;
+
+thread_local! {
+    /// The buffer of the next line on this thread.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonFormatter;
@@ -35,7 +45,11 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut line = JsonLine(Vec::with_capacity(LINE_BYTES));
+        let mut line = JsonLine {
+            text: BUFFER.take(),
+            names: Names::take(event.metadata()),
+        };
+        line.text.reserve(LINE_BYTES);
         line.raw("{\"timestamp\":\"");
         line.timestamp(SystemTime::now());
         line.raw("\",\"level\":\"");
@@ -45,19 +59,81 @@ where
         line.raw(",\"target\":");
         line.text(event.metadata().target());
         line.raw("}\n");
-        to.write_str(str::from_utf8(&line.0).map_err(|_| fmt::Error)?)
+        // One write is quicker than many.
+        let text = str::from_utf8(&line.text).map_err(|_| fmt::Error);
+        let written = text.and_then(|text| to.write_str(text));
+        if line.text.capacity() <= MAX_KEPT_BYTES {
+            line.text.clear();
+            BUFFER.set(line.text);
+        }
+        if line.names.is_some() {
+            NAMES.set(line.names);
+        }
+        written
     }
 }
 
-struct JsonLine(Vec<u8>);
+thread_local! {
+    /// The names of the access log's fields, as nearly all lines are the access log's.
+    static NAMES: Cell<Option<Names>> = const { Cell::new(None) };
+}
+
+/// The names of an event's fields, with what stands around them.
+struct Names {
+    callsite: Identifier,
+    texts: Vec<Vec<u8>>,
+}
+
+impl Names {
+    /// Takes the cached names for a line of the access log; `None` for other lines.
+    fn take(metadata: &'static Metadata<'static>) -> Option<Self> {
+        if metadata.target() != ACCESS_TARGET {
+            return None;
+        }
+        let callsite = metadata.callsite();
+        let cached = NAMES.take();
+        if cached
+            .as_ref()
+            .is_some_and(|names| names.callsite == callsite)
+        {
+            return cached;
+        }
+        let text = |field: Field| {
+            let mut line = JsonLine {
+                text: Vec::new(),
+                names: None,
+            };
+            line.name(&field);
+            line.text
+        };
+        Some(Self {
+            callsite,
+            texts: metadata.fields().iter().map(text).collect(),
+        })
+    }
+
+    fn text(&self, field: &Field) -> Option<&[u8]> {
+        self.texts.get(field.index()).map(Vec::as_slice)
+    }
+}
+
+/// A line while it is being written.
+struct JsonLine {
+    text: Vec<u8>,
+    names: Option<Names>,
+}
 
 impl JsonLine {
     /// Appends without escapes.
     fn raw(&mut self, text: &str) {
-        self.0.extend_from_slice(text.as_bytes());
+        self.text.extend_from_slice(text.as_bytes());
     }
 
     fn name(&mut self, field: &Field) {
+        if let Some(known) = self.names.as_ref().and_then(|names| names.text(field)) {
+            self.text.extend_from_slice(known);
+            return;
+        }
         self.raw(",");
         self.text(field.name());
         self.raw(":");
@@ -94,6 +170,23 @@ impl JsonLine {
         self.raw(itoa::Buffer::new().format(number));
     }
 
+    /// Appends three digits after the point, without the zeros at their end but for one.
+    fn thousandths(&mut self, number: u32) {
+        let mut digits = *b".000";
+        let mut rest = number;
+        for digit in digits.iter_mut().skip(1).rev() {
+            *digit += u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
+        }
+        let shown = match number {
+            _ if number % 100 == 0 => 2,
+            _ if number % 10 == 0 => 3,
+            _ => 4,
+        };
+        self.text
+            .extend_from_slice(digits.get(..shown).unwrap_or_default());
+    }
+
     /// Appends a time in UTC, to the microsecond. The text of the last second is cached.
     fn timestamp(&mut self, time: SystemTime) {
         thread_local! {
@@ -105,14 +198,14 @@ impl JsonLine {
             text = second(since.as_secs());
             SECOND.set((since.as_secs(), text));
         }
-        self.0.extend_from_slice(&text);
+        self.text.extend_from_slice(&text);
         let mut digits = *b".000000Z";
         let mut rest = since.subsec_micros();
         for digit in digits.iter_mut().skip(1).rev().skip(1) {
             *digit += u8::try_from(rest % 10).unwrap_or_default();
             rest /= 10;
         }
-        self.0.extend_from_slice(&digits);
+        self.text.extend_from_slice(&digits);
     }
 }
 
@@ -129,12 +222,42 @@ fn second(since_1970: u64) -> [u8; SECOND_BYTES] {
         .unwrap_or([b'0'; SECOND_BYTES])
 }
 
-/// Whether text is printable ASCII without a character that JSON escapes, as nearly all is. The
-/// fold reads all bytes, several at once, which costs less than to stop at the first other one.
+/// Whether text is printable ASCII without a character that JSON escapes, as nearly all is. Most
+/// texts are short, so eight bytes are checked at once, and some of the last ones twice.
 fn is_plain(text: &str) -> bool {
-    let of_plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\');
-    text.bytes()
-        .fold(true, |plain, byte| plain & of_plain(byte))
+    let bytes = text.as_bytes();
+    let Some(last) = bytes.last_chunk::<8>() else {
+        let of_plain = |byte: &u8| matches!(byte, b' '..=b'~') & (*byte != b'"') & (*byte != b'\\');
+        return bytes.iter().all(of_plain);
+    };
+    let (chunks, _) = bytes.as_chunks::<8>();
+    chunks.iter().chain([last]).all(|chunk| are_plain(*chunk))
+}
+
+/// [`is_plain`] for eight bytes: `found` has the highest bit of some byte set if one is not plain.
+fn are_plain(bytes: [u8; 8]) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHEST: u64 = u64::from_ne_bytes([0x80; 8]);
+    let word = u64::from_ne_bytes(bytes);
+    let has = |byte: u8| {
+        let zero_where_it_is = word ^ u64::from_ne_bytes([byte; 8]);
+        zero_where_it_is.wrapping_sub(ONES) & !zero_where_it_is
+    };
+    let below_blank = word.wrapping_sub(u64::from_ne_bytes([b' '; 8])) & !word;
+    let found = word | below_blank | has(b'"') | has(b'\\') | has(0x7f);
+    found & HIGHEST == 0
+}
+
+/// The thousandths of a number that is a whole number of them, and less than about four million.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what does not fit becomes another number, and so is found out"
+)]
+fn as_thousandths(number: f64) -> Option<u32> {
+    let thousandths = (number * 1000.0 + 0.5) as u32;
+    let is_same = f64::from(thousandths) / 1000.0 == number && number.is_sign_positive();
+    is_same.then_some(thousandths)
 }
 
 /// Appends without escapes.
@@ -178,8 +301,15 @@ impl Visit for JsonLine {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.name(field);
+        // Durations are such numbers of milliseconds. No decimal with as few digits has a shorter
+        // form, so this is the same text.
+        if let Some(thousandths) = as_thousandths(value) {
+            self.integer(thousandths / 1000);
+            self.thousandths(thousandths % 1000);
+            return;
+        }
         // JSON has no infinity: it is null.
-        let _ = serde_json::to_writer(&mut self.0, &value);
+        self.raw(&serde_json::to_string(&value).unwrap_or_default());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -258,6 +388,12 @@ mod tests {
             empty = "",
             dotted.name = 1
         );
+        // Names are cached for one kind of line, and are no others'.
+        for _ in 0..2 {
+            info!(target: ACCESS_TARGET, status = 200, path = "/", "request");
+            info!(first = "a", second = "b", "of another target");
+            info!(target: ACCESS_TARGET, client = "c", route = "d", "of another place");
+        }
     }
 
     #[test]
@@ -278,15 +414,75 @@ mod tests {
         tracing::subscriber::with_default(lines.finish(), events);
         let (ours, theirs) = (without_time(&ours), without_time(&theirs));
         assert_eq!(ours, theirs);
-        assert_eq!(ours.lines().count(), 13);
+        assert_eq!(ours.lines().count(), 19);
+    }
+
+    #[test]
+    fn a_byte_that_is_not_plain_is_found_wherever_it_stands() {
+        for byte in 0..=0x7f_u8 {
+            let is_plain_byte = matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+            for (length, at) in (1..20).flat_map(|length| (0..length).map(move |at| (length, at))) {
+                let mut text = "a".repeat(length).into_bytes();
+                text[at] = byte;
+                let text = String::from_utf8(text).unwrap();
+                assert_eq!(is_plain(&text), is_plain_byte, "{text:?}");
+            }
+        }
+        assert!(is_plain("") && !is_plain("caf\u{e9}") && !is_plain("a\u{e9}bcdefghijkl"));
+    }
+
+    #[test]
+    fn a_number_of_milliseconds_is_the_text_of_any_other_number() {
+        let few = [
+            0,
+            1,
+            9,
+            10,
+            99,
+            100,
+            999,
+            1000,
+            1001,
+            1010,
+            1100,
+            9990,
+            u32::MAX,
+        ];
+        let many = (0..100_000_u32).map(|number| number.wrapping_mul(2_654_435_761));
+        for number in few.into_iter().chain(many) {
+            let milliseconds = f64::from(number) / 1000.0;
+            let mut line = JsonLine {
+                text: Vec::new(),
+                names: None,
+            };
+            assert_eq!(as_thousandths(milliseconds), Some(number));
+            line.integer(number / 1000);
+            line.thousandths(number % 1000);
+            let shown = serde_json::to_vec(&milliseconds).unwrap();
+            assert_eq!(line.text, shown, "{number}");
+        }
+        for other in [
+            -0.0,
+            -1.0,
+            0.0005,
+            1.0 / 3.0,
+            4_294_967.296,
+            f64::INFINITY,
+            f64::NAN,
+        ] {
+            assert_eq!(as_thousandths(other), None, "{other}");
+        }
     }
 
     #[test]
     fn a_time_has_all_its_digits() {
         let shown = |nanos: u64| {
-            let mut line = JsonLine(Vec::new());
+            let mut line = JsonLine {
+                text: Vec::new(),
+                names: None,
+            };
             line.timestamp(UNIX_EPOCH + Duration::from_nanos(nanos));
-            String::from_utf8(line.0).unwrap()
+            String::from_utf8(line.text).unwrap()
         };
         assert_eq!(shown(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(
