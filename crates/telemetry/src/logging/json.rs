@@ -179,8 +179,8 @@ impl JsonLine {
             rest /= 10;
         }
         let shown = match number {
-            _ if number % 100 == 0 => 2,
-            _ if number % 10 == 0 => 3,
+            _ if number.is_multiple_of(100) => 2,
+            _ if number.is_multiple_of(10) => 3,
             _ => 4,
         };
         self.text
