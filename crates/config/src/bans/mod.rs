@@ -195,10 +195,11 @@ fn striking_paths(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<P
 }
 
 fn require_strikes(cx: &mut Lowering<'_>, written: &Spanned<schema::Strikes>) {
-    let statuses = written.status.as_ref();
     let nothing = items(written.limits.as_ref()).next().is_none()
         && items(written.paths.as_ref()).next().is_none()
-        && statuses.is_none_or(|statuses| statuses.value.0.is_empty());
+        && written.status.as_ref().is_none_or(|statuses| {
+            statuses.value.0.is_empty() && cx.sources.child_in_error(statuses.span).is_none()
+        });
     let keys = ["limits", "status", "paths"];
     // A list that is in error was told of.
     if nothing && cx.sources.key_in_error(written.span, &keys).is_none() {

@@ -136,6 +136,15 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
 }
 
 #[test]
+fn strikes_whose_only_status_is_in_error_are_not_said_to_be_missing_as_well() {
+    let strikes = "{status: [6xx], count: 1, period: 1m}";
+    let bans = format!("bans: {{a: {{per: address, strikes: {strikes}, for: 1m}}}}");
+    let findings = folder(&bans, &[]).findings();
+    assert!(findings.contains("`6xx`"), "{findings}");
+    assert!(!findings.contains("nothing is a strike"), "{findings}");
+}
+
+#[test]
 fn a_ban_comes_out_as_it_is_written() {
     let folder = folder(
         "bans: {abusers: {per: [address, host], strikes: {limits: [RequestsPerAddress], paths: \"/x/*\", \
