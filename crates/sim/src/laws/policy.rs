@@ -20,7 +20,7 @@ const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, a
 const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
     period in seconds";
 const TOLD: &str = "docs/CONFIG.md: | `ratelimit_headers` | form or list of them | `draft` | The \
-    headers that tell a client where it stands |";
+    headers that tell a client where it stands. |";
 const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
     seconds, and on the one that is asked before it answers";
 
