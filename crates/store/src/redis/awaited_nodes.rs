@@ -24,7 +24,8 @@ pub(super) fn blame<'m>(members: impl Iterator<Item = &'m Arc<Member>>) -> Store
     failure
 }
 
-/// The nodes of a Cluster whose replies a call still awaits.
+/// The nodes of a Cluster whose replies a call still awaits; none are recorded for a single server,
+/// and for what a call does beside the work that it is [tracked](Tracked) by.
 #[derive(Clone, Default)]
 pub(super) struct AwaitedNodes(Option<Arc<Mutex<Awaited>>>);
 
@@ -43,13 +44,29 @@ impl AwaitedNodes {
 
     /// The deadline of the call is over.
     pub(super) fn overdue(&self) -> StoreError {
+        self.stop_counting();
         match self {
-            Self(Some(awaited)) => {
-                let mut awaited = awaited.lock();
-                awaited.is_overdue = true;
-                blame(awaited.members.iter())
-            }
+            Self(Some(awaited)) => blame(awaited.lock().members.iter()),
             Self(None) => StoreError::Deadline,
+        }
+    }
+
+    /// Records no success or failure from now on: the deadline is over, and was counted.
+    pub(super) fn stop_counting(&self) {
+        if let Self(Some(awaited)) = self {
+            awaited.lock().is_overdue = true;
+        }
+    }
+
+    /// Counts how a call went with a node, unless the deadline was over before.
+    pub(super) fn record(&self, session: &Session, failure: Option<&StoreError>) {
+        let counts = match self {
+            Self(Some(awaited)) => !awaited.lock().is_overdue,
+            // Nothing tells whether the deadline is over, and a late success is none.
+            Self(None) => failure.is_some(),
+        };
+        if counts {
+            session.record(failure);
         }
     }
 
@@ -83,17 +100,8 @@ impl AwaitedNodes {
             Some(member) => self.wait_for(member, work).await,
             None => work.await,
         };
-        if !self.is_overdue() {
-            session.record(done.as_ref().err());
-        }
+        self.record(session, done.as_ref().err());
         done.map_err(|error| session.failure(error))
-    }
-
-    fn is_overdue(&self) -> bool {
-        let Self(awaited) = self;
-        awaited
-            .as_ref()
-            .is_some_and(|awaited| awaited.lock().is_overdue)
     }
 }
 

@@ -119,6 +119,9 @@ impl BatchCall {
     #[cold]
     fn resolve(&mut self) -> Box<Resolving> {
         let awaited = self.client.awaited_nodes();
+        if self.requests.is_overdue() {
+            awaited.stop_counting();
+        }
         let resolution = Resolution {
             client: Arc::clone(&self.client),
             plan: self.plan.clone(),

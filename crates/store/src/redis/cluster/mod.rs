@@ -361,7 +361,10 @@ impl Cluster {
         }
         let repeated = targets.iter().map(|to| {
             let (node, request) = (self.named(to), redirections::repetition(&units, to));
-            async move { awaited.wait_for(&node.member, node.repeat(request)).await }
+            async move {
+                let repeated = node.repeat(request, awaited);
+                awaited.wait_for(&node.member, repeated).await
+            }
         });
         let repeated = join_all(repeated).await;
         let mut failure = None;
@@ -369,7 +372,7 @@ impl Cluster {
             match repeated {
                 Ok((session, replies)) => {
                     let error = redirections::replace(&mut units, to, replies);
-                    failure = session.repeated(error).or(failure);
+                    failure = session.repeated(error, awaited).or(failure);
                 }
                 Err(member) => failure = Some(member.failure(StoreError::OutOfReach)),
             }
@@ -381,16 +384,20 @@ impl Cluster {
 impl Session {
     /// Counts how this node did what another had redirected. That it redirects again says that
     /// slots are moving, and not that it fails.
-    fn repeated(self: &Arc<Self>, error: Option<RedisError>) -> Option<StoreError> {
+    fn repeated(
+        self: &Arc<Self>,
+        error: Option<RedisError>,
+        awaited: &AwaitedNodes,
+    ) -> Option<StoreError> {
         let redirects = |error: &RedisError| error.redirect_node().is_some();
         let failure = match error {
             Some(error) if redirects(&error) => {
-                self.record(None);
+                awaited.record(self, None);
                 return Some(self.failure(StoreError::Failed(Box::new(error))));
             }
             error => error.map(|error| self.failed(error)),
         };
-        self.record(failure.as_ref());
+        awaited.record(self, failure.as_ref());
         failure.map(|failure| self.failure(failure))
     }
 }
@@ -448,7 +455,11 @@ impl ClusterNode {
     ///
     /// # Errors
     /// The node, when it is out of reach or the connection breaks, which is counted.
-    async fn repeat(&self, request: Request) -> Result<(Arc<Session>, Replies), Arc<Member>> {
+    async fn repeat(
+        &self,
+        request: Request,
+        awaited: &AwaitedNodes,
+    ) -> Result<(Arc<Session>, Replies), Arc<Member>> {
         let session = async {
             if !self.member.is_given_up() {
                 self.node.manager().connected().await;
@@ -460,7 +471,7 @@ impl ClusterNode {
         match session.send(request).await {
             Ok(replies) => Ok((session, replies)),
             Err(error) => {
-                session.record(Some(&error));
+                awaited.record(&session, Some(&error));
                 Err(Arc::clone(&self.member))
             }
         }

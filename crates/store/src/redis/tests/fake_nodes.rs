@@ -435,13 +435,13 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
         assert!(matches!(answer.overdue(), StoreError::Node { .. }));
         answer.await
     }
-    for call in ["a refund", "a lease", "a list"] {
+    for call in ["a refund", "a lease", "a list", "a stale bucket"] {
         let cluster = FakeCluster::start(1).await;
         let (redis, reachability) = cluster.gateway().await;
         *cluster.0[0].behaviour.lock() = Arc::new(move |command| {
             Act::Reply(match command.split(' ').next() {
                 Some("ZSCORE") => "$-1\r\n".to_owned(),
-                Some("BITFIELD") => taken(command),
+                Some("BITFIELD") if call == "a stale bucket" => of_two_definitions(command, LEVELS),
                 _ if call == "a lease" => granted(command),
                 _ => taken(command),
             })
@@ -453,6 +453,10 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
                     .await
                     .unwrap(),
                 "a list" => drop(is_late(redis.version("bans")).await.unwrap()),
+                "a stale bucket" => {
+                    let taken = is_late(redis.decide(batch([spend("L:a", 1)]), NOW)).await;
+                    assert!(taken.unwrap().is_allowed());
+                }
                 _ => {
                     let claims = Claims::from([Claim::new("L:a".into(), NonZeroU64::MIN)]);
                     drop(is_late(redis.acquire(claims, NOW)).await.unwrap());
@@ -461,6 +465,50 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
         }
         assert!(!reachability.is_reachable(), "{call}");
     }
+}
+
+/// The same of the node that a redirection leads to.
+#[tokio::test]
+async fn replies_to_redirected_commands_that_come_late_do_not_hide_that_a_node_is_slow() {
+    let cluster = FakeCluster::start(2).await;
+    let (redis, reachability) = cluster.gateway().await;
+    let key = cluster.key_on(0, "L");
+    let slot = slot_of(format!("weir:{key}").as_bytes());
+    let slow = &cluster.0[1].address;
+    cluster.0[0].set(&key, reply(&format!("-ASK {slot} {slow}")));
+    for round in 0..5 {
+        assert!(reachability.is_reachable(), "round {round}");
+        let mut answer = redis.decide(batch([spend(&key, 1)]), NOW);
+        while cluster.takes(&key)[1] == round {
+            assert!((&mut answer).now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        let failure = answer.overdue();
+        assert_eq!(blamed(&failure), (&**slow, false));
+        assert!(answer.await.unwrap().is_allowed());
+    }
+    assert_eq!(reachability.unreachable_nodes(), [Arc::from(&**slow)]);
+}
+
+/// Whether such a reply is late is not known where it is read.
+#[tokio::test]
+async fn a_redirected_refund_does_not_hide_that_a_node_fails() {
+    let cluster = FakeCluster::start(2).await;
+    let (redis, reachability) = cluster.gateway().await;
+    let [moving, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
+    let slot = slot_of(format!("weir:{moving}").as_bytes());
+    let failing = &cluster.0[1].address;
+    cluster.0[0].set(&moving, reply(&format!("-ASK {slot} {failing}")));
+    cluster.0[1].set(&there, || Act::Reply(LOADING.to_owned()));
+    for round in 0..5 {
+        assert!(reachability.is_reachable(), "round {round}");
+        let answer = redis.decide(batch([spend(&there, 1)]), NOW).await;
+        assert_eq!(blamed(&answer.unwrap_err()), (&**failing, false));
+        // The last one finds the node given up.
+        let refund = redis.refund(batch([spend(&moving, 1)]), NOW).await;
+        assert_eq!(refund.is_ok(), round < 4, "round {round}");
+    }
+    assert_eq!(reachability.unreachable_nodes(), [Arc::from(&**failing)]);
 }
 
 #[tokio::test]
