@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tokio::time;
+use tokio::time::{self, Instant};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{SubWindow, SubWindows, Transaction};
 
@@ -71,8 +71,8 @@ impl Client {
         })
     }
 
-    /// Gives back transactions of one node. What of a sliding window is owed has to be read first,
-    /// and when a fixed one ends.
+    /// Gives back transactions of one node, as far as they are still owed when it is connected. What
+    /// of a sliding window is owed has to be read first, and when a fixed one ends.
     async fn refund_on_node(
         &self,
         session: Arc<Session>,
@@ -83,15 +83,17 @@ impl Client {
         let patience =
             |Owed { transaction, .. }: &&Owed| transaction.quota.increment(transaction.cost);
         let patience = taken.iter().filter_map(patience).min();
-        let session = time::timeout(patience.unwrap_or_default().into(), session.usable());
-        let session = session.await.unwrap_or(Err(StoreError::Deadline))?;
+        let (session, waited) = connected(session, patience.unwrap_or_default()).await?;
+        let now = now + waited;
         let mut refund = Refund::default();
         let spent = |owed: &&Owed| owed.transaction.mode.spends();
         for Owed { transaction, debt } in taken.into_iter().filter(spent) {
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
-                if let Some(increment) = transaction.quota.increment(transaction.cost) {
-                    let increment = increment.min(*debt);
+                let debt = debt.saturating_sub(waited);
+                let increment = transaction.quota.increment(transaction.cost);
+                let increment = increment.map(|increment| increment.min(debt));
+                if let Some(increment) = increment.filter(|owed| !owed.is_zero()) {
                     refund.shared.push(SharedRefund {
                         at: refund.request.len(),
                         key: key.clone(),
@@ -200,6 +202,20 @@ impl Client {
         }
         self.send_checked(session, amends).await.map(drop)
     }
+}
+
+/// A connection that can be used, and how long that took.
+async fn connected(
+    session: Arc<Session>,
+    patience: Nanos,
+) -> Result<(Arc<Session>, Nanos), StoreError> {
+    if !session.connection.is_over() {
+        return Ok((session, Nanos::ZERO));
+    }
+    let lost_at = Instant::now();
+    let session = time::timeout(patience.into(), session.usable()).await;
+    let session = session.unwrap_or(Err(StoreError::Deadline))?;
+    Ok((session, lost_at.elapsed().into()))
 }
 
 impl SubWindowRefund {

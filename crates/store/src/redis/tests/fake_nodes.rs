@@ -547,6 +547,55 @@ impl ManualTime {
     }
 }
 
+/// The amounts of the steps that increase a bucket's TAT.
+fn increments(command: &str) -> Vec<i64> {
+    let steps = command.split("INCRBY u63 0 ").skip(1);
+    let amounts = steps.map(|step| step.split(' ').next().unwrap().parse().unwrap());
+    amounts.collect()
+}
+
+/// The wait counted for nothing: what had come back in it was given back again.
+#[tokio::test]
+async fn what_comes_back_while_a_refund_waits_for_a_connection_is_not_given_back_again() {
+    let _time = ManualTime::begin();
+    let cluster = FakeCluster::start(1).await;
+    let redis = cluster.redis().await;
+    let take = Transaction {
+        quota: Quota::new(10, 1, Duration::from_secs(86_400)).unwrap(),
+        ..spend("L:a", 1)
+    };
+    let mut taken = redis.decide(batch([take.clone()]), NOW);
+    assert!((&mut taken).await.unwrap().is_allowed());
+    cluster.0[0].set("L:b", || Act::HangUp);
+    let broken = redis.decide(batch([spend("L:b", 1)]), NOW).await;
+    assert!(broken.is_err());
+
+    let owed = Owed {
+        transaction: take,
+        debt: Nanos::from_secs(3600),
+    };
+    let mut refund = taken.refund([owed.clone()].into_iter().collect(), NOW);
+    while (&mut refund).now_or_never().is_none() {
+        time::advance(Duration::from_millis(1)).await;
+        // Messages come and go while the time stands still.
+        for _ in 0..64 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let asked = cluster.0[0].asked.lock();
+    let (_, command) = asked
+        .iter()
+        .rfind(|(_, command)| command.starts_with("BITFIELD"))
+        .unwrap();
+    let [before, given_back, after] = increments(command)[..] else {
+        panic!("no refund: {command}")
+    };
+    let waited = after - i64::try_from(NOW.as_nanos()).unwrap();
+    let owed = i64::try_from(owed.debt.get()).unwrap();
+    assert!(waited > 0);
+    assert_eq!((before, given_back), (-after, waited - owed));
+}
+
 #[tokio::test]
 async fn the_map_is_learned_each_minute_by_each_gateway_at_a_moment_of_its_own() {
     let _time = ManualTime::begin();
