@@ -344,7 +344,7 @@ impl StoreError {
     /// Whether the store works, and only refuses a command that other calls do not need.
     pub fn is_forbidden(&self) -> bool {
         match self {
-            Self::Undecided { source, .. } => source.is_forbidden(),
+            Self::Node { source, .. } | Self::Undecided { source, .. } => source.is_forbidden(),
             error => matches!(error, Self::Forbidden(_)),
         }
     }
@@ -352,7 +352,7 @@ impl StoreError {
     /// Whether the store works, and one key holds something else than a bucket.
     pub fn is_wrong_type(&self) -> bool {
         match self {
-            Self::Undecided { source, .. } => source.is_wrong_type(),
+            Self::Node { source, .. } | Self::Undecided { source, .. } => source.is_wrong_type(),
             error => matches!(error, Self::WrongType(_)),
         }
     }

@@ -355,6 +355,22 @@ mod tests {
         assert_eq!(target.ids(), ["long"]);
     }
 
+    /// A Cluster was asked each second for what its user may not read.
+    #[test]
+    fn a_list_that_may_not_be_read_is_not_asked_for_each_second_of_a_cluster_either() {
+        let in_cluster = || StoreError::Node {
+            node: "10.0.0.1:7000".into(),
+            allowed: None,
+            source: Box::new(is_forbidden()),
+        };
+        let lists = Arc::new(Lists::default());
+        for refused in [is_forbidden(), in_cluster()] {
+            let mut keeper = keeper(&lists, &ManualClock::new(now()));
+            keeper.cannot_read(&ListError::Store(refused));
+            assert_eq!(keeper.pause, POLL_FORBIDDEN);
+        }
+    }
+
     #[tokio::test]
     async fn no_entry_ends_unsaid_because_another_is_set_at_the_same_time() {
         let (lists, clock) = (Arc::new(Lists::default()), ManualClock::new(now()));
