@@ -23,7 +23,7 @@ use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::{Cursor, Page, parse_body, read_body};
 use super::responses::{self, BanPage, DateTime, ListedBan, finite_seconds, seconds};
-use crate::app::shared_bans::{BegunEntry, SharedBans, StandingBan, Why};
+use crate::app::shared_bans::{BegunEntry, ListedCause, SharedBans, StandingBan};
 use crate::app::shared_list::{ListEntry, millis, moment};
 use crate::app::stores::AdminStores;
 
@@ -576,7 +576,7 @@ fn describe_standing(settings: &Settings, standing: &StandingBan, now: Timestamp
         ends_in: standing
             .until
             .map(|until| seconds(moment(until).since(now))),
-        why: Why::Operator {
+        why: ListedCause::Operator {
             name: standing.by.clone(),
             comment: standing.comment.clone(),
         },

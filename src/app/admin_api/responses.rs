@@ -12,7 +12,7 @@ use weir_config::Until;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::OverrideOrigin;
 
-use crate::app::shared_bans::Why;
+use crate::app::shared_bans::ListedCause;
 
 /// A moment in UTC, to the second.
 #[derive(Clone, Copy, Debug)]
@@ -369,7 +369,7 @@ pub(super) struct ListedBan {
     pub(super) until: Option<DateTime>,
     /// In seconds; null for good.
     pub(super) ends_in: Option<f64>,
-    pub(super) why: Why,
+    pub(super) why: ListedCause,
 }
 
 /// A ban of a network has no `key`, `strikes` and `offences`.

@@ -54,14 +54,14 @@ pub(super) struct BegunEntry {
     pub(super) subject: String,
     /// When it began, in milliseconds since 1970.
     pub(super) since: u64,
-    pub(super) why: Why,
+    pub(super) why: ListedCause,
 }
 
 /// Why a subject is banned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Cause"))]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub(super) enum Why {
+pub(super) enum ListedCause {
     /// It was denied by a limit.
     Limit {
         limit: String,
@@ -98,7 +98,7 @@ fn shared_entry(begun: &BegunBan) -> SharedEntry {
 impl From<&BegunBan> for BegunEntry {
     fn from(begun: &BegunBan) -> Self {
         let why = match begun.cause.clone() {
-            BanCause::Operator { name, comment } => Why::Operator {
+            BanCause::Operator { name, comment } => ListedCause::Operator {
                 name: name.to_string(),
                 comment: comment.map(|comment| comment.to_string()),
             },
@@ -107,17 +107,17 @@ impl From<&BegunBan> for BegunEntry {
                 count: strikes,
                 offence,
             } => match last {
-                StrikeCause::Limit(limit) => Why::Limit {
+                StrikeCause::Limit(limit) => ListedCause::Limit {
                     limit: limit.to_string(),
                     strikes,
                     offence,
                 },
-                StrikeCause::Status(status) => Why::Status {
+                StrikeCause::Status(status) => ListedCause::Status {
                     status,
                     strikes,
                     offence,
                 },
-                StrikeCause::Path(path) => Why::Path {
+                StrikeCause::Path(path) => ListedCause::Path {
                     path,
                     strikes,
                     offence,
