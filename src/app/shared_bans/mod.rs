@@ -237,11 +237,9 @@ impl SharedBans {
     /// Adds the bans that have begun here since the last time.
     async fn add_begun(&self) -> Result<(), StoreError> {
         let begun = self.known.take_unpublished();
-        let added = self.add(&begun).await;
-        if added.is_err() {
-            self.known.put_back(begun);
-        }
-        added
+        self.add(begun.bans()).await?;
+        begun.published();
+        Ok(())
     }
 
     async fn add(&self, begun: &[BegunBan]) -> Result<(), StoreError> {
@@ -262,6 +260,7 @@ mod tests {
     use super::super::shared_list::tests::Lists;
     use super::super::shared_list::{ListEntry, MAX_ENTRIES, moment};
     use super::*;
+    use futures_util::FutureExt;
     use weir_limit::time::ManualClock;
 
     fn bans_on(store: &Arc<Lists>) -> SharedBans {
@@ -286,27 +285,53 @@ mod tests {
         }
     }
 
+    fn begun_ban(subject: &str) -> BegunBan {
+        BegunBan {
+            ban: "Abuse".into(),
+            subject: subject.to_owned(),
+            since: moment(1000),
+            until: moment(4_000_000),
+            cause: BanCause::Operator {
+                name: "alice".into(),
+                comment: None,
+            },
+        }
+    }
+
+    /// It was in the list of other gateways a minute later.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_while_it_lists_bans_takes_none_from_other_gateways() {
+        let store = Arc::new(Lists::default());
+        let bans = bans_on(&store);
+        let told = async || store.entries(BEGUN, 0, 0, usize::MAX).await.unwrap().len();
+        let leaving = async {
+            *store.change_waits.lock() = true;
+            bans.known().begun(begun_ban("a"));
+            let mut listing = Box::pin(bans.begun((0, ""), 10));
+            assert!((&mut listing).now_or_never().is_none());
+            // The task that publishes bans finds none.
+            sleep(Duration::from_millis(1)).await;
+            *store.change_waits.lock() = false;
+            drop(listing);
+            sleep(2 * RETRY_INTERVAL).await;
+            // The first time nobody waited for the reply.
+            assert_eq!(told().await, 2);
+        };
+        tokio::select! {
+            never = bans.follow() => match never {},
+            () = leaving => {}
+        }
+    }
+
     /// Each ban counted as one of the sixty polls after which all were written again.
     #[tokio::test(start_paused = true)]
     async fn a_ban_that_begins_does_not_have_those_before_it_told_again() {
         let store = Arc::new(Lists::default());
         let bans = bans_on(&store);
         let told = async || store.entries(BEGUN, 0, 0, usize::MAX).await.unwrap().len();
-        let begin = |number: usize| {
-            bans.known().begun(BegunBan {
-                ban: "Abuse".into(),
-                subject: number.to_string(),
-                since: moment(1000),
-                until: moment(4_000_000),
-                cause: BanCause::Operator {
-                    name: "alice".into(),
-                    comment: None,
-                },
-            });
-        };
         let beginning = async {
             for number in 0..300 {
-                begin(number);
+                bans.known().begun(begun_ban(&number.to_string()));
                 sleep(Duration::from_millis(10)).await;
             }
             assert_eq!(told().await, 300);

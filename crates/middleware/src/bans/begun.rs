@@ -83,6 +83,34 @@ struct Begun {
     unpublished: Option<VecDeque<BegunBan>>,
 }
 
+/// Bans on their way to other gateways. Dropped before they are
+/// [published](Self::published), they are to be published again.
+#[must_use]
+pub struct UnpublishedBans {
+    known: KnownBans,
+    bans: Vec<BegunBan>,
+}
+
+impl UnpublishedBans {
+    /// The bans, in the order in which they began.
+    pub fn bans(&self) -> &[BegunBan] {
+        &self.bans
+    }
+
+    /// All of them are published.
+    pub fn published(mut self) {
+        self.bans.clear();
+    }
+}
+
+impl Drop for UnpublishedBans {
+    fn drop(&mut self) {
+        if !self.bans.is_empty() {
+            self.known.put_back(std::mem::take(&mut self.bans));
+        }
+    }
+}
+
 impl KnownBans {
     /// Adds a ban that has begun.
     pub fn begun(&self, ban: BegunBan) {
@@ -116,23 +144,27 @@ impl KnownBans {
     }
 
     /// Takes the bans that were not published yet.
-    pub fn take_unpublished(&self) -> Vec<BegunBan> {
+    pub fn take_unpublished(&self) -> UnpublishedBans {
         let mut begun = self.0.begun.lock();
         let unpublished = begun.unpublished.as_mut().map(std::mem::take);
-        unpublished.unwrap_or_default().into()
+        UnpublishedBans {
+            known: self.clone(),
+            bans: unpublished.unwrap_or_default().into(),
+        }
     }
 
     /// Puts back bans that could not be published. Of too many, the latest are kept.
-    pub fn put_back(&self, taken: Vec<BegunBan>) {
+    fn put_back(&self, taken: Vec<BegunBan>) {
         if let Some(unpublished) = &mut self.0.begun.lock().unpublished {
             let room = MAX_BANS.saturating_sub(unpublished.len());
             for ban in taken.into_iter().rev().take(room) {
                 unpublished.push_front(ban);
             }
         }
+        self.0.wake.notify_one();
     }
 
-    /// Waits until a ban begins.
+    /// Waits until there is a ban to publish.
     pub async fn changed(&self) {
         self.0.wake.notified().await;
     }
@@ -210,9 +242,11 @@ mod tests {
         known.begun(ban("a", 1));
         let taken = known.take_unpublished();
         known.begun(ban("b", 2));
-        known.put_back(taken);
-        assert_eq!(subjects(&known.take_unpublished()), ["a", "b"]);
-        assert!(known.take_unpublished().is_empty());
+        drop(taken);
+        let taken = known.take_unpublished();
+        assert_eq!(subjects(taken.bans()), ["a", "b"]);
+        taken.published();
+        assert!(known.take_unpublished().bans().is_empty());
     }
 
     /// With the memory store nobody took them, and each ban moved ten thousand under a lock.
@@ -231,9 +265,10 @@ mod tests {
         (1..=most).for_each(|number| known.begun(ban("a", number)));
         let taken = known.take_unpublished();
         (most + 1..=most + 3).for_each(|number| known.begun(ban("a", number)));
-        known.put_back(taken);
+        drop(taken);
         known.begun(ban("a", most + 4));
         let unpublished = known.take_unpublished();
+        let unpublished = unpublished.bans();
         let ends = [&unpublished[0], &unpublished[MAX_BANS - 1]].map(|ban| ban.until.as_nanos());
         assert_eq!((unpublished.len(), ends), (MAX_BANS, [5, most + 4]));
     }
