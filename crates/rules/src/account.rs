@@ -10,7 +10,7 @@ use crate::basic_auth::BasicAuth;
 #[cfg(feature = "jwt")]
 use crate::jwt::Jwt;
 use crate::overrides::{Wildcard, WildcardMap};
-use crate::{CertificateField, ClientCertificate, HashKey, Limit, SecretHash, request_values};
+use crate::{CertificateField, ClientCertificate, HashKey, SecretHash, request_values};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
 /// name was found to match before it was hashed.
@@ -69,22 +69,21 @@ impl Account {
 pub struct AccountWildcards(Arc<WildcardMap<()>>);
 
 impl AccountWildcards {
-    /// The wildcards of the overrides of these limits.
-    pub fn from_limits<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
-        let mut all = WildcardMap::default();
-        for limit in limits {
-            for wildcard in limit.account_wildcards() {
-                *all.entry(wildcard.clone()) = ();
-            }
-        }
-        Self(Arc::new(all))
-    }
-
     fn matching(&self, name: &[u8]) -> Vec<Wildcard> {
         self.0
             .matching(name)
             .map(|(wildcard, ())| wildcard.clone())
             .collect()
+    }
+}
+
+impl<'w> FromIterator<&'w Wildcard> for AccountWildcards {
+    fn from_iter<I: IntoIterator<Item = &'w Wildcard>>(wildcards: I) -> Self {
+        let mut all = WildcardMap::default();
+        for wildcard in wildcards {
+            *all.entry(wildcard.clone()) = ();
+        }
+        Self(Arc::new(all))
     }
 }
 

@@ -11,7 +11,10 @@ use weir_limit::{BucketKey, Quota};
 
 use crate::key_parts::KeySchema;
 use crate::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
-use crate::{HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes};
+use crate::{
+    AccountWildcards, HashKey, IdError, IdWarning, KeySource, Override, OverrideScope,
+    RequestAttributes,
+};
 
 const MAX_NAME_BYTES: usize = 64;
 
@@ -169,10 +172,6 @@ impl Limit {
         self.schema.scope(&overridden.id)
     }
 
-    pub(super) fn account_wildcards(&self) -> Vec<&Wildcard> {
-        self.wildcards_of(&KeySource::Account)
-    }
-
     fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
         let part = self.per().iter().position(|known| known == source);
         part.map(|part| self.overrides.wildcards_of(part))
@@ -275,6 +274,14 @@ impl Limit {
         key.push_str(&self.prefix);
         self.schema.write(attributes, &mut key)?;
         Ok(key)
+    }
+}
+
+impl AccountWildcards {
+    /// The wildcards of the overrides of these limits.
+    pub fn from_limits<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
+        let of_accounts = |limit: &'l Limit| limit.wildcards_of(&KeySource::Account);
+        limits.into_iter().flat_map(of_accounts).collect()
     }
 }
 

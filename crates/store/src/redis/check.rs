@@ -14,7 +14,6 @@ use weir_limit::time::{Clock, Timestamp};
 use super::connection::Connection;
 use super::gcra;
 use super::resp::Request;
-use super::settings::RedisSettings;
 use crate::{ClockOffset, DecisionClock, Observer, StoreError};
 
 /// How many keys are looked up in a Cluster's node: one that serves half of all slots refuses
@@ -32,28 +31,28 @@ const REDIRECTIONS: [ServerErrorKind; 4] = [
 /// Checks whether the server can be used. A connection that broke is an error as well.
 pub(super) async fn check(
     connection: &Connection,
-    settings: &RedisSettings,
+    clock: &DecisionClock,
     observer: &dyn Observer,
-    expected: ExpectedServer,
+    expected: ExpectedServer<'_>,
 ) -> Result<(), Arc<RedisError>> {
-    let hello = introduce(connection, &settings.clock, observer).await?;
+    let hello = introduce(connection, clock, observer).await?;
     match expected {
-        ExpectedServer::Alone if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
-            look_up_samples(connection, &settings.prefix).await
+        ExpectedServer::Alone { prefix } if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
+            look_up_samples(connection, prefix).await
         }
         ExpectedServer::Node if hello.as_ref().is_some_and(|mode| mode != "cluster") => {
             Err(wrong_server(
                 "the server is not a node of a Redis Cluster: name it in `store.redis.url`",
             ))
         }
-        ExpectedServer::Alone | ExpectedServer::Node => Ok(()),
+        ExpectedServer::Alone { .. } | ExpectedServer::Node => Ok(()),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpectedServer {
-    /// A primary that holds all keys.
-    Alone,
+pub(super) enum ExpectedServer<'p> {
+    /// A primary that holds all keys, which begin with `prefix`.
+    Alone { prefix: &'p str },
     /// A primary of a Cluster.
     Node,
 }

@@ -354,11 +354,14 @@ impl Connector {
     async fn establish(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
         let socket = self.dialer.open(address).await?;
         let (memory, role) = match &self.member {
-            None => (MemoryShare::default(), ExpectedServer::Alone),
+            None => {
+                let prefix = &self.settings.prefix;
+                (MemoryShare::default(), ExpectedServer::Alone { prefix })
+            }
             Some(member) => (member.shared.requests.clone(), ExpectedServer::Node),
         };
         let connection = Connection::new(socket, memory);
-        check(&connection, &self.settings, &*self.observer, role).await?;
+        check(&connection, &self.settings.clock, &*self.observer, role).await?;
         self.peer = self.dialer.succeeded();
         Ok(connection)
     }
