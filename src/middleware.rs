@@ -51,6 +51,6 @@ pub use weir_middleware::{
     LocalResponse, Metered, OnDenied, OriginPattern, Origins, PathRewrite, Peer, PreflightResponse,
     RateLimit, RateLimitLayer, Redirect, RedirectError, Rejection, RequestBody, RequestContext,
     RequestHead, RequestTemplate, RequestValues, ResponseBody, ResponseFuture, Route, RouteAction,
-    RouteLayer, RoutePolicy, RouteState, ShadowOf, StrikeCause, Tarpit, TarpitSlots, TemplateError,
-    Treatment, UpstreamId, UpstreamRouter, Verdict, upstream_key,
+    RouteLayer, RoutePolicy, RouteState, ShadowOwner, StrikeCause, Tarpit, TarpitSlots,
+    TemplateError, Treatment, UpstreamId, UpstreamRouter, Verdict, upstream_key,
 };

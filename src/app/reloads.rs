@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
-use weir_middleware::{KnownBans, ShadowOf, TarpitSlots};
+use weir_middleware::{KnownBans, ShadowOwner, TarpitSlots};
 use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use weir_rules::HashKey;
 use weir_runtime::blocking;
@@ -73,7 +73,7 @@ pub(super) struct RefusedLoad {
 }
 
 /// Identifies a decoy: its route, and for whom it is.
-type ShadowKey<'s> = (&'s str, ShadowOf<'s>);
+type ShadowKey<'s> = (&'s str, ShadowOwner<'s>);
 
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {

@@ -165,7 +165,7 @@ struct Line {
 impl Line {
     fn of<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
         let headers = request.headers();
-        let identity = ClientIdentity::of(request.extensions());
+        let identity = ClientIdentity::from_extensions(request.extensions());
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),

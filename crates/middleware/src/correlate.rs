@@ -110,7 +110,7 @@ where
 
 impl Correlation {
     fn begin<B>(&self, request: &mut Request<B>) {
-        let identity = ClientIdentity::of(request.extensions());
+        let identity = ClientIdentity::from_extensions(request.extensions());
         let is_trusted = identity.is_some_and(|identity| identity.client.peer_is_trusted);
         if let Some(header) = &self.id_header {
             let given = is_trusted.then(|| valid(request.headers(), header).cloned());

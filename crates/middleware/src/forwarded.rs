@@ -97,7 +97,7 @@ impl ForwardedLayer {
         if !denied.is_multiple_of(DENIED_PER_LOOK) {
             return;
         }
-        let identity = ClientIdentity::of(request.extensions());
+        let identity = ClientIdentity::from_extensions(request.extensions());
         let Some(client) = identity.map(|identity| identity.client) else {
             return;
         };
@@ -350,7 +350,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        let identity = ClientIdentity::of(request.extensions());
+        let identity = ClientIdentity::from_extensions(request.extensions());
         if let Some((client, secure)) = identity.map(|identity| (identity.client, identity.secure))
         {
             let host = host(request.uri(), request.headers());

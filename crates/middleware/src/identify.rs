@@ -54,7 +54,7 @@ impl ClientIdentity {
 
     /// The client of a request with these extensions, as a layer has identified it; or else one
     /// that is an extension itself.
-    pub fn of(extensions: &Extensions) -> Option<&Self> {
+    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
         RequestContext::identity(extensions).or_else(|| extensions.get())
     }
 
@@ -186,7 +186,8 @@ impl UnverifiedAccount {
     /// Verifies the request's password, and leaves the account in its identity. False if that takes
     /// too long.
     pub(super) async fn learn<B>(&self, request: &mut Request<B>) -> bool {
-        let address = ClientIdentity::of(request.extensions()).map(|known| known.client.address);
+        let address =
+            ClientIdentity::from_extensions(request.extensions()).map(|known| known.client.address);
         let address = address.unwrap_or(ClientIdentity::UNKNOWN);
         if let (Some(verifiers), Some(verification)) =
             (&self.rules.verifiers, self.rules.verification(request))
@@ -303,13 +304,12 @@ impl Identification {
     pub(super) fn by_address(
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
-        let identify =
-            move |request: &RequestHead<'_>, _: Option<&HashKey>| match ClientIdentity::of(
-                request.extensions,
-            ) {
+        let identify = move |request: &RequestHead<'_>, _: Option<&HashKey>| {
+            match ClientIdentity::from_extensions(request.extensions) {
                 Some(_) => None,
                 None => Some(identity(Some(peer(request.extensions)?), None)),
-            };
+            }
+        };
         Self {
             identify: Arc::new(identify),
             hash_key: None,

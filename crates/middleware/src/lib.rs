@@ -94,7 +94,7 @@ pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
 pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
-pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
+pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;

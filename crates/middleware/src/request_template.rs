@@ -256,7 +256,7 @@ impl<'r> RequestValues<'r> {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
-            identity: ClientIdentity::of(request.extensions()),
+            identity: ClientIdentity::from_extensions(request.extensions()),
             route: routed.map_or("", |routed| routed.route.name()),
             captures: routed.map(|routed| &routed.captures),
         }

@@ -191,7 +191,7 @@ fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
     let cors = route.cors();
     let cors = cors.and_then(|cors| CorsRequest::new(cors, request.headers()));
     let edits = route.response_headers();
-    let edits = edits.map(|edits| ResponseEdits::of(edits, request));
+    let edits = edits.map(|edits| ResponseEdits::new(edits, request));
     let compressor = route.compression();
     let compressor = compressor.map(|settings| Compressor::new(settings, request));
     (cors.is_some() || edits.is_some() || compressor.is_some()).then(|| ResponseFormatter {
@@ -203,7 +203,7 @@ fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
 }
 
 fn is_secure<B>(request: &Request<B>) -> bool {
-    let identity = ClientIdentity::of(request.extensions());
+    let identity = ClientIdentity::from_extensions(request.extensions());
     identity.is_some_and(|identity| identity.scheme(request.headers()) == "https")
 }
 
@@ -219,7 +219,7 @@ enum ResponseEdits {
 }
 
 impl ResponseEdits {
-    fn of<B>(edits: &Arc<HeaderEdits>, request: &Request<B>) -> Self {
+    fn new<B>(edits: &Arc<HeaderEdits>, request: &Request<B>) -> Self {
         let is_known = RequestContext::unverified(request.extensions()).is_none();
         if is_known || !edits.shows_account() {
             return Self::Rendered(edits.render(&RequestValues::new(request)));

@@ -119,15 +119,15 @@ impl RouteState {
     }
 
     /// The decoys of the route: that of its limits, and those of bans and of the block list.
-    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOf<'_>, &Shadow)> {
+    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> {
         let of_limits = match &self.policy.on_denied {
-            OnDenied::Shadow(shadow) => Some((ShadowOf::Limits, &**shadow)),
+            OnDenied::Shadow(shadow) => Some((ShadowOwner::Limits, &**shadow)),
             OnDenied::Reject(_) => None,
         };
         let of_treatments = self.decoys.iter().map(|(treatment, shadow)| {
             let of = match &treatment.ban {
-                Some(ban) => ShadowOf::Ban(ban),
-                None => ShadowOf::BlockList,
+                Some(ban) => ShadowOwner::Ban(ban),
+                None => ShadowOwner::BlockList,
             };
             (of, &**shadow)
         });
@@ -203,9 +203,9 @@ impl RouteState {
     }
 }
 
-/// The clients that a decoy is for.
+/// What on a route uses a decoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShadowOf<'r> {
+pub enum ShadowOwner<'r> {
     /// Clients that the route's limits deny.
     Limits,
     /// Clients that this ban bans.
@@ -396,7 +396,7 @@ fn not_found<R>() -> Response<ResponseBody<R>> {
 /// The number of a request's subject, by which its server is chosen; none if it lacks what the subject
 /// consists of.
 pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
-    let identity = ClientIdentity::of(&head.extensions);
+    let identity = ClientIdentity::from_extensions(&head.extensions);
     let routed = RequestContext::routed(&head.extensions);
     let no_captures = Captures::default();
     hash.hash(&RequestAttributes {

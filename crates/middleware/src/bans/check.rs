@@ -138,7 +138,7 @@ impl BanCheck {
 
     /// The ban that keeps the request out, by the first decisions of an outcome, which are taken
     /// off. If several hold, the first decides.
-    pub fn judge(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
+    pub fn apply(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
         let count = self.subjects.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
         let mut active = None;
@@ -163,7 +163,7 @@ impl BanCheck {
     }
 
     /// Counts the bans that hold, and the path as a strike where none keeps the request out.
-    pub fn judged(&mut self, is_banned: bool, path: &str) {
+    pub fn count(&mut self, is_banned: bool, path: &str) {
         let holding = self.subjects.iter().filter(|subject| subject.is_done);
         holding.for_each(|subject| subject.ban.metrics.held(subject.acts));
         if is_banned {

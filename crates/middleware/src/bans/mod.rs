@@ -128,7 +128,7 @@ impl AccessControl {
     }
 
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
-        match ClientIdentity::of(extensions) {
+        match ClientIdentity::from_extensions(extensions) {
             Some(identity) => {
                 let address = identity.client.address;
                 let account = identity.account.as_ref().map(|account| account.id);

@@ -295,7 +295,7 @@ impl Shadow {
         full: FullResponse,
         body: &Bytes,
     ) -> Option<HeaderValue> {
-        let identity = ClientIdentity::of(&request.extensions);
+        let identity = ClientIdentity::from_extensions(&request.extensions);
         let client = identity.map_or(0, ClientIdentity::fingerprint);
         let target = target(&request.uri);
         let other = full.with_compression(!full.is_compressed);

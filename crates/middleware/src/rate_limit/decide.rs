@@ -309,7 +309,7 @@ impl<B: RequestBody> PendingRequest<B> {
         let Ok(mut outcome) = self.decision.outcome(answer) else {
             return unavailable(rejection::unavailable(), Some(self.waited()));
         };
-        let ban = self.decision.judge_bans(&mut outcome);
+        let ban = self.decision.apply_bans(&mut outcome);
         if let Some(look) = self.look.take() {
             if !self.is_refused(ban.as_ref(), &outcome) {
                 return limiter.learn(self.request);
@@ -324,15 +324,15 @@ impl<B: RequestBody> PendingRequest<B> {
         if let Some(missing) = self.decision.missing.take() {
             return self.deny_missing(&missing);
         }
-        let turn = self.decision.turn(&mut outcome, &limiter.settings.backend);
-        let Some(turn) = turn else {
+        let delayed = self.decision.turn(&mut outcome, &limiter.settings.backend);
+        let Some(delayed) = delayed else {
             return self.lease(limiter, outcome);
         };
         let clone = limiter.clone();
         let mut ready = std::mem::replace(limiter, clone);
         State::Waiting {
             decision: Box::pin(async move {
-                let waited = turn.come().await;
+                let waited = delayed.wait().await;
                 self.decision.has_waited(&mut outcome, waited);
                 self.since += waited;
                 self.lease(&mut ready, outcome)
@@ -481,7 +481,7 @@ impl<B: RequestBody> PendingRequest<B> {
         in_flight: Option<InFlight>,
     ) -> State<S::Future, S::ResponseBody> {
         let store = self.waited();
-        let sample = DecoySample::of(&self.decision.route, &self.request);
+        let sample = DecoySample::new(&self.decision.route, &self.request);
         let upload = sample.as_ref().and_then(|sample| sample.upload());
         let backend = &limiter.settings.backend;
         let mut context = Box::new(self.decision.allowed(outcome, in_flight, backend));

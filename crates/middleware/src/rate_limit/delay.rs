@@ -21,10 +21,9 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, BucketKey, Decision, Transaction};
-use weir_store::{DecisionSource, Outcome, Store};
+use weir_limit::{Batch, BucketKey, Transaction};
+use weir_store::{DecisionSource, Store};
 
-use super::decisions::{QueriedLimit, QueriedLimits, Role};
 use crate::backend::Backend;
 
 /// How requests of a route wait for their turn.
@@ -46,7 +45,7 @@ type Queues = HashMap<(BucketKey, Nanos, DecisionSource), Queue>;
 /// Those that wait for units of a bucket.
 struct Queue {
     /// In their order.
-    turns: VecDeque<QueuedTurn>,
+    slots: VecDeque<QueueSlot>,
     /// The store by which all of them are given back. By the connections of several workers, one would
     /// arrive before another, and find that it is not the last.
     store: Arc<dyn Store>,
@@ -54,13 +53,13 @@ struct Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.turns.fmt(f)
+        self.slots.fmt(f)
     }
 }
 
 /// A request's turn at a bucket.
 #[derive(Debug)]
-struct QueuedTurn {
+struct QueueSlot {
     waiter: Arc<Waiter>,
     /// Which of the request's turns it is.
     index: usize,
@@ -89,18 +88,19 @@ impl Delay {
         }
     }
 
-    /// A place among those that wait, if there is one.
-    fn enter(self: &Arc<Self>) -> Option<Place> {
+    /// Counts one more request that waits, unless `max_requests` do.
+    pub(super) fn permit(self: &Arc<Self>) -> Option<WaitPermit> {
         let one_more = |waiting: u32| (waiting < self.max_requests.get()).then_some(waiting + 1);
         let relaxed = Ordering::Relaxed;
         let entered = self.waiting.fetch_update(relaxed, relaxed, one_more);
-        entered.is_ok().then(|| Place(Arc::clone(self)))
+        entered.is_ok().then(|| WaitPermit(Arc::clone(self)))
     }
 }
 
-struct Place(Arc<Delay>);
+/// Counts a request among those that wait.
+pub(super) struct WaitPermit(Arc<Delay>);
 
-impl Drop for Place {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -120,14 +120,12 @@ impl Waiter {
     }
 }
 
-/// The units that a request has taken before its turn. They are passed on, or given back, when its
-/// client leaves while it waits.
-pub(super) struct Turn {
-    lent: SmallVec<[LentUnits; 2]>,
-    /// What it took from limits that lend nothing.
-    taken: Batch,
+/// A request that waits for its turn. The units that it has taken are passed on, or given back, when
+/// its client leaves meanwhile.
+pub(super) struct DelayedRequest {
+    taken: TakenUnits,
     backend: Backend,
-    place: Place,
+    permit: WaitPermit,
     waiter: Arc<Waiter>,
     /// By the clock of decisions, and by that of timers.
     arrived: (Timestamp, Instant),
@@ -136,81 +134,72 @@ pub(super) struct Turn {
     is_over: bool,
 }
 
-/// What a request took from a bucket that lends.
-struct LentUnits {
-    transaction: Transaction,
-    by: DecisionSource,
-    /// The limit's, without what it lends.
-    tolerance: Nanos,
-    /// The bucket's TAT since.
-    tat: Timestamp,
+/// The units that a request has taken before its turn.
+pub(super) struct TakenUnits {
+    pub(super) lent: SmallVec<[LentUnits; 2]>,
+    /// From limits that lend nothing.
+    pub(super) others: Batch,
 }
 
-impl Turn {
-    /// The turn of a request that was allowed, if it has to wait for it. Where nothing more may
-    /// wait, it gives back what the request took, and turns the decisions into denials.
-    pub(super) fn of(
-        delay: &Arc<Delay>,
-        batch: &Batch,
-        queried: &QueriedLimits,
-        outcome: &mut Outcome,
+/// What a request took from a bucket that lends.
+pub(super) struct LentUnits {
+    pub(super) transaction: Transaction,
+    pub(super) by: DecisionSource,
+    /// The limit's, without what it lends.
+    pub(super) tolerance: Nanos,
+    /// The bucket's TAT since.
+    pub(super) tat: Timestamp,
+}
+
+impl DelayedRequest {
+    /// Queues a request that has taken these units at this time, and has to wait so long.
+    pub(super) fn enqueue(
+        taken: TakenUnits,
+        wait: Nanos,
+        permit: WaitPermit,
         (backend, now): (&Backend, Timestamp),
-    ) -> Option<Self> {
-        let wait = waits(queried, outcome).max()?;
-        if wait.is_zero() {
-            return None;
-        }
-        let (lent, taken) = taken(batch, queried, outcome, now);
-        let Some(place) = delay.enter() else {
-            let waits: Vec<Nanos> = waits(queried, outcome).collect();
-            backend.undo(taken);
-            let give_back = |lent: &LentUnits| lent.give_back(Some(lent.tat), backend, now);
-            lent.iter().for_each(give_back);
-            deny(batch, queried, &waits, outcome);
-            return None;
-        };
-        let turn = Self {
-            taken,
+    ) -> Self {
+        let request = Self {
             backend: backend.clone(),
-            place,
+            permit,
             waiter: Arc::new(Waiter {
-                due: Mutex::new(lent.iter().map(LentUnits::due).collect()),
+                due: Mutex::new(taken.lent.iter().map(LentUnits::due).collect()),
                 moved: Notify::new(),
             }),
-            lent,
+            taken,
             arrived: (now, Instant::now()),
             wait: wait.into(),
             is_over: false,
         };
-        turn.enqueue();
-        Some(turn)
+        request.insert();
+        request
     }
 
-    fn enqueue(&self) {
-        let mut queues = self.place.0.queues.lock();
-        for (index, lent) in self.lent.iter().enumerate() {
+    fn insert(&self) {
+        let mut queues = self.permit.0.queues.lock();
+        for (index, lent) in self.taken.lent.iter().enumerate() {
             let tat = lent.tat;
             let queue = queues.entry(lent.queue()).or_insert_with(|| Queue {
-                turns: VecDeque::new(),
+                slots: VecDeque::new(),
                 store: Arc::clone(&self.backend.store),
             });
-            let turns = &mut queue.turns;
+            let slots = &mut queue.slots;
             // Another thread may have been faster with a later one.
-            let place = turns.partition_point(|turn| turn.tat < tat);
+            let position = slots.partition_point(|slot| slot.tat < tat);
             let waiter = Arc::clone(&self.waiter);
-            turns.insert(place, QueuedTurn { waiter, index, tat });
+            slots.insert(position, QueueSlot { waiter, index, tat });
         }
     }
 
     /// Waits until the units are back, and returns how long.
-    pub(super) async fn come(self) -> Duration {
+    pub(super) async fn wait(self) -> Duration {
         let (arrived, since) = self.arrived;
         let mut waited = Duration::ZERO;
         loop {
             let wait = waited.max(self.waiter.due().since(arrived).into());
             tokio::select! {
                 () = sleep_until(since + wait) => {
-                    self.has_come();
+                    self.finish();
                     return wait;
                 }
                 () = self.waiter.moved.notified() => waited = since.elapsed(),
@@ -218,35 +207,35 @@ impl Turn {
         }
     }
 
-    /// The units are back.
-    pub(super) fn has_come(mut self) {
+    /// Its turn has come: the units are back.
+    pub(super) fn finish(mut self) {
         self.is_over = true;
-        let mut queues = self.place.0.queues.lock();
-        for (index, lent) in self.lent.iter().enumerate() {
+        let mut queues = self.permit.0.queues.lock();
+        for (index, lent) in self.taken.lent.iter().enumerate() {
             self.leave(index, lent, &mut queues, |_, _| {});
         }
     }
 
-    /// Takes a turn out of its queue, and tells of the turns behind it before they change.
+    /// Takes a slot out of its queue, and hands it to `pass_on` with those behind it.
     fn leave(
         &self,
         index: usize,
         lent: &LentUnits,
         queues: &mut Queues,
-        behind: impl FnOnce(&QueuedTurn, &mut dyn Iterator<Item = &mut QueuedTurn>),
+        pass_on: impl FnOnce(&QueueSlot, &mut dyn Iterator<Item = &mut QueueSlot>),
     ) {
         let key = lent.queue();
-        let Some(Queue { turns, .. }) = queues.get_mut(&key) else {
+        let Some(Queue { slots, .. }) = queues.get_mut(&key) else {
             return;
         };
         let is_own =
-            |turn: &QueuedTurn| turn.index == index && Arc::ptr_eq(&turn.waiter, &self.waiter);
-        if let Some(place) = turns.iter().position(is_own)
-            && let Some(own) = turns.remove(place)
+            |slot: &QueueSlot| slot.index == index && Arc::ptr_eq(&slot.waiter, &self.waiter);
+        if let Some(position) = slots.iter().position(is_own)
+            && let Some(own) = slots.remove(position)
         {
-            behind(&own, &mut turns.range_mut(place..));
+            pass_on(&own, &mut slots.range_mut(position..));
         }
-        if turns.is_empty() {
+        if slots.is_empty() {
             queues.remove(&key);
         }
     }
@@ -255,8 +244,8 @@ impl Turn {
     /// to the request behind, and what is left over in the end goes back.
     fn give_up(&mut self) {
         let now = self.backend.now();
-        let mut queues = self.place.0.queues.lock();
-        for (index, lent) in self.lent.iter().enumerate() {
+        let mut queues = self.permit.0.queues.lock();
+        for (index, lent) in self.taken.lent.iter().enumerate() {
             let mut free = None;
             let mut backend = self.backend.clone();
             if let Some(queue) = queues.get(&lent.queue()) {
@@ -267,9 +256,9 @@ impl Turn {
                     return;
                 }
                 let mut tat = own.tat;
-                for turn in behind {
-                    let later = std::mem::replace(&mut turn.tat, tat);
-                    turn.waiter.move_up(turn.index, later.since(tat));
+                for slot in behind {
+                    let later = std::mem::replace(&mut slot.tat, tat);
+                    slot.waiter.move_up(slot.index, later.since(tat));
                     tat = later;
                 }
                 free = Some(tat);
@@ -278,14 +267,24 @@ impl Turn {
             lent.give_back(free, &backend, now);
         }
         drop(queues);
-        self.backend.undo(std::mem::take(&mut self.taken));
+        self.backend.undo(std::mem::take(&mut self.taken.others));
     }
 }
 
-impl Drop for Turn {
+impl Drop for DelayedRequest {
     fn drop(&mut self) {
         if !self.is_over {
             self.give_up();
+        }
+    }
+}
+
+impl TakenUnits {
+    /// Gives all of them back, as no request may wait for them.
+    pub(super) fn give_back(self, backend: &Backend, now: Timestamp) {
+        backend.undo(self.others);
+        for lent in &self.lent {
+            lent.give_back(Some(lent.tat), backend, now);
         }
     }
 }
@@ -307,72 +306,5 @@ impl LentUnits {
         let unlent = now + self.tolerance;
         let latest = free.map_or(unlent, |free| free.max(unlent));
         backend.undo_last((self.transaction.clone(), self.by), latest, now);
-    }
-}
-
-/// What a request took: from limits that lend, and from others.
-fn taken(
-    batch: &Batch,
-    queried: &QueriedLimits,
-    outcome: &Outcome,
-    now: Timestamp,
-) -> (SmallVec<[LentUnits; 2]>, Batch) {
-    let (mut lent, mut taken) = (SmallVec::new(), Batch::new());
-    for ((limit, decision), transaction) in queried.decided(outcome).zip(batch) {
-        match decision.filter(|decision| transaction.has_taken(decision)) {
-            Some(decision) if lends(limit) => lent.push(LentUnits {
-                transaction: transaction.clone(),
-                by: outcome.source,
-                tolerance: limit.quota.tolerance(),
-                tat: now + decision.reset_in,
-            }),
-            Some(_) => taken.push(transaction.clone()),
-            None => {}
-        }
-    }
-    (lent, taken)
-}
-
-fn lends(limit: &QueriedLimit) -> bool {
-    !limit.quota.algorithm().is_windowed() && !limit.quota.is_in_flight()
-}
-
-/// How long each decision makes its request wait. Only a limit that may deny delays: a dry run and
-/// `spend_only` are never felt by clients, and a request that takes nothing has borrowed nothing.
-fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<Item = Nanos> + 'q {
-    queried.decided(outcome).map(|(limit, decision)| {
-        let borrowed = decision.filter(|_| limit.role == Role::Denies && lends(limit));
-        borrowed.map_or(Nanos::ZERO, |borrowed| {
-            borrowed.reset_in.saturating_sub(limit.quota.tolerance())
-        })
-    })
-}
-
-/// Brings decisions to what they are when the request has waited.
-pub(super) fn at_its_turn(queried: &QueriedLimits, outcome: &mut Outcome, waited: Nanos) {
-    for (limit, decision) in queried.limits.iter().zip(&mut outcome.decisions) {
-        if let Some(decision) = decision
-            && !limit.quota.algorithm().is_windowed()
-        {
-            *decision = decision.later(&limit.quota, waited);
-        }
-    }
-}
-
-/// Turns decisions whose costs were given back into denials by those that had it wait.
-fn deny(batch: &Batch, queried: &QueriedLimits, waits: &[Nanos], outcome: &mut Outcome) {
-    let limits = queried.limits.iter().zip(batch).zip(waits);
-    for (((limit, transaction), &wait), decision) in limits.zip(&mut outcome.decisions) {
-        let Some(decision) = decision else { continue };
-        if transaction.has_taken(decision) {
-            *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
-        }
-        if !wait.is_zero() {
-            *decision = Decision {
-                allowed: false,
-                retry_in: wait,
-                ..*decision
-            };
-        }
     }
 }

@@ -1,149 +1,30 @@
-//! Places among the requests in flight, which are asked for when all other limits have allowed a
-//! request: a flood that they deny takes none.
+//! What a request holds of the limits on requests in flight.
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-use weir_limit::time::Timestamp;
-use weir_limit::{Batch, BucketClass, Claims, Transaction};
-use weir_store::{DecisionSource, LeaseGuard, Leased, Outcome, StoreFuture};
+use smallvec::SmallVec;
+use weir_store::LeaseGuard;
 use weir_telemetry::GaugeGuard;
 
-use super::decisions::QueriedLimits;
-use super::policy::{PreparedLimit, RoutePolicy};
-use crate::backend::Backend;
-
-/// The places that a request has among those in flight, until the last clone of this is dropped.
+/// A request's leases of the limits on requests in flight, until the last clone of this is dropped.
 ///
 /// The layer puts it into the extensions of the request and into the body of the response. What
 /// goes on working for a request when its response has been sent, such as a connection that was
 /// upgraded, holds on to it.
 #[derive(Clone, Debug)]
-pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<Places>);
+pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<CountedLeases>);
 
 #[derive(Debug)]
-struct Places {
+struct CountedLeases {
     _guard: LeaseGuard,
     _gauges: SmallVec<[GaugeGuard; 1]>,
 }
 
-/// What is to be asked for a request, and what the other limits were asked before.
-pub(super) struct LeaseRequest {
-    pub(super) claims: Claims,
-    pub(super) batch: Batch,
-}
-
-impl LeaseRequest {
-    pub(super) fn ask(&self, backend: &Backend, arrived: Timestamp) -> StoreFuture<Leased> {
-        backend.leases.acquire(self.claims.clone(), arrived)
-    }
-
-    /// What comes of it when nothing can be asked.
-    pub(super) fn undecided(&self) -> Leased {
-        Leased {
-            outcome: undecided(self.claims.len()),
-            guard: LeaseGuard::EMPTY,
-        }
-    }
-
-    /// The places that the request got, if any.
-    pub(super) fn places(
-        &self,
-        policy: &RoutePolicy<PreparedLimit>,
-        queried: &QueriedLimits,
-        leased: Leased,
-    ) -> Option<InFlight> {
-        let claims = self.claims.iter().zip(&leased.outcome.decisions);
-        let limits = queried.limits.iter().skip(self.batch.len());
-        let gauges = claims
-            .zip(limits)
-            .filter(|((claim, decision), _)| {
-                let is_taken = claim.mode.spends() && decision.is_some_and(|it| it.fits());
-                // Who is kept out has a place of its own.
-                is_taken && claim.key.class() == BucketClass::Limit
-            })
-            .filter_map(|(_, queried)| Some(policy.limit(queried.limit)?.metrics.leased()))
-            .collect();
-        (!leased.guard.is_empty()).then(|| {
-            InFlight(Arc::new(Places {
-                _guard: leased.guard,
-                _gauges: gauges,
-            }))
-        })
-    }
-
-    /// Gives back what the other limits took, because there is no place, and takes it off their
-    /// decisions.
-    pub(super) fn undo(&self, queried: &QueriedLimits, outcome: &mut Outcome, backend: &Backend) {
-        let mut taken = Batch::new();
-        let asked = self.batch.iter().zip(&queried.limits);
-        for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
-            if let Some(decision) = decision
-                && transaction.has_taken(decision)
-            {
-                *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
-                taken.push(Transaction::clone(transaction));
-            }
-        }
-        backend.undo(taken);
-    }
-}
-
-/// No decision for any of these limits.
-pub(super) fn undecided(limits: usize) -> Outcome {
-    Outcome {
-        decisions: smallvec![None; limits],
-        source: DecisionSource::FailedOpen,
-    }
-}
-
-/// Adds the decisions about places to those about buckets. Of what decided about either (the store,
-/// what stood in for it, or nothing), the outcome names what is farther from the store.
-pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
-    decided.decisions.extend(leased.decisions.iter().copied());
-    if distance(leased.source) > distance(decided.source) {
-        decided.source = leased.source;
-    }
-}
-
-const fn distance(source: DecisionSource) -> u8 {
-    match source {
-        DecisionSource::Store => 0,
-        DecisionSource::Prefetched => 1,
-        DecisionSource::Remembered => 2,
-        DecisionSource::Local => 3,
-        DecisionSource::FailedOpen => 4,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn outcome(source: DecisionSource, decisions: usize) -> Outcome {
-        Outcome {
-            source,
-            ..undecided(decisions)
-        }
-    }
-
-    /// The log shows what decided: the source that is farthest from the store.
-    #[test]
-    fn the_whole_does_not_hide_the_source_that_is_farther_from_the_store() {
-        let by_distance = [
-            DecisionSource::Store,
-            DecisionSource::Prefetched,
-            DecisionSource::Remembered,
-            DecisionSource::Local,
-            DecisionSource::FailedOpen,
-        ];
-        for (far, &decided) in by_distance.iter().enumerate() {
-            for (farther, &leased) in by_distance.iter().enumerate() {
-                let mut whole = outcome(decided, 2);
-                join(&mut whole, &outcome(leased, 1));
-                assert_eq!(whole.source, by_distance[far.max(farther)]);
-                assert_eq!(whole.decisions.len(), 3);
-            }
-        }
+impl InFlight {
+    pub(super) fn new(guard: LeaseGuard, gauges: SmallVec<[GaugeGuard; 1]>) -> Self {
+        Self(Arc::new(CountedLeases {
+            _guard: guard,
+            _gauges: gauges,
+        }))
     }
 }

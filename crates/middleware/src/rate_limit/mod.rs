@@ -10,12 +10,14 @@
 //! [`IdentifyLayer`]: crate::IdentifyLayer
 //! [`RouteLayer`]: crate::RouteLayer
 
+mod borrowing;
 mod decide;
 mod decisions;
 mod deferred_charge;
 mod delay;
 mod header_fields;
 mod in_flight;
+mod lease_request;
 mod pending_decision;
 mod plan;
 pub(super) mod policy;

@@ -11,10 +11,12 @@ use weir_rules::RequestAttributes;
 use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
+use super::borrowing::{apply_wait, borrow};
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
-use super::delay::{Turn, at_its_turn};
-use super::in_flight::{InFlight, LeaseRequest, join, undecided};
+use super::delay::DelayedRequest;
+use super::in_flight::InFlight;
+use super::lease_request::{LeaseRequest, join, undecided};
 use super::plan::{MissingValue, StoreQuery};
 use super::response_context::ResponseContext;
 use crate::Verdict;
@@ -28,7 +30,7 @@ pub(super) struct PendingDecision {
     pub(super) queried: QueriedLimits,
     /// What is charged when the request is through; most requests leave nothing.
     charges: Vec<DeferredCharge>,
-    /// The places to ask for when the store has allowed the request; most requests need none.
+    /// The leases to ask for when the store has allowed the request; most requests need none.
     pub(super) leases: Option<Box<LeaseRequest>>,
     /// What the limits are asked, on a route that delays requests.
     pub(super) delayed: Option<Box<Batch>>,
@@ -152,38 +154,42 @@ impl PendingDecision {
     }
 
     /// The ban that keeps the request out.
-    pub(super) fn judge_bans(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
-        self.bans.as_mut().and_then(|bans| bans.judge(outcome))
+    pub(super) fn apply_bans(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
+        self.bans.as_mut().and_then(|bans| bans.apply(outcome))
     }
 
     /// Counts the bans that hold, and strikes by the path.
     pub(super) fn count_bans(&mut self, is_banned: bool, path: &str) {
         if let Some(bans) = &mut self.bans {
-            bans.judged(is_banned, path);
+            bans.count(is_banned, path);
         }
     }
 
     /// The request's turn, if it was allowed and has to wait for it.
-    pub(super) fn turn(&mut self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
+    pub(super) fn turn(
+        &mut self,
+        outcome: &mut Outcome,
+        backend: &Backend,
+    ) -> Option<DelayedRequest> {
         let policy = &self.route.policy;
         let (delay, batch) = policy.delay.as_ref().zip(self.delayed.take())?;
         // What could be lent is not left.
-        at_its_turn(&self.queried, outcome, Nanos::ZERO);
+        apply_wait(&self.queried, outcome, Nanos::ZERO);
         if policy.denial(&self.queried, outcome).is_some() {
             return None;
         }
         let asked = (backend, self.arrived);
-        Turn::of(delay, &batch, &self.queried, outcome, asked)
+        borrow(delay, &batch, &self.queried, outcome, asked)
     }
 
     /// Goes on from when the request's turn has come.
     pub(super) fn has_waited(&mut self, outcome: &mut Outcome, waited: Duration) {
-        at_its_turn(&self.queried, outcome, waited.into());
+        apply_wait(&self.queried, outcome, waited.into());
         self.delay = Some(waited);
         self.arrived = self.arrived + Nanos::from(waited);
     }
 
-    /// Asks for the request's places in flight, if there are any, and all else has allowed it.
+    /// Asks for the request's leases, if it needs any, and all other limits have allowed it.
     pub(super) fn lease(
         &self,
         outcome: &mut Outcome,
@@ -191,14 +197,14 @@ impl PendingDecision {
     ) -> Option<StoreFuture<Leased>> {
         let leases = self.leases.as_ref()?;
         if self.route.policy.denial(&self.queried, outcome).is_some() {
-            // No place was asked for.
+            // No lease was asked for.
             outcome.decisions.resize(self.queried.limits.len(), None);
             return None;
         }
-        Some(leases.ask(backend, self.arrived))
+        Some(leases.acquire(backend, self.arrived))
     }
 
-    /// The places that the request has, now that they are granted or denied.
+    /// The leases that the request has, now that they are granted or denied.
     pub(super) fn leased(
         &self,
         answer: Result<Leased, StoreError>,
@@ -221,7 +227,7 @@ impl PendingDecision {
         if policy.denial(queried, outcome).is_some() {
             leases.undo(queried, outcome, backend);
         }
-        Ok(leases.places(policy, queried, leased))
+        Ok(leases.in_flight(policy, queried, leased))
     }
 
     /// What is charged later for the request.

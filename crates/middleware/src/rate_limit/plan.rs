@@ -43,7 +43,7 @@ pub(super) fn attributes<'a, B>(
     captures: &'a Captures,
     now: Timestamp,
 ) -> RequestAttributes<'a> {
-    let identity = ClientIdentity::of(request.extensions());
+    let identity = ClientIdentity::from_extensions(request.extensions());
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),

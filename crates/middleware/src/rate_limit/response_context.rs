@@ -191,7 +191,7 @@ impl ResponseContext {
 impl DecoySample {
     /// The sample of a request that is let through, where its route has a decoy, or the banned
     /// would get one on it.
-    pub(super) fn of<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
+    pub(super) fn new<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
         let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
         if let OnDenied::Shadow(shadow) = &route.policy.on_denied {
             shadows.push(Arc::clone(shadow));
@@ -199,7 +199,7 @@ impl DecoySample {
         if shadows.is_empty() {
             return None;
         }
-        let identity = ClientIdentity::of(request.extensions());
+        let identity = ClientIdentity::from_extensions(request.extensions());
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,

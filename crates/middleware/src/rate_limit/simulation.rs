@@ -19,7 +19,7 @@ use weir_store::{Memory, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
 use super::decisions::meaning;
-use super::delay::Turn;
+use super::delay::DelayedRequest;
 use super::pending_decision::PendingDecision;
 use super::response_context::ResponseContext;
 use crate::Verdict;
@@ -69,7 +69,7 @@ pub struct Waiting {
     decision: PendingDecision,
     asked: Batch,
     outcome: Outcome,
-    turn: Turn,
+    delayed: DelayedRequest,
 }
 
 impl Simulation {
@@ -132,7 +132,7 @@ impl Simulation {
         let Ok(mut outcome) = decision.outcome(at_once(answer)) else {
             return decided(Verdict::new(Disposition::Unavailable));
         };
-        let ban = decision.judge_bans(&mut outcome);
+        let ban = decision.apply_bans(&mut outcome);
         decision.count_bans(ban.is_some(), attributes.uri.path());
         if let Some(ban) = ban {
             return decided(Verdict {
@@ -145,11 +145,11 @@ impl Simulation {
         }
         match decision.turn(&mut outcome, backend) {
             None => Progress::Decided(self.conclude(decision, &asked, outcome, tell)),
-            Some(turn) => Progress::Waits(Box::new(Waiting {
+            Some(delayed) => Progress::Waits(Box::new(Waiting {
                 decision,
                 asked,
                 outcome,
-                turn,
+                delayed,
             })),
         }
     }
@@ -165,10 +165,10 @@ impl Simulation {
             mut decision,
             asked,
             mut outcome,
-            turn,
+            delayed,
         } = waiting;
-        decision.has_waited(&mut outcome, turn.wait);
-        turn.has_come();
+        decision.has_waited(&mut outcome, delayed.wait);
+        delayed.finish();
         self.conclude(decision, &asked, outcome, tell)
     }
 
@@ -214,7 +214,7 @@ impl Simulation {
 impl Waiting {
     /// When its turn comes.
     pub fn until(&self) -> Timestamp {
-        self.decision.arrived + self.turn.wait.into()
+        self.decision.arrived + self.delayed.wait.into()
     }
 }
 

@@ -1,0 +1,101 @@
+//! What a request borrows of limits that delay, and how long it has to wait for that in place of a
+//! denial.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, Decision};
+use weir_store::Outcome;
+
+use super::decisions::{QueriedLimit, QueriedLimits, Role};
+use super::delay::{Delay, DelayedRequest, LentUnits, TakenUnits};
+use crate::backend::Backend;
+
+/// Queues a request that was allowed, if it has borrowed anything. Where nothing more may wait, it
+/// gives back what the request took, and turns the decisions into denials.
+pub(super) fn borrow(
+    delay: &Arc<Delay>,
+    batch: &Batch,
+    queried: &QueriedLimits,
+    outcome: &mut Outcome,
+    (backend, now): (&Backend, Timestamp),
+) -> Option<DelayedRequest> {
+    let wait = waits(queried, outcome).max()?;
+    if wait.is_zero() {
+        return None;
+    }
+    let taken = taken(batch, queried, outcome, now);
+    let Some(permit) = delay.permit() else {
+        let waits: Vec<Nanos> = waits(queried, outcome).collect();
+        taken.give_back(backend, now);
+        deny(batch, queried, &waits, outcome);
+        return None;
+    };
+    Some(DelayedRequest::enqueue(taken, wait, permit, (backend, now)))
+}
+
+/// What a request took.
+fn taken(batch: &Batch, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) -> TakenUnits {
+    let mut taken = TakenUnits {
+        lent: SmallVec::new(),
+        others: Batch::new(),
+    };
+    for ((limit, decision), transaction) in queried.decided(outcome).zip(batch) {
+        match decision.filter(|decision| transaction.has_taken(decision)) {
+            Some(decision) if lends(limit) => taken.lent.push(LentUnits {
+                transaction: transaction.clone(),
+                by: outcome.source,
+                tolerance: limit.quota.tolerance(),
+                tat: now + decision.reset_in,
+            }),
+            Some(_) => taken.others.push(transaction.clone()),
+            None => {}
+        }
+    }
+    taken
+}
+
+fn lends(limit: &QueriedLimit) -> bool {
+    !limit.quota.algorithm().is_windowed() && !limit.quota.is_in_flight()
+}
+
+/// How long each decision makes its request wait. Only a limit that may deny delays: a dry run and
+/// `spend_only` are never felt by clients, and a request that takes nothing has borrowed nothing.
+fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<Item = Nanos> + 'q {
+    queried.decided(outcome).map(|(limit, decision)| {
+        let borrowed = decision.filter(|_| limit.role == Role::Denies && lends(limit));
+        borrowed.map_or(Nanos::ZERO, |borrowed| {
+            borrowed.reset_in.saturating_sub(limit.quota.tolerance())
+        })
+    })
+}
+
+/// Brings decisions to what they are when the request has waited.
+pub(super) fn apply_wait(queried: &QueriedLimits, outcome: &mut Outcome, waited: Nanos) {
+    for (limit, decision) in queried.limits.iter().zip(&mut outcome.decisions) {
+        if let Some(decision) = decision
+            && !limit.quota.algorithm().is_windowed()
+        {
+            *decision = decision.later(&limit.quota, waited);
+        }
+    }
+}
+
+/// Turns decisions whose costs were given back into denials by those that had it wait.
+fn deny(batch: &Batch, queried: &QueriedLimits, waits: &[Nanos], outcome: &mut Outcome) {
+    let limits = queried.limits.iter().zip(batch).zip(waits);
+    for (((limit, transaction), &wait), decision) in limits.zip(&mut outcome.decisions) {
+        let Some(decision) = decision else { continue };
+        if transaction.has_taken(decision) {
+            *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
+        }
+        if !wait.is_zero() {
+            *decision = Decision {
+                allowed: false,
+                retry_in: wait,
+                ..*decision
+            };
+        }
+    }
+}
