@@ -19,6 +19,24 @@ pub(crate) fn crates() -> Vec<(String, PathBuf)> {
         .collect()
 }
 
+/// All code that is not the tests': the package, the product's crates, the simulator, what tests
+/// share, and the load of the comparison with other servers. The package has no name.
+pub(crate) fn all_code() -> Vec<(String, PathBuf)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let others = [
+        ("weir_sim", "crates/sim/src"),
+        ("weir_testing", "crates/testing/src"),
+        ("weir_load", "benches/compare/load/src"),
+    ];
+    let others = others.map(|(name, folder)| (name.to_owned(), root.join(folder)));
+    let package = (String::new(), src());
+    crates()
+        .into_iter()
+        .chain(others)
+        .chain([package])
+        .collect()
+}
+
 pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,16 +1,16 @@
-//! As much of HTTP/1.1 as a load needs: one request at a time, answers with a Content-Length.
+//! As much of HTTP/1.1 as a load needs: one request at a time, responses with a Content-Length.
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::link::Answer;
 use crate::options::Options;
+use crate::response::Response;
 
 pub struct Http1 {
     request: Rc<[u8]>,
     began: Option<Instant>,
     head: Vec<u8>,
-    /// Of the answer whose head was read.
+    /// Of the response whose head was read.
     status: u16,
     /// Bytes of the body that are still to come, once the head was read.
     left: Option<u64>,
@@ -51,7 +51,7 @@ impl Http1 {
         out.extend_from_slice(&self.request);
     }
 
-    pub fn receive(&mut self, bytes: &[u8], answers: &mut Vec<Answer>) -> Result<(), String> {
+    pub fn receive(&mut self, bytes: &[u8], responses: &mut Vec<Response>) -> Result<(), String> {
         let body = match self.left {
             Some(_) => bytes.len(),
             None => self.read_head(bytes)?,
@@ -59,12 +59,12 @@ impl Http1 {
         let Some(left) = self.left else { return Ok(()) };
         let left = left
             .checked_sub(body as u64)
-            .ok_or("more bytes than the answer has")?;
+            .ok_or("more bytes than the response has")?;
         self.left = Some(left);
         if left == 0 {
             self.left = None;
-            let began = self.began.take().ok_or("an answer to no request")?;
-            answers.push(Answer {
+            let began = self.began.take().ok_or("a response to no request")?;
+            responses.push(Response {
                 began,
                 status: self.status,
             });
@@ -80,7 +80,7 @@ impl Http1 {
         };
         let body = self.head.len() - at - 4;
         let text = String::from_utf8_lossy(&self.head[..at]);
-        let parsed = parse(&text).ok_or_else(|| format!("an answer not understood: {text}"))?;
+        let parsed = parse(&text).ok_or_else(|| format!("a response not understood: {text}"))?;
         (self.status, self.left) = (parsed.0, Some(parsed.1));
         self.head.clear();
         Ok(body)
@@ -102,23 +102,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_whole_and_in_pieces() {
+    fn a_response_is_read_whole_and_in_pieces() {
         let text = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 5\r\n\r\nhello";
         for size in [1, 7, 30, text.len()] {
             let mut http = Http1::new(Rc::from(*b"GET"));
             http.send(Instant::now(), &mut Vec::new());
-            let mut answers = Vec::new();
+            let mut responses = Vec::new();
             for piece in text.chunks(size) {
-                http.receive(piece, &mut answers).unwrap();
+                http.receive(piece, &mut responses).unwrap();
             }
-            assert_eq!(answers.len(), 1);
-            assert_eq!(answers[0].status, 429);
+            assert_eq!(responses.len(), 1);
+            assert_eq!(responses[0].status, 429);
             assert_eq!(http.in_flight(), 0);
         }
     }
 
     #[test]
-    fn an_answer_without_a_length_is_refused() {
+    fn a_response_without_a_length_is_refused() {
         let mut http = Http1::new(Rc::from(*b"GET"));
         let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
         assert!(http.receive(head, &mut Vec::new()).is_err());

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::link::Answer;
 use crate::options::Options;
+use crate::response::Response;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
@@ -100,13 +100,13 @@ impl Http2 {
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        answers: &mut Vec<Answer>,
+        responses: &mut Vec<Response>,
     ) -> Result<(), String> {
         let mut pending = std::mem::take(&mut self.pending);
         pending.extend_from_slice(bytes);
         let mut rest = pending.as_slice();
         while let Some((frame, after)) = split(rest) {
-            self.take(&frame, out, answers)?;
+            self.take(&frame, out, responses)?;
             rest = after;
         }
         let used = pending.len() - rest.len();
@@ -119,12 +119,12 @@ impl Http2 {
         &mut self,
         frame: &Frame<'_>,
         out: &mut Vec<u8>,
-        answers: &mut Vec<Answer>,
+        responses: &mut Vec<Response>,
     ) -> Result<(), String> {
         match frame.kind {
-            0 => self.data(frame, out, answers),
-            1 => self.headers(frame, answers)?,
-            3 => self.end(frame.stream, answers),
+            0 => self.data(frame, out, responses),
+            1 => self.headers(frame, responses)?,
+            3 => self.end(frame.stream, responses),
             4 if frame.flags & ACK == 0 => self::frame(out, 4, ACK, 0, &[]),
             6 if frame.flags & ACK == 0 => self::frame(out, 6, ACK, 0, frame.payload),
             7 => return Err("GOAWAY".into()),
@@ -133,37 +133,37 @@ impl Http2 {
         Ok(())
     }
 
-    fn data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>, answers: &mut Vec<Answer>) {
+    fn data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>, responses: &mut Vec<Response>) {
         self.received += frame.payload.len() as u32;
         if self.received >= REFILL {
             self::frame(out, 8, 0, 0, &self.received.to_be_bytes());
             self.received = 0;
         }
         if frame.flags & END_STREAM != 0 {
-            self.end(frame.stream, answers);
+            self.end(frame.stream, responses);
         }
     }
 
-    fn headers(&mut self, frame: &Frame<'_>, answers: &mut Vec<Answer>) -> Result<(), String> {
+    fn headers(&mut self, frame: &Frame<'_>, responses: &mut Vec<Response>) -> Result<(), String> {
         let padding = usize::from(frame.flags & PADDED != 0);
         let priority = if frame.flags & PRIORITY != 0 { 5 } else { 0 };
         let block = frame.payload.get(padding + priority..).unwrap_or(&[]);
         let stream = self.streams.iter_mut().find(|own| own.id == frame.stream);
-        let stream = stream.ok_or("an answer to no request")?;
+        let stream = stream.ok_or("a response to no request")?;
         // Trailers come after the status.
         if stream.status == 0 {
             stream.status = status(block);
         }
         if frame.flags & END_STREAM != 0 {
-            self.end(frame.stream, answers);
+            self.end(frame.stream, responses);
         }
         Ok(())
     }
 
-    fn end(&mut self, id: u32, answers: &mut Vec<Answer>) {
+    fn end(&mut self, id: u32, responses: &mut Vec<Response>) {
         if let Some(at) = self.streams.iter().position(|stream| stream.id == id) {
             let Stream { began, status, .. } = self.streams.swap_remove(at);
-            answers.push(Answer { began, status });
+            responses.push(Response { began, status });
         }
     }
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_whole_and_in_pieces() {
+    fn a_response_is_read_whole_and_in_pieces() {
         let mut text = Vec::new();
         frame(&mut text, 4, 0, 0, &[]);
         frame(&mut text, 1, END_HEADERS, 1, &[0x88]);
@@ -220,11 +220,11 @@ mod tests {
         for size in [1, 5, text.len()] {
             let mut http = Http2::new(Rc::from(*b""), &mut Vec::new());
             http.send(Instant::now(), &mut Vec::new());
-            let (mut out, mut answers) = (Vec::new(), Vec::new());
+            let (mut out, mut responses) = (Vec::new(), Vec::new());
             for piece in text.chunks(size) {
-                http.receive(piece, &mut out, &mut answers).unwrap();
+                http.receive(piece, &mut out, &mut responses).unwrap();
             }
-            assert_eq!((answers.len(), answers[0].status), (1, 200));
+            assert_eq!((responses.len(), responses[0].status), (1, 200));
             assert_eq!(out.len(), FRAME_HEAD, "settings are acknowledged");
         }
     }

@@ -7,16 +7,11 @@ use std::time::Instant;
 use crate::http1::{self, Http1};
 use crate::http2::{self, Http2};
 use crate::options::Options;
+use crate::response::Response;
 use crate::wire::{Dialler, Wire};
 
 /// Idle connections that are opened at once: fewer than a backlog holds.
 const BATCH: usize = 64;
-
-pub struct Answer {
-    /// When the request was sent, or was meant to be.
-    pub began: Instant,
-    pub status: u16,
-}
 
 /// What every request looks like, shared by all links.
 pub enum Pattern {
@@ -104,7 +99,7 @@ impl Link {
         self.wire.flush()
     }
 
-    pub fn receive(&mut self, buffer: &mut [u8], answers: &mut Vec<Answer>) -> io::Result<()> {
+    pub fn receive(&mut self, buffer: &mut [u8], responses: &mut Vec<Response>) -> io::Result<()> {
         let bytes = match self.wire.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => &buffer[..bytes],
@@ -112,8 +107,8 @@ impl Link {
             Err(error) => return Err(error),
         };
         let read = match &mut self.protocol {
-            Protocol::Http1(http) => http.receive(bytes, answers),
-            Protocol::Http2(http) => http.receive(bytes, &mut self.out, answers),
+            Protocol::Http1(http) => http.receive(bytes, responses),
+            Protocol::Http2(http) => http.receive(bytes, &mut self.out, responses),
         };
         read.map_err(io::Error::other)
     }

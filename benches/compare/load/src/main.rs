@@ -18,6 +18,7 @@ mod http2;
 mod link;
 mod options;
 mod report;
+mod response;
 mod run;
 mod wire;
 

@@ -10,12 +10,13 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
-use crate::link::{Answer, Link, Pattern};
+use crate::link::{Link, Pattern};
 use crate::options::{Options, Reconnect};
 use crate::report::Report;
+use crate::response::Response;
 use crate::wire::{Dialler, Wire};
 
-/// How long answers are waited for when all requests are sent.
+/// How long responses are waited for when all requests are sent.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests lost in one phase after which a proxy counts as broken.
 const MOST_LOST: u64 = 10_000;
@@ -32,7 +33,7 @@ pub struct Load<'o> {
     touched: Vec<usize>,
     buffer: Vec<u8>,
     events: Vec<Event>,
-    answers: Vec<Answer>,
+    responses: Vec<Response>,
 }
 
 impl<'o> Load<'o> {
@@ -49,7 +50,7 @@ impl<'o> Load<'o> {
             touched: Vec::new(),
             buffer: vec![0; 256 << 10],
             events: Vec::with_capacity(1024),
-            answers: Vec::new(),
+            responses: Vec::new(),
         };
         for number in 0..options.connections {
             let link = load.watch(number, dialler.dial(number)?)?;
@@ -208,15 +209,15 @@ impl<'o> Load<'o> {
 
     fn receive(&mut self, number: usize, report: &mut Report) -> Result<(), String> {
         let link = &mut self.links[number];
-        let read = link.receive(&mut self.buffer, &mut self.answers);
+        let read = link.receive(&mut self.buffer, &mut self.responses);
         let now = Instant::now();
-        for answer in self.answers.drain(..) {
+        for response in self.responses.drain(..) {
             report
                 .latencies
-                .add(now.saturating_duration_since(answer.began));
+                .add(now.saturating_duration_since(response.began));
             report.answered += 1;
             report.resumed += u64::from(link.wire.is_resumed());
-            report.unexpected += u64::from(answer.status != self.options.expect);
+            report.unexpected += u64::from(response.status != self.options.expect);
             self.free.push_back(number);
         }
         match read {

@@ -6,7 +6,7 @@ use super::call::Done;
 use super::client::Client;
 use super::cluster::Access;
 use super::command::Command;
-use super::replication::Role;
+use super::role::Role;
 use super::server::{Now, Server, millis};
 
 /// What a client that listens to channels may send in RESP2.
@@ -36,6 +36,12 @@ impl Server {
             .as_ref()
             .filter(|_| command.name == "exec");
         let queued = queued.map_or(&[][..], |queued| &queued.commands);
+        let is_sentinel = self.watched.is_some();
+        let queued = queued.iter().filter_map(|words| {
+            let command = Command::find(words, is_sentinel).ok()?;
+            Some((command, words))
+        });
+        let queued: Vec<_> = queued.collect();
         let any =
             |is: fn(&Command) -> bool| is(command) || queued.iter().any(|(command, _)| is(command));
         let all =

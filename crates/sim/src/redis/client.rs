@@ -1,12 +1,31 @@
 //! What a server knows of a client.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use bytes::Bytes;
 
-use super::command::Command;
 use super::protocol::CommandReader;
-use super::server::ClientId;
+
+/// A connection to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(u64);
+
+impl ClientId {
+    pub(super) fn number(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -29,7 +48,7 @@ pub(super) struct Client {
 /// Commands between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Queued {
-    pub(super) commands: Vec<(&'static Command, Vec<Bytes>)>,
+    pub(super) commands: Vec<Vec<Bytes>>,
     /// One was refused, so none is executed.
     pub(super) is_aborted: bool,
 }

@@ -2,72 +2,13 @@
 
 use bytes::Bytes;
 
-use super::client::Client;
+use super::client::{Client, ClientId};
 use super::command::{Command, Run};
+use super::effect::{Change, Effect};
 use super::keyspace::{Entry, Keyspace};
 use super::protocol::Reply;
-use super::server::{ClientId, Conditions, Now, Server, millis};
-
-/// What a server is to others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It takes writes.
-    Primary {
-        /// What it tells of its replicas when it is asked for its role.
-        replicas: Vec<ReplicaStatus>,
-    },
-    /// It takes writes from its primary alone.
-    Replica {
-        /// Where its primary is.
-        host: String,
-        /// Where its primary is.
-        port: u16,
-        /// Whether it hears from its primary.
-        is_linked: bool,
-    },
-}
-
-/// A replica as its primary sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicaStatus {
-    /// Where it is.
-    pub host: String,
-    /// Where it is.
-    pub port: u16,
-    /// How far it has come, in bytes of the primary's stream.
-    pub offset: i64,
-}
-
-/// What a command, or a transaction, has done to a primary's data: a replica does all of it or
-/// nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Effect {
-    pub(super) changes: Vec<Change>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    Command {
-        database: usize,
-        words: Vec<Bytes>,
-    },
-    /// A key that was moved here from another node.
-    Restore {
-        key: Bytes,
-        entry: Entry,
-    },
-}
-
-impl Effect {
-    /// How many bytes it takes up in the stream to replicas.
-    pub(super) fn bytes(&self) -> i64 {
-        let bytes = self.changes.iter().map(|change| match change {
-            Change::Command { words, .. } => words.iter().map(|word| word.len() + 8).sum(),
-            Change::Restore { key, .. } => key.len() + 64,
-        });
-        i64::try_from(bytes.sum::<usize>()).unwrap_or(i64::MAX)
-    }
-}
+use super::role::Role;
+use super::server::{Conditions, Now, Server, millis};
 
 /// All data of a server at some moment: what it has on its disk, or sends to a new replica.
 #[derive(Clone, Debug)]
@@ -82,13 +23,6 @@ pub struct MovedKey {
     pub(super) entry: Entry,
     /// How many milliseconds it is from its expiry, if it has one.
     pub(super) ttl: Option<i64>,
-}
-
-impl Change {
-    pub(super) fn delete(database: usize, key: Bytes) -> Self {
-        let words = vec![Bytes::from_static(b"DEL"), key];
-        Self::Command { database, words }
-    }
 }
 
 impl Server {

@@ -6,7 +6,7 @@ use super::call::{Done, Failure, NOT_INTEGER, SYNTAX};
 use super::client::{Client, Queued};
 use super::cluster::slot_of;
 use super::protocol::{Reply, integer};
-use super::replication::Role;
+use super::role::Role;
 use super::server::{DATABASES, Now, Server, VERSION};
 
 const NO_CLUSTER: &str = "This instance has cluster support disabled";
@@ -412,8 +412,8 @@ pub(super) fn exec(
         return Err("-EXECABORT Transaction discarded because of previous errors.".into());
     }
     reply.array(queued.commands.len());
-    for (command, words) in queued.commands {
-        server.execute_queued(client, command, &words, now, reply);
+    for words in queued.commands {
+        server.execute_queued(client, &words, now, reply);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::servers::{Node, ServerEvent, Servers};
+use super::servers::{NAME, Node, Servers};
 use super::{Planned, World};
 use crate::redis::{Role, slot_of};
 use crate::scenario::Topology;
@@ -13,9 +13,6 @@ use crate::trace::What;
 
 /// How long a primary has to be silent before it is replaced, and how much longer that may take.
 const DOWN_AFTER: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1800));
-
-/// The name by which Sentinels know the primary.
-pub(super) const NAME: &str = "main";
 
 /// How long the steps of a failover by Sentinels take: until the chosen replica is the primary;
 /// until the Sentinel that leads has seen that; until it says that the failover is over; until
@@ -67,7 +64,7 @@ pub(super) struct Slots {
 impl World<'_> {
     fn soon(&mut self, (least, most): (u64, u64), step: Step) {
         let wait = self.random.millis(least, most);
-        self.after(wait, Planned::Server(ServerEvent::Step(step)));
+        self.after(wait, Planned::Failover(step));
     }
 
     /// A server does not answer for so long.
@@ -77,7 +74,7 @@ impl World<'_> {
             && lasts > wait
         {
             let step = Step::Elect(server, machine.reign);
-            self.after(wait, Planned::Server(ServerEvent::Step(step)));
+            self.after(wait, Planned::Failover(step));
         }
     }
 
@@ -317,12 +314,9 @@ impl World<'_> {
         for key in keys {
             let wait = self.random.duration(Duration::ZERO, lasts);
             let step = Step::MoveKey(from, to, key);
-            self.after(wait, Planned::Server(ServerEvent::Step(step)));
+            self.after(wait, Planned::Failover(step));
         }
-        self.after(
-            lasts,
-            Planned::Server(ServerEvent::Step(Step::Moved(slots))),
-        );
+        self.after(lasts, Planned::Failover(Step::Moved(slots)));
     }
 
     /// From which primary slots move to which. Who moves them goes on with those that have taken the

@@ -16,6 +16,7 @@ mod app;
 mod failover;
 mod faults;
 mod host;
+mod idle;
 mod log;
 mod network;
 mod operators;
@@ -36,6 +37,7 @@ use std::thread;
 use std::time::Duration;
 
 use self::app::Slowness;
+use self::failover::Step;
 use self::faults::{ActiveLink, FaultEvent};
 use self::host::{Call, Host, Pace};
 use self::log::Lines;
@@ -109,6 +111,8 @@ enum Planned {
     Fault(FaultEvent),
     Network(NetworkEvent),
     Server(ServerEvent),
+    /// A step of a failover, or of slots that move.
+    Failover(Step),
     /// Clients, operators and faults are over.
     Quiet,
 }
@@ -296,6 +300,7 @@ impl<'s> World<'s> {
             Planned::Fault(event) => self.fault(event)?,
             Planned::Network(event) => self.network(event),
             Planned::Server(event) => self.server(event),
+            Planned::Failover(step) => self.step(step),
             Planned::Quiet => self.note(What::Quiet),
         }
         Ok(())

@@ -21,7 +21,7 @@ use libc::{c_int, c_uint, c_void, clockid_t, size_t, ssize_t, timespec};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
-use super::process;
+use super::idle;
 use crate::random::Random;
 
 const SECOND: i64 = 1_000_000_000;
@@ -79,7 +79,7 @@ fn template() -> &'static Builder {
         let before = RANDOM.replace(Some(Random::new(0, 0)));
         let mut builder = Builder::new_current_thread();
         builder.enable_time().start_paused(true);
-        builder.on_thread_park(process::idle);
+        builder.on_thread_park(idle::reached);
         RANDOM.set(before);
         ManuallyDrop::new(builder)
     })

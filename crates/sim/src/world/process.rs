@@ -6,36 +6,22 @@
 //! gateway does something that concerns the world, and in any case only when nothing is left to do
 //! at that moment.
 
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Runtime};
 use tokio::time::{Instant, advance, sleep_until};
 
+use super::idle::{self, Idle};
 use super::os::{self, Wall};
 use super::port::{self, Port};
 
 const MILLISECOND: u128 = 1_000_000;
-
-thread_local! {
-    static IDLE: RefCell<Option<Arc<Idle>>> = const { RefCell::new(None) };
-}
-
-/// The runtime that this thread drives is about to wait.
-pub(super) fn idle() {
-    IDLE.with_borrow(|idle| {
-        if let Some(idle) = idle {
-            idle.reached();
-        }
-    });
-}
 
 /// What the process runs beside the tasks of its runtime.
 pub(super) type Main = Pin<Box<dyn Future<Output = Infallible>>>;
@@ -138,7 +124,7 @@ impl Process {
             shown: self.shown,
         }));
         port::set_current(Some(Arc::clone(&self.port)));
-        IDLE.set(Some(Arc::clone(&self.idle)));
+        idle::set_current(Some(Arc::clone(&self.idle)));
         Machine
     }
 
@@ -176,7 +162,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         os::set_wall(None);
         port::set_current(None);
-        IDLE.set(None);
+        idle::set_current(None);
     }
 }
 
@@ -234,47 +220,4 @@ impl Pace<'_> {
 
 fn nanos(nanos: u128) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
-/// Tells when a runtime has nothing to do at the present moment.
-#[derive(Default)]
-struct Idle {
-    is_awaited: AtomicBool,
-    is_reached: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Idle {
-    /// The runtime is about to wait.
-    fn reached(&self) {
-        if self.is_awaited.swap(false, Ordering::Relaxed) {
-            self.is_reached.store(true, Ordering::Relaxed);
-            let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(waker) = &*waker {
-                waker.wake_by_ref();
-            }
-        }
-    }
-
-    /// Waits until nothing is left to do. The runtime looks for timers that are due only when it is
-    /// about to wait, so that has to happen twice.
-    async fn settle(&self) {
-        for _ in 0..2 {
-            self.is_reached.store(false, Ordering::Relaxed);
-            poll_fn(|cx| self.poll_reached(cx)).await;
-        }
-    }
-
-    fn poll_reached(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.is_reached.load(Ordering::Relaxed) {
-            return Poll::Ready(());
-        }
-        let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => *waker = Some(cx.waker().clone()),
-        }
-        self.is_awaited.store(true, Ordering::Relaxed);
-        Poll::Pending
-    }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::failover::{NAME, Step};
 use super::host::Pace;
 use super::{Planned, World};
 use crate::redis::{
@@ -18,6 +17,9 @@ use crate::scenario::{Scenario, Topology};
 const PORT: u16 = 6379;
 
 const SENTINEL_PORT: u16 = 26379;
+
+/// The name by which Sentinels know the primary.
+pub(super) const NAME: &str = "main";
 
 /// How often a server looks for keys that have expired.
 const EXPIRES_EVERY: Duration = Duration::from_secs(1);
@@ -36,8 +38,6 @@ pub(super) enum ServerEvent {
     Expire,
     /// A write of the primary, in its life, gets to the replica.
     Replicate(usize, u64, usize, Effect),
-    /// A step of a failover, or of slots that move.
-    Step(Step),
 }
 
 pub(super) struct Servers {
@@ -507,7 +507,6 @@ impl World<'_> {
                 }
                 self.after(EXPIRES_EVERY, Planned::Server(ServerEvent::Expire));
             }
-            ServerEvent::Step(step) => self.step(step),
             ServerEvent::Replicate(from, reign, to, effect) => {
                 let now = self.servers.clock(to, self.now);
                 let is_same = self
