@@ -8,8 +8,10 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod bans;
 mod certificates;
+mod defaults;
 mod diagnostics;
 mod gateway;
 mod inputs;
@@ -28,6 +30,7 @@ mod values;
 mod words;
 mod yaml;
 
+pub use defaults::FileSchemas;
 pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use diagnostics::Severity;

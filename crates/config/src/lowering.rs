@@ -7,16 +7,15 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::str::FromStr;
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderValue;
 use weir_limit::time::Timestamp;
 
 use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::inputs::Inputs;
 use super::suggestions::Suggestions;
-use super::yaml::{FileId, Sources, Span, Spanned};
+use super::yaml::{FileId, Required, Sources, Span, Spanned};
 
 /// What every part of the lowering needs.
 pub(super) struct Lowering<'s> {
@@ -75,15 +74,6 @@ impl Lowering<'_> {
         self.diagnostics.push(diagnostic).help = help;
     }
 
-    /// Parses a text as `what`.
-    pub(super) fn parse<T: FromStr>(&mut self, text: &Spanned<String>, what: &str) -> Lowered<T> {
-        let parsed = text.value.parse();
-        parsed.map_err(|_| {
-            let message = format!("`{}` is not {what}", text.value);
-            self.error(text.span, message).into()
-        })
-    }
-
     /// Reports that a name is not among the keys at `known`, unless its value there is in error.
     pub(super) fn unknown(
         &mut self,
@@ -128,6 +118,27 @@ impl Lowering<'_> {
         Err(in_error.unwrap_or_else(|| self.error(list.span, message).help(help)))
     }
 
+    /// A value that is there. One in error was reported as it was read.
+    pub(super) fn required<T: Clone>(&mut self, written: &Spanned<Required<T>>) -> Lowered<T> {
+        let in_error = || self.sources.in_error(written.span);
+        match (&written.value.0, in_error()) {
+            (Some(value), _) => Ok(value.clone()),
+            (None, Some(reported)) => Err(reported),
+            (None, None) => Err(self.error(written.span, "there is no value").into()),
+        }
+    }
+
+    /// The items of a list, unless one of them is in error.
+    pub(super) fn items<'w, T>(&self, list: &'w Spanned<impl AsRef<[T]>>) -> Lowered<&'w [T]> {
+        let in_error = self.sources.child_in_error(list.span);
+        in_error.map_or_else(|| Ok(list.value.as_ref()), Err)
+    }
+
+    /// Whether a list is empty as it was written.
+    pub(super) fn is_empty<T>(&self, list: &Spanned<impl AsRef<[T]>>) -> bool {
+        list.value.as_ref().is_empty() && self.sources.child_in_error(list.span).is_none()
+    }
+
     /// Reports that keys are not there as they should be, unless one of them is in error.
     pub(super) fn lacking(
         &mut self,
@@ -170,23 +181,18 @@ impl Lowering<'_> {
         })
     }
 
-    pub(super) fn header_name(&mut self, name: &Spanned<String>) -> Lowered<HeaderName> {
-        self.parse(name, "the name of a header")
-    }
-
-    pub(super) fn header_value(&mut self, value: &Spanned<String>) -> Lowered<HeaderValue> {
-        self.parse(
-            value,
-            "the value of a header: control characters are not allowed",
-        )
+    pub(super) fn header_value(&mut self, text: &Spanned<String>) -> Lowered<HeaderValue> {
+        text.value.parse().map_err(|_| {
+            let what = "the value of a header: control characters are not allowed";
+            self.error(text.span, format!("`{}` is not {what}", text.value))
+                .into()
+        })
     }
 
     /// Whether nothing says where requests name their account; not even something in error.
     pub(super) fn lacks_accounts(&self, gateway: &Spanned<Gateway>) -> bool {
         match &gateway.account {
-            Some(account) => {
-                account.is_empty() && self.sources.child_in_error(account.span).is_none()
-            }
+            Some(account) => self.is_empty(account),
             None => self
                 .sources
                 .key_in_error(gateway.span, &["account"])
@@ -214,9 +220,11 @@ pub(super) fn is_of_connection(header: &str) -> bool {
     NAMES.iter().any(|name| header.eq_ignore_ascii_case(name))
 }
 
-/// What an error of another module says is wrong, and what it says to do about it.
+/// What an error says is wrong, and what it says to do about it: behind a line end, or in other
+/// modules behind a semicolon.
 pub(super) fn message_and_help(error: &str) -> (&str, Option<String>) {
-    match error.split_once("; ") {
+    let parts = error.split_once('\n').or_else(|| error.split_once("; "));
+    match parts {
         Some((message, help)) => (message, Some(help.to_owned())),
         None => (error, None),
     }

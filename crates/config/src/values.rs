@@ -1,13 +1,11 @@
-//! Values that are written as text: durations, ends, sizes and networks.
+//! Values that are written as text: durations, ends, sizes, and names of HTTP.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
-use ipnet::IpNet;
+use http::{HeaderName, Method, StatusCode};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{RoundMode, TimestampRound, Unit};
@@ -15,7 +13,33 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 
+use super::addresses::{ListenAddress, Network, ServerUrl};
 use super::yaml::parsed;
+
+/// Has types read from the texts that they are written as; the words say what should stand there.
+macro_rules! read_from_text {
+    ($($type:ty: $expected:literal,)+) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                parsed(deserializer, $expected)
+            }
+        }
+    )+};
+}
+
+read_from_text! {
+    HumanDuration: "a duration such as `1m30s`",
+    PositiveDuration: "a duration such as `1m30s`",
+    Until: "a date such as 2026-12-31",
+    ByteSize: "a size such as `64KiB`",
+    FieldName: "the name of a header",
+    MethodName: "a method",
+    MediaType: "a media type",
+    Percent: "a percentage",
+    ListenAddress: "an IP address and a port",
+    Network: "an address or a network",
+    ServerUrl: "the URI of a server",
+}
 
 /// The units, longest first, in nanoseconds. Both of Unicode's micro signs are in use.
 const TIME_UNITS: [(&str, u64); 9] = [
@@ -135,12 +159,6 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-impl<'de> Deserialize<'de> for HumanDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "a duration such as `1m30s`")
-    }
-}
-
 /// A duration that is not zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PositiveDuration(pub(crate) Duration);
@@ -170,12 +188,6 @@ impl FromStr for PositiveDuration {
 
     fn from_str(text: &str) -> Result<Self, PositiveDurationError> {
         text.parse::<HumanDuration>()?.try_into()
-    }
-}
-
-impl<'de> Deserialize<'de> for PositiveDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "a duration such as `1m30s`")
     }
 }
 
@@ -251,12 +263,6 @@ impl fmt::Display for Until {
     }
 }
 
-impl<'de> Deserialize<'de> for Until {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "a date such as 2026-12-31")
-    }
-}
-
 pub(super) const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("B", 1),
@@ -316,12 +322,6 @@ impl fmt::Display for ByteSize {
             Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
             None => write!(f, "{}B", self.0),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for ByteSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "a size such as `64KiB`")
     }
 }
 
@@ -398,9 +398,76 @@ impl FromStr for FieldName {
     }
 }
 
-impl<'de> Deserialize<'de> for FieldName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "the name of a header")
+/// A method.
+#[derive(Clone, Debug)]
+pub(crate) struct MethodName(pub(crate) Method);
+
+/// A text that is not a method.
+#[derive(Debug, Error)]
+pub(crate) enum MethodError {
+    #[error("methods are case-sensitive: `{0}`\ndid you mean \"{1}\"?")]
+    Case(String, String),
+    #[error("`{0}` is not a method")]
+    Malformed(String),
+}
+
+impl FromStr for MethodName {
+    type Err = MethodError;
+
+    fn from_str(text: &str) -> Result<Self, MethodError> {
+        let upper = text.to_ascii_uppercase();
+        if upper != text {
+            return Err(MethodError::Case(text.to_owned(), upper));
+        }
+        let method = text.parse().map(Self);
+        method.map_err(|_| MethodError::Malformed(text.to_owned()))
+    }
+}
+
+/// A media type without parameters, or all of a kind; in lower case.
+#[derive(Clone, Debug)]
+pub(crate) struct MediaType(pub(crate) String);
+
+/// A text that is not a media type.
+#[derive(Debug, Error)]
+#[error("`{0}` is not a media type\nwrite it like text/html, without parameters, or text/*")]
+pub(crate) struct MediaTypeError(String);
+
+impl FromStr for MediaType {
+    type Err = MediaTypeError;
+
+    fn from_str(text: &str) -> Result<Self, MediaTypeError> {
+        let is_token = |text: &str| {
+            let is_of_token =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
+            !text.is_empty() && text.bytes().all(is_of_token)
+        };
+        let parts = text.split_once('/');
+        let is_type = parts.is_some_and(|(kind, of)| is_token(kind) && (of == "*" || is_token(of)));
+        is_type
+            .then(|| Self(text.to_ascii_lowercase()))
+            .ok_or_else(|| MediaTypeError(text.to_owned()))
+    }
+}
+
+/// A whole number of percent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Percent(pub(crate) u8);
+
+/// A text that is not a percentage.
+#[derive(Debug, Error)]
+#[error("`{0}` is not a percentage\nwrite a whole number from 0% to 100%, such as 20%")]
+pub(crate) struct PercentError(String);
+
+impl FromStr for Percent {
+    type Err = PercentError;
+
+    fn from_str(text: &str) -> Result<Self, PercentError> {
+        let number = text.strip_suffix('%').map(u8::from_str);
+        let percent = number.and_then(Result::ok).filter(|share| *share <= 100);
+        percent
+            .map(Self)
+            .ok_or_else(|| PercentError(text.to_owned()))
     }
 }
 
@@ -409,17 +476,11 @@ impl<'de> Deserialize<'de> for FieldName {
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed<T>(pub(crate) T);
 
-/// An error of another module, in the form of those of this one.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub(crate) struct ParsedError(String);
+impl<T: FromStr> FromStr for Parsed<T> {
+    type Err = T::Err;
 
-impl<T: FromStr<Err: fmt::Display>> FromStr for Parsed<T> {
-    type Err = ParsedError;
-
-    fn from_str(text: &str) -> Result<Self, ParsedError> {
-        let parsed = text.parse().map(Self);
-        parsed.map_err(|error: T::Err| ParsedError(error.to_string().replacen("; ", "\n", 1)))
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        text.parse().map(Self)
     }
 }
 
@@ -434,21 +495,6 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
     let is_plain = text == "0" || !text.starts_with('0');
     (is_decimal && is_plain).then(|| text.parse().ok())?
-}
-
-/// Reads a network, or one address. The error says what is wrong and, behind a semicolon, what to
-/// do about it.
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
-    let address = text.parse::<IpAddr>().map(IpNet::from);
-    let network = address
-        .or_else(|_| text.parse::<IpNet>())
-        .map_err(|_| format!("`{text}` is not an address or a network, such as 10.0.0.0/8"))?;
-    match network.trunc() {
-        whole if whole == network => Ok(network),
-        whole => Err(format!(
-            "`{text}` is an address within its network; write `{whole}`"
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use weir_rules::{AccessList, AccessLists, HashKey, IdWarning, looks_hashed};
 
 use super::schema::{self, ListFile};
+use crate::addresses::{Network, NetworkError};
 use crate::diagnostics::{Location, Lowered};
 use crate::gateway::schema::Gateway;
 use crate::lowering::{Lowering, message_and_help};
-use crate::values::network;
 use crate::yaml::{Spanned, WordOr};
 
 /// How many errors of one file are reported; the wrong file would have thousands.
@@ -46,6 +46,10 @@ fn access_list(
             .help("say under `account` where requests name their account");
     }
     let everything = |network: &ipnet::IpNet| network.prefix_len() == 0;
+    let network = |text: &str| match text.parse() {
+        Ok(Network(network)) => Ok(network),
+        Err(error) => Err(NetworkError::to_string(&error)),
+    };
     let networks = entries(cx, addresses, network, |_| None, everything);
     let account = |id: &str| key.hash_of(id).map_err(|error| error.to_string());
     let accounts = entries(cx, accounts, account, warn_if_hashed, |_| false);

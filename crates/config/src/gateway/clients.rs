@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, FORWARDED};
 use http::uri::Scheme;
 use http::{HeaderName, Uri};
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
@@ -13,11 +13,11 @@ use weir_rules::{
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
+use crate::addresses::Network;
 use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::{Jwks, JwksSettings};
-use crate::values::network;
 use crate::yaml::{Span, Spanned, WordOr};
 
 /// The header of ids where no other is named.
@@ -36,30 +36,25 @@ const DEFAULT_REFRESH: Duration = Duration::from_secs(10 * 60);
 const DEFAULT_MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn client_rules(
-    cx: &mut Lowering<'_>,
+    cx: &Lowering<'_>,
     written: Option<&ClientAddress>,
 ) -> Lowered<ClientRules> {
     let proxies = written.and_then(|written| written.trusted_proxies.as_ref());
-    let proxies = proxies.into_iter().flatten();
-    let networks = all(proxies.map(|text| cx.ok(text.span, network(text))));
-    let header = match written.and_then(|written| written.header.as_ref()) {
-        Some(header) => address_header(cx, header),
-        None => Ok(AddressHeader::XForwardedFor),
+    let networks = match proxies {
+        Some(proxies) => cx.items(proxies)?.iter().map(|network| network.0).collect(),
+        None => Vec::new(),
+    };
+    let header = written.and_then(|written| written.header.as_ref());
+    let header = match header.map(|header| &header.0) {
+        None => AddressHeader::XForwardedFor,
+        Some(name) if name == "x-forwarded-for" => AddressHeader::XForwardedFor,
+        Some(name) if name == FORWARDED => AddressHeader::Forwarded,
+        Some(name) => AddressHeader::Single(name.clone()),
     };
     Ok(ClientRules {
-        trusted_proxies: networks?,
-        header: header?,
+        trusted_proxies: networks,
+        header,
     })
-}
-
-fn address_header(cx: &mut Lowering<'_>, header: &Spanned<String>) -> Lowered<AddressHeader> {
-    match header.value.to_ascii_lowercase().as_str() {
-        "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
-        "forwarded" => Ok(AddressHeader::Forwarded),
-        _ => cx
-            .parse::<HeaderName>(header, "the name of a header")
-            .map(AddressHeader::Single),
-    }
 }
 
 /// The header that requests get ids in, if they do.
@@ -75,11 +70,11 @@ pub(super) fn request_id(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Op
             let help = "write `request_id: true`, or `{header: X-Correlation-Id}`";
             return Err(cx.error(written.span, message).help(help));
         }
-        WordOr::More(more) => (cx.header_name(&more.header)?, more.header.span),
+        WordOr::More(more) => (more.header.0.clone(), more.header.span),
     };
     let address = gateway.client_address.as_ref();
     let address = address.and_then(|client| client.header.as_ref());
-    let is_of_address = address.is_some_and(|name| name.eq_ignore_ascii_case(header.as_str()));
+    let is_of_address = address.is_some_and(|name| name.0 == header);
     if has_meaning(&header) || is_of_address {
         let message = format!("`{header}` has a meaning of its own");
         let help = "choose a header for ids alone, such as X-Request-Id";
@@ -158,10 +153,10 @@ fn refuse_edits(cx: &mut Lowering<'_>, gateway: &Gateway, header: &HeaderName) -
     let edited = of_routes.chain(of_defaults).flat_map(|edits| {
         let written = edits.set.iter().chain(&edits.add);
         let written = written.flat_map(|entries| entries.0.iter().map(|(name, _)| name));
-        written.chain(edits.remove.iter().flat_map(|names| &names.0))
+        written.chain(edits.remove.iter().flat_map(|names| &names.value.0))
     });
     all(edited.map(|name| {
-        if !name.eq_ignore_ascii_case(header.as_str()) {
+        if name.0 != *header {
             return Ok(());
         }
         let message = format!("`{header}` is set by `request_id`");
@@ -384,17 +379,14 @@ fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
     let proxies = gateway
         .client_address
         .iter()
-        .filter_map(|client_address| client_address.trusted_proxies.as_ref());
+        .filter_map(|client_address| Some(&**client_address.trusted_proxies.as_ref()?));
     let listeners = gateway.listen.iter().flat_map(|listen| &listen.0);
     let balancers = listeners.filter_map(|listener| match &listener.value {
         WordOr::More(listener) => Some(&*listener.proxy_protocol.as_ref()?.trusted),
         WordOr::Word(_) => None,
     });
-    for proxy in proxies
-        .chain(balancers)
-        .flatten()
-        .filter(|proxy| proxy.value.ends_with("/0"))
-    {
+    let everything = |proxy: &&Spanned<Network>| proxy.0.prefix_len() == 0;
+    for proxy in proxies.chain(balancers).flatten().filter(everything) {
         cx.warn(proxy.span, "every client may claim any address")
             .help("name only the networks of your own proxies");
     }
@@ -405,8 +397,10 @@ fn header_of_nobody(cx: &mut Lowering<'_>, gateway: &Gateway) {
     let Some(written) = &gateway.client_address else {
         return;
     };
-    let proxies = written.trusted_proxies.iter().flatten();
-    if let (Some(header), None) = (&written.header, proxies.last()) {
+    let proxies = written.trusted_proxies.as_ref();
+    if let Some(header) = &written.header
+        && proxies.is_none_or(|proxies| cx.is_empty(proxies))
+    {
         cx.warn(
             header.span,
             "this header is never read: no proxy is trusted",

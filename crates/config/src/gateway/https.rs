@@ -55,7 +55,7 @@ pub(super) fn hsts(
     let Some(written) = &gateway.hsts else {
         return Ok(None);
     };
-    if !listen.is_empty() && !has_https(gateway, listen) {
+    if !listen.is_empty() && !has_https(cx, gateway, listen) {
         let message = "nothing comes by HTTPS: no listener has `tls`, and no proxy is trusted";
         let help = "give a listener `tls`, or list the proxy that has it under \
                     `client_address.trusted_proxies`";
@@ -87,18 +87,18 @@ fn preload(cx: &mut Lowering<'_>, written: &Hsts) -> Lowered<bool> {
     Ok(true)
 }
 
-fn has_https(gateway: &Gateway, listen: &[Listener]) -> bool {
+fn has_https(cx: &Lowering<'_>, gateway: &Gateway, listen: &[Listener]) -> bool {
     let trusted = gateway.client_address.as_ref();
     let trusted = trusted.and_then(|client| client.trusted_proxies.as_ref());
     listen
         .iter()
         .any(|listener| listener.certificates.is_some())
-        || trusted.is_some_and(|trusted| !trusted.is_empty())
+        || trusted.is_some_and(|trusted| !cx.is_empty(trusted))
 }
 
 /// Warns of listeners that redirect what a proxy may have been sent by HTTPS already.
 pub(super) fn warn_of_redirects(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
-    if has_https(gateway, listen) {
+    if has_https(cx, gateway, listen) {
         return;
     }
     let written = gateway.listen.iter().flat_map(|listen| &listen.0);

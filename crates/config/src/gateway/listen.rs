@@ -1,7 +1,7 @@
 //! Where the gateway listens, what it shows there to clients that want TLS, and what their
 //! connections may do.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
@@ -16,15 +16,13 @@ use super::https::redirect_to_https;
 use super::schema::{
     self, Admin, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
 };
+use crate::addresses::{DEFAULT_LISTEN, ListenAddress, full_address};
 use crate::certificates::{identity, usable};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::{AcmeCertificate, Listener};
-use crate::values::{ByteSize, network};
+use crate::values::ByteSize;
 use crate::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
-
-/// Where the gateway listens unless it is told.
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
 const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize(8 * 1024)..=ByteSize(1024 * 1024);
@@ -70,7 +68,7 @@ fn listener(
     written: &schema::Listener,
     has_plain: bool,
 ) -> Lowered<Listener> {
-    let address = address(cx, &written.address);
+    let address = cx.required(&written.address);
     let clients = written.client_auth.as_ref();
     let clients = clients.map(|written| client_auth(cx, written)).transpose();
     if let (Some(client_auth), None) = (&written.client_auth, &written.tls) {
@@ -84,7 +82,7 @@ fn listener(
     let redirect = redirect_to_https(cx, written);
     let (certificates, acme) = certificates.transpose()?.unzip();
     Ok(Listener {
-        address: address?,
+        address: address?.0,
         certificates,
         acme: acme.unwrap_or_default(),
         proxy_protocol: proxies.transpose()?,
@@ -116,20 +114,8 @@ fn proxy_protocol(cx: &mut Lowering<'_>, written: &ProxyProtocol) -> Lowered<Vec
         "no peer may send a PROXY header",
         "name the addresses or networks of the load balancers, such as 10.0.0.0/8",
     )?;
-    let networks = trusted.iter();
-    all(networks.map(|text| cx.ok(text.span, network(text)).map(unmapped)))
-}
-
-pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lowered<SocketAddr> {
-    let text = &address.value;
-    text.parse().map_err(|_| {
-        let message = format!("`{text}` is not an IP address and a port");
-        let help = match full_address(text) {
-            Some(address) => format!("write `\"{address}\"`"),
-            None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
-        };
-        cx.error(address.span, message).help(help)
-    })
+    cx.items(&written.trusted)?;
+    Ok(trusted.iter().map(|network| unmapped(network.0)).collect())
 }
 
 /// An admin listener that other machines reach, and that asks for no token.
@@ -137,12 +123,11 @@ pub(super) fn warn_of_open_admin(cx: &mut Lowering<'_>, admin: Option<&Admin>) {
     let Some(admin) = admin.filter(|admin| admin.token.is_none() && admin.tokens.is_none()) else {
         return;
     };
-    let address = admin.address.parse::<SocketAddr>().ok();
-    if address.is_some_and(|address| !address.ip().to_canonical().is_loopback()) {
-        let message = format!(
-            "other machines may reach {}, and there is no token",
-            admin.address.value
-        );
+    let Some(ListenAddress(address)) = admin.address.value.0 else {
+        return;
+    };
+    if !address.ip().to_canonical().is_loopback() {
+        let message = format!("other machines may reach {address}, and there is no token");
         cx.warn(admin.address.span, message).help(
             "all of them read health and metrics, and a forwarded port of this machine changes \
              bans; configure `token`, or listen on 127.0.0.1",
@@ -156,15 +141,16 @@ pub(super) fn admin_dashboard(cx: &mut Lowering<'_>, admin: Option<&Admin>) -> L
     let Some((admin, dashboard)) = written else {
         return Ok(false);
     };
-    // Where the address is malformed, that is the error.
-    let address = admin.address.parse::<SocketAddr>().ok();
     let is_local = |address: SocketAddr| {
         let address = address.ip().to_canonical();
         address.is_loopback() || address.is_unspecified()
     };
     let has_token = admin.token.is_some() || admin.tokens.is_some();
-    if dashboard.value && !has_token && !address.is_none_or(is_local) {
-        let found = &admin.address.value;
+    if let Some(ListenAddress(found)) = admin.address.value.0
+        && dashboard.value
+        && !has_token
+        && !is_local(found)
+    {
         let message = format!(
             "without a token the dashboard answers this machine only, \
                                which cannot reach {found} by a loopback address"
@@ -187,8 +173,7 @@ fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
         taken.push(DEFAULT_LISTEN);
     }
     for written in listen.chain(gateway.admin.iter().map(|admin| &admin.address)) {
-        // What is not an address was reported already.
-        let Ok(address) = written.value.parse::<SocketAddr>() else {
+        let Some(ListenAddress(address)) = written.value.0 else {
             continue;
         };
         if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
@@ -243,19 +228,6 @@ fn certificate(
             Err(cx.lacking(item.span, &[missing], &message, help))
         }
     }
-}
-
-/// The address that is meant where a part of it is missing: nginx and Go listen on all of the
-/// machine's when there is but a port.
-fn full_address(text: &str) -> Option<SocketAddr> {
-    let text = text.replace("localhost", "127.0.0.1").replace("*:", ":");
-    let text = text.strip_prefix("http://").unwrap_or(&text);
-    let port = text.strip_prefix(':').unwrap_or(text).parse();
-    let everywhere = port.map(|port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
-    let ip = text
-        .parse()
-        .map(|ip| SocketAddr::new(ip, DEFAULT_LISTEN.port()));
-    text.parse().or(everywhere).or(ip).ok()
 }
 
 /// Whether two sockets cannot listen on both. Port 0 stands for a different port each time.

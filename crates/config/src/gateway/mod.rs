@@ -31,7 +31,7 @@ use clients::{
     warn_of_clients,
 };
 use https::{hsts, warn_of_redirects};
-use listen::{address, admin_dashboard, connections, listen, warn_of_open_admin};
+use listen::{admin_dashboard, connections, listen, warn_of_open_admin};
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 use telemetry::otlp;
@@ -145,7 +145,7 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
     let admin = gateway
         .admin
         .as_ref()
-        .map(|admin| address(cx, &admin.address));
+        .map(|admin| cx.required(&admin.address));
     let workers = workers(cx, gateway.workers.as_ref());
     let connections = connections(cx, gateway.connections.as_ref());
     let store = store(cx, gateway.store.as_ref());
@@ -153,7 +153,7 @@ fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings>
     let log = log(cx, gateway.log.as_ref());
     let otlp = otlp(cx, gateway);
     Ok(ProcessSettings {
-        admin: admin.transpose()?,
+        admin: admin.transpose()?.map(|address| address.0),
         overrides_file: overrides_file?,
         workers: workers?,
         connections: connections?,

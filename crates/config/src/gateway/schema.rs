@@ -3,17 +3,18 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::Deserialize;
-use weir_rules::{CertificateField, JwtAlgorithm};
+use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
 
+use crate::addresses::{ListenAddress, Network};
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
 use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, Within};
 use crate::words::{Word, words};
-use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
+use crate::yaml::{Entries, OneOrMany, Required, Spanned, WordOr};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -21,7 +22,7 @@ use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gateway {
     /// [Where requests are taken](#listen). Type: `{address, tls}` or list of them. Default:
-    /// `127.0.0.1:8080`. Takes a restart.
+    /// `{address: 127.0.0.1:8080}`. Takes a restart.
     pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
     /// What browsers are told about [HTTPS](#https). Default: none.
     pub(crate) hsts: Option<Spanned<Hsts>>,
@@ -32,11 +33,11 @@ pub(crate) struct Gateway {
     /// Threads; `auto` is one per core. Type: `auto` or 1 to 1024. Default: `auto`. Takes a
     /// restart.
     pub(crate) workers: Option<Spanned<Workers>>,
-    /// [What clients' connections may do](#connections). Takes a restart.
+    /// [What clients' connections may do](#connections). Default: `{}`. Takes a restart.
     pub(crate) connections: Option<Connections>,
     /// How long requests in flight may take to finish on SIGTERM. Default: `30s`. Takes a restart.
     pub(crate) grace: Option<HumanDuration>,
-    /// [Which proxies may say what the client's address is](#client_address).
+    /// [Which proxies may say what the client's address is](#client_address). Default: `{}`.
     pub(crate) client_address: Option<ClientAddress>,
     /// [Ids](#request_id) by which logs, apps and clients speak of the same request. Type: `true`,
     /// `false`, or `{header}`. Default: `false`.
@@ -45,7 +46,7 @@ pub(crate) struct Gateway {
     pub(crate) account: Option<Spanned<Vec<Spanned<AccountSource>>>>,
     /// [The key of hashes](#hash_key). Default: random.
     pub(crate) hash_key: Option<Spanned<Secret>>,
-    /// [What remembers buckets](#store). Default: memory. Takes a restart.
+    /// [What remembers buckets](#store). Default: `{memory: {}}`. Takes a restart.
     pub(crate) store: Option<Spanned<Store>>,
     /// Clients that are [always let through](#allow-and-block). Default: none.
     pub(crate) allow: Option<Spanned<Allow>>,
@@ -65,13 +66,13 @@ pub(crate) struct Gateway {
     /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
-    pub(crate) errors: Option<Entries<Spanned<String>>>,
+    pub(crate) errors: Option<Entries<Spanned<String>, Parsed<Statuses>>>,
     /// `limits`, `on_denied`, `ratelimit_headers`, `cors`, `compression`, `request_headers` and
-    /// `response_headers` of [routes](#routes) that do not say otherwise.
+    /// `response_headers` of [routes](#routes) that do not say otherwise. Default: `{}`.
     pub(crate) defaults: Option<RouteDefaults>,
     /// [Which requests go where, under which limits](#routes).
     pub(crate) routes: Spanned<Vec<Spanned<Route>>>,
-    /// [What is logged](#log). Takes a restart.
+    /// [What is logged](#log). Default: `{}`.
     pub(crate) log: Option<Log>,
     /// Where [traces and metrics](#telemetry) are sent by OTLP; only in a build that has it.
     /// Default: none. Takes a restart.
@@ -90,8 +91,8 @@ impl Gateway {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
-    /// `0.0.0.0:8080`, or `[::]:8080` for IPv6. Type: address and port. Takes a restart.
-    pub(crate) address: Spanned<String>,
+    /// `0.0.0.0:8080`, or `[::]:8080` for IPv6. Takes a restart.
+    pub(crate) address: Spanned<Required<ListenAddress>>,
     /// The certificates of a TLS listener; switching TLS on or off takes a restart. Type: keys, or
     /// a list of them.
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
@@ -110,7 +111,7 @@ pub(crate) struct Listener {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpsRedirect {
-    /// The port of HTTPS. Default: `443`.
+    /// The port of HTTPS; `true` stands for 443.
     pub(crate) port: NonZeroU16,
 }
 
@@ -159,7 +160,7 @@ pub(crate) enum ClientAuthMode {
 pub(crate) struct ProxyProtocol {
     /// The load balancers, which must then send a header, before TLS. Type: list of addresses and
     /// networks.
-    pub(crate) trusted: Spanned<Vec<Spanned<String>>>,
+    pub(crate) trusted: Spanned<Vec<Spanned<Network>>>,
 }
 
 /// A certificate and its key, or how both are obtained.
@@ -187,10 +188,11 @@ pub(crate) struct Acme {
     /// Whom the authority may write to. Type: address.
     pub(crate) email: Option<Spanned<String>>,
     /// The directory of the ACME server, with `https://`; for tries,
-    /// `https://acme-staging-v02.api.letsencrypt.org/directory`. Type: URL. Default: Let's Encrypt.
+    /// `https://acme-staging-v02.api.letsencrypt.org/directory`. Type: URL. Default:
+    /// `https://acme-v02.api.letsencrypt.org/directory`.
     pub(crate) directory: Option<Spanned<String>>,
     /// The authorities (PEM) that the ACME server's own certificate is checked by. Type: path.
-    /// Default: the public authorities.
+    /// Default: public authorities.
     pub(crate) ca: Option<Spanned<String>>,
     /// The folder in which accounts, certificates and their keys are kept; made when it is needed,
     /// and readable for Weir's user alone. Type: path. Default: `acme`.
@@ -217,8 +219,8 @@ pub(crate) struct ExternalAccount {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Admin {
-    /// Where it listens. Type: address and port. Takes a restart.
-    pub(crate) address: Spanned<String>,
+    /// Where it listens. Takes a restart.
+    pub(crate) address: Spanned<Required<ListenAddress>>,
     /// The token that a request must carry to see or change buckets, at least 16 bytes long:
     /// `openssl rand -hex 32 > admin.token`; without a token, only this machine may. `weir check`
     /// warns of an address other than a loopback one without a token.
@@ -236,7 +238,7 @@ pub(crate) struct Admin {
     /// With the memory store: the file in which [overrides by the admin
     /// API](ADMIN_API.md#overrides) are kept. The gateway's user must be able to write it and its
     /// folder, or `weir check` warns; with `deploy/weir.service`, that is a folder below
-    /// `/var/lib/weir`. Type: path. Default: `admin-overrides.json`.
+    /// `/var/lib/weir`. Type: path. Default: `admin-overrides.json`. Takes a restart.
     pub(crate) overrides_file: Option<Spanned<String>>,
 }
 
@@ -256,9 +258,9 @@ pub(crate) struct Connections {
     pub(crate) header_timeout: Option<PositiveDuration>,
     /// How large the head of a request may be, from `8KiB` to `1MiB`. Default: `64KiB`.
     pub(crate) max_header_bytes: Option<Spanned<ByteSize>>,
-    /// How many header lines a request may have. Default: 100.
+    /// How many header lines a request may have. Default: `100`.
     pub(crate) max_headers: Option<Within<1, 1000>>,
-    /// How many requests one HTTP/2 connection may have in flight. Default: 200.
+    /// How many requests one HTTP/2 connection may have in flight. Default: `200`.
     pub(crate) max_streams: Option<Within<1, 10_000>>,
     /// How long a connection may be idle; make it longer than the idle time-out of a load balancer
     /// in front. Default: `75s`.
@@ -274,10 +276,10 @@ pub(crate) struct Connections {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientAddress {
     /// The proxies whose forwarding headers are trusted. Type: list of addresses and networks.
-    pub(crate) trusted_proxies: Option<Vec<Spanned<String>>>,
+    pub(crate) trusted_proxies: Option<Spanned<Vec<Spanned<Network>>>>,
     /// The header that they set: `x-forwarded-for`, `forwarded`, or any header with a single
-    /// address, such as `x-real-ip`. Type: header name. Default: `x-forwarded-for`.
-    pub(crate) header: Option<Spanned<String>>,
+    /// address, such as `x-real-ip`. Default: `x-forwarded-for`.
+    pub(crate) header: Option<Spanned<FieldName>>,
     /// The prefix that identifies an IPv6 client, unless a limit says otherwise. Type: 32 to 128.
     /// Default: `64`.
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
@@ -288,8 +290,8 @@ pub(crate) struct ClientAddress {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestId {
-    /// The header that ids are taken from and sent in. Type: header name. Default: `X-Request-Id`.
-    pub(crate) header: Spanned<String>,
+    /// The header that ids are taken from and sent in; `true` stands for `X-Request-Id`.
+    pub(crate) header: Spanned<FieldName>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -363,7 +365,7 @@ pub(crate) struct Jwks {
     /// Where the key set is; redirects are not followed. Type: `https://` URL.
     pub(crate) url: Spanned<String>,
     /// The certificate authorities (PEM) that may sign the server's certificate. Type: path.
-    /// Default: public ones.
+    /// Default: public authorities.
     pub(crate) ca: Option<Spanned<String>>,
     /// How long to wait before the next fetch if the response does not say. Default: `10m`.
     pub(crate) refresh: Option<PositiveDuration>,
@@ -387,7 +389,8 @@ pub(crate) enum Secret {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Store {
-    /// The memory store; with `redis` and `on_failure: local`, the store to fall back to.
+    /// The memory store; with `redis` and `on_failure: local`, the store to fall back to. Default:
+    /// `{}`.
     pub(crate) memory: Option<Memory>,
     /// Redis 3.2 or later, or Valkey: [where it is](#where-redis-is), and how it is used. Default:
     /// none.
@@ -437,7 +440,7 @@ pub(crate) struct Redis {
     /// Default: the URL's.
     pub(crate) password: Option<Spanned<Secret>>,
     /// With `rediss://`: the certificate authorities (PEM) that may sign the servers' certificates;
-    /// the file is read again for each connection. Type: path. Default: public ones.
+    /// the file is read again for each connection. Type: path. Default: public authorities.
     pub(crate) ca: Option<Spanned<String>>,
     /// With `rediss://`: the name that the servers' certificates must state, for servers that are
     /// reached by, or announce, IP addresses that no certificate states. Type: name. Default: the
@@ -478,24 +481,26 @@ pub(crate) struct Sentinel {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
-    /// `auto` is `human` on a terminal and `json` elsewhere. Default: `auto`.
+    /// `auto` is `human` on a terminal and `json` elsewhere. Default: `auto`. Takes a
+    /// restart.
     pub(crate) format: Option<Word<LogFormat>>,
-    /// A line for every request, whatever the `level`. Default: `true`.
+    /// A line for every request, whatever the `level`. Default: `true`. Takes a restart.
     pub(crate) access: Option<Spanned<bool>>,
     /// The form of these lines, if it is another than `format`:
-    /// [templates](LOGS.md#other-formats-of-the-access-log).
+    /// [templates](LOGS.md#other-formats-of-the-access-log). Takes a restart.
     pub(crate) access_format: Option<Spanned<Parsed<Template>>>,
     /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter of `tracing` such as
-    /// `info,weir::proxy=debug`. Type: filter. Default: `info`.
+    /// `info,weir::proxy=debug`. Type: filter. Default: `info`. Takes a
+    /// restart.
     pub(crate) level: Option<Spanned<String>>,
     /// How the access log shows accounts: as a hash, or by the account's name, which may be a
-    /// secret. A reload applies changes. Default: `hash`.
+    /// secret. Default: `hash`.
     pub(crate) account: Option<LogAccount>,
-    /// Whether the access log shows queries, which may hold secrets, also those of a `Referer`. A
-    /// reload applies changes. Default: `false`.
+    /// Whether the access log shows queries, which may hold secrets, also those of a `Referer`.
+    /// Default: `false`.
     pub(crate) query: Option<bool>,
     /// How many lines a second the access log has for requests that were [not let
-    /// through](LOGS.md#the-access-log); the others are counted. A reload applies changes.
+    /// through](LOGS.md#the-access-log); the others are counted.
     pub(crate) denied_per_second: Option<NonZeroU32>,
 }
 
@@ -516,7 +521,7 @@ pub(crate) struct Otlp {
     pub(crate) endpoint: Spanned<String>,
     /// Headers of each request to it; a value may be a [secret](#configuration). Type: names and
     /// values.
-    pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>>>,
+    pub(crate) headers: Option<Entries<Spanned<WordOr<Secret>>, FieldName>>,
     /// A PEM file of the certificates to trust in their place. Type: path. Default: public
     /// authorities.
     pub(crate) ca: Option<Spanned<String>>,

@@ -34,11 +34,11 @@ pub(super) fn otlp(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<O
     }
     let server = server(cx, written);
     let headers = written.headers.iter().flat_map(|headers| &headers.0);
-    let headers = all(headers.map(|(name, value)| {
-        let (name, text) = (cx.header_name(name), header_text(cx, value));
-        let mut value = cx.ok(value.span, HeaderValue::try_from(text?))?;
+    let headers = all(headers.map(|(name, written)| {
+        let text = header_text(cx, written)?;
+        let mut value = cx.ok(written.span, HeaderValue::try_from(text))?;
         value.set_sensitive(true);
-        Ok((name?, value))
+        Ok((name.0.clone(), value))
     }));
     let sample = written.sample.as_ref().map(|sample| share(cx, sample));
     let service_name = written.service_name.clone();

@@ -43,7 +43,8 @@ pub(crate) struct DefaultLimit {
     /// Instead of `burst`, `count` and `period`: how many requests may be in flight at the same
     /// time.
     pub(crate) in_flight: Option<Spanned<u64>>,
-    /// How it is counted; `token_bucket` is another name for `gcra`. Default: `gcra`.
+    /// Without `in_flight`: how it is counted; `token_bucket` is another name for `gcra`. Default:
+    /// `gcra`.
     pub(crate) algorithm: Option<Spanned<Word<Algorithm>>>,
     /// For a `fixed_window`: windows begin at multiples of the period since the Unix epoch, or with
     /// a subject's first request. Default: `period`.

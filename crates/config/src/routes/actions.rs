@@ -13,6 +13,7 @@ use super::responses::fixed_response;
 use super::schema::{self, Route, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::{Lowering, is_of_connection};
+use crate::values::FieldName;
 use crate::yaml::{Entries, SpanOf, Spanned, WordOr};
 
 /// The status of a redirect that does not say its own.
@@ -220,15 +221,20 @@ fn edits(
     }
     let set = templates(cx, written.set.as_ref(), of, matcher);
     let add = templates(cx, written.add.as_ref(), of, matcher);
-    let remove = written.remove.iter().flat_map(|names| &names.0);
+    let remove = written.remove.iter().flat_map(|names| &names.value.0);
     let remove = all(remove.map(|name| editable(cx, name, of)));
+    let is_idle = written.set.as_ref().is_none_or(|set| cx.is_empty(set))
+        && written.add.as_ref().is_none_or(|add| cx.is_empty(add))
+        && written
+            .remove
+            .as_ref()
+            .is_none_or(|names| cx.is_empty(names));
     let edits = HeaderEdits {
         set: set?,
         add: add?,
         remove: remove?,
         always: written.always.is_some_and(|always| always.value),
     };
-    let is_idle = edits.set.is_empty() && edits.add.is_empty() && edits.remove.is_empty();
     if is_idle && edits.always {
         return Err(cx
             .error(written.span, "no header is changed")
@@ -240,11 +246,11 @@ fn edits(
 
 fn templates(
     cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<String>>>,
+    written: Option<&Spanned<Entries<Spanned<String>, FieldName>>>,
     of: Of,
     matcher: Option<&RouteMatcher>,
 ) -> Lowered<Vec<(HeaderName, HeaderTemplate)>> {
-    let written = written.into_iter().flat_map(|entries| &entries.0);
+    let written = written.into_iter().flat_map(|entries| &entries.value.0);
     all(written.map(|(name, value)| {
         let (name, value) = (editable(cx, name, of), header_template(cx, value, matcher));
         Ok((name?, value?))
@@ -252,8 +258,8 @@ fn templates(
 }
 
 /// A header that may be changed.
-fn editable(cx: &mut Lowering<'_>, name: &Spanned<String>, of: Of) -> Lowered<HeaderName> {
-    let header = cx.header_name(name)?;
+fn editable(cx: &mut Lowering<'_>, name: &Spanned<FieldName>, of: Of) -> Lowered<HeaderName> {
+    let header = name.0.clone();
     let is_of_connection =
         is_of_connection(header.as_str()) || (of == Of::Requests && header == EXPECT);
     let refused = |cx: &mut Lowering<'_>, message: String, help: &str| {

@@ -1,13 +1,11 @@
 //! How an upstream's servers share its requests, and what happens when one fails.
 
-use std::str::FromStr;
-
 use http::uri::PathAndQuery;
 use weir_proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
-use weir_rules::{StatusSet, Statuses, SubjectHash};
+use weir_rules::SubjectHash;
 
-use super::schema::{self, Upstream};
-use crate::diagnostics::{Lowered, all};
+use super::schema::{self, RetryReason, Upstream};
+use crate::diagnostics::Lowered;
 use crate::gateway::schema::Gateway;
 use crate::limits::{key_sources, status_set};
 use crate::lowering::Lowering;
@@ -125,8 +123,8 @@ fn ejection(
         let error = cx.error(base_time.span, "`base_time` exceeds `max_time`");
         return Err(error.help("the first ejection is the shortest; raise `max_time`"));
     }
-    if let Some(most) = &keys.max_ejected {
-        ejection.max_ejected = percent(cx, most)?;
+    if let Some(most) = keys.max_ejected {
+        ejection.max_ejected = most.0;
     }
     Ok(Some(ejection))
 }
@@ -142,8 +140,8 @@ fn retries(
         return Ok(None);
     };
     let mut retries = Retries::default();
-    if let Some(budget) = &keys.budget {
-        retries.budget = percent(cx, budget)?;
+    if let Some(budget) = keys.budget {
+        retries.budget = budget.0;
     }
     if let Some(on) = &keys.on {
         let reasons = cx.filled(
@@ -151,23 +149,18 @@ fn retries(
             "there is nothing to retry on",
             "say `retries: off`, or name reasons such as [closed, timeout, 503]",
         )?;
-        let is_there = |word| reasons.iter().any(|reason| reason.value == word);
-        retries.on_closed = is_there(schema::CLOSED);
-        retries.on_timeout = is_there(schema::TIMEOUT);
-        let statuses = reasons
-            .iter()
-            .filter(|reason| ![schema::CLOSED, schema::TIMEOUT].contains(&&*reason.value));
-        retries.on_status = all::<_, StatusSet>(statuses.map(|text| retried_status(cx, text)))?;
+        (retries.on_closed, retries.on_timeout) = (false, false);
+        let mut statuses = Vec::new();
+        for reason in reasons {
+            match &reason.value.0 {
+                RetryReason::Closed => retries.on_closed = true,
+                RetryReason::Timeout => retries.on_timeout = true,
+                RetryReason::Status(status) => statuses.push(status.clone()),
+            }
+        }
+        retries.on_status = statuses.into_iter().collect();
     }
     Ok(Some(retries))
-}
-
-fn retried_status(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Statuses> {
-    text.value.parse().map_err(|_| {
-        let message = format!("`{}` is not a reason to retry", text.value);
-        cx.error(text.span, message)
-            .help("they are closed, timeout, and statuses such as 503 or 502-504")
-    })
 }
 
 fn health_check(
@@ -226,17 +219,6 @@ pub(super) fn weight(cx: &mut Lowering<'_>, weight: Spanned<u32>) -> Lowered<u32
         return Err(error.help("leave a server out that should get no requests"));
     }
     Ok(weight.value)
-}
-
-/// A whole number of percent.
-fn percent(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<u8> {
-    let number = text.value.strip_suffix('%').map(u8::from_str);
-    let percent = number.and_then(Result::ok).filter(|share| *share <= 100);
-    percent.ok_or_else(|| {
-        let message = format!("`{}` is not a percentage", text.value);
-        let error = cx.error(text.span, message);
-        error.help("write a whole number from 0% to 100%, such as 20%")
-    })
 }
 
 fn warn_of_one_server(

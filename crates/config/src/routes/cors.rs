@@ -3,10 +3,10 @@
 use http::{HeaderValue, Uri};
 use weir_middleware::{Cors, HeaderForms, OriginPattern, Origins, PreflightResponse};
 
-use super::responses::method;
 use super::schema;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
+use crate::values::{FieldName, MethodName};
 use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
 const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
@@ -50,8 +50,7 @@ pub(super) fn cors(
 
 /// Whether the list of origins is empty as it was written.
 pub(super) fn allows_none(cx: &Lowering<'_>, written: &schema::Cors) -> bool {
-    let origins = &written.origins;
-    origins.value.0.is_empty() && cx.sources.child_in_error(origins.span).is_none()
+    cx.is_empty(&written.origins)
 }
 
 /// What preflights are answered with, if it is not the app that answers them.
@@ -69,8 +68,9 @@ fn preflight_response(
         "pages may use no method",
         "name some, such as `[GET, POST]`, or leave `methods` out if the app answers preflights",
     )?;
-    let methods = names(cx, Some(methods), credentials, |cx, name| {
-        method(cx, name).map(|method| method.to_string())
+    let methods = names(cx, Some(methods), credentials, |cx, text| {
+        let method = cx.ok(text.span, text.parse::<MethodName>());
+        method.map(|method| method.0.to_string())
     });
     let max_age = written
         .max_age
@@ -128,8 +128,9 @@ fn names(
     Ok(value.filter(|_| !names.is_empty()))
 }
 
-fn header_name(cx: &mut Lowering<'_>, name: &Spanned<String>) -> Lowered<String> {
-    cx.header_name(name).map(|name| name.to_string())
+fn header_name(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<String> {
+    let name = cx.ok(text.span, text.parse::<FieldName>());
+    name.map(|name| name.0.to_string())
 }
 
 /// The headers that pages may read: those that Weir adds, and these.

@@ -5,17 +5,16 @@ use weir_rules::{
     AnchoredRegex, HostPattern, PathPattern, PathRegex, PatternError, RouteMatcher, ValuePattern,
 };
 
-use super::responses::method;
-use super::schema::{Match, PathCase, ValueMatch};
+use super::schema::{HeaderMatches, Match, PathCase, ValueMatch};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
-use crate::yaml::{Entries, Spanned, WordOr};
+use crate::yaml::{Spanned, WordOr};
 
 /// What a request must be like. With `preflights`, those of CORS take the route of the request that
 /// they are about.
 pub(super) fn matcher(
     cx: &mut Lowering<'_>,
-    written: &Match,
+    written: &Spanned<Match>,
     preflights: bool,
 ) -> Lowered<RouteMatcher> {
     let host = written
@@ -23,8 +22,8 @@ pub(super) fn matcher(
         .as_ref()
         .map(|host| cx.ok(host.span, HostPattern::parse(host)));
     let path = path(cx, written);
-    let methods = written.methods.iter().flat_map(|methods| &methods.0);
-    let methods = all(methods.map(|name| method(cx, name)));
+    let methods = written.methods.as_ref();
+    let methods = methods.map_or(Ok(&[][..]), |methods| cx.items(methods));
     let headers = headers(cx, written.headers.as_ref());
     let query = written.query.iter().flat_map(|query| &query.0);
     let query = all(query.map(|(name, value)| {
@@ -36,7 +35,7 @@ pub(super) fn matcher(
         host: host.transpose()?,
         path,
         path_regex,
-        methods: methods?,
+        methods: methods?.iter().map(|method| method.0.clone()).collect(),
         headers: headers?,
         query: query?,
         preflights,
@@ -82,11 +81,13 @@ fn path(cx: &mut Lowering<'_>, written: &Match) -> Lowered<(PathPattern, Option<
 
 fn headers(
     cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<WordOr<ValueMatch>>>>,
+    written: Option<&Spanned<HeaderMatches>>,
 ) -> Lowered<Vec<(HeaderName, ValuePattern)>> {
-    let written = written.into_iter().flat_map(|headers| &headers.0);
-    all(written.map(|(name, value)| {
-        let (header, pattern) = (cx.header_name(name), value_pattern(cx, value));
+    let Some(written) = written else {
+        return Ok(Vec::new());
+    };
+    let headers = all(written.0.iter().map(|(name, value)| {
+        let pattern = value_pattern(cx, value);
         if let WordOr::Word(text) = &value.value {
             // What no header can be is a mistake, and would never match.
             let text = Spanned {
@@ -95,8 +96,10 @@ fn headers(
             };
             cx.header_value(&text)?;
         }
-        Ok((header?, pattern?))
-    }))
+        Ok((name.0.clone(), pattern?))
+    }));
+    cx.items(written)?;
+    headers
 }
 
 fn value_pattern(

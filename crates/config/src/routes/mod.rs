@@ -330,8 +330,8 @@ impl Match {
         let methods = methods.map(|_| format!("method {}", self.methods().join(" or ")));
         let regex = self.path_regex.iter();
         let regex = regex.map(|regex| format!("path matching {}", regex.value));
-        let headers = self.headers.iter().flat_map(|headers| &headers.0);
-        let headers = headers.map(|(name, value)| format!("header {}{}", name.value, **value));
+        let headers = self.headers.iter().flat_map(|headers| &headers.value.0);
+        let headers = headers.map(|(name, value)| format!("header {}{}", name.0, **value));
         let query = self.query.iter().flat_map(|query| &query.0);
         let query = query.map(|(name, value)| format!("query {}{}", name.value, **value));
         let parts = host.chain(path).chain(regex).chain(methods);
@@ -343,7 +343,7 @@ impl Match {
     }
 
     fn methods(&self) -> Vec<&str> {
-        let methods = self.methods.iter().flat_map(|methods| &methods.0);
-        methods.map(|method| method.value.as_str()).collect()
+        let methods = self.methods.iter().flat_map(|methods| &methods.value.0);
+        methods.map(|method| method.0.as_str()).collect()
     }
 }

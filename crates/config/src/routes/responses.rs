@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use weir_limit::{Algorithm, MAX_DELAY, Mode};
 use weir_middleware::decoy::{Decoy, Shadow};
 use weir_middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
@@ -16,7 +16,9 @@ use weir_rules::{LimitUse, Statuses};
 use super::schema::{self, HeaderFormsList, RouteDefaults};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::{Lowering, is_of_connection};
-use crate::values::{HumanDuration, PositiveDuration, PositiveDurationError, ResponseStatus};
+use crate::values::{
+    FieldName, HumanDuration, Parsed, PositiveDuration, PositiveDurationError, ResponseStatus,
+};
 use crate::yaml::{Entries, Span, Spanned, WordOr};
 
 /// As many requests of a route as wait for their turn unless told otherwise.
@@ -74,12 +76,7 @@ fn longest_delay(
     span: Span,
     written: Result<PositiveDuration, PositiveDurationError>,
 ) -> Lowered<Duration> {
-    let PositiveDuration(longest) = written.map_err(|error| {
-        let error = error.to_string();
-        let (message, help) = error.split_once('\n').unzip();
-        cx.error(span, message.unwrap_or(&error))
-            .maybe_help(help.map(str::to_owned))
-    })?;
+    let PositiveDuration(longest) = cx.ok(span, written)?;
     let bound = Duration::from(MAX_DELAY);
     if longest > bound {
         let message = format!("a delay is at most {}", HumanDuration(bound));
@@ -304,58 +301,26 @@ fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<ResponseStatus>>, h
 /// The headers of a response that Weir makes.
 fn response_headers(
     cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<String>>>,
+    written: Option<&Entries<Spanned<String>, FieldName>>,
 ) -> Lowered<HeaderMap> {
-    let fields = header_fields(cx, written);
-    for (name, _) in written.into_iter().flat_map(|fields| &fields.0) {
-        if is_of_connection(&name.value) {
-            cx.error(
-                name.span,
-                format!("`{}` is set by the server itself", name.value),
-            )
-            .help("leave it out");
-        }
-    }
-    Ok(fields?.into_iter().collect())
-}
-
-/// Names and values, in order.
-pub(super) fn header_fields(
-    cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<String>>>,
-) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
     let fields = written.into_iter().flat_map(|fields| &fields.0);
     all(fields.map(|(name, value)| {
-        let (name, value) = (cx.header_name(name), cx.header_value(value));
-        Ok((name?, value?))
+        if is_of_connection(name.0.as_str()) {
+            let message = format!("`{}` is set by the server itself", name.0);
+            cx.error(name.span, message).help("leave it out");
+        }
+        Ok((name.0.clone(), cx.header_value(value)?))
     }))
-}
-
-pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered<Method> {
-    let upper = method.value.to_ascii_uppercase();
-    if upper != method.value {
-        let message = format!("methods are case-sensitive: `{}`", method.value);
-        let error = cx.error(method.span, message);
-        return Err(error.help(format!("did you mean \"{upper}\"?")));
-    }
-    cx.parse(method, "a method")
 }
 
 /// Pages for people, by status.
 pub(crate) fn error_pages(
     cx: &mut Lowering<'_>,
-    written: Option<&Entries<Spanned<String>>>,
+    written: Option<&Entries<Spanned<String>, Parsed<Statuses>>>,
 ) -> Lowered<ErrorPages> {
     let written = written.into_iter().flat_map(|pages| &pages.0);
-    all(written.map(|(status, file)| error_page(cx, status, file)))
-}
-
-fn error_page(
-    cx: &mut Lowering<'_>,
-    status: &Spanned<String>,
-    file: &Spanned<String>,
-) -> Lowered<(Statuses, Bytes)> {
-    let statuses = cx.ok(status.span, status.value.parse::<Statuses>());
-    let page = cx.read_file(file, file.span);
-    Ok((statuses?, page?.into()))
+    all(written.map(|(statuses, file)| {
+        let page = cx.read_file(file, file.span)?;
+        Ok((statuses.0.clone(), page.into()))
+    }))
 }

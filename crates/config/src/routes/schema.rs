@@ -1,13 +1,20 @@
 //! What may be written of routes, upstreams and decoys.
 
 use std::num::NonZeroU32;
+use std::str::FromStr;
 
 use serde::Deserialize;
+use thiserror::Error;
 use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
+use weir_rules::Statuses;
 
+use crate::addresses::ServerUrl;
 use crate::limits::schema::{Enforce, LimitUse, StatusList};
-use crate::values::{ByteSize, HumanDuration, PositiveDuration, PositiveSize, ResponseStatus};
+use crate::values::{
+    ByteSize, FieldName, HumanDuration, MediaType, MethodName, Parsed, Percent, PositiveDuration,
+    PositiveSize, ResponseStatus,
+};
 use crate::words::{Word, words};
 use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
@@ -66,10 +73,10 @@ pub(crate) struct Route {
     /// The limits, each a name or keys, below; `[]` for none. `weir check` warns of a route that
     /// forwards requests and has neither its own nor the defaults. Default: the defaults.
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
-    /// What a denied request gets. Type: below. Default: `reject`.
+    /// What a denied request gets. Type: below. Default: the defaults.
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
-    /// The headers that tell a client where it stands. Type: form or list of them. Default:
-    /// `draft`.
+    /// The headers that tell a client where it stands; a route that shadow-bans sends none unless
+    /// it asks for them here. Type: form or list of them. Default: the defaults.
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
@@ -130,8 +137,11 @@ pub(crate) struct Compression {
     /// `br`, `gzip`, or a list of them. Default: `[zstd, br, gzip]`.
     pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<Word<ContentCoding>>>>>,
     /// What is compressed, such as `text/html`, or `text/*` for all of a kind. Type: media type or
-    /// list of them. Default: text, JSON, XML, JavaScript, SVG, WebAssembly.
-    pub(crate) types: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    /// list of them. Default: `[text/*, application/atom+xml, application/javascript,
+    /// application/json, application/ld+json, application/manifest+json, application/problem+json,
+    /// application/rss+xml, application/wasm, application/xhtml+xml, application/xml,
+    /// image/svg+xml]`.
+    pub(crate) types: Option<Spanned<OneOrMany<Spanned<MediaType>>>>,
     /// How long a response is at least; those of unknown length are compressed. Default: `1KiB`.
     pub(crate) min_bytes: Option<Spanned<ByteSize>>,
 }
@@ -195,10 +205,10 @@ pub(crate) struct Match {
     pub(crate) case: Option<PathCase>,
     /// Such as `[GET, HEAD]`; a request whose method has lower-case letters gets 501 on every
     /// route, as an app may take `post` for `POST`. Type: method or list of them. Default: any.
-    pub(crate) methods: Option<OneOrMany<Spanned<String>>>,
+    pub(crate) methods: Option<Spanned<OneOrMany<Spanned<MethodName>>>>,
     /// Headers that the request must all have, each with exactly this value, or as
     /// [described](#expressions-queries-and-headers). Type: names and values.
-    pub(crate) headers: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
+    pub(crate) headers: Option<Spanned<HeaderMatches>>,
     /// Query parameters that it must all have, in the same way. Type: names and values.
     pub(crate) query: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
 }
@@ -261,7 +271,7 @@ pub(crate) struct Rejection {
     pub(crate) status: Option<Spanned<ResponseStatus>>,
     /// Additional headers. The body of a route's `response` is `text/plain; charset=utf-8` unless
     /// they say otherwise.
-    pub(crate) headers: Option<Entries<Spanned<String>>>,
+    pub(crate) headers: Option<Entries<Spanned<String>, FieldName>>,
     /// The body, which `HEAD` does not get. Default: a problem document; empty for a response of a
     /// route.
     pub(crate) body: Option<String>,
@@ -269,6 +279,12 @@ pub(crate) struct Rejection {
 
 /// One form, or several. `headers` is the name that `ratelimit_headers` had before.
 pub(crate) type HeaderFormsList = Spanned<OneOrMany<Spanned<Word<HeaderForms>>>>;
+
+/// A server by its URL, or with more.
+pub(crate) type ServerEntry = WordOr<Server, ServerUrl>;
+
+/// What headers must be like, by their names.
+pub(crate) type HeaderMatches = Entries<Spanned<WordOr<ValueMatch>>, FieldName>;
 
 /// The app behind the gateway, or something built in.
 #[derive(Debug, Deserialize)]
@@ -278,11 +294,11 @@ pub(crate) struct Upstream {
     /// The servers, by default at port 80 or 443 and with a weight of 1; see [several
     /// servers](#several-servers). Type: list of `http://HOST:PORT`, `https://HOST:PORT` or
     /// `unix:///PATH`, or of `url` and `weight`.
-    pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
+    pub(crate) servers: Option<Spanned<Vec<Spanned<ServerEntry>>>>,
     /// [TLS to servers](#tls-to-upstreams) with `https://`.
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
-    /// What is [spoken to the servers](#http2-to-upstreams). Type: `http1`, `http2`, or `auto`.
-    /// Default: `http1`.
+    /// With `servers`: what is [spoken to them](#http2-to-upstreams). Type: `http1`, `http2`, or
+    /// `auto`. Default: `http1`.
     pub(crate) protocol: Option<Spanned<Word<Protocol>>>,
     /// The version of the [PROXY protocol](#the-proxy-protocol-to-upstreams) by which servers are
     /// told from whom a connection is.
@@ -326,10 +342,9 @@ pub(crate) struct Upstream {
     /// How Weir [asks servers](#health-checks) whether they are healthy. Default: none.
     pub(crate) health_check: Option<Spanned<HealthCheck>>,
     /// When a server that [fails](#servers-that-fail) gets no requests for a while. Type: `off`, or
-    /// keys. Default: those of its [keys](#servers-that-fail).
+    /// keys. Default: `{}`.
     pub(crate) ejection: Option<Spanned<WordOr<Ejection>>>,
-    /// When a request is [sent again](#retries). Type: `off`, or keys. Default: those of its
-    /// [keys](#retries).
+    /// When a request is [sent again](#retries). Type: `off`, or keys. Default: `{}`.
     pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
 }
 
@@ -385,8 +400,8 @@ pub(crate) struct Decoy {
     /// The status, which should be that of a real response. Default: `200`.
     pub(crate) status: Option<Spanned<ResponseStatus>>,
     /// Headers with fixed values, such as `content-type`.
-    pub(crate) headers: Option<Entries<Spanned<String>>>,
-    /// The body. Type: template. Default: empty.
+    pub(crate) headers: Option<Entries<Spanned<String>, FieldName>>,
+    /// The body. Type: template. Default: `""`.
     pub(crate) body: Option<Spanned<String>>,
 }
 
@@ -422,27 +437,22 @@ pub(crate) struct Redirect {
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderEdits {
     /// Headers that are removed, before all else. Type: name or list of them.
-    pub(crate) remove: Option<OneOrMany<Spanned<String>>>,
+    pub(crate) remove: Option<Spanned<OneOrMany<Spanned<FieldName>>>>,
     /// Headers that take the place of those with the same name.
-    pub(crate) set: Option<Entries<Spanned<String>>>,
+    pub(crate) set: Option<Spanned<Entries<Spanned<String>, FieldName>>>,
     /// Headers that are added beside those with the same name.
-    pub(crate) add: Option<Entries<Spanned<String>>>,
-    /// Of `response_headers`: whether denials and errors that Weir responds with are changed as
+    pub(crate) add: Option<Spanned<Entries<Spanned<String>, FieldName>>>,
+    /// For `response_headers`: whether denials and errors that Weir responds with are changed as
     /// well. Default: `false`.
     pub(crate) always: Option<Spanned<bool>>,
 }
-
-/// Retry after the server closed the connection without a response.
-pub(super) const CLOSED: &str = "closed";
-/// Retry after the server did not respond in time.
-pub(super) const TIMEOUT: &str = "timeout";
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
     /// The server. Type: as in `servers`.
-    pub(crate) url: Spanned<String>,
+    pub(crate) url: Spanned<ServerUrl>,
     /// Its share of the requests, beside the weights of the others. Type: 1 to 1000. Default: `1`.
     pub(crate) weight: Option<Spanned<u32>>,
 }
@@ -471,9 +481,9 @@ pub(crate) struct Ejection {
     pub(crate) base_time: Option<Spanned<PositiveDuration>>,
     /// How long an ejection lasts at most. Default: `1m`.
     pub(crate) max_time: Option<PositiveDuration>,
-    /// How many of the servers may be ejected at a time, rounded up; never all. Type: percent.
-    /// Default: `50%`.
-    pub(crate) max_ejected: Option<Spanned<String>>,
+    /// How many of the servers may be ejected at a time, rounded up; never all. Default:
+    /// `50%`.
+    pub(crate) max_ejected: Option<Percent>,
 }
 
 /// When a request is sent again.
@@ -482,13 +492,42 @@ pub(crate) struct Ejection {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retries {
     /// How many retries there may be at a time, of the requests in flight to the upstream; at least
-    /// 3, unless it is `0%`. Others wait for their turn, for up to a second. Type: percent.
-    /// Default: `20%`.
-    pub(crate) budget: Option<Spanned<String>>,
+    /// 3, unless it is `0%`. Others wait for their turn, for up to a second. Default: `20%`.
+    pub(crate) budget: Option<Percent>,
     /// After what: a connection that was closed before the response, no response within
     /// `response_timeout`, or a response with such a status. Type: `closed`, `timeout`, statuses.
     /// Default: `[closed, timeout]`.
-    pub(crate) on: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) on: Option<Spanned<OneOrMany<Spanned<Parsed<RetryReason>>>>>,
+}
+
+/// After what a request is sent again.
+#[derive(Clone, Debug)]
+pub(crate) enum RetryReason {
+    Closed,
+    Timeout,
+    Status(Statuses),
+}
+
+/// A text that is not a reason to retry.
+#[derive(Debug, Error)]
+#[error(
+    "`{0}` is not a reason to retry\nthey are closed, timeout, and statuses such as 503 or 502-504"
+)]
+pub(crate) struct RetryReasonError(String);
+
+impl FromStr for RetryReason {
+    type Err = RetryReasonError;
+
+    fn from_str(text: &str) -> Result<Self, RetryReasonError> {
+        match text {
+            "closed" => Ok(Self::Closed),
+            "timeout" => Ok(Self::Timeout),
+            _ => match text.parse() {
+                Ok(statuses) => Ok(Self::Status(statuses)),
+                Err(_) => Err(RetryReasonError(text.to_owned())),
+            },
+        }
+    }
 }
 
 /// How servers are asked whether they are healthy.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use weir_proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
+use weir_proxy::{HostHeader, Protocol, Server, UpstreamSettings};
 
 use super::balancing::{balancing, require_accounts, weight};
 use super::request_buffering::request_buffering;
@@ -156,59 +156,22 @@ fn max_connections(
 
 fn servers(
     cx: &mut Lowering<'_>,
-    servers: &Spanned<Vec<Spanned<WordOr<schema::Server>>>>,
+    written: &Spanned<Vec<Spanned<schema::ServerEntry>>>,
 ) -> Lowered<Vec<Server>> {
     let servers = cx.filled(
-        servers,
+        written,
         "an upstream needs at least one server",
         "say `servers: [\"http://127.0.0.1:3000\"]`",
     )?;
-    all(servers.iter().map(|written| match &written.value {
-        WordOr::Word(uri) => {
-            let (span, value) = (written.span, uri.clone());
-            server(cx, &Spanned { span, value })
-        }
+    let lowered = all(servers.iter().map(|written| match &written.value {
+        WordOr::Word(url) => Ok(url.0.clone()),
         WordOr::More(keys) => {
-            let server = server(cx, &keys.url);
             let weight = keys.weight.map(|written| weight(cx, written)).transpose()?;
-            Ok(server?.with_weight(weight.unwrap_or(1)))
+            Ok(keys.url.0.clone().with_weight(weight.unwrap_or(1)))
         }
-    }))
-}
-
-/// The URIs of servers, as they are written.
-fn uris(servers: &[Spanned<WordOr<schema::Server>>]) -> impl Iterator<Item = Spanned<&str>> {
-    servers.iter().map(|written| match &written.value {
-        WordOr::Word(uri) => Spanned {
-            span: written.span,
-            value: &**uri,
-        },
-        WordOr::More(keys) => Spanned {
-            span: keys.url.span,
-            value: &*keys.url.value,
-        },
-    })
-}
-
-fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
-    let with_scheme = format!("http://{}", text.value);
-    let lacks_scheme = !text.value.contains("://");
-    if lacks_scheme && with_scheme.parse::<Server>().is_ok() {
-        let message = format!("`{}` lacks its scheme", text.value);
-        let error = cx.error(text.span, message);
-        return Err(error.help(format!("write `\"{with_scheme}\"`")));
-    }
-    text.value.parse().map_err(|error| {
-        let message = match error {
-            ServerError::Syntax => format!("`{}` is not the URI of a server", text.value),
-            error => format!("`{}`: {error}", text.value),
-        };
-        let help = match error {
-            ServerError::Socket => "write it like unix:///run/app.sock",
-            _ => "write it like http://127.0.0.1:3000",
-        };
-        cx.error(text.span, message).help(help)
-    })
+    }));
+    cx.items(written)?;
+    lowered
 }
 
 fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
@@ -233,16 +196,17 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
 pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
     let upstreams = gateway.upstreams().iter();
     let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
-    for written in servers.flat_map(|servers| uris(&servers.value)) {
-        let Ok(server) = written.value.parse::<Server>() else {
-            continue;
+    for written in servers.flat_map(|servers| &servers.value) {
+        let (url, span) = match &written.value {
+            WordOr::Word(url) => (url, written.span),
+            WordOr::More(keys) => (&keys.url.value, keys.url.span),
         };
         if let Some(own) = listen
             .iter()
-            .find(|listener| is_reached_by(listener.address, &server))
+            .find(|listener| is_reached_by(listener.address, &url.0))
         {
             let message = format!("the gateway itself listens there, on {}", own.address);
-            cx.warn(written.span, message)
+            cx.warn(span, message)
                 .help("requests would go round and round; name the app's own address");
         }
     }

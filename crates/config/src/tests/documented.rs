@@ -170,7 +170,7 @@ fn emptied(root: &serde_yaml::Value) -> Vec<(String, serde_yaml::Value)> {
     }
 }
 
-fn beside(file: &str, yaml: &str) -> Folder {
+pub(super) fn beside(file: &str, yaml: &str) -> Folder {
     let checked_in = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
     let defaults = format!("{checked_in}\n{CALLS}");
     let mut gateway = "account: [{header: x-api-key}]\n".to_owned();
@@ -221,7 +221,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
 }
 
 /// An example with the sections that it leaves out.
-fn completed(yaml: &str) -> String {
+pub(super) fn completed(yaml: &str) -> String {
     let mut gateway = yaml.to_owned();
     let sections = [
         ("account:", "account: [{header: x-api-key}]\n"),

@@ -156,6 +156,55 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     "#);
 }
 
+/// A listener whose address was in error was left out, with all that was wrong with it.
+#[test]
+fn a_leaf_in_error_hides_no_error_beside_it_and_brings_no_other() {
+    let gateway = r#"
+listen: [{address: "8443", tls: {certificate: none.pem, key: none.key}, client_auth: {ca: none.pem}}]
+admin: {address: localhost, token: {file: none.token}}
+hsts: {max_age: 1h}
+account: [{certificate: subject_cn}]
+client_address: {trusted_proxies: [10.0.0.1/8], header: x-real-ip}
+"#;
+    insta::assert_snapshot!(findings(&format!("{gateway}{SMALLEST}")), @r#"
+    gateway.yaml:2:20: listen[0].address: `8443` is not an IP address and a port
+      write `"0.0.0.0:8443"`
+    gateway.yaml:2:47: listen[0].tls.certificate: none.pem cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:2:62: listen[0].tls.key: none.key cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:2:91: listen[0].client_auth.ca: none.pem cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:3:18: admin.address: `localhost` is not an IP address and a port
+      write `"127.0.0.1:8080"`
+    gateway.yaml:3:29: admin.token: none.token cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:6:36: client_address.trusted_proxies[0]: `10.0.0.1/8` is an address within its network
+      write `10.0.0.0/8`
+    gateway.yaml:5:1: warning: account: the hashes of accounts change at each restart
+      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    7 errors, 1 warning
+    "#);
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000", "127.0.0.1:3001"], balance: least_requests}}
+routes:
+  - {match: {methods: [get], headers: {"x y": z}}, upstream: app, limits: [RequestsPerAddress]}
+  - match: {path: /a}
+    upstream: app
+    limits: [RequestsPerAddress]
+    response_headers: {set: {"a b": c}, always: true}
+"#;
+    insta::assert_snapshot!(findings(gateway), @r#"
+    gateway.yaml:2:54: upstreams.app.servers[1]: `127.0.0.1:3001` lacks its scheme
+      write `"http://127.0.0.1:3001"`
+    gateway.yaml:4:24: routes[0].match.methods[0]: methods are case-sensitive: `get`
+      did you mean "GET"?
+    gateway.yaml:4:40: routes[0].match.headers.x y: `x y` is not the name of a header
+    gateway.yaml:8:30: routes[1].response_headers.set.a b: `a b` is not the name of a header
+    4 errors, 0 warnings
+    "#);
+}
+
 #[test]
 fn a_secret_in_the_file_is_refused_and_not_repeated() {
     let gateway = r#"

@@ -11,279 +11,180 @@ use weir_rules::{Enforcement, JsonPointer, Statuses};
 use weir_telemetry::Template;
 
 use super::documented::{examples, top_level};
-use super::reference::{keys_of, plain_description};
+use super::reference::{KeyDoc, keys_of};
+use crate::addresses::{ListenAddress, Network, ServerUrl};
+use crate::defaults::TAKES_RESTART;
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
+use crate::routes::schema::RetryReason;
 use crate::values::{
-    ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, PositiveSize, ResponseStatus,
-    SIZE_UNITS, Until, Within,
+    ByteSize, FieldName, HumanDuration, MediaType, MethodName, Parsed, Percent, PositiveDuration,
+    PositiveSize, ResponseStatus, SIZE_UNITS, Until, Within,
 };
 use crate::words::{Word, Words};
-use crate::yaml::{Document, Entries, Note, OneOrMany, Spanned, WordOr};
+use crate::yaml::{Document, Entries, Note, OneOrMany, Required, Spanned, WordOr};
 
-impl<T: JsonSchema> JsonSchema for Spanned<T> {
-    fn inline_schema() -> bool {
-        true
-    }
+/// Types whose schema stands wherever they are used.
+macro_rules! inline {
+    ($([$($generics:tt)*] $type:ty = |$generator:pat_param| $schema:expr;)+) => {$(
+        impl<$($generics)*> JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
 
-    fn schema_name() -> Cow<'static, str> {
-        T::schema_name()
-    }
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<T>()
-    }
+            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    )+};
 }
 
-impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("OneOrMany{}", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+inline! {
+    [T: JsonSchema] Spanned<T> = |generator| generator.subschema_for::<T>();
+    [T: JsonSchema] Required<T> = |generator| generator.subschema_for::<T>();
+    [T: JsonSchema] OneOrMany<T> = |generator| {
         let one = generator.subschema_for::<T>();
         json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
-    }
-}
-
-impl<T: JsonSchema> JsonSchema for WordOr<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("WordOr{}", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let more = generator.subschema_for::<T>();
-        json_schema!({"anyOf": [{"type": "string"}, more]})
-    }
-}
-
-impl<T: JsonSchema> JsonSchema for Entries<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("Entries{}", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+    };
+    [T: JsonSchema, W: JsonSchema] WordOr<T, W> = |generator| {
+        let (word, more) = (generator.subschema_for::<W>(), generator.subschema_for::<T>());
+        json_schema!({"anyOf": [word, more]})
+    };
+    [T: JsonSchema] Entries<T> = |generator| {
         let value = generator.subschema_for::<T>();
         json_schema!({"type": "object", "additionalProperties": value})
-    }
-}
-
-impl<T: Words> JsonSchema for Word<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("Word{}", T::WORDS.join("")).into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "enum": T::WORDS})
-    }
-}
-
-impl JsonSchema for Note {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Note".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "string"}, {"const": null}]})
-    }
-}
-
-impl JsonSchema for HumanDuration {
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    };
+    [T: JsonSchema] Entries<T, FieldName> = |generator| {
+        let (name, value) =
+            (generator.subschema_for::<FieldName>(), generator.subschema_for::<T>());
+        json_schema!({"type": "object", "propertyNames": name, "additionalProperties": value})
+    };
+    [T: JsonSchema] Entries<T, Parsed<Statuses>> = |generator| {
+        let value = generator.subschema_for::<T>();
         json_schema!({
-            "title": "duration",
-            "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
-            "type": "string",
-            "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
+            "type": "object",
+            "propertyNames": {"pattern": STATUSES},
+            "additionalProperties": value,
         })
-    }
-}
-
-impl JsonSchema for ByteSize {
-    fn schema_name() -> Cow<'static, str> {
-        "Size".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let units: Vec<_> = SIZE_UNITS.iter().map(|(unit, _)| *unit).collect();
-        json_schema!({
-            "title": "size",
-            "description": "A size in bytes, such as 512, 64kB or 1MiB.",
-            "type": ["integer", "string"],
-            "minimum": 0,
-            "pattern": format!("^\\d+({})$", units.join("|")),
-        })
-    }
-}
-
-impl JsonSchema for PositiveDuration {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "PositiveDuration".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<HumanDuration>()
-    }
-}
-
-impl JsonSchema for PositiveSize {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "PositiveSize".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<ByteSize>()
-    }
-}
-
-impl<const LEAST: u32, const MOST: u32> JsonSchema for Within<LEAST, MOST> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("From{LEAST}To{MOST}").into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "integer", "minimum": LEAST, "maximum": MOST})
-    }
-}
-
-impl JsonSchema for ResponseStatus {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "ResponseStatus".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    };
+    [T: Words] Word<T> = |_| json_schema!({"type": "string", "enum": T::WORDS});
+    [] Note = |_| json_schema!({"anyOf": [{"type": "string"}, {"const": null}]});
+    [] PositiveDuration = |generator| generator.subschema_for::<HumanDuration>();
+    [] PositiveSize = |generator| generator.subschema_for::<ByteSize>();
+    [const LEAST: u32, const MOST: u32] Within<LEAST, MOST> =
+        |_| json_schema!({"type": "integer", "minimum": LEAST, "maximum": MOST});
+    [] ResponseStatus = |_| {
         let (least, most) = Self::NUMBERS.into_inner();
         json_schema!({"type": "integer", "minimum": least, "maximum": most})
-    }
+    };
 }
 
-impl JsonSchema for FieldName {
-    fn schema_name() -> Cow<'static, str> {
-        "HeaderName".into()
-    }
+const STATUSES: &str = r"^[1-5](xx|\d\d(-[1-5]\d\d)?)$";
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "title": "header name",
-            "type": ["string", "number", "boolean"],
-            "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
-        })
-    }
+/// Types of values, each with a name in the schema; the title is its name in docs/CONFIG.md.
+macro_rules! named {
+    ($($type:ty, $name:literal: $schema:tt)+) => {$(
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    )+};
 }
 
-/// What a type of another module reads.
-trait Read {
-    const NAME: &str;
-
-    fn schema() -> Schema;
-}
-
-impl<T: Read> JsonSchema for Parsed<T> {
-    fn schema_name() -> Cow<'static, str> {
-        T::NAME.into()
+named! {
+    HumanDuration, "Duration": {
+        "title": "duration",
+        "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
+        "type": "string",
+        "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
     }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        T::schema()
+    ByteSize, "Size": {
+        "title": "size",
+        "description": "A size in bytes, such as 512, 64kB or 1MiB.",
+        "type": ["integer", "string"],
+        "minimum": 0,
+        "pattern": format!("^\\d+({})$", SIZE_UNITS.map(|(unit, _)| unit).join("|")),
     }
-}
-
-impl Read for Enforcement {
-    const NAME: &str = "Enforce";
-
-    fn schema() -> Schema {
-        json_schema!({
-            "title": "`true`, `false` or a percentage",
-            "type": ["boolean", "string"],
-            "pattern": "^(true|false|\\d+(\\.\\d{1,2})?%)$",
-        })
+    Until, "Until": {
+        "title": "day or moment",
+        "description": "A day, to the end of it in UTC, or a moment such as 2026-12-31T18:00:00+01:00.",
+        "type": "string",
+        "pattern": "^\\d{4}-\\d{2}-\\d{2}([Tt].+)?$",
     }
-}
-
-impl Read for Statuses {
-    const NAME: &str = "Statuses";
-
-    fn schema() -> Schema {
-        json_schema!({
-            "title": "status",
-            "description": "A status such as 404, a class such as 5xx, or a range such as 500-503.",
-            "type": ["integer", "string"],
-            "minimum": 100,
-            "maximum": 599,
-            "pattern": "^[1-5](xx|\\d\\d(-[1-5]\\d\\d)?)$",
-        })
+    Percent, "Percent": {
+        "title": "percent",
+        "type": "string",
+        "pattern": "^(100|\\d\\d?)%$",
     }
-}
-
-impl Read for JsonPointer {
-    const NAME: &str = "JsonPointer";
-
-    fn schema() -> Schema {
-        json_schema!({"title": "JSON pointer", "type": "string", "pattern": "^/"})
+    FieldName, "HeaderName": {
+        "title": "header name",
+        "type": ["string", "number", "boolean"],
+        "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
     }
-}
-
-impl Read for Template {
-    const NAME: &str = "AccessFormat";
-
-    fn schema() -> Schema {
-        json_schema!({"title": "`combined`, template", "type": "string"})
+    MethodName, "Method": {
+        "title": "method",
+        "type": ["string", "number"],
+        "pattern": "^[!#$%&'*+.^_`|~0-9A-Z-]+$",
     }
-}
-
-impl JsonSchema for Until {
-    fn schema_name() -> Cow<'static, str> {
-        "Until".into()
+    MediaType, "MediaType": {
+        "title": "media type",
+        "type": "string",
+        "pattern": "^[A-Za-z0-9!#$&^_.+-]+/([A-Za-z0-9!#$&^_.+-]+|\\*)$",
     }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "title": "day or moment",
-            "description": "A day, to the end of it in UTC, or a moment such as 2026-12-31T18:00:00+01:00.",
-            "type": "string",
-            "pattern": "^\\d{4}-\\d{2}-\\d{2}([Tt].+)?$",
-        })
+    ListenAddress, "ListenAddress": {
+        "title": "address and port",
+        "type": "string",
+        "pattern": "^(\\d+(\\.\\d+){3}|\\[[0-9A-Fa-f:.]+(%\\d+)?\\]):\\d+$",
+    }
+    Network, "Network": {
+        "title": "address or network",
+        "type": "string",
+        "pattern": "^(\\d+(\\.\\d+){3}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(/\\d+)?$",
+    }
+    ServerUrl, "ServerUrl": {
+        "title": "URL",
+        "type": "string",
+        "pattern": "^(https?://[^/?@]+/?|unix:///.*[^/])$",
+    }
+    Parsed<Enforcement>, "Enforce": {
+        "title": "`true`, `false` or a percentage",
+        "type": ["boolean", "string"],
+        "pattern": "^(true|false|\\d+(\\.\\d{1,2})?%)$",
+    }
+    Parsed<Statuses>, "Statuses": {
+        "title": "status",
+        "description": "A status such as 404, a class such as 5xx, or a range such as 500-503.",
+        "type": ["integer", "string"],
+        "minimum": 100,
+        "maximum": 599,
+        "pattern": STATUSES,
+    }
+    Parsed<RetryReason>, "RetryReason": {
+        "title": "reason",
+        "description": "closed, timeout, or a status such as 503.",
+        "type": ["integer", "string"],
+        "minimum": 100,
+        "maximum": 599,
+        "pattern": format!("^(closed|timeout)$|{STATUSES}"),
+    }
+    Parsed<JsonPointer>, "JsonPointer": {
+        "title": "JSON pointer",
+        "type": "string",
+        "pattern": "^/",
+    }
+    Parsed<Template>, "AccessFormat": {
+        "title": "`combined`, template",
+        "type": "string",
     }
 }
 
@@ -379,24 +280,43 @@ fn without_null(keywords: &mut Map<String, Value>) {
     }
 }
 
-/// Puts doc comments into the form in which editors show them.
-fn describe(schema: &mut Value) {
+/// Which defaults a schema has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Defaults {
+    /// Those of keys that may stand alone.
+    Unconditional,
+    /// Also those of keys that only some others can have beside them.
+    All,
+}
+
+/// Puts doc comments into the form in which editors show them, with what they say beside.
+fn describe(schema: &mut Value, defaults: Defaults) {
     match schema {
         Value::Object(keywords) => {
+            if let Some(Value::String(comment)) = keywords.get("description") {
+                let doc = KeyDoc::parse(comment);
+                let applies = defaults == Defaults::All || !doc.is_conditional();
+                if let Some(default) = doc.default_value().filter(|_| applies) {
+                    keywords.insert("default".into(), default);
+                }
+                if doc.takes_restart {
+                    keywords.insert(TAKES_RESTART.into(), true.into());
+                }
+                keywords.insert("description".into(), doc.plain_description().into());
+            }
             for (keyword, value) in keywords {
                 match (keyword.as_str(), value) {
-                    ("description", Value::String(comment)) => {
-                        *comment = plain_description(comment);
-                    }
+                    ("default", _) => {}
                     // These have names of the files for keys.
                     ("properties" | "$defs", Value::Object(named)) => {
-                        named.values_mut().for_each(describe);
+                        let named = named.values_mut();
+                        named.for_each(|schema| describe(schema, defaults));
                     }
-                    (_, value) => describe(value),
+                    (_, value) => describe(value, defaults),
                 }
             }
         }
-        Value::Array(all) => all.iter_mut().for_each(describe),
+        Value::Array(all) => all.iter_mut().for_each(|schema| describe(schema, defaults)),
         _ => {}
     }
 }
@@ -418,14 +338,14 @@ pub(super) fn commented_schemas() -> [(&'static str, Value); 3] {
     ]
 }
 
-fn schemas() -> [(&'static str, Value); 3] {
+pub(super) fn schemas(defaults: Defaults) -> [(&'static str, Value); 3] {
     commented_schemas().map(|(name, mut schema)| {
         let file = match name {
             "gateway" => "gateway.yaml",
             "defaults" => "limits/defaults.yaml",
             _ => "limits/overrides.yaml",
         };
-        describe(&mut schema);
+        describe(&mut schema, defaults);
         schema["title"] = json!(format!("{file} of Weir"));
         (name, schema)
     })
@@ -434,7 +354,7 @@ fn schemas() -> [(&'static str, Value); 3] {
 /// `UPDATE_REFERENCE=1` writes them anew.
 #[test]
 fn the_checked_in_schemas_are_those_of_the_types() {
-    for (name, schema) in schemas() {
+    for (name, schema) in schemas(Defaults::Unconditional) {
         let path = top_level(&format!("docs/schema/{name}.json"));
         let derived = serde_json::to_string_pretty(&schema).unwrap() + "\n";
         if std::env::var_os("UPDATE_REFERENCE").is_some() {
@@ -509,8 +429,8 @@ fn variations(root: &serde_yaml::Value) -> Vec<serde_yaml::Value> {
 
 #[test]
 fn a_schema_accepts_what_is_read_and_refuses_what_is_not() {
-    let schemas =
-        schemas().map(|(name, schema)| (name, jsonschema::validator_for(&schema).unwrap()));
+    let schemas = schemas(Defaults::All)
+        .map(|(name, schema)| (name, jsonschema::validator_for(&schema).unwrap()));
     let mut wrong = Vec::new();
     let mut tried = 0;
     for (file, yaml) in examples() {
@@ -536,15 +456,29 @@ fn a_schema_accepts_what_is_read_and_refuses_what_is_not() {
     assert!(wrong.is_empty(), "{} of {tried}\n{few:#?}", wrong.len());
 }
 
-/// The names of all keys that there are, each with whether it is described.
-pub(super) fn all_keys() -> Vec<(String, bool)> {
+/// The names of all keys that there are, each with its doc comment.
+fn commented_keys() -> Vec<(String, Option<String>)> {
     let schemas = commented_schemas();
     let types = schemas.iter().flat_map(|(_, schema)| {
         let types = schema["$defs"].as_object().into_iter().flatten();
         types.map(|(_, of_type)| of_type).chain([schema])
     });
     let keys = types.flat_map(keys_of);
-    keys.map(|key| (key.name.to_owned(), key.comment.is_some()))
+    keys.map(|key| (key.name.to_owned(), key.comment.map(str::to_owned)))
+        .collect()
+}
+
+/// The names of all keys that there are, each with whether it is described.
+pub(super) fn all_keys() -> Vec<(String, bool)> {
+    let keys = commented_keys().into_iter();
+    keys.map(|(name, comment)| (name, comment.is_some()))
+        .collect()
+}
+
+/// What is said of each key.
+pub(super) fn key_docs() -> Vec<(String, KeyDoc)> {
+    let keys = commented_keys().into_iter();
+    keys.filter_map(|(name, comment)| Some((name, KeyDoc::parse(&comment?))))
         .collect()
 }
 

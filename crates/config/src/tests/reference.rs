@@ -25,15 +25,15 @@ const FOOTNOTE: &str =
 const WIDTH: usize = 100;
 
 /// What the doc comment of a key says.
-struct KeyDoc {
+pub(super) struct KeyDoc {
     meaning: String,
     type_name: Option<String>,
-    default: Option<String>,
-    takes_restart: bool,
+    pub(super) default: Option<String>,
+    pub(super) takes_restart: bool,
 }
 
 impl KeyDoc {
-    fn parse(comment: &str) -> Self {
+    pub(super) fn parse(comment: &str) -> Self {
         let text = comment.split_whitespace().collect::<Vec<_>>().join(" ");
         let without_restart = text.strip_suffix(" Takes a restart.");
         let (rest, default) = split_fact(without_restart.unwrap_or(&text), " Default: ");
@@ -45,6 +45,40 @@ impl KeyDoc {
             takes_restart: without_restart.is_some(),
         }
     }
+
+    /// The default as it would be written, if it is a value.
+    pub(super) fn default_value(&self) -> Option<Value> {
+        let code = self
+            .default
+            .as_deref()?
+            .strip_prefix('`')?
+            .strip_suffix('`')?;
+        (!code.contains('`')).then(|| serde_yaml::from_str(code).unwrap())
+    }
+
+    /// Whether the key is for those alone that its first words name: `With redis: ...`.
+    pub(super) fn is_conditional(&self) -> bool {
+        let first = self.meaning.split(". ").next().unwrap();
+        let words = ["For ", "With ", "Without "];
+        words.iter().any(|word| first.starts_with(word)) && first.contains(": ")
+    }
+
+    /// What an editor shows: plain text, without what the schema says itself.
+    pub(super) fn plain_description(self) -> String {
+        let mut text = self.meaning;
+        if let Some(default) = self.default.filter(|default| default != "none") {
+            text += &format!(" Default: {default}.");
+        }
+        if self.takes_restart {
+            text += " A change takes effect after a restart.";
+        }
+        while let Some(middle) = text.find("](") {
+            let start = text[..middle].rfind('[').unwrap();
+            let end = middle + text[middle..].find(')').unwrap();
+            text = [&text[..start], &text[start + 1..middle], &text[end + 1..]].concat();
+        }
+        text
+    }
 }
 
 fn split_fact<'t>(text: &'t str, label: &str) -> (&'t str, Option<&'t str>) {
@@ -52,24 +86,6 @@ fn split_fact<'t>(text: &'t str, label: &str) -> (&'t str, Option<&'t str>) {
         Some((rest, fact)) => (rest, Some(fact.trim_end_matches('.'))),
         None => (text, None),
     }
-}
-
-/// A doc comment as an editor shows it: in plain text, without what the schema says itself.
-pub(super) fn plain_description(comment: &str) -> String {
-    let doc = KeyDoc::parse(comment);
-    let mut text = doc.meaning;
-    if let Some(default) = doc.default.filter(|default| default != "none") {
-        text += &format!(" Default: {default}.");
-    }
-    if doc.takes_restart {
-        text += " A change takes effect after a restart.";
-    }
-    while let Some(middle) = text.find("](") {
-        let start = text[..middle].rfind('[').unwrap();
-        let end = middle + text[middle..].find(')').unwrap();
-        text = [&text[..start], &text[start + 1..middle], &text[end + 1..]].concat();
-    }
-    text
 }
 
 /// A key of a mapping, or of an enum whose variants are written as keys.

@@ -345,6 +345,11 @@ impl Sources {
             .flat_map(move |document| document.keys_at(span))
     }
 
+    /// The proof that a value is in error, if it is.
+    pub(crate) fn in_error(&self, span: Span) -> Option<Reported> {
+        self.document(span)?.pruned(span.node)
+    }
+
     /// The proof that what stands under one of some keys of a mapping is in error, if it is.
     pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         self.document(span)?.key_in_error(span, keys)

@@ -6,6 +6,7 @@ use serde::de::{self, Expected, Unexpected};
 
 use super::document::{Content, Document, NodeId, Span};
 use crate::diagnostics::Reported;
+use crate::lowering::message_and_help;
 use crate::suggestions::suggest;
 
 pub(super) const RATE: [&str; 3] = ["burst", "count", "period"];
@@ -116,12 +117,11 @@ impl fmt::Display for Error {
 }
 
 impl de::Error for Error {
-    /// The first line says what is wrong, the rest what to do about it.
     fn custom<T: fmt::Display>(message: T) -> Self {
         let message = message.to_string();
-        let (what, help) = message.split_once('\n').unwrap_or((&message, ""));
+        let (what, help) = message_and_help(&message);
         Self {
-            help: (!help.is_empty()).then(|| help.to_owned()),
+            help,
             ..Self::new(what)
         }
     }

@@ -21,7 +21,6 @@ use std::ops::Deref;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 pub(super) use document::{Document, FileId, Sources, Span};
@@ -34,6 +33,12 @@ const ONE_OR_MANY: &str = "$weir::OneOrMany";
 
 /// The name of a newtype whose value may be left empty.
 const MAY_BE_EMPTY: &str = "$weir::MayBeEmpty";
+
+/// The name of [`WordOr`].
+const WORD_OR: &str = "$weir::WordOr";
+
+/// The name of [`Required`].
+const REQUIRED: &str = "$weir::Required";
 
 /// The name of an enum whose bare words are never repeated: people write secrets there.
 const SECRET: &str = "$weir::Secret";
@@ -82,32 +87,47 @@ impl<T> AsRef<[T]> for OneOrMany<T> {
 #[serde(rename = "$weir::MayBeEmpty")]
 pub(crate) struct Note(pub(crate) Option<String>);
 
+/// What must be there. If it is in error, the keys beside it are read all the same.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename = "$weir::Required")]
+pub(crate) struct Required<T>(pub(crate) Option<T>);
+
 /// A mapping with free keys, in the order in which it is written.
 #[derive(Clone, Debug)]
-pub(crate) struct Entries<T>(pub(crate) Vec<(Spanned<String>, T)>);
+pub(crate) struct Entries<T, K = String>(pub(crate) Vec<(Spanned<K>, T)>);
 
-impl<T> Default for Entries<T> {
+impl<T, K> AsRef<[(Spanned<K>, T)]> for Entries<T, K> {
+    fn as_ref(&self) -> &[(Spanned<K>, T)] {
+        &self.0
+    }
+}
+
+impl<T, K> Default for Entries<T, K> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+impl<'de, T, K> Deserialize<'de> for Entries<T, K>
+where
+    T: Deserialize<'de>,
+    K: Deserialize<'de>,
+{
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(EntriesVisitor(PhantomData))
     }
 }
 
-struct EntriesVisitor<T>(PhantomData<T>);
+struct EntriesVisitor<T, K>(PhantomData<(T, K)>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
-    type Value = Entries<T>;
+impl<'de, T: Deserialize<'de>, K: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T, K> {
+    type Value = Entries<T, K>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("names and values")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T, K>, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
@@ -118,32 +138,43 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
 
 /// A word, or keys and values that say more than the word could.
 #[derive(Clone, Debug)]
-pub(crate) enum WordOr<T> {
-    Word(String),
+pub(crate) enum WordOr<T, W = String> {
+    Word(W),
     More(T),
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for WordOr<T> {
+impl<'de, T, W> Deserialize<'de> for WordOr<T, W>
+where
+    T: Deserialize<'de>,
+    W: FromStr<Err: fmt::Display>,
+{
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WordOrVisitor(PhantomData))
+        deserializer.deserialize_newtype_struct(WORD_OR, WordOrVisitor(PhantomData))
     }
 }
 
-struct WordOrVisitor<T>(PhantomData<T>);
+struct WordOrVisitor<T, W>(PhantomData<(T, W)>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrVisitor<T> {
-    type Value = WordOr<T>;
+impl<'de, T, W> Visitor<'de> for WordOrVisitor<T, W>
+where
+    T: Deserialize<'de>,
+    W: FromStr<Err: fmt::Display>,
+{
+    type Value = WordOr<T, W>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text, or keys and values")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<WordOr<T>, E> {
-        Ok(WordOr::Word(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<WordOr<T, W>, E> {
+        text.parse().map(WordOr::Word).map_err(E::custom)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WordOr<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(WordOr::More)
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<WordOr<T, W>, D::Error> {
+        T::deserialize(deserializer).map(WordOr::More)
     }
 }
 

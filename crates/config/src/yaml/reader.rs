@@ -9,7 +9,7 @@ use serde::forward_to_deserialize_any;
 
 use super::document::{Content, Document, Node, NodeId, PrunedNode, Span};
 use super::errors::{Error, RATE, rate};
-use super::{MAY_BE_EMPTY, ONE_OR_MANY, SECRET, SPANNED};
+use super::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
 use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
 use crate::suggestions::best_match;
 
@@ -154,6 +154,19 @@ impl<'d> Reader<'d> {
         Children::new(self.document, self.document.children(self.id).collect())
     }
 
+    /// The children, and those in error that stand under known keys.
+    fn fields(&self, known: &[&str]) -> Children<'d> {
+        let key = |id| self.document.key(id);
+        let mut ids: Vec<NodeId> = self.document.children(self.id).collect();
+        for id in self.document.all_children(self.id) {
+            let is_new = ids.iter().all(|other| key(*other) != key(id));
+            if is_new && key(id).is_some_and(|key| known.contains(&key)) {
+                ids.push(id);
+            }
+        }
+        Children::new(self.document, ids)
+    }
+
     fn number<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.meaning().and_then(|value| value.as_u64()) {
             Some(number) if self.is_decimal() => visitor.visit_u64(number),
@@ -232,7 +245,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     }
 
     /// [`ONE_OR_MANY`] gets a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
-    /// null.
+    /// null; [`WORD_OR`] gets a word as it is.
     fn deserialize_newtype_struct<V: Visitor<'d>>(
         self,
         name: &'static str,
@@ -243,6 +256,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
             visitor.visit_newtype_struct(SeqAccessDeserializer::new(only))
         } else if name == MAY_BE_EMPTY && self.is_null() {
             visitor.visit_newtype_struct(UnitDeserializer::new())
+        } else if name == WORD_OR && !matches!(self.node.content, Content::Mapping(_)) {
+            self.deserialize_any(visitor)
         } else {
             visitor.visit_newtype_struct(self)
         }
@@ -263,6 +278,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         } else if let Content::Sequence(_) = self.node.content {
             // Serde would take its items for the values of the keys.
             Err(de::Error::invalid_type(self.found(), &"keys and values"))
+        } else if let Content::Mapping(_) = self.node.content {
+            visitor.visit_map(self.fields(fields))
         } else {
             self.deserialize_any(visitor)
         }
@@ -307,7 +324,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
 struct Children<'d> {
     document: &'d Document,
     ids: std::vec::IntoIter<NodeId>,
-    value: Option<Lowered<Reader<'d>>>,
+    value: Option<(NodeId, Lowered<Reader<'d>>)>,
 }
 
 impl<'d> Children<'d> {
@@ -343,7 +360,7 @@ impl<'d> MapAccess<'d> for Children<'d> {
         let Some(id) = self.ids.next() else {
             return Ok(None);
         };
-        self.value = Reader::of(self.document, id);
+        self.value = Reader::of(self.document, id).map(|reader| (id, reader));
         let span = self.document.key_span(id);
         let word = self.document.key(id).unwrap_or_default();
         seed.deserialize(KeyReader { word, span })
@@ -353,7 +370,11 @@ impl<'d> MapAccess<'d> for Children<'d> {
 
     fn next_value_seed<S: DeserializeSeed<'d>>(&mut self, seed: S) -> Result<S::Value, Error> {
         match self.value.take() {
-            Some(reader) => reader.map_err(Error::following)?.seeded(seed),
+            Some((_, Ok(reader))) => reader.seeded(seed),
+            Some((id, Err(reported))) => seed.deserialize(InError {
+                span: self.document.span(id),
+                reported,
+            }),
             None => Err(Error::new("a key without a value")),
         }
     }
@@ -389,6 +410,53 @@ impl<'d> Deserializer<'d> for KeyReader<'d> {
         <V: Visitor<'d>>
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
         unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// What stands in the place of a value in error: nothing, where the schema can do without it.
+struct InError {
+    span: Span,
+    reported: Reported,
+}
+
+impl<'d> Deserializer<'d> for InError {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'d>>(self, _visitor: V) -> Result<V::Value, Error> {
+        Err(Error::following(self.reported))
+    }
+
+    fn deserialize_option<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_none()
+    }
+
+    fn deserialize_struct<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match name {
+            SPANNED => visitor.visit_seq(SpanThenValue::new(self.span, self)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'d>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match name {
+            REQUIRED => visitor.visit_newtype_struct(self),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        <V: Visitor<'d>>
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 

@@ -19,8 +19,8 @@ const GCRA: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is the `burst`, a
     of seconds, rounded up, in which an empty bucket fills";
 const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the count and `w` the \
     period in seconds";
-const TOLD: &str = "docs/CONFIG.md: | `ratelimit_headers` | form or list of them | `draft` | The \
-    headers that tell a client where it stands. |";
+const TOLD: &str = "docs/CONFIG.md: The headers that tell a client where it stands; a route that \
+    shadow-bans sends none unless it asks for them here.";
 const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
     seconds, and on the one that is asked before it answers";
 

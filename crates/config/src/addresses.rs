@@ -1,0 +1,113 @@
+//! Addresses, networks and URLs of servers, as they are written in a configuration. The first line
+//! of an error says what is wrong, the second what to do.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use thiserror::Error;
+use weir_proxy::{Server, ServerError};
+
+/// Where the gateway listens unless it is told.
+pub(crate) const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// An address and a port to listen on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListenAddress(pub(crate) SocketAddr);
+
+/// A text that is not an address and a port.
+#[derive(Debug, Error)]
+#[error("`{text}` is not an IP address and a port\n{help}")]
+pub(crate) struct ListenAddressError {
+    text: String,
+    help: String,
+}
+
+impl FromStr for ListenAddress {
+    type Err = ListenAddressError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        text.parse().map(Self).map_err(|_| ListenAddressError {
+            text: text.to_owned(),
+            help: match full_address(text) {
+                Some(address) => format!("write `\"{address}\"`"),
+                None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
+            },
+        })
+    }
+}
+
+/// The address that is meant where a part of it is missing: nginx and Go listen on all of the
+/// machine's when there is but a port.
+pub(crate) fn full_address(text: &str) -> Option<SocketAddr> {
+    let text = text.replace("localhost", "127.0.0.1").replace("*:", ":");
+    let text = text.strip_prefix("http://").unwrap_or(&text);
+    let port = text.strip_prefix(':').unwrap_or(text).parse();
+    let everywhere = port.map(|port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    let ip = text
+        .parse()
+        .map(|ip| SocketAddr::new(ip, DEFAULT_LISTEN.port()));
+    text.parse().or(everywhere).or(ip).ok()
+}
+
+/// A network, or one address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Network(pub(crate) IpNet);
+
+/// A text that is not a network.
+#[derive(Debug, Error)]
+pub(crate) enum NetworkError {
+    #[error("`{0}` is not an address or a network, such as 10.0.0.0/8")]
+    Malformed(String),
+    #[error("`{0}` is an address within its network\nwrite `{1}`")]
+    Within(String, IpNet),
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        let network = address
+            .or_else(|_| text.parse::<IpNet>())
+            .map_err(|_| NetworkError::Malformed(text.to_owned()))?;
+        match network.trunc() {
+            whole if whole == network => Ok(Self(network)),
+            whole => Err(NetworkError::Within(text.to_owned(), whole)),
+        }
+    }
+}
+
+/// The URL of a server of an upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerUrl(pub(crate) Server);
+
+/// A text that is not the URL of a server.
+#[derive(Debug, Error)]
+pub(crate) enum ServerUrlError {
+    #[error("`{0}` lacks its scheme\nwrite `\"http://{0}\"`")]
+    NoScheme(String),
+    #[error("`{0}` is not the URI of a server\nwrite it like http://127.0.0.1:3000")]
+    Malformed(String),
+    #[error("`{0}`: {error}\nwrite it like unix:///run/app.sock", error = ServerError::Socket)]
+    Socket(String),
+    #[error("`{0}`: {1}\nwrite it like http://127.0.0.1:3000")]
+    Server(String, ServerError),
+}
+
+impl FromStr for ServerUrl {
+    type Err = ServerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
+        let is_host = || format!("http://{text}").parse::<Server>().is_ok();
+        if !text.contains("://") && is_host() {
+            return Err(ServerUrlError::NoScheme(text.to_owned()));
+        }
+        text.parse().map(Self).map_err(|error| match error {
+            ServerError::Syntax => ServerUrlError::Malformed(text.to_owned()),
+            ServerError::Socket => ServerUrlError::Socket(text.to_owned()),
+            error => ServerUrlError::Server(text.to_owned(), error),
+        })
+    }
+}
