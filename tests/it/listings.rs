@@ -155,7 +155,8 @@ fn what_is_not_a_page_or_a_limit_is_refused() {
         ("/v1/buckets/Paths?count=1001", 400, "1 to 1000"),
         ("/v1/buckets/Paths?page=1", 400, "cursor=NEXT"),
         ("/v1/buckets/Path", 404, "did you mean"),
-        ("/v1/config?secrets=1", 400, "none here"),
+        ("/v1/config?secrets=1", 400, "defaults=true alone"),
+        ("/v1/config?defaults=no", 400, "defaults=true alone"),
         ("/v1/nothing", 404, "/v1/buckets/{limit}"),
     ] {
         let response = ask(&gateway, get(target));
@@ -238,6 +239,36 @@ fn the_configuration_in_force_is_shown_with_what_was_refused_since() {
         let grace = &shown["files"]["gateway.yaml"]["grace"];
         (shown["refused"] == Value::Null && grace == "9s").then_some(())
     });
+}
+
+/// A value that a default stands for was nowhere to be seen but in the documentation.
+#[test]
+fn the_configuration_in_force_is_shown_with_its_defaults_and_what_takes_a_restart() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let written = answer(&gateway, "/v1/config");
+    let shown = answer(&gateway, "/v1/config?defaults=true");
+    let (before, after) = (&written["files"], &shown["files"]);
+    assert_eq!(before["gateway.yaml"]["grace"], Value::Null);
+    let file = &after["gateway.yaml"];
+    assert_eq!(file["grace"], "30s");
+    assert_eq!(file["workers"], 2);
+    assert_eq!(file["connections"]["header_timeout"], "10s");
+    assert_eq!(file["store"]["memory"]["max_buckets"], 1_000_000);
+    assert_eq!(file["upstreams"]["app"]["ejection"]["failures"], 5);
+    let limit = &after["limits/defaults.yaml"]["Calls"];
+    assert_eq!(
+        (&limit["burst"], &limit["missing"]),
+        (&json!(5), &json!("skip"))
+    );
+    let restart = shown["restart_keys"].as_array().unwrap();
+    for key in ["admin.address", "grace", "listen", "log.level", "store"] {
+        assert!(restart.contains(&json!(key)), "{key}: {restart:?}");
+    }
+    for key in ["watch", "log", "log.account", "routes"] {
+        assert!(!restart.contains(&json!(key)), "{key}: {restart:?}");
+    }
+    assert_eq!(written["restart_keys"], shown["restart_keys"]);
 }
 
 #[test]

@@ -126,7 +126,11 @@ fn requests() -> HashMap<&'static str, Vec<(&'static str, &'static str, u16)>> {
         ),
         (
             "getConfig",
-            vec![("/v1/config", "", 200), ("/v1/config?all=1", "", 400)],
+            vec![
+                ("/v1/config", "", 200),
+                ("/v1/config?defaults=true", "", 200),
+                ("/v1/config?all=1", "", 400),
+            ],
         ),
         (
             "setOverride",

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 use weir_rules::KeySource;
 
+use super::defaults::{FileSchemas, add_defaults};
 use super::diagnostics::Diagnostics;
 use super::settings::Settings;
 use super::yaml::Document;
@@ -21,13 +22,18 @@ const VALUES: [&str; 4] = ["add", "headers", "query", "set"];
 const SECRETS: [&str; 5] = ["hash_key", "hmac_key", "password", "secret", "token"];
 
 impl Settings {
-    /// The files of the configuration by their names, with their secrets hidden.
-    pub fn to_json(&self) -> Value {
+    /// The files of the configuration by their names, with their secrets hidden; and, with the
+    /// schemas of the files, with the defaults of the keys that they leave out.
+    pub fn to_json(&self, defaults_of: Option<FileSchemas<'_>>) -> Value {
         let mut files = Map::new();
-        for (name, text) in &self.files {
+        for (index, (name, text)) in self.files.iter().enumerate() {
             let mut unreported = Diagnostics::default();
             let document = Document::parse(0, name, text, &mut unreported);
-            let shown = document.to_json(&|path, text| self.shown(path, text));
+            let mut shown = document.to_json(&|path, text| self.shown(path, text));
+            if let Some(schemas) = defaults_of {
+                let schema = schemas.of_file(index, name);
+                add_defaults(&mut shown, schema, schema);
+            }
             files.insert(name.clone(), shown);
         }
         files.into()
@@ -173,7 +179,7 @@ mod tests {
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
         let read = read_in_memory(files, Path::new("gateway.yaml"), &key);
         match read.outcome {
-            Ok(settings) => settings.to_json(),
+            Ok(settings) => settings.to_json(None),
             Err(found) => panic!("{found}"),
         }
     }

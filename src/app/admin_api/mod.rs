@@ -229,10 +229,7 @@ impl Api {
                 request::no_parameters(query)?;
                 json(&endpoint::document())
             }
-            Endpoint::Config => {
-                request::no_parameters(query)?;
-                json(&process::config(snapshot))
-            }
+            Endpoint::Config => json(&process::config(snapshot, query)?),
             Endpoint::LogLevel => {
                 request::no_parameters(query)?;
                 let response = process::log_level(&self.log_level, &head.method, body, operator);

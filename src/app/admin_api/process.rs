@@ -4,32 +4,60 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
-use weir_config::HumanDuration;
+use weir_config::{FileSchemas, HumanDuration};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_server::RequestBody;
 use weir_telemetry::{LevelInForce, LogLevel, audit};
 
 use super::authorization::Operator;
 use super::error::ApiError;
-use super::request::{parse_body, read_body};
+use super::request::{parameters, parse_body, read_body};
 use super::responses::{self, Config, DateTime, RefusedConfig};
 use crate::app::reloads::Snapshot;
 
 /// An example of the body that sets the level of the log.
 const LEVEL_FORM: &str = "{\"level\": \"debug\", \"for\": \"10m\"}";
 
+/// The JSON Schemas of `gateway.yaml`, `defaults.yaml` and `overrides.yaml`, which tests derive from
+/// the types of keys.
+const SCHEMAS: [&str; 3] = [
+    include_str!("../../../docs/schema/gateway.json"),
+    include_str!("../../../docs/schema/defaults.json"),
+    include_str!("../../../docs/schema/overrides.json"),
+];
+
 /// The configuration in force, without its secrets.
-pub(super) fn config(snapshot: &Snapshot) -> Config {
+pub(super) fn config(snapshot: &Snapshot, query: Option<&str>) -> Result<Config, ApiError> {
+    let with_defaults = with_defaults(query)?;
+    let [gateway, defaults, overrides] =
+        SCHEMAS.map(|schema| serde_json::from_str(schema).unwrap_or_default());
+    let schemas = FileSchemas {
+        gateway: &gateway,
+        defaults: &defaults,
+        overrides: &overrides,
+    };
     let refused = snapshot.refused.lock().clone();
-    Config {
+    Ok(Config {
         loaded_at: DateTime(snapshot.settings.loaded_at),
-        files: snapshot.settings.to_json(),
+        files: snapshot.settings.to_json(with_defaults.then_some(schemas)),
+        restart_keys: schemas.restart_keys(),
         warnings: snapshot.settings.warnings.lines().collect(),
         refused: refused.map(|refused| RefusedConfig {
             at: DateTime(refused.at),
             errors: refused.errors,
         }),
+    })
+}
+
+fn with_defaults(query: Option<&str>) -> Result<bool, ApiError> {
+    let mut with_defaults = false;
+    for (pair, (name, value)) in parameters(query) {
+        with_defaults = match (name, &*value) {
+            ("defaults", "true") => true,
+            _ => return Err(ApiError::parameter(pair, "there is defaults=true alone")),
+        };
     }
+    Ok(with_defaults)
 }
 
 #[derive(Debug, Deserialize)]

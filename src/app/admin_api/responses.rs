@@ -409,9 +409,13 @@ pub(super) struct StandingBan {
 #[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct Config {
     pub(super) loaded_at: DateTime,
-    /// By their names, each as it is written, with secrets hidden.
+    /// By their names, each as it is written, with secrets hidden; with `defaults=true`, also the
+    /// defaults of keys that are left out.
     #[cfg_attr(test, schemars(with = "Map<String, Value>"))]
     pub(super) files: Value,
+    /// The keys of gateway.yaml whose changes take a restart, such as `admin.address`, with all that
+    /// is below them. A reload applies the others.
+    pub(super) restart_keys: Vec<String>,
     pub(super) warnings: Vec<String>,
     pub(super) refused: Option<RefusedConfig>,
 }

@@ -319,6 +319,11 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "The configuration in force, without its secrets",
             "process",
         )
+        .query(
+            "defaults",
+            "With the defaults of keys that are left out.",
+            json!({"enum": ["true"]}),
+        )
         .responses::<responses::Config>("The configuration.", schemas),
         ("GET", "/v1/log-level") => operation("getLogLevel", "The level of the log", "process")
             .responses::<responses::LogLevel>("The level.", schemas),
