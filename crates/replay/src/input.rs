@@ -100,8 +100,8 @@ impl Input {
             let same_file = || one.canonicalize().ok() == other.canonicalize().ok();
             one == other || one.exists() && same_file()
         };
-        for (place, path) in paths.iter().enumerate() {
-            if paths.iter().take(place).any(|other| is_same(path, other)) {
+        for (index, path) in paths.iter().enumerate() {
+            if paths.iter().take(index).any(|other| is_same(path, other)) {
                 return Err(InputError {
                     path: path.clone(),
                     cause: io::Error::other(

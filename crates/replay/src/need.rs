@@ -148,8 +148,8 @@ impl Gauge {
             Some((rate, rate.interval()?))
         };
         let rates: Vec<_> = counts.into_iter().filter_map(rate).collect();
-        let place = rates.iter().position(|(rate, _)| *rate == own);
-        Self::Rates(rates, place.unwrap_or_default())
+        let index = rates.iter().position(|(rate, _)| *rate == own);
+        Self::Rates(rates, index.unwrap_or_default())
     }
 
     const fn len(&self) -> usize {
@@ -230,10 +230,10 @@ impl RateNeeds {
         levels: &mut LevelsByRate,
     ) {
         let mut lacking = 0;
-        for (place, (_, interval)) in rates.iter().enumerate() {
+        for (index, (_, interval)) in rates.iter().enumerate() {
             let taken = |cost: u64| Nanos::new(interval.get().saturating_mul(cost));
-            let arrival = match self.buckets.get(place) {
-                Some((arrival, _)) if place < self.lacking => *arrival,
+            let arrival = match self.buckets.get(index) {
+                Some((arrival, _)) if index < self.lacking => *arrival,
                 _ => self.last + taken(self.last_cost),
             };
             if arrival <= now {
@@ -242,8 +242,8 @@ impl RateNeeds {
             lacking += 1;
             let arrival = arrival + taken(cost);
             let level = arrival.since(now).get().div_ceil(interval.get());
-            levels.note(place, level);
-            match self.buckets.get_mut(place) {
+            levels.note(index, level);
+            match self.buckets.get_mut(index) {
                 Some(bucket) => *bucket = (arrival, bucket.1.max(level)),
                 None => self.buckets.push((arrival, level)),
             }
@@ -325,8 +325,8 @@ impl Levels {
 
     /// The most requests that may have found a level above this one.
     fn above(&self, level: u64) -> u64 {
-        let places = self.counts.iter().enumerate();
-        let above = places.filter(|(index, _)| greatest(*index) > level);
+        let counts = self.counts.iter().enumerate();
+        let above = counts.filter(|(index, _)| greatest(*index) > level);
         above.map(|(_, count)| count).sum()
     }
 }
@@ -516,7 +516,7 @@ impl Measured<'_> {
         let (definition, promise) = match self.gauge {
             Gauge::Rates(rates, _) => {
                 let all = rates.iter().zip(0..);
-                let mut all = all.map(|((rate, _), place)| (*rate, self.promise(place)));
+                let mut all = all.map(|((rate, _), index)| (*rate, self.promise(index)));
                 let mut last = all.next()?;
                 while last.1.value > last.0.count {
                     let Some(next) = all.next() else { break };
@@ -621,14 +621,14 @@ mod tests {
     use weir_limit::time::Nanos;
 
     #[test]
-    fn each_level_is_at_its_place_and_no_place_is_lower_than_its_levels() {
+    fn each_level_has_an_index_whose_greatest_level_is_no_lower() {
         for level in (0..10_000).chain([1 << 20, (1 << 20) + 1, 1 << 40, u64::from(u32::MAX)]) {
-            let place = greatest(index(level));
-            assert!(place >= level, "{level} at {place}");
-            assert!(place <= level + level / 32, "{level} at {place}");
+            let greatest = greatest(index(level));
+            assert!(greatest >= level, "{level} below {greatest}");
+            assert!(greatest <= level + level / 32, "{level} below {greatest}");
         }
-        let places: Vec<u64> = (0..500).map(greatest).collect();
-        assert!(places.is_sorted());
+        let all: Vec<u64> = (0..500).map(greatest).collect();
+        assert!(all.is_sorted());
     }
 
     #[test]
@@ -639,7 +639,11 @@ mod tests {
         assert_eq!(levels.above(49), 51);
         assert_eq!(levels.above(0), 100);
         levels.note(1000);
-        assert_eq!(levels.above(1000), 1, "a place is counted as a whole");
+        assert_eq!(
+            levels.above(1000),
+            1,
+            "levels with one index are counted together"
+        );
         assert_eq!(levels.above(1100), 0);
     }
 
@@ -721,9 +725,9 @@ mod tests {
                     *most = level.max(*most);
                 }
             }
-            for (place, (_, expected, most)) in buckets.iter().enumerate() {
-                proptest::prop_assert_eq!(need.most(place), *most);
-                let levels = levels.for_rate(place);
+            for (index, (_, expected, most)) in buckets.iter().enumerate() {
+                proptest::prop_assert_eq!(need.most(index), *most);
+                let levels = levels.for_rate(index);
                 proptest::prop_assert_eq!(levels.requests(), expected.requests());
                 for level in 0..300 {
                     proptest::prop_assert_eq!(levels.above(level), expected.above(level));

@@ -393,7 +393,7 @@ impl WaitingBytes {
 #[derive(Debug)]
 pub struct Window<'r> {
     waiting: Vec<LogLine>,
-    /// The times of those that wait, and their places, when they are put in order.
+    /// The times of those that wait, and their indices, when they are put in order.
     order: Vec<(Timestamp, usize)>,
     /// They are put in order when there are more.
     sort_at: usize,
@@ -478,8 +478,8 @@ impl<'r> Window<'r> {
             spread(taken);
         }
         let mut freed = 0;
-        for (at, place) in taken {
-            if let Some(line) = self.waiting.get_mut(*place) {
+        for (at, index) in taken {
+            if let Some(line) = self.waiting.get_mut(*index) {
                 freed += line.bytes();
                 line.shift(at.since(line.at));
                 pass(line);
@@ -488,19 +488,19 @@ impl<'r> Window<'r> {
         self.bytes -= freed;
         self.in_all.taken.fetch_sub(freed, Ordering::Relaxed);
         // Those that are spared stay in the order of the log.
-        let mut spared_places: Vec<usize> = spared.iter().map(|(_, place)| *place).collect();
-        spared_places.sort_unstable();
-        for (to, place) in spared_places.into_iter().enumerate() {
-            self.waiting.swap(to, place);
+        let mut spared: Vec<usize> = spared.iter().map(|(_, index)| *index).collect();
+        spared.sort_unstable();
+        for (to, index) in spared.into_iter().enumerate() {
+            self.waiting.swap(to, index);
         }
         self.waiting.truncate(self.order.len() - count);
         self.sort_at = MIN_BATCH.max(2 * self.waiting.len());
     }
 
-    /// The bytes of the lines that come at this place in their order, and behind it.
-    fn bytes_from(&self, place: usize) -> usize {
-        let lines = self.order.iter().skip(place);
-        let lines = lines.filter_map(|(_, place)| self.waiting.get(*place));
+    /// The bytes of the lines from this one on, in their order.
+    fn bytes_from(&self, first: usize) -> usize {
+        let lines = self.order.iter().skip(first);
+        let lines = lines.filter_map(|(_, index)| self.waiting.get(*index));
         lines.map(LogLine::bytes).sum()
     }
 }

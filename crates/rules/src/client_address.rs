@@ -64,7 +64,7 @@ impl ClientRules {
         let peer = peer.to_canonical();
         let peer_is_trusted = self.trusts(peer);
         let address = if peer_is_trusted {
-            self.behind(peer, headers)
+            self.client_behind(peer, headers)
         } else {
             peer
         };
@@ -83,7 +83,7 @@ impl ClientRules {
             .any(|net| unmapped(*net).contains(&address))
     }
 
-    fn behind(&self, proxy: IpAddr, headers: &HeaderMap) -> IpAddr {
+    fn client_behind(&self, proxy: IpAddr, headers: &HeaderMap) -> IpAddr {
         match &self.header {
             AddressHeader::XForwardedFor => self.walk(proxy, x_forwarded_for(headers)),
             AddressHeader::Forwarded => self.walk(proxy, forwarded(headers)),

@@ -108,12 +108,12 @@ impl Admin {
                 request.extensions_mut().insert(connection);
                 api.oneshot(request).await
             }
-            _ => Ok(self.answer(&request).map(Full::boxed_unsync)),
+            _ => Ok(self.page(&request).map(Full::boxed_unsync)),
         }
     }
 
-    /// Answers one request.
-    pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    /// The response to a request that is not for the API.
+    pub fn page<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let page: fn(&Self, &HeaderMap) -> Response<Full<Bytes>> = match request.uri().path() {
             "/livez" => |_, _| text(StatusCode::OK, "alive\n"),
             "/readyz" => Self::readyz,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     async fn get(admin: &Admin, path: &str) -> (u16, String) {
-        let (head, body) = admin.answer(&request(Method::GET, path)).into_parts();
+        let (head, body) = admin.page(&request(Method::GET, path)).into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (
             head.status.as_u16(),
@@ -290,10 +290,10 @@ mod tests {
             let mut request = request(Method::GET, "/metrics");
             let accepts = HeaderValue::from_static(accept);
             request.headers_mut().insert("accept", accepts);
-            let answer = admin.answer(&request);
+            let answer = admin.page(&request);
             assert_eq!(answer.headers()[CONTENT_TYPE], format.content_type());
         }
-        let answer = admin.answer(&request(Method::GET, "/metrics"));
+        let answer = admin.page(&request(Method::GET, "/metrics"));
         let content_type = answer.headers()[CONTENT_TYPE].to_str().unwrap();
         assert_eq!(content_type, PageFormat::Text.content_type());
     }
@@ -301,10 +301,10 @@ mod tests {
     #[test]
     fn other_paths_and_methods_are_problems() {
         let (admin, _drain) = admin(Readiness::Ready);
-        let post = admin.answer(&request(Method::POST, "/metrics"));
+        let post = admin.page(&request(Method::POST, "/metrics"));
         assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(post.headers()[ALLOW], "GET, HEAD");
-        let other = admin.answer(&request(Method::GET, "/"));
+        let other = admin.page(&request(Method::GET, "/"));
         assert_eq!(other.status(), StatusCode::NOT_FOUND);
         assert_eq!(other.headers()[CONTENT_TYPE], "application/problem+json");
     }

@@ -55,7 +55,7 @@ where
 
 /// There is no response: hyper closes the connection, or resets the stream.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoAnswer {
+pub(super) enum Unanswered {
     #[error("the connection is closed without an answer")]
     Closed,
     /// The code of the reset is the error's.
@@ -103,7 +103,7 @@ impl<S> TrackInFlight<S> {
 
 impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     type Response = Response<TrackedBody<S::Body>>;
-    type Error = NoAnswer;
+    type Error = Unanswered;
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
@@ -131,8 +131,8 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
 }
 
 impl<S: ConnectionService> TrackInFlight<S> {
-    /// Answers a plain request, which is not refused here.
-    pub(super) fn answer(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
+    /// Responds to a plain request, which is not refused here.
+    pub(super) fn respond(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
         self.track(request, None)
     }
 
@@ -259,7 +259,7 @@ where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes>,
 {
-    type Output = Result<Response<TrackedBody<B>>, NoAnswer>;
+    type Output = Result<Response<TrackedBody<B>>, Unanswered>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // A task of its own polls this for each request of HTTP/2.
@@ -268,8 +268,8 @@ where
         let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoResponse>().is_some() {
             return Poll::Ready(Err(match response.extensions().get::<Malformed>() {
-                Some(Malformed) => NoAnswer::Malformed(h2::Reason::PROTOCOL_ERROR.into()),
-                None => NoAnswer::Closed,
+                Some(Malformed) => Unanswered::Malformed(h2::Reason::PROTOCOL_ERROR.into()),
+                None => Unanswered::Closed,
             }));
         }
         let guard = this.guard.take();

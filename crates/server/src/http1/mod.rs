@@ -207,7 +207,7 @@ where
         self.closes = plain.closes;
         self.is_head = plain.request.method() == Method::HEAD;
         *plain.request.extensions_mut() = mem::take(&mut self.extensions);
-        let future = self.service.answer(plain.request);
+        let future = self.service.respond(plain.request);
         self.exchange = Some(Box::pin(Exchange::AwaitingResponse { future }));
         Poll::Ready(None)
     }

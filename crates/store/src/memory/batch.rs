@@ -25,7 +25,7 @@ struct Tables<'m> {
 /// A transaction's bucket, and the decision about it alone.
 struct Check {
     key: HashedKey,
-    state: State,
+    state: BucketState,
     decision: Decision,
     /// Whether units are taken when the batch is allowed.
     takes: bool,
@@ -33,7 +33,7 @@ struct Check {
 
 /// The bucket before the transaction, with the costs of earlier ones of its batch.
 #[derive(Clone, Copy)]
-enum State {
+enum BucketState {
     Debt(LevelChoice),
     Usage(Usage),
 }
@@ -120,7 +120,7 @@ impl Memory {
         now: Timestamp,
     ) {
         match check.state {
-            State::Usage(_) if GENERAL => {
+            BucketState::Usage(_) if GENERAL => {
                 if let Some(table) = tables.windows.table(check.key) {
                     self.leave_usage(transaction, check, denied, table, now);
                 }
@@ -147,7 +147,7 @@ impl Memory {
     ) {
         let takes = check.takes && !denied;
         let mut cuts = false;
-        if GENERAL && let State::Debt(level) = check.state {
+        if GENERAL && let BucketState::Debt(level) = check.state {
             if level.index > 0 {
                 self.leave_deeper_debt(transaction, (check, level), takes, table, now);
                 return;
@@ -350,9 +350,9 @@ impl Tables<'_> {
     /// the next unit come later.
     fn decision(&mut self, transaction: &Transaction, check: &Check, now: Timestamp) -> Decision {
         match check.state {
-            State::Debt(level) if !check.denies() => transaction.untouched(level.debt),
-            State::Usage(usage) if !check.denies() => transaction.untouched_in_window(&usage),
-            State::Usage(usage) if check.denies() && transaction.is_counted_when_denied() => {
+            BucketState::Debt(level) if !check.denies() => transaction.untouched(level.debt),
+            BucketState::Usage(usage) if !check.denies() => transaction.untouched_in_window(&usage),
+            BucketState::Usage(usage) if check.denies() && transaction.is_counted_when_denied() => {
                 let window = self.window(check.key);
                 let usage = window.map_or(usage, |window| window.usage(transaction, now));
                 transaction.decide_in_window(&usage)
@@ -372,7 +372,7 @@ impl Check {
         let decision = transaction.decide(level.debt);
         Self {
             key,
-            state: State::Debt(level),
+            state: BucketState::Debt(level),
             // Nothing else makes a debt greater.
             takes: decision.reset_in > level.debt,
             decision,
@@ -387,7 +387,7 @@ impl Check {
         let decision = transaction.decide_in_window(&usage);
         Self {
             key,
-            state: State::Usage(usage),
+            state: BucketState::Usage(usage),
             takes: transaction.mode.spends() && transaction.fits_beside(usage.used),
             decision,
         }
@@ -405,18 +405,19 @@ impl Check {
     /// Whether the debt is too great to stem from this quota.
     fn is_stale(&self, transaction: &Transaction) -> bool {
         let is_stale = |debt| transaction.quota.is_stale(debt);
-        !self.decision.fits() && matches!(self.state, State::Debt(level) if is_stale(level.debt))
+        !self.decision.fits()
+            && matches!(self.state, BucketState::Debt(level) if is_stale(level.debt))
     }
 
     fn level_after(&self) -> LevelChoice {
         let debt = self.decision.reset_in;
         match self.state {
-            State::Debt(level) => LevelChoice {
+            BucketState::Debt(level) => LevelChoice {
                 debt,
                 above: level.above + debt.saturating_sub(level.debt),
                 ..level
             },
-            State::Usage(_) => LevelChoice::first(debt),
+            BucketState::Usage(_) => LevelChoice::first(debt),
         }
     }
 }
