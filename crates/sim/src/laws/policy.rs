@@ -21,8 +21,8 @@ const OTHERS: &str = "docs/CONFIG.md: In `RateLimit-Policy`, `q` is then the cou
     period in seconds";
 const TOLD: &str = "docs/CONFIG.md: The headers that tell a client where it stands; a route that \
     shadow-bans sends none unless it asks for them here.";
-const OVERRIDES: &str = "docs/ADMIN_API.md: on all gateways that share the Redis within two \
-    seconds, and on the one that is asked before it answers";
+const OVERRIDES: &str = "docs/ADMIN_API.md: They are in force on the gateway that you ask when it \
+    responds, and on all gateways that share the Redis within two seconds";
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     for bucket in history.buckets() {
