@@ -131,12 +131,12 @@ struct Record {
     bytes: u64,
     complete: bool,
     /// None where the log is not read, nothing is traced, and nobody watches.
-    line: Option<Box<Line>>,
+    line: Option<Box<LogLine>>,
 }
 
 /// What is kept of a request for its line in the log and its trace alone.
 #[derive(Debug)]
-struct Line {
+struct LogLine {
     method: Method,
     uri: Uri,
     version: Version,
@@ -162,8 +162,8 @@ struct Line {
     denied: Option<Arc<DeniedLines>>,
 }
 
-impl Line {
-    fn of<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
+impl LogLine {
+    fn new<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
         let headers = request.headers();
         let identity = ClientIdentity::from_extensions(request.extensions());
         Self {
@@ -304,7 +304,7 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 }
 
 impl Record {
-    fn of<B>(request: &Request<B>, settings: &Settings) -> Self {
+    fn new<B>(request: &Request<B>, settings: &Settings) -> Self {
         let routed = RequestContext::routed(request.extensions());
         let route = routed.map(|routed| &routed.route.metrics);
         let is_watched = settings.tail.is_watched();
@@ -318,7 +318,7 @@ impl Record {
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| Box::new(Line::of(request, settings, watched()))),
+                .then(|| Box::new(LogLine::new(request, settings, watched()))),
         }
     }
 
@@ -357,7 +357,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let took = self.since.elapsed();
-        let is_tunnel = |line: &Line| line.traffic.is_some();
+        let is_tunnel = |line: &LogLine| line.traffic.is_some();
         if !self.line.as_deref().is_some_and(is_tunnel) {
             self.count(took);
         }
@@ -382,7 +382,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let record = Some(Box::new(Record::of(&request, &self.settings)));
+        let record = Some(Box::new(Record::new(&request, &self.settings)));
         LoggedFuture {
             future: self.inner.call(request),
             record,

@@ -8,7 +8,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision};
 use weir_store::Outcome;
 
-use super::decisions::{QueriedLimit, QueriedLimits, Role};
+use super::decisions::{LimitRole, QueriedLimit, QueriedLimits};
 use super::delay::{Delay, DelayedRequest, LentUnits, TakenUnits};
 use crate::backend::Backend;
 
@@ -64,7 +64,7 @@ fn lends(limit: &QueriedLimit) -> bool {
 /// `spend_only` are never felt by clients, and a request that takes nothing has borrowed nothing.
 fn waits<'q>(queried: &'q QueriedLimits, outcome: &'q Outcome) -> impl Iterator<Item = Nanos> + 'q {
     queried.decided(outcome).map(|(limit, decision)| {
-        let borrowed = decision.filter(|_| limit.role == Role::Denies && lends(limit));
+        let borrowed = decision.filter(|_| limit.role == LimitRole::Denies && lends(limit));
         borrowed.map_or(Nanos::ZERO, |borrowed| {
             borrowed.reset_in.saturating_sub(limit.quota.tolerance())
         })

@@ -29,7 +29,7 @@ use super::pending_decision::PendingDecision;
 use super::plan::{MissingValue, attributes, size};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
-use super::{Denied, LimitedService, RateLimit, RequestBody, State};
+use super::{Denied, LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::decoy::Shadow;
@@ -44,7 +44,7 @@ impl<S> RateLimit<S> {
     pub(super) fn start<B: RequestBody>(
         &mut self,
         request: Request<B>,
-    ) -> State<S::Future, S::ResponseBody>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -80,7 +80,7 @@ impl<S> RateLimit<S> {
     fn learn<B: RequestBody>(
         &mut self,
         mut request: Request<B>,
-    ) -> State<S::Future, S::ResponseBody>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -92,7 +92,7 @@ impl<S> RateLimit<S> {
         };
         let clone = self.clone();
         let mut ready = std::mem::replace(self, clone);
-        State::Waiting {
+        ResponseState::Waiting {
             decision: Box::pin(async move {
                 match unverified.learn(&mut request).await {
                     true => ready.start_again(request),
@@ -106,7 +106,7 @@ impl<S> RateLimit<S> {
     fn start_again<B: RequestBody>(
         &mut self,
         request: Request<B>,
-    ) -> State<S::Future, S::ResponseBody>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -134,7 +134,7 @@ impl<S> RateLimit<S> {
         &mut self,
         request: Request<B>,
         listed: Option<&'static str>,
-    ) -> State<S::Future, S::ResponseBody>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -145,7 +145,7 @@ impl<S> RateLimit<S> {
         let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
         context.verdict.listed = listed;
-        State::Forwarding {
+        ResponseState::Forwarding {
             future: self.inner.call(request.map(Metered::unmetered)),
             context: Box::new(context),
         }
@@ -158,7 +158,7 @@ impl<S> RateLimit<S> {
         &mut self,
         request: Request<B>,
         kept_out: KeptOut,
-    ) -> State<S::Future, S::ResponseBody>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -187,7 +187,10 @@ impl<S> RateLimit<S> {
 
     /// Asks the store about a request.
     #[inline(always)]
-    fn ask<B: RequestBody>(&mut self, request: Request<B>) -> State<S::Future, S::ResponseBody>
+    fn ask<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
     {
@@ -242,27 +245,28 @@ impl<S> RateLimit<S> {
     }
 
     /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
-    fn when_answered<T, W, F, R>(
+    fn when_answered<T, W, N, F, R>(
         &mut self,
         answer: StoreFuture<T>,
         waiting: W,
-        go_on: impl FnOnce(W, &mut Self, Result<T, StoreError>) -> State<F, R> + Send + 'static,
-    ) -> State<F, R>
+        next: N,
+    ) -> ResponseState<F, R>
     where
+        N: FnOnce(W, &mut Self, Result<T, StoreError>) -> ResponseState<F, R> + Send + 'static,
         T: Send + Unpin + 'static,
         W: Send + 'static,
         S: Clone + Send + 'static,
     {
         match answer {
-            StoreFuture::Ready(Some(answer)) => go_on(waiting, self, answer),
+            StoreFuture::Ready(Some(answer)) => next(waiting, self, answer),
             answer => {
                 // The service that is ready waits too; its clone takes its place.
                 let clone = self.clone();
                 let mut ready = std::mem::replace(self, clone);
-                State::Waiting {
+                ResponseState::Waiting {
                     decision: Box::pin(async move {
                         let answer = answer.await;
-                        go_on(waiting, &mut ready, answer)
+                        next(waiting, &mut ready, answer)
                     }),
                 }
             }
@@ -305,7 +309,7 @@ impl<B: RequestBody> PendingRequest<B> {
         mut self,
         limiter: &mut RateLimit<S>,
         answer: Result<Outcome, StoreError>,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let Ok(mut outcome) = self.decision.outcome(answer) else {
             return unavailable(rejection::unavailable(), Some(self.waited()));
         };
@@ -330,7 +334,7 @@ impl<B: RequestBody> PendingRequest<B> {
         };
         let clone = limiter.clone();
         let mut ready = std::mem::replace(limiter, clone);
-        State::Waiting {
+        ResponseState::Waiting {
             decision: Box::pin(async move {
                 let waited = delayed.wait().await;
                 self.decision.has_waited(&mut outcome, waited);
@@ -376,7 +380,7 @@ impl<B: RequestBody> PendingRequest<B> {
         self,
         limiter: &mut RateLimit<S>,
         mut outcome: Outcome,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let leased = self.decision.lease(&mut outcome, &limiter.settings.backend);
         let Some(leased) = leased else {
             return self.conclude(limiter, outcome, None);
@@ -394,7 +398,7 @@ impl<B: RequestBody> PendingRequest<B> {
         limiter: &mut RateLimit<S>,
         mut outcome: Outcome,
         answer: Result<Leased, StoreError>,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let backend = &limiter.settings.backend;
         match self.decision.leased(answer, &mut outcome, backend) {
             Ok(places) => self.conclude(limiter, outcome, places),
@@ -408,7 +412,7 @@ impl<B: RequestBody> PendingRequest<B> {
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         if let Some(kept_out) = self.kept_out.take() {
             return self.conclude_kept_out(limiter, *kept_out, outcome, in_flight);
         }
@@ -430,7 +434,7 @@ impl<B: RequestBody> PendingRequest<B> {
         mut kept_out: KeptOut,
         outcome: Outcome,
         in_flight: Option<InFlight>,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = Some(self.waited());
         let decision = &mut self.decision;
         kept_out.verdict = Verdict {
@@ -456,7 +460,7 @@ impl<B: RequestBody> PendingRequest<B> {
         limiter: &mut RateLimit<S>,
         ban: ActiveBan,
         outcome: &Outcome,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let verdict = Verdict {
             store: Some(self.waited()),
             ..self.decision.verdict(Disposition::Denied, outcome)
@@ -465,7 +469,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Refuses a request without a value that a limit must have.
-    fn deny_missing<F, R: Send + 'static>(self, missing: &MissingValue) -> State<F, R> {
+    fn deny_missing<F, R: Send + 'static>(self, missing: &MissingValue) -> ResponseState<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
         reject(&route, self.request, context, |_, _| {
@@ -479,7 +483,7 @@ impl<B: RequestBody> PendingRequest<B> {
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
         let sample = DecoySample::new(&self.decision.route, &self.request);
         let upload = sample.as_ref().and_then(|sample| sample.upload());
@@ -497,7 +501,7 @@ impl<B: RequestBody> PendingRequest<B> {
         if let Some(in_flight) = &context.in_flight {
             request.extensions_mut().insert(in_flight.clone());
         }
-        State::Forwarding {
+        ResponseState::Forwarding {
             future: limiter.inner.call(request),
             context,
         }
@@ -509,7 +513,7 @@ impl<B: RequestBody> PendingRequest<B> {
         limiter: &RateLimit<S>,
         denial: &Denial<'_>,
         outcome: Outcome,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         #[cfg(feature = "gateway")]
         if let Some(forwarded) = &limiter.settings.forwarded {
             forwarded.count_denied(&self.request);
@@ -566,7 +570,7 @@ impl KeptOut {
         mut request: Request<B>,
         route: &Arc<RouteState>,
         mut context: ResponseContext,
-    ) -> State<S::Future, S::ResponseBody> {
+    ) -> ResponseState<S::Future, S::ResponseBody> {
         let (disposition, answer) = self.treatment.treat(self.retry_in);
         context.verdict = Verdict {
             disposition,
@@ -574,11 +578,11 @@ impl KeptOut {
         };
         let made = |mut response, context: ResponseContext| {
             context.mark(&mut response);
-            State::answered(response, PendingTasks::new())
+            ResponseState::answered(response, PendingTasks::new())
         };
         match answer {
             TreatmentAnswer::Response(response) => made(response, context),
-            TreatmentAnswer::Later(answer) => State::Answering {
+            TreatmentAnswer::Later(answer) => ResponseState::Answering {
                 answer,
                 context: Box::new(context),
             },
@@ -595,7 +599,7 @@ impl KeptOut {
                     upstream: None,
                 });
                 routed.upstream = Some(upstream);
-                State::Forwarding {
+                ResponseState::Forwarding {
                     future: inner.call(request.map(Metered::unmetered)),
                     context: Box::new(context),
                 }
@@ -608,9 +612,9 @@ fn decoy<B: RequestBody, F, R: Send + 'static>(
     shadow: &Arc<Shadow>,
     request: Request<B>,
     context: ResponseContext,
-) -> State<F, R> {
+) -> ResponseState<F, R> {
     let (head, body) = request.into_parts();
-    State::Answering {
+    ResponseState::Answering {
         answer: Box::pin(Arc::clone(shadow).respond(head, body)),
         context: Box::new(context),
     }
@@ -622,7 +626,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
     request: Request<B>,
     mut context: ResponseContext,
     honest: impl FnOnce(&Rejection, Response<()>) -> Response<ResponseBody<R>>,
-) -> State<F, R> {
+) -> ResponseState<F, R> {
     match &route.policy.on_denied {
         OnDenied::Shadow(shadow) => {
             context.verdict.disposition = Disposition::Shadowed;
@@ -632,7 +636,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
             let mut response = honest(rejection, rejection::in_memory_of(request));
             context.mark(&mut response);
             let strikes = context.strikes();
-            State::answered(response, strikes)
+            ResponseState::answered(response, strikes)
         }
     }
 }
@@ -641,18 +645,18 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
 fn unavailable<F, R>(
     mut response: Response<ResponseBody<R>>,
     store: Option<Duration>,
-) -> State<F, R> {
+) -> ResponseState<F, R> {
     let verdict = Verdict {
         store,
         ..Verdict::new(Disposition::Unavailable)
     };
     response.extensions_mut().insert(verdict);
-    State::answered(response, PendingTasks::new())
+    ResponseState::answered(response, PendingTasks::new())
 }
 
 /// Refuses a request whose client nothing has identified, where a limit counts addresses. One
 /// bucket for all of them would let one client use up what others need.
-fn unidentified<F, R>() -> State<F, R> {
+fn unidentified<F, R>() -> ResponseState<F, R> {
     tracing::error!(
         target: "weir::middleware::rate_limit::decide",
         "a limit counts addresses, and the server leaves none in the request's extensions"
@@ -662,5 +666,5 @@ fn unidentified<F, R>() -> State<F, R> {
     let mut response = ResponseBody::problem(problem);
     let verdict = Verdict::new(Disposition::Unavailable);
     response.extensions_mut().insert(verdict);
-    State::answered(response, PendingTasks::new())
+    ResponseState::answered(response, PendingTasks::new())
 }

@@ -30,14 +30,14 @@ pub(super) struct QueriedLimit {
     pub(super) limit: usize,
     pub(super) subject: Option<NonZeroU64>,
     pub(super) quota: Quota,
-    pub(super) role: Role,
+    pub(super) role: LimitRole,
     /// The units that it takes, or asks for; as many as a log line has to show.
     pub(super) cost: u32,
 }
 
 /// What a limit's decision may do to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum LimitRole {
     /// It denies what does not fit.
     Denies,
     /// It would, if that were acted upon.
@@ -48,7 +48,7 @@ pub(super) enum Role {
     CountsUnseen,
 }
 
-impl Role {
+impl LimitRole {
     pub(super) const fn new(mode: Mode, acts: bool) -> Self {
         match (mode.checks(), acts) {
             (true, true) => Self::Denies,
@@ -75,7 +75,9 @@ impl QueriedLimits {
 
     /// Whether no decision of the store would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
-        self.limits.iter().all(|limit| limit.role != Role::Denies)
+        self.limits
+            .iter()
+            .all(|limit| limit.role != LimitRole::Denies)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -233,10 +235,10 @@ fn used_percent(quota: &Quota, decision: &Decision) -> u8 {
     u8::try_from(taken.saturating_mul(100) / burst).unwrap_or(100)
 }
 
-pub(super) fn meaning(role: Role, decision: &Decision) -> Disposition {
+pub(super) fn meaning(role: LimitRole, decision: &Decision) -> Disposition {
     match role {
-        Role::Denies if !decision.allowed => Disposition::Denied,
-        Role::WouldDeny if !decision.fits() => Disposition::WouldDeny,
+        LimitRole::Denies if !decision.allowed => Disposition::Denied,
+        LimitRole::WouldDeny if !decision.fits() => Disposition::WouldDeny,
         _ => Disposition::Allowed,
     }
 }

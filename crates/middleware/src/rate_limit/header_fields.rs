@@ -12,19 +12,19 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The three headers of the older forms, for the strictest limit alone.
-struct Triple {
+struct HeaderNames {
     limit: HeaderName,
     remaining: HeaderName,
     reset: HeaderName,
 }
 
-const DRAFT_03: Triple = Triple {
+const DRAFT_03: HeaderNames = HeaderNames {
     limit: HeaderName::from_static("ratelimit-limit"),
     remaining: HeaderName::from_static("ratelimit-remaining"),
     reset: HeaderName::from_static("ratelimit-reset"),
 };
 
-const X_RATELIMIT: Triple = Triple {
+const X_RATELIMIT: HeaderNames = HeaderNames {
     limit: HeaderName::from_static("x-ratelimit-limit"),
     remaining: HeaderName::from_static("x-ratelimit-remaining"),
     reset: HeaderName::from_static("x-ratelimit-reset"),
@@ -135,10 +135,10 @@ pub(super) fn append(
         append_list(headers, RATE_LIMIT, statuses, LimitStatus::write_state);
     }
     if forms.draft_03 {
-        strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());
+        strictest.append_names(headers, &DRAFT_03, strictest.draft_03_limit());
     }
     if forms.x_ratelimit {
-        strictest.append_triple(
+        strictest.append_names(
             headers,
             &X_RATELIMIT,
             integer(strictest.quota.burst().get()),
@@ -208,7 +208,7 @@ impl LimitStatus<'_> {
         value.into_value().unwrap_or_else(|| integer(burst))
     }
 
-    fn append_triple(&self, headers: &mut HeaderMap, names: &Triple, limit: HeaderValue) {
+    fn append_names(&self, headers: &mut HeaderMap, names: &HeaderNames, limit: HeaderValue) {
         headers.append(&names.limit, limit);
         if let Some(decision) = self.state() {
             headers.append(&names.remaining, integer(decision.remaining));

@@ -486,17 +486,17 @@ pin_project! {
     /// The response of [`RateLimit`].
     pub struct ResponseFuture<F, R> {
         #[pin]
-        state: State<F, R>,
+        state: ResponseState<F, R>,
     }
 }
 
 pin_project! {
-    /// How far a request is. It is small, because layer after layer moves it.
+    /// State of the request being served. It is small, because layer after layer moves it.
     #[project = StateProjection]
-    enum State<F, R> {
+    enum ResponseState<F, R> {
         /// The store has to decide.
         Waiting {
-            decision: Pin<Box<dyn Future<Output = State<F, R>> + Send>>,
+            decision: Pin<Box<dyn Future<Output = ResponseState<F, R>> + Send>>,
         },
         /// The inner service answers.
         Forwarding {
@@ -517,7 +517,7 @@ pin_project! {
     }
 }
 
-impl<F, R> State<F, R> {
+impl<F, R> ResponseState<F, R> {
     /// A response that waits for what it has changed at the store.
     fn answered(response: Response<ResponseBody<R>>, pending: PendingTasks) -> Self {
         Self::Answered {
@@ -530,11 +530,10 @@ impl<F, R> State<F, R> {
 impl<F, R> HasVerdict for ResponseFuture<F, R> {
     fn verdict(&self) -> Option<&Verdict> {
         match &self.state {
-            State::Waiting { .. } => None,
-            State::Forwarding { context, .. } | State::Answering { context, .. } => {
-                Some(&context.verdict)
-            }
-            State::Answered { response, .. } => response.as_ref()?.extensions().get(),
+            ResponseState::Waiting { .. } => None,
+            ResponseState::Forwarding { context, .. }
+            | ResponseState::Answering { context, .. } => Some(&context.verdict),
+            ResponseState::Answered { response, .. } => response.as_ref()?.extensions().get(),
         }
     }
 }
@@ -571,14 +570,14 @@ where
                     if pending.is_empty() {
                         return Poll::Ready(Ok(response));
                     }
-                    State::answered(response, pending)
+                    ResponseState::answered(response, pending)
                 }
                 StateProjection::Answering { answer, context } => {
                     let mut response = ready!(answer.as_mut().poll(cx));
                     let (mut pending, _) = context.charge(&response);
                     context.mark(&mut response);
                     pending.append(&mut context.strikes());
-                    State::answered(response, pending)
+                    ResponseState::answered(response, pending)
                 }
                 StateProjection::Answered { response, pending } => {
                     // A client that asks again upon this response is to find it counted, through

@@ -9,7 +9,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Claim, Mode, Transaction};
 use weir_rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAttributes};
 
-use super::decisions::{QueriedLimit, QueriedLimits, Role, logged_cost};
+use super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost};
 use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
 use super::policy::{PreparedLimit, RoutePolicy};
@@ -175,7 +175,7 @@ impl StoreQuery<'_> {
         }
         // What costs nothing is not denied.
         let mode = if admission.is_free { Mode::Peek } else { mode };
-        let role = Role::new(mode, admission.acts);
+        let role = LimitRole::new(mode, admission.acts);
         let cost = match transaction.mode.spends() {
             true => logged_cost(transaction.cost.get()),
             false => 0,
@@ -189,7 +189,7 @@ impl StoreQuery<'_> {
         };
         // What a full bucket does not hold never fits, however long it waits.
         if let Some(ahead) = ahead
-            && role == Role::Denies
+            && role == LimitRole::Denies
             && transaction.mode.spends()
             && transaction.cost <= transaction.quota.burst()
         {
