@@ -1,9 +1,10 @@
 //! Filters in configurations name the targets of log lines. A crate's log lines say theirs, as
-//! otherwise they would have the crate's name in place of `weir`.
+//! otherwise they would have the crate's name in place of `weir`. And docs/LOGS.md says what to do
+//! about each warning and error.
 
 use std::fs;
 
-use crate::source::{code_of, continues_a_name, crates, module_of, rust_files};
+use crate::source::{code_of, continues_a_name, crates, module_of, rust_files, src};
 
 const MACROS: &[&str] = &["trace!(", "debug!(", "info!(", "warn!(", "error!("];
 
@@ -31,4 +32,48 @@ fn log_lines_of_crates_have_the_target_of_their_module() {
         }
     }
     assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+const LOGS: &str = include_str!("../../docs/LOGS.md");
+
+/// No gateway logs these: they are for services that use the library in a wrong way.
+const OF_THE_LIBRARY: [&str; 2] = [
+    "a limit counts addresses, and the server leaves none",
+    "keys are hashed by a random key of this process",
+];
+
+/// The message of a call, from behind its opening parenthesis: its last string.
+fn message(call: &str) -> Option<String> {
+    let call = call.split(");").next()?;
+    let strings = call.split('"').skip(1).step_by(2);
+    let lines = strings.last()?.split("\\\n");
+    Some(lines.map(str::trim_start).collect())
+}
+
+#[test]
+fn no_warning_is_without_a_row_in_the_page_on_logs() {
+    let page = LOGS.replace('`', "");
+    let mut missing = Vec::new();
+    for folder in crates()
+        .into_iter()
+        .map(|(_, folder)| folder)
+        .chain([src()])
+    {
+        for file in rust_files(&folder) {
+            let code = code_of(&fs::read_to_string(&file).unwrap());
+            let calls = ["::warn!(", "::error!("].into_iter();
+            let calls = calls.flat_map(|call| code.split(call).skip(1));
+            for message in calls.filter_map(message) {
+                // What differs from line to line is no part of a row.
+                let fixed = message.replace('`', "");
+                let mut fixed = fixed.split(['{', '}', ';', ':', ',']).map(str::trim);
+                let fixed = fixed.find(|text| !text.is_empty()).unwrap_or_default();
+                let is_of_library = OF_THE_LIBRARY.iter().any(|own| message.starts_with(own));
+                if !is_of_library && !page.contains(fixed) {
+                    missing.push(format!("{}: {message}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }
