@@ -81,6 +81,6 @@ impl Visit for Hits {
 
 /// Callgrind counts from its beginning to its end.
 #[inline(never)]
-fn counted<L: Limiter>(limiter: &L, block: &mut [L::Asked]) -> usize {
+fn counted<L: Limiter>(limiter: &L, block: &mut [L::Query]) -> usize {
     decide_all(limiter, block)
 }

@@ -14,7 +14,7 @@ pub const UNITS_A_DAY: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 pub const DAY: Duration = Duration::from_secs(86_400);
 
 /// Each number below 2^24 has an address of its own.
-pub const MOST_BUCKETS: u32 = 1 << 24;
+pub const MAX_BUCKETS: u32 = 1 << 24;
 
 /// The bucket key of a client, such as `RequestsPerAddress:10.1.134.160`.
 pub fn write_key(number: u32, key: &mut String) {

@@ -20,14 +20,14 @@ pub trait Limiter: Sync {
     const NAME: &'static str;
 
     /// What a decision is asked with; it is made before the time is taken.
-    type Asked;
+    type Query;
 
     fn new(buckets: u32) -> Self;
 
-    fn ask(&self, key: &str) -> Self::Asked;
+    fn query(&self, key: &str) -> Self::Query;
 
     /// Whether the request may pass.
-    fn decide(&self, asked: &mut Self::Asked) -> bool;
+    fn decide(&self, query: &mut Self::Query) -> bool;
 }
 
 /// What is done with a limiter of whatever type.
@@ -63,7 +63,7 @@ pub struct Weir {
 
 impl Limiter for Weir {
     const NAME: &'static str = "weir";
-    type Asked = Batch;
+    type Query = Batch;
 
     fn new(buckets: u32) -> Self {
         let (burst, count) = (BURST.get().into(), UNITS_A_DAY.get().into());
@@ -75,7 +75,7 @@ impl Limiter for Weir {
         }
     }
 
-    fn ask(&self, key: &str) -> Batch {
+    fn query(&self, key: &str) -> Batch {
         [self.transaction(key.into())].into_iter().collect()
     }
 
@@ -98,13 +98,13 @@ pub struct WeirThrice(Weir);
 
 impl Limiter for WeirThrice {
     const NAME: &'static str = "weir, three limits";
-    type Asked = Batch;
+    type Query = Batch;
 
     fn new(buckets: u32) -> Self {
         Self(Weir::new(3 * buckets))
     }
 
-    fn ask(&self, key: &str) -> Batch {
+    fn query(&self, key: &str) -> Batch {
         let of_limit = |limit| BucketKey::from(format!("{limit}{key}").as_str());
         let limits = ["First", "Second", "Third"].map(of_limit);
         let transactions = limits.map(|key| self.0.transaction(key));
@@ -141,14 +141,14 @@ macro_rules! governor_with {
     ($clock:ty, $name:literal) => {
         impl Limiter for Governor<$clock> {
             const NAME: &'static str = $name;
-            type Asked = String;
+            type Query = String;
 
             fn new(_buckets: u32) -> Self {
                 let store = DashMapStateStore::default();
                 Self(Keyed::new(quota(), store, <$clock>::default()))
             }
 
-            fn ask(&self, key: &str) -> String {
+            fn query(&self, key: &str) -> String {
                 key.to_owned()
             }
 
@@ -171,7 +171,7 @@ pub struct Throttlecrab(Mutex<throttlecrab::RateLimiter<PeriodicStore>>);
 
 impl Limiter for Throttlecrab {
     const NAME: &'static str = "throttlecrab";
-    type Asked = String;
+    type Query = String;
 
     fn new(_buckets: u32) -> Self {
         Self(Mutex::new(throttlecrab::RateLimiter::new(
@@ -179,7 +179,7 @@ impl Limiter for Throttlecrab {
         )))
     }
 
-    fn ask(&self, key: &str) -> String {
+    fn query(&self, key: &str) -> String {
         key.to_owned()
     }
 

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match run(&words) {
         Some(()) => ExitCode::SUCCESS,
         None => {
-            eprintln!("{USAGE}; at most {} buckets", job::MOST_BUCKETS);
+            eprintln!("{USAGE}; at most {} buckets", job::MAX_BUCKETS);
             ExitCode::from(2)
         }
     }
@@ -37,7 +37,7 @@ fn run(words: &[String]) -> Option<()> {
     let buckets = words
         .get(1)
         .map_or(Some(1_000_000), |word| word.parse().ok())?;
-    if !(1..=job::MOST_BUCKETS).contains(&buckets) {
+    if !(1..=job::MAX_BUCKETS).contains(&buckets) {
         return None;
     }
     match (what.as_str(), words.get(2)) {

@@ -36,7 +36,7 @@ pub fn time<L: Limiter>(limiter: &L, numbers: impl IntoIterator<Item = u32>) -> 
 pub fn in_blocks<L: Limiter>(
     limiter: &L,
     numbers: impl IntoIterator<Item = u32>,
-    mut decide: impl FnMut(&mut [L::Asked]) -> usize,
+    mut decide: impl FnMut(&mut [L::Query]) -> usize,
 ) {
     let mut numbers = numbers.into_iter();
     let mut key = String::new();
@@ -44,7 +44,7 @@ pub fn in_blocks<L: Limiter>(
     loop {
         for number in numbers.by_ref().take(BLOCK) {
             write_key(number, &mut key);
-            block.push(limiter.ask(&key));
+            block.push(limiter.query(&key));
         }
         if block.is_empty() {
             return;
@@ -55,7 +55,7 @@ pub fn in_blocks<L: Limiter>(
 }
 
 /// The decisions of a block, and how many are allowed.
-pub fn decide_all<L: Limiter>(limiter: &L, block: &mut [L::Asked]) -> usize {
+pub fn decide_all<L: Limiter>(limiter: &L, block: &mut [L::Query]) -> usize {
     let decide = |asked| usize::from(black_box(limiter.decide(black_box(asked))));
     block.iter_mut().map(decide).sum()
 }

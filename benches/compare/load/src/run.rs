@@ -19,7 +19,7 @@ use crate::wire::{Dialler, Wire};
 /// How long responses are waited for when all requests are sent.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests lost in one phase after which a proxy counts as broken.
-const MOST_LOST: u64 = 10_000;
+const MAX_LOST: u64 = 10_000;
 const READ: EventFlags = EventFlags::IN;
 
 pub struct Load<'o> {
@@ -232,7 +232,7 @@ impl<'o> Load<'o> {
     fn replace(&mut self, number: usize, report: &mut Report) -> Result<(), String> {
         let lost = self.links[number].in_flight();
         report.lost += lost as u64;
-        if report.lost > MOST_LOST {
+        if report.lost > MAX_LOST {
             return Err("the proxy closes connections all the time".into());
         }
         let wire = self.dialler.dial(number);

@@ -7,7 +7,7 @@ use super::history::{
     AROUND, Exchange, FOREVER, History, Jump, LIST_SPREADS, Loss, Operated, SERVERS_DIFFER, Span,
 };
 use super::{Failure, Law};
-use crate::scenario::{Act, Ban, Kind, LimitUse, Strikes, Topology, subject};
+use crate::scenario::{Act, Ban, LimitKind, LimitUse, Strikes, Topology, subject};
 use crate::trace::moment;
 
 pub(super) const LAW: Law = Law {
@@ -382,7 +382,7 @@ fn is_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> bool 
         return answer.status == 500 && exchange.reached.is_some();
     }
     let route = history.route(exchange);
-    let denying = |one: &&LimitUse| one.kind != Kind::SpendOnly && one.enforce;
+    let denying = |one: &&LimitUse| one.kind != LimitKind::SpendOnly && one.enforce;
     answer.status == 429
         && route.is_some_and(|route| {
             let mut uses = route.limits.iter().filter(denying);
@@ -464,7 +464,7 @@ fn may_be_strike(history: &History<'_>, ban: &Ban, exchange: &Exchange<'_>) -> b
         .into_iter()
         .flat_map(|route| &route.limits);
     let denies = |one: &LimitUse| {
-        one.kind != Kind::SpendOnly && one.enforce && ban.strikes.limits.contains(&one.limit)
+        one.kind != LimitKind::SpendOnly && one.enforce && ban.strikes.limits.contains(&one.limit)
     };
     // Banned clients earn none.
     exchange.reached.is_none() && status != Some(BANNED) && uses.any(denies)

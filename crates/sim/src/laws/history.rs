@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::scenario::client::Request;
 use crate::scenario::{
-    Act, Algorithm, Client, Configuration, Cost, FaultKind, Keeps, Kind, Limit, LimitUse,
+    Act, Algorithm, Client, Configuration, Cost, FaultKind, Keeps, Limit, LimitKind, LimitUse,
     LinkFault, OnFailure, Operation, Parameters, Per, Route, Scenario, Topology, subject,
 };
 use crate::trace::{Trace, What};
@@ -77,7 +77,7 @@ pub struct Exchange<'a> {
     /// When the app got it.
     pub reached: Option<Duration>,
     /// The head of its response.
-    pub answer: Option<Answer<'a>>,
+    pub answer: Option<ResponseHead<'a>>,
     /// When the last byte of its response got to the client.
     pub finished: Option<Duration>,
     /// When its client left.
@@ -88,7 +88,7 @@ pub struct Exchange<'a> {
 
 /// The head of a response.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct ResponseHead<'a> {
     /// When it got to the client.
     pub at: Duration,
     /// Its status.
@@ -97,7 +97,7 @@ pub struct Answer<'a> {
     pub headers: &'a [(String, String)],
 }
 
-impl Answer<'_> {
+impl ResponseHead<'_> {
     /// The first value of a header field.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -361,7 +361,7 @@ impl<'a> History<'a> {
                     headers,
                 } => {
                     if let Some(exchange) = of(request).and_then(|i| self.exchanges.get_mut(i)) {
-                        exchange.answer = Some(Answer {
+                        exchange.answer = Some(ResponseHead {
                             at,
                             status: *status,
                             headers,
@@ -985,7 +985,7 @@ impl Bucket<'_> {
 /// Whether requests of a route take from a limit what they cost when they arrive, or are denied.
 #[must_use]
 pub fn takes_or_denies(one: &LimitUse) -> bool {
-    one.kind == Kind::CheckAndSpend
+    one.kind == LimitKind::CheckAndSpend
         && one.enforce
         && !one.spend_on_errors
         && !matches!(one.cost, Cost::ResponseHeader { .. })

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::history::{
-    Answer, Bucket, Exchange, FOREVER, History, Loss, SERVERS_DIFFER, Span, counts_denied,
+    Bucket, Exchange, FOREVER, History, Loss, ResponseHead, SERVERS_DIFFER, Span, counts_denied,
     takes_or_denies,
 };
 use super::{Failure, Law};
-use crate::scenario::{Act, Algorithm, Cost, FaultKind, Kind, LimitUse, Parameters, Topology};
+use crate::scenario::{Act, Algorithm, Cost, FaultKind, LimitKind, LimitUse, Parameters, Topology};
 
 pub(super) const LAW: Law = Law {
     name: "reference",
@@ -128,7 +128,7 @@ fn denial(
         .filter(|one| one.enforce);
     let mut uses = Vec::new();
     let (mut is_known, mut prefetched) = (true, false);
-    for one in denying.filter(|one| one.kind != Kind::SpendOnly) {
+    for one in denying.filter(|one| one.kind != LimitKind::SpendOnly) {
         if history.may_lack(exchange, &one.limit) {
             return None;
         }
@@ -318,10 +318,10 @@ impl<'a> Ledger<'a> {
             least: cost,
             most: cost,
             capped: false,
-            if_it_fits: one.kind == Kind::SpendOnly || !one.enforce,
+            if_it_fits: one.kind == LimitKind::SpendOnly || !one.enforce,
             back: None,
         };
-        if one.kind == Kind::CheckOnly {
+        if one.kind == LimitKind::CheckOnly {
             return None;
         }
         // Which store decided is not known; a call may be lost, and a kill leaves things open. But
@@ -340,7 +340,9 @@ impl<'a> Ledger<'a> {
             let (most, counted) = (self.parameters.burst, exchange.answer);
             take.most = cost.min(most);
             take.least = match counted {
-                Some(Answer { status: 429, .. }) if !outage && self.is_alone(exchange) => take.most,
+                Some(ResponseHead { status: 429, .. }) if !outage && self.is_alone(exchange) => {
+                    take.most
+                }
                 _ => 0,
             };
             return Some(take);
@@ -375,7 +377,7 @@ impl<'a> Ledger<'a> {
             let known = answered.is_some();
             take.least = if known && !outage { said } else { 0 };
             take.most = if known { said } else { said.max(default) };
-            take.capped = one.kind == Kind::CheckAndSpend && one.enforce;
+            take.capped = one.kind == LimitKind::CheckAndSpend && one.enforce;
         } else if one.spend_on_errors {
             take.span = Span::new(reached, answered.unwrap_or(exchange.over()) + REFUNDED);
             take.capped = !take.if_it_fits;
@@ -405,7 +407,7 @@ impl<'a> Ledger<'a> {
 
     /// Whether requests that the limit denies count.
     fn counts_denied(&self, one: &LimitUse) -> bool {
-        let denies = one.kind == Kind::CheckAndSpend && one.enforce;
+        let denies = one.kind == LimitKind::CheckAndSpend && one.enforce;
         let later = one.spend_on_errors || matches!(one.cost, Cost::ResponseHeader { .. });
         denies && !later && counts_denied(self.bucket.limit)
     }

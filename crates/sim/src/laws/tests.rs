@@ -8,7 +8,7 @@ use super::{Failure, LAWS, check};
 use crate::scenario::client::Request;
 use crate::scenario::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
-    Keeps, Kind, Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Parameters, Per,
+    Keeps, Limit, LimitKind, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Parameters, Per,
     Route, Scenario, Store, Strikes, Topology,
 };
 use crate::trace::{Event, Trace, What};
@@ -40,7 +40,7 @@ impl Story {
         };
         let one = LimitUse {
             limit: "L0".into(),
-            kind: Kind::CheckAndSpend,
+            kind: LimitKind::CheckAndSpend,
             cost: Cost::Fixed(1),
             spend_on_errors: false,
             refund_on_5xx: false,
@@ -1440,7 +1440,7 @@ fn gateways_with_clocks_of_their_own_may_differ_by_their_clocks_and_no_more() {
 fn a_look_takes_nothing_and_denies_only_where_there_is_no_room() {
     let mut story = gcra(5, 1, 600);
     let mut looks = story.scenario.configurations[0].routes[0].clone();
-    looks.limits[0].kind = Kind::CheckOnly;
+    looks.limits[0].kind = LimitKind::CheckOnly;
     story.scenario.configurations[0].routes[0] = looks;
     for at in 0..7 {
         story.passes(at * 10, 0, "");

@@ -112,7 +112,7 @@ pub struct LimitUse {
     /// The limit's name.
     pub limit: String,
     /// What a request does with the bucket.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// What a request takes.
     pub cost: Cost,
     /// Whether only responses with a status from 400 to 599 take.
@@ -125,7 +125,7 @@ pub struct LimitUse {
 
 /// `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum LimitKind {
     /// Denies and takes.
     CheckAndSpend,
     CheckOnly,
@@ -367,7 +367,7 @@ impl LimitUse {
     pub(super) fn new(limit: &Limit, cost: Cost) -> Self {
         Self {
             limit: limit.name.clone(),
-            kind: Kind::CheckAndSpend,
+            kind: LimitKind::CheckAndSpend,
             cost,
             spend_on_errors: false,
             refund_on_5xx: false,
@@ -484,9 +484,9 @@ impl Route {
         for one in &self.limits {
             write!(out, "      - {{limit: {}", one.limit)?;
             match one.kind {
-                Kind::CheckAndSpend => {}
-                Kind::CheckOnly => write!(out, ", kind: check_only")?,
-                Kind::SpendOnly => write!(out, ", kind: spend_only")?,
+                LimitKind::CheckAndSpend => {}
+                LimitKind::CheckOnly => write!(out, ", kind: check_only")?,
+                LimitKind::SpendOnly => write!(out, ", kind: spend_only")?,
             }
             match one.cost {
                 Cost::Fixed(1) => {}

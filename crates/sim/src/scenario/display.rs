@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use super::{
-    Act, Algorithm, Behaviour, Client, Clock, Configuration, Fault, FaultKind, Keeps, Kind,
+    Act, Algorithm, Behaviour, Client, Clock, Configuration, Fault, FaultKind, Keeps, LimitKind,
     LinkFault, OnFailure, Parameters, Route, Scenario, Store, Topology, duration,
 };
 
@@ -170,7 +170,7 @@ impl Configuration {
         let (places, buckets): (Vec<_>, Vec<_>) =
             route.limits.iter().partition(|one| is_place(&one.limit));
         let buckets = buckets.iter().map(|one| match one.kind {
-            Kind::CheckOnly => format!("{} (a look)", one.limit),
+            LimitKind::CheckOnly => format!("{} (a look)", one.limit),
             _ => one.limit.clone(),
         });
         let batch: Vec<String> = bans.chain(buckets).collect();

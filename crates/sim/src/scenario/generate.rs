@@ -12,8 +12,8 @@ use super::focus::focus;
 use super::rare::{dropped, rare};
 use super::{
     Act, Algorithm, Ban, Behaviour, Client, Clock, Configuration, Cost, Fault, FaultKind, Gateway,
-    Keeps, Kind, Limit, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Override, Parameters,
-    Per, Prefetch, Route, Scenario, Store, Strikes, Topology,
+    Keeps, Limit, LimitKind, LimitUse, LinkFault, OnDenied, OnFailure, Operation, Override,
+    Parameters, Per, Prefetch, Route, Scenario, Store, Strikes, Topology,
 };
 use crate::random::Random;
 
@@ -227,7 +227,9 @@ impl Generator {
         }
         let uses: Vec<LimitUse> = used.iter().map(|limit| limit_use(random, limit)).collect();
         let can_delay = used.iter().zip(&uses).any(|(limit, one)| {
-            limit.algorithm == Algorithm::Gcra && one.kind == Kind::CheckAndSpend && one.enforce
+            limit.algorithm == Algorithm::Gcra
+                && one.kind == LimitKind::CheckAndSpend
+                && one.enforce
         });
         let on_denied = match random.weighted(&[75, 15, 10]) {
             1 if can_delay => OnDenied::Delay {
@@ -648,7 +650,7 @@ fn limit_use(random: &mut Random, limit: &Limit) -> LimitUse {
         3 => one.cost = Cost::ResponseHeader { default: 1 },
         4 => one.spend_on_errors = true,
         5 => one.refund_on_5xx = true,
-        6 => one.kind = Kind::SpendOnly,
+        6 => one.kind = LimitKind::SpendOnly,
         7 => one.enforce = false,
         _ => {}
     }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use configuration::{
-    Algorithm, Ban, Configuration, Cost, Kind, Limit, LimitUse, OnDenied, Override, Parameters,
-    Per, Prefetch, Route, Strikes, duration,
+    Algorithm, Ban, Configuration, Cost, Limit, LimitKind, LimitUse, OnDenied, Override,
+    Parameters, Per, Prefetch, Route, Strikes, duration,
 };
 pub use generate::subject;
 
@@ -95,7 +95,7 @@ impl Scenario {
         let mut routes = self.configurations.iter().flat_map(|one| &one.routes);
         let looks = routes.any(|route| {
             let mut uses = route.limits.iter();
-            uses.any(|one| one.kind == Kind::CheckOnly)
+            uses.any(|one| one.kind == LimitKind::CheckOnly)
         });
         let limits = |one: &Configuration| one.limits.len();
         let most = self.configurations.iter().map(limits).max();

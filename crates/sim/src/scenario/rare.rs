@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Clock, Cost, Fault, FaultKind, Kind, LimitUse, OnDenied, Route, Scenario, Topology};
+use super::{
+    Clock, Cost, Fault, FaultKind, LimitKind, LimitUse, OnDenied, Route, Scenario, Topology,
+};
 use crate::random::Random;
 
 /// By how many nanoseconds the clocks of gateways are off that decide by them: well below two
@@ -40,7 +42,7 @@ fn looks_only(scenario: &mut Scenario, random: &mut Random) {
         let limits = uses.into_iter().flatten();
         let looks = limits.map(|one| LimitUse {
             limit: one.limit.clone(),
-            kind: Kind::CheckOnly,
+            kind: LimitKind::CheckOnly,
             cost,
             spend_on_errors: false,
             refund_on_5xx: false,

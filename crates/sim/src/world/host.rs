@@ -37,7 +37,7 @@ type Running = Rc<RefCell<Option<Rc<SocketlessGateway<App>>>>>;
 
 /// A machine's clock, against the world's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct ClockRate {
     /// World time at which it is read for the first time.
     pub(super) began: Duration,
     /// How much faster it runs, in parts per million.
@@ -49,7 +49,7 @@ pub(super) struct Host {
     pub(super) port: Arc<Port>,
     process: Process,
     running: Running,
-    pace: Pace,
+    pace: ClockRate,
     /// The configuration that was written last.
     pub(super) configuration: usize,
     drain: Arc<Notify>,
@@ -75,7 +75,7 @@ impl Host {
     pub(super) fn start(
         folder: &Path,
         configuration: usize,
-        pace: Pace,
+        pace: ClockRate,
         wall: i64,
         number: u64,
         slowness: &Slowness,
@@ -246,7 +246,7 @@ impl Host {
     }
 }
 
-impl Pace {
+impl ClockRate {
     const MILLION: i128 = 1_000_000;
 
     /// How much time has passed by the machine's clock, rounded up.

@@ -25,7 +25,7 @@ impl Subscriber for Lines {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         let level = event.metadata().level().to_string();
         port::emit(Emission::Logged(level, line.message + &line.fields));
@@ -45,12 +45,12 @@ impl Subscriber for Lines {
 }
 
 #[derive(Default)]
-struct Line {
+struct LogLine {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let written = match field.name() {
             "message" => write!(self.message, "{value:?}"),

@@ -39,7 +39,7 @@ use std::time::Duration;
 use self::app::Slowness;
 use self::failover::Step;
 use self::faults::{ActiveLink, FaultEvent};
-use self::host::{Call, Host, Pace};
+use self::host::{Call, ClockRate, Host};
 use self::log::Lines;
 use self::network::{Connections, NetworkEvent};
 use self::port::{Emission, RequestId};
@@ -460,14 +460,14 @@ impl<'s> World<'s> {
         let (configuration, stepped) = (gateway.configuration, gateway.stepped);
         let folder = self.write(index, configuration)?;
         let drift = settings.clock.drift;
-        let machine = Pace {
+        let machine = ClockRate {
             began: Duration::ZERO,
             drift,
         };
         let passed = i64::try_from(machine.own(self.now).as_nanos()).unwrap_or(i64::MAX);
         let epoch = i64::try_from(self.scenario.epoch).unwrap_or(i64::MAX);
         let wall = epoch + settings.clock.ahead + stepped + passed;
-        let pace = Pace {
+        let pace = ClockRate {
             began: self.now,
             drift,
         };

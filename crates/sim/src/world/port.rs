@@ -47,10 +47,10 @@ pub(super) enum Emission {
 
 /// The process's side of the world.
 #[derive(Default)]
-pub(super) struct Port(Mutex<State>);
+pub(super) struct Port(Mutex<PortState>);
 
 #[derive(Default)]
-struct State {
+struct PortState {
     emissions: Vec<Emission>,
     /// Stops the process when it does something.
     waker: Option<Waker>,
@@ -82,7 +82,7 @@ pub(super) fn emit(emission: Emission) {
 }
 
 impl Port {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PortState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,7 +176,7 @@ impl Port {
     }
 }
 
-impl State {
+impl PortState {
     fn emit(&mut self, emission: Emission) {
         self.emissions.push(emission);
         if let Some(waker) = &self.waker {

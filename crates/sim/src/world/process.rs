@@ -101,7 +101,7 @@ impl Process {
     fn drive(&mut self, target: Duration, jumps: bool) {
         let _machine = self.machine();
         let is_due = std::mem::take(&mut self.is_due) && !jumps;
-        let pace = Pace {
+        let pace = ClockDriver {
             began: self.began,
             idle: &self.idle,
             port: &self.port,
@@ -167,13 +167,13 @@ impl Drop for Machine {
 }
 
 /// Moves a process's clock.
-struct Pace<'p> {
+struct ClockDriver<'p> {
     began: Instant,
     idle: &'p Idle,
     port: &'p Port,
 }
 
-impl Pace<'_> {
+impl ClockDriver<'_> {
     /// Returns where the clock is then.
     async fn reach(self, target: Duration, is_due: bool, jumps: bool) -> Duration {
         if is_due {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::host::Pace;
+use super::host::ClockRate;
 use super::{Planned, World};
 use crate::redis::{
     ClientId, ClusterNode, ClusterView, Config, EMPTY_BYTES, Effect, Eviction, Output, Role, SLOTS,
@@ -53,7 +53,7 @@ pub(super) struct Servers {
 
 pub(super) struct Machine {
     pub(super) server: Server,
-    pace: Pace,
+    pace: ClockRate,
     ahead: i64,
     /// Until when it is frozen.
     pub(super) frozen_until: Option<Duration>,
@@ -84,7 +84,7 @@ impl Servers {
                     is_replicated: topology.replicas() > 0,
                     ..Config::default()
                 }),
-                pace: Pace {
+                pace: ClockRate {
                     began: Duration::ZERO,
                     drift: clock.drift,
                 },
