@@ -685,9 +685,11 @@ async fn a_refund_outlasts_the_connection_that_took() {
         let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
         fixture.server.command(&kill);
         session.connection.ended().await;
+        let lost_at = time::Instant::now();
         let taken = taken.refund(owed([take()]), NOW);
         taken.await.unwrap();
-        let again = decide(&fixture, batch([take()]), NOW).await;
+        let now = NOW + lost_at.elapsed().into();
+        let again = decide(&fixture, batch([take()]), now).await;
         assert!(again.is_allowed(), "{round}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();
     }
