@@ -124,11 +124,12 @@ fn require_subjects(
 }
 
 fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quota> {
-    let (count, period) = (written.count, written.period);
-    let quota = Quota::new(count.value, count.value, period.value.0);
+    let (count, period) = (cx.required(&written.count), cx.required(&written.period));
+    let (count, period) = (count?, period?);
+    let quota = Quota::new(count, count, period.0);
     let span = match quota {
-        Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.span,
-        _ => count.span,
+        Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => written.period.span,
+        _ => written.count.span,
     };
     // Strikes have no burst of their own.
     let quota = quota.map_err(|error| match error {
@@ -139,7 +140,8 @@ fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quo
 }
 
 fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule> {
-    let first = written.length.value.0;
+    require_growth(cx, written);
+    let first = cx.required(&written.length)?.0;
     let factor = written
         .factor
         .map_or(NonZeroU32::MIN, |factor| factor.value);
@@ -147,7 +149,6 @@ fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule
         .max
         .map_or(DEFAULT_LONGEST.max(first), |max| max.value.0);
     let forget = written.forget.map_or(longest, |forget| forget.value.0);
-    require_growth(cx, written);
     let schedule = BanSchedule::new(first, factor, longest, forget);
     let span = match schedule {
         Err(BanScheduleError::LongestTooShort | BanScheduleError::TooLong) => written.max.span(),

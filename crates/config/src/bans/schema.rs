@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::limits::schema::{Enforce, StatusList};
 use crate::routes::schema::Rejection;
 use crate::values::{HumanDuration, PositiveDuration};
-use crate::yaml::{OneOrMany, Spanned, WordOr};
+use crate::yaml::{OneOrMany, Required, Spanned, WordOr};
 
 /// Which clients are banned, for what, and for how long.
 #[derive(Debug, Deserialize)]
@@ -21,7 +21,7 @@ pub(crate) struct Ban {
     pub(crate) strikes: Spanned<Strikes>,
     /// How long the first ban is, at least `1s`.
     #[serde(rename = "for")]
-    pub(crate) length: Spanned<HumanDuration>,
+    pub(crate) length: Spanned<Required<HumanDuration>>,
     /// How many times longer each ban is than the one before. Default: `1`.
     pub(crate) factor: Option<Spanned<NonZeroU32>>,
     /// For bans that grow: the longest ban. Default: `24h`.
@@ -51,12 +51,12 @@ pub(crate) struct Strikes {
     /// its response; `/.git/*` includes `/.git`. Type: path or list of them.
     pub(crate) paths: Option<OneOrMany<Spanned<String>>>,
     /// The number of strikes that cause a ban; it begins with the last of them.
-    pub(crate) count: Spanned<u64>,
+    pub(crate) count: Spanned<Required<u64>>,
     /// The time within which they count; strikes are forgotten one by one, as units of a `gcra`
     /// limit come back. A last strike that comes less than a second (or less than an eighth of
     /// `period` / `count`) before one is forgotten begins no ban, as gateways' clocks may differ by
     /// so much.
-    pub(crate) period: Spanned<HumanDuration>,
+    pub(crate) period: Spanned<Required<HumanDuration>>,
 }
 
 /// What a banned or blocked request gets.

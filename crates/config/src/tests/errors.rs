@@ -193,6 +193,8 @@ routes:
     upstream: app
     limits: [RequestsPerAddress]
     response_headers: {set: {"a b": c}, always: true}
+bans:
+  scanners: {per: address, for: 10, max: 1h, strikes: {count: many, period: 1, limits: [Request]}}
 "#;
     insta::assert_snapshot!(findings(gateway), @r#"
     gateway.yaml:2:54: upstreams.app.servers[1]: `127.0.0.1:3001` lacks its scheme
@@ -201,7 +203,16 @@ routes:
       did you mean "GET"?
     gateway.yaml:4:40: routes[0].match.headers.x y: `x y` is not the name of a header
     gateway.yaml:8:30: routes[1].response_headers.set.a b: `a b` is not the name of a header
-    4 errors, 0 warnings
+    gateway.yaml:10:33: bans.scanners.for: the duration `10` has no unit
+      write `10s` for seconds; units are ns, us, ms, s, m, h and d
+    gateway.yaml:10:42: bans.scanners.max: `max` does not apply to bans that do not grow
+      say by how much they do, such as `factor: 4`, or leave it out
+    gateway.yaml:10:63: bans.scanners.strikes.count: expected a whole number, found `many`
+    gateway.yaml:10:77: bans.scanners.strikes.period: the duration `1` has no unit
+      write `1s` for seconds; units are ns, us, ms, s, m, h and d
+    gateway.yaml:10:89: bans.scanners.strikes.limits[0]: unknown limit "Request"
+      the only one known here is "RequestsPerAddress"; limits are defined in limits/defaults.yaml
+    9 errors, 0 warnings
     "#);
 }
 

@@ -256,6 +256,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
             visitor.visit_newtype_struct(SeqAccessDeserializer::new(only))
         } else if name == MAY_BE_EMPTY && self.is_null() {
             visitor.visit_newtype_struct(UnitDeserializer::new())
+        } else if name == REQUIRED && self.is_null() {
+            Err(Error::new("there is no value").help("write one"))
         } else if name == WORD_OR && !matches!(self.node.content, Content::Mapping(_)) {
             self.deserialize_any(visitor)
         } else {
