@@ -1350,13 +1350,14 @@ routes:
         ("limits/defaults.yaml", DEFAULTS),
     ]);
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:2:20: listen[0].address: `127.0.0.1:${PORT}` is not an IP address and a port
-      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
-    gateway.yaml:3:10: workers: expected auto or 1 to 1024, found `${WORKERS}`
-      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
-    gateway.yaml:4:1: max_bodies: unknown key "max_bodies"
-    gateway.yaml:6:19: upstreams.app.servers[0]: `${APP}` is not the URI of a server
-      variables are not filled in here; write the value, or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:2:20: listen[0].address: the variable ${PORT} is not filled in here
+      write the value; for a secret, write {env: NAME}; or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:3:10: workers: the variable ${WORKERS} is not filled in here
+      write the value; for a secret, write {env: NAME}; or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:4:13: max_bodies: the variable ${BODIES} is not filled in here
+      write the value; for a secret, write {env: NAME}; or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:6:19: upstreams.app.servers[0]: the variable ${APP} is not filled in here
+      write the value; for a secret, write {env: NAME}; or fill the file in before: `envsubst < FILE | weir --config -`
     gateway.yaml:6:30: upstreams.app.timeout: unknown key "timeout"
       choose `connect_timeout`, `response_timeout`, `body_timeout` or `total_timeout`
     gateway.yaml:6:43: upstreams.app.weights: unknown key "weights"
@@ -1371,6 +1372,58 @@ routes:
       for another status than 429, write `{reject: {status: 403}}`
     10 errors, 0 warnings
     "#);
+}
+
+/// A name or a header was served with the variable in it.
+#[test]
+fn a_variable_is_an_error_also_where_any_text_will_do() {
+    let gateway = |value: &str| {
+        format!(
+            "{SMALLEST}    name: '{value}'\n    response_headers: {{set: {{x-env: '{value}'}}}}\n"
+        )
+    };
+    let found = |value: &str| {
+        let files = [
+            ("gateway.yaml", &*gateway(value)),
+            ("limits/defaults.yaml", DEFAULTS),
+        ];
+        Folder::with(&files).findings()
+    };
+    for value in ["${NAME}", "a ${NAME:-b}", "${x}${NAME}"] {
+        let found = found(value);
+        assert!(
+            found.contains("routes[0].name: the variable ${NAME} is not filled in"),
+            "{found}"
+        );
+        assert!(
+            found.contains("routes[0].response_headers.set.x-env: the variable"),
+            "{found}"
+        );
+        assert!(found.ends_with("2 errors, 0 warnings"), "{found}");
+    }
+    for value in ["${name}", "$NAME", "${", "${NAME", "${}", "{NAME}"] {
+        assert_eq!(found(value), "0 errors, 0 warnings", "{value}");
+    }
+}
+
+/// Scripts in pages have such marks of their own.
+#[test]
+fn a_variable_in_a_body_or_a_comment_is_text() {
+    let gateway = r#"
+routes:
+  - {match: {path: "/*"}, response: {status: 200, body: "<script>`${WIDTH}`</script>"}, limits: [L]}
+"#;
+    let overrides =
+        "- L: {burst: 2, count: 2, period: 1s, ids: [{id: 1.2.3.4, comment: '${WHO}'}]}";
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        (
+            "limits/defaults.yaml",
+            "L: {per: address, burst: 1, count: 1, period: 1s}",
+        ),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
 }
 
 /// YAML has them, and other readers of YAML take them for texts or for other numbers.

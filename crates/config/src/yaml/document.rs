@@ -274,7 +274,7 @@ impl Document {
     pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
         match &self.node(span.node)?.content {
             Content::Scalar { text, .. } if text.contains("${") && !span.on_key => Some(
-                "variables are not filled in here; write the value, or fill the file in before: \
+                "write the value; for a secret, write {env: NAME}; or fill the file in before: \
                  `envsubst < FILE | weir --config -`"
                     .to_owned(),
             ),

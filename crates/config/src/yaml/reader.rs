@@ -7,7 +7,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::document::{Content, Document, Node, NodeId, PrunedNode, Span};
+use super::document::{Content, Document, Node, NodeId, PrunedNode, Span, Step};
 use super::errors::{Error, RATE, rate};
 use super::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
 use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
@@ -16,6 +16,9 @@ use crate::suggestions::best_match;
 /// A file with more errors than this is of another form than it should be; going on would take
 /// a time that grows with their square.
 const MAX_ERRORS: usize = 99;
+
+/// The keys of texts that are passed on as they are.
+const TEXTS: [&str; 2] = ["body", "comment"];
 
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
@@ -28,6 +31,7 @@ impl Document {
         let Some(root) = self.root.filter(|_| self.broken.is_none()) else {
             return self.broken.map_or(Ok(None), Err);
         };
+        self.refuse_variables(root, diagnostics);
         for _ in 0..MAX_ERRORS {
             let error = match Reader::of(self, root) {
                 None => return Ok(None),
@@ -44,6 +48,21 @@ impl Document {
         };
         let more = diagnostics.error(location, "the file has more errors");
         Err(more.help("fix these first"))
+    }
+
+    /// Reports values in which a variable of the environment stands. Text that nobody parses, such
+    /// as a name or a header, would be served with the variable in it.
+    fn refuse_variables(&mut self, root: NodeId, diagnostics: &mut Diagnostics) {
+        let found: Vec<(NodeId, String)> = (0..)
+            .zip(&self.nodes)
+            .filter_map(|(id, node)| Some((id, variable(node)?.to_owned())))
+            .take(MAX_ERRORS)
+            .collect();
+        for (id, name) in found {
+            let error = Error::new(format!("the variable ${{{name}}} is not filled in here"));
+            let error = error.at(self.span(id));
+            self.prune(root, error, diagnostics);
+        }
     }
 
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.
@@ -80,6 +99,24 @@ impl Document {
         let missing = || self.key_in_error(span, &[error.missing?]);
         error.follows.or_else(missing)
     }
+}
+
+/// The name of the first variable of the environment in a value, as shells and compose files have
+/// them. Bodies are scripts and pages, which have such marks of their own, and notes are for people.
+fn variable(node: &Node) -> Option<&str> {
+    let Content::Scalar { text, .. } = &node.content else {
+        return None;
+    };
+    if matches!(&node.step, Step::Key(key, _) if TEXTS.contains(&key.as_str())) {
+        return None;
+    }
+    text.split("${").skip(1).find_map(|rest| {
+        let end = rest.find(|char: char| {
+            !(char.is_ascii_uppercase() || char.is_ascii_digit() || char == '_')
+        })?;
+        let (name, rest) = rest.split_at(end);
+        (!name.is_empty() && rest.starts_with(['}', ':', '-', '?'])).then_some(name)
+    })
 }
 
 /// One node, to be deserialised.
