@@ -87,40 +87,8 @@ impl AdminClient {
         path: &str,
         body: Option<Value>,
     ) -> Result<Value, AdminError> {
-        let mut request = Request::builder().method(method).uri(path);
-        request = request.header(HOST, self.address.to_string());
-        if let Some(token) = &self.token {
-            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
-            let mut bearer = bearer.map_err(|_| AdminError::Token)?;
-            bearer.set_sensitive(true);
-            request = request.header(AUTHORIZATION, bearer);
-        }
         let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let request = request.body(Full::new(body));
-        let request = request.map_err(|error| self.unreachable(error))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|error| self.unreachable(error))?;
-        runtime.block_on(async {
-            let response = timeout(TIMEOUT, self.send(request)).await;
-            response.map_err(|_| self.unreachable("it takes too long"))?
-        })
-    }
-
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Value, AdminError> {
-        let stream = TcpStream::connect(self.address).await;
-        let stream = TokioIo::new(stream.map_err(|error| self.unreachable(error))?);
-        let connected = hyper::client::conn::http1::handshake(stream).await;
-        let (mut sender, connection) = connected.map_err(|error| self.unreachable(error))?;
-        // The connection ends with its sender.
-        let exchange = async move {
-            let response = sender.send_request(request).await?;
-            let (head, body) = response.into_parts();
-            Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
-        };
-        let (response, _) = tokio::join!(exchange, connection);
-        let (status, body) = response.map_err(|error| self.unreachable(error))?;
+        let (status, body) = self.response(method, path, body)?;
         let json: Option<Value> = serde_json::from_slice(&body).ok();
         match json {
             Some(json) if status.is_success() => Ok(json),
@@ -137,6 +105,56 @@ impl AdminClient {
             }
             None => Err(self.unreachable(format!("{status}, and not as an admin listener does"))),
         }
+    }
+
+    /// The status and the text of a page for monitors, such as `/livez`.
+    ///
+    /// # Errors
+    /// When nothing responds.
+    pub fn get_text(&self, path: &str) -> Result<(StatusCode, String), AdminError> {
+        let (status, body) = self.response(Method::GET, path, Bytes::new())?;
+        Ok((status, String::from_utf8_lossy(&body).trim_end().to_owned()))
+    }
+
+    fn response(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), AdminError> {
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header(HOST, self.address.to_string());
+        if let Some(token) = &self.token {
+            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut bearer = bearer.map_err(|_| AdminError::Token)?;
+            bearer.set_sensitive(true);
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| self.unreachable(error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| self.unreachable(error))?;
+        runtime.block_on(async {
+            let response = timeout(TIMEOUT, self.send(request)).await;
+            response.map_err(|_| self.unreachable("it takes too long"))?
+        })
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AdminError> {
+        let stream = TcpStream::connect(self.address).await;
+        let stream = TokioIo::new(stream.map_err(|error| self.unreachable(error))?);
+        let connected = hyper::client::conn::http1::handshake(stream).await;
+        let (mut sender, connection) = connected.map_err(|error| self.unreachable(error))?;
+        // The connection ends with its sender.
+        let exchange = async move {
+            let response = sender.send_request(request).await?;
+            let (head, body) = response.into_parts();
+            Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
+        };
+        let (response, _) = tokio::join!(exchange, connection);
+        response.map_err(|error| self.unreachable(error))
     }
 
     fn unreachable(&self, cause: impl ToString) -> AdminError {

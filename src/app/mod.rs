@@ -16,6 +16,7 @@ mod jwks;
 mod otlp;
 mod overrides;
 mod reloads;
+pub mod schemas;
 mod shared_bans;
 mod shared_list;
 #[cfg(feature = "internals")]

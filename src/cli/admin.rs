@@ -89,6 +89,18 @@ pub(super) enum Period {
     Hour,
 }
 
+/// Which state to ask for.
+#[derive(Args, Debug)]
+pub(super) struct HealthArgs {
+    /// Ask whether it is ready as well: its store is within reach, and no drain has begun
+    #[arg(long)]
+    ready: bool,
+
+    /// The admin listener, in place of the one in the configuration
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
+}
+
 /// What to do with a bucket.
 #[derive(Debug, Subcommand)]
 pub(super) enum BucketCommand {
@@ -321,6 +333,19 @@ impl AdminArgs {
         match self.json {
             true => answer.to_string(),
             false => text(answer),
+        }
+    }
+}
+
+impl HealthArgs {
+    /// Asks for the state; one that is not well is an error.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let client = AdminClient::new(config, self.admin, None)?;
+        let path = if self.ready { "/readyz" } else { "/livez" };
+        let (status, text) = client.get_text(path)?;
+        match status.is_success() {
+            true => Ok(text),
+            false => Err(AdminError::Refused(text)),
         }
     }
 }

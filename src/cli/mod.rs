@@ -1,19 +1,28 @@
-//! The command line: `weir run`, `weir check`, `weir explain`, `weir replay`, `weir suggest`, and
+//! The command line: `weir run`, those that read or write a configuration, those that read logs, and
 //! those that ask a gateway that runs.
 //!
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
 //! else.
 
 mod admin;
+mod check;
+mod checked;
+mod excerpt;
 mod findings;
+mod init;
 mod live_top;
+mod new_files;
 mod replay;
+mod report;
+mod shell;
+mod suggested;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod version;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,10 +31,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
-use weir_config::{Diagnostics, Settings, StoreSettings, pluralized};
+use weir_config::Diagnostics;
 
-use self::admin::{BanCommand, BucketCommand, OverrideCommand, TopArgs};
-use self::replay::{LogArgs, ReplayArgs};
+use self::admin::{BanCommand, BucketCommand, HealthArgs, OverrideCommand, TopArgs};
+use self::check::CheckArgs;
+use self::init::InitArgs;
+use self::replay::{ReplayArgs, SuggestArgs};
+use self::shell::{CompletionsArgs, ManArgs, SchemaArgs};
 use crate::app::{self, AdminError, RunError};
 
 /// The exit code for bad usage and bad configurations.
@@ -34,7 +46,7 @@ pub const BAD_CONFIGURATION: u8 = 2;
 /// Weir is a reverse proxy that decides, for every HTTP request, whether its client has sent too
 /// much.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 100)]
+#[command(name = "weir", version, long_version = version::long(), max_term_width = 100)]
 struct Cli {
     /// The configuration, or - for standard input
     #[arg(
@@ -57,8 +69,10 @@ struct Cli {
 enum Command {
     /// Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
     Run(RunArgs),
+    /// Write a configuration to begin with, from flags or three questions
+    Init(InitArgs),
     /// Read the whole configuration and report every error and everything doubtful
-    Check,
+    Check(CheckArgs),
     /// Say what would become of a request: its route, its limits and their buckets, and why
     Explain(ExplainArgs),
     /// List the subjects that send most, are denied most, or are nearest to a limit
@@ -75,7 +89,15 @@ enum Command {
     /// Say what the configuration would have decided about the requests of access logs
     Replay(Box<ReplayArgs>),
     /// Suggest limits for routes that have none, by access logs
-    Suggest(LogArgs),
+    Suggest(Box<SuggestArgs>),
+    /// End with 0 if the gateway that runs is alive, and with 1 otherwise
+    Health(HealthArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print or write the man pages
+    Man(ManArgs),
+    /// Print the JSON Schema by which editors complete a file
+    Schema(SchemaArgs),
 }
 
 /// How to serve.
@@ -141,17 +163,23 @@ fn run_command(
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    let config = &cli.config;
     match cli.command {
-        None => exit_code(run(&cli.config, cli.run.takeover)),
-        Some(Command::Run(args)) => exit_code(run(&cli.config, args.takeover || cli.run.takeover)),
-        Some(Command::Check) => print(check(&cli.config)),
-        Some(Command::Explain(request)) => print(app::explain(&cli.config, &request.into())),
-        Some(Command::Top(top)) => print_answer(top_subjects(&top, &cli.config)),
-        Some(Command::Bucket(bucket)) => print_answer(bucket.run(&cli.config)),
-        Some(Command::Ban(ban)) => print_answer(ban.run(&cli.config)),
-        Some(Command::Override(command)) => print_answer(command.run(&cli.config)),
-        Some(Command::Replay(args)) => replay::run(&cli.config, *args),
-        Some(Command::Suggest(args)) => replay::suggest(&cli.config, args),
+        None => exit_code(run(config, cli.run.takeover)),
+        Some(Command::Run(args)) => exit_code(run(config, args.takeover || cli.run.takeover)),
+        Some(Command::Init(args)) => init::run(config, args),
+        Some(Command::Check(args)) => check::run(config, &args),
+        Some(Command::Explain(request)) => print(app::explain(config, &request.into())),
+        Some(Command::Top(top)) => print_answer(top_subjects(&top, config)),
+        Some(Command::Bucket(bucket)) => print_answer(bucket.run(config)),
+        Some(Command::Ban(ban)) => print_answer(ban.run(config)),
+        Some(Command::Override(command)) => print_answer(command.run(config)),
+        Some(Command::Replay(args)) => replay::run(config, *args),
+        Some(Command::Suggest(args)) => replay::suggest(config, *args),
+        Some(Command::Health(args)) => print_answer(args.run(config)),
+        Some(Command::Completions(args)) => shell::print_completions(&args),
+        Some(Command::Man(args)) => shell::write_man(&args),
+        Some(Command::Schema(args)) => shell::print_schema(&args),
     }
 }
 
@@ -177,7 +205,11 @@ fn print(result: Result<String, Diagnostics>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(found) => {
-            let _ = writeln!(io::stderr(), "{found}");
+            let text = match io::stderr().is_terminal() {
+                true => excerpt::with_excerpts(&found),
+                false => found.to_string(),
+            };
+            let _ = writeln!(io::stderr(), "{text}");
             ExitCode::from(BAD_CONFIGURATION)
         }
     }
@@ -227,56 +259,4 @@ fn configuration_tip(error: &clap::Error) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Checks the configuration at `path`: a summary, or all errors.
-fn check(path: &Path) -> Result<String, Diagnostics> {
-    let settings = weir_config::check(path)?;
-    let loaded = format!(
-        "{}: {}",
-        weir_config::display_name(path),
-        summary(&settings)
-    );
-    let mut bounds = prefetch_bounds(&settings);
-    if let Some(warning) = app::too_many_servers(&settings) {
-        bounds.push_str("\nwarning: ");
-        bounds.push_str(&warning);
-    }
-    if settings.warnings.is_empty() {
-        Ok(format!("{loaded}; configuration OK{bounds}"))
-    } else {
-        Ok(format!("{}\n{loaded}{bounds}", settings.warnings))
-    }
-}
-
-/// A line for each limit of which units are prefetched: how far it may be off.
-fn prefetch_bounds(settings: &Settings) -> String {
-    if !settings.process.store.is_shared() {
-        return String::new();
-    }
-    let limits = settings.limits().into_iter();
-    let lines = limits.filter_map(|limit| {
-        let (name, units) = (limit.name(), weir_config::prefetched_units(limit)?);
-        Some(format!(
-            "\n{name}: prefetched; N gateways admit at most N x {units} units beyond the limit, per bucket"
-        ))
-    });
-    lines.collect()
-}
-
-/// A summary of the configuration in one line.
-fn summary(settings: &Settings) -> String {
-    let limits = settings.limits();
-    let overrides = limits.iter().map(|limit| limit.overrides().count()).sum();
-    let store = match &settings.process.store {
-        StoreSettings::Memory(_) => "the memory store".to_owned(),
-        StoreSettings::Redis(store) => store.redis.to_string(),
-    };
-    format!(
-        "{}, {}, {} in use with {}, {store}",
-        pluralized(settings.routes.len(), "route"),
-        pluralized(settings.upstreams.len(), "upstream"),
-        pluralized(limits.len(), "limit"),
-        pluralized(overrides, "overridden id"),
-    )
 }

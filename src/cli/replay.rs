@@ -12,7 +12,7 @@ use weir_config::HumanDuration;
 use weir_limit::time::Timestamp;
 use weir_replay::{Condition, Format, Options, ReplayError, Report, Sweep};
 
-use super::BAD_CONFIGURATION;
+use super::{BAD_CONFIGURATION, suggested};
 use crate::app;
 
 /// Which log, and how it is read.
@@ -81,6 +81,18 @@ pub(super) struct ReplayArgs {
     /// End with 1 if that is so, such as denied>0.5% or LoginsPerAddress.newly_denied>10
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
+}
+
+/// What to suggest limits by.
+#[derive(Args, Debug)]
+pub(super) struct SuggestArgs {
+    #[command(flatten)]
+    log: LogArgs,
+
+    /// Write what is suggested: a new configuration where there is none, or else the limits, behind
+    /// those of limits/defaults.yaml
+    #[arg(long, conflicts_with = "json")]
+    write: bool,
 }
 
 /// A share, such as 0.5%.
@@ -156,13 +168,16 @@ impl ReplayArgs {
     }
 }
 
-/// Suggests limits and prints them.
-pub(super) fn suggest(config: &Path, args: LogArgs) -> ExitCode {
-    let is_json = args.json;
-    let suggestions = match weir_replay::suggest(&args.options(config)) {
+/// Suggests limits, and prints or writes them.
+pub(super) fn suggest(config: &Path, args: SuggestArgs) -> ExitCode {
+    let (is_json, is_written) = (args.log.json, args.write);
+    let suggestions = match weir_replay::suggest(&args.log.options(config)) {
         Ok(suggestions) => suggestions,
         Err(error) => return failed(&error),
     };
+    if is_written {
+        return suggested::write(config, &suggestions);
+    }
     let mut text = String::new();
     match is_json {
         true => text = serde_json::to_string_pretty(&suggestions).unwrap_or_default(),

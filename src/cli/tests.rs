@@ -2,6 +2,7 @@
 
 use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
 
+use super::checked::Checked;
 use super::*;
 use clap::CommandFactory;
 use http::StatusCode;
@@ -56,6 +57,11 @@ fn folder() -> Folder {
     ])
 }
 
+/// What `weir check` prints where standard output is no terminal.
+fn said(folder: &Folder) -> String {
+    Checked::read(&folder.gateway()).text(ToString::to_string)
+}
+
 /// What `weir explain` prints with these arguments.
 fn explained(args: &[&str]) -> String {
     let args = [&["weir", "explain"], args].concat();
@@ -85,16 +91,21 @@ fn the_help_names_the_commands() {
     Usage: weir [OPTIONS] [COMMAND]
 
     Commands:
-      run       Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
-      check     Read the whole configuration and report every error and everything doubtful
-      explain   Say what would become of a request: its route, its limits and their buckets, and why
-      top       List the subjects that send most, are denied most, or are nearest to a limit
-      bucket    Show, reset or refund the bucket of a subject
-      ban       Show, add or lift the ban of a subject
-      override  List, set or delete overrides of limits
-      replay    Say what the configuration would have decided about the requests of access logs
-      suggest   Suggest limits for routes that have none, by access logs
-      help      Print this message or the help of the given subcommand(s)
+      run          Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
+      init         Write a configuration to begin with, from flags or three questions
+      check        Read the whole configuration and report every error and everything doubtful
+      explain      Say what would become of a request: its route, its limits and their buckets, and why
+      top          List the subjects that send most, are denied most, or are nearest to a limit
+      bucket       Show, reset or refund the bucket of a subject
+      ban          Show, add or lift the ban of a subject
+      override     List, set or delete overrides of limits
+      replay       Say what the configuration would have decided about the requests of access logs
+      suggest      Suggest limits for routes that have none, by access logs
+      health       End with 0 if the gateway that runs is alive, and with 1 otherwise
+      completions  Print the completions of a shell
+      man          Print or write the man pages
+      schema       Print the JSON Schema by which editors complete a file
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
       -c, --config <FILE>
@@ -146,14 +157,14 @@ fn explain_has_its_own_help() {
 #[test]
 fn check_says_what_was_loaded() {
     let folder = folder();
-    let said = check(&folder.gateway()).unwrap();
+    let said = said(&folder);
     insta::assert_snapshot!(folder.relative(&said), @"gateway.yaml: 3 routes, 2 upstreams, 3 limits in use with 2 overridden ids, the memory store; configuration OK");
 }
 
 #[test]
 fn check_says_what_is_doubtful_before_what_was_loaded() {
     let folder = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", LIMITS)]);
-    let said = check(&folder.gateway()).unwrap();
+    let said = said(&folder);
     insta::assert_snapshot!(folder.relative(&said), @r#"
     limits/defaults.yaml:3:1: warning: LoginsPerAccount: no route uses this limit
       list it under a route's `limits`, or under `defaults`
@@ -170,7 +181,7 @@ fn check_says_everything_that_is_wrong() {
         ("gateway.yaml", &format!("lisen: []{SMALLEST}")),
         ("limits/defaults.yaml", &DEFAULTS.replace("20", "0")),
     ]);
-    let said = check(&folder.gateway()).unwrap_err().to_string();
+    let said = said(&folder);
     insta::assert_snapshot!(folder.relative(&said), @r#"
     gateway.yaml:1:1: lisen: unknown key "lisen"
       did you mean "listen"?
@@ -593,7 +604,7 @@ fn check_says_how_far_a_limit_may_be_off_that_gateways_prefetch() {
         {per: address, burst: 20000, count: 20000, period: 1s, prefetch: 1%}";
     let files = [("gateway.yaml", &*gateway), ("limits/defaults.yaml", limit)];
     let folder = Folder::with(&files);
-    let said = check(&folder.gateway()).unwrap();
+    let said = said(&folder);
     insta::assert_snapshot!(folder.relative(&said), @r"
     gateway.yaml: 1 route, 1 upstream, 1 limit in use with 0 overridden ids, Redis at 127.0.0.1:6379; configuration OK
     RequestsPerAddress: prefetched; N gateways admit at most N x 200 units beyond the limit, per bucket
@@ -656,10 +667,231 @@ fn a_configuration_that_is_named_without_its_option_gets_a_tip() {
         configuration_tip(&error)
     };
     let expected = Some("tip: name a configuration with '--config other.yaml'".to_owned());
-    for command in ["check", "run", "top"] {
+    for command in ["run", "top"] {
         assert_eq!(tip(&["weir", command, "other.yaml"]), expected, "{command}");
     }
-    assert_eq!(tip(&["weir", "check", "--cnofig"]), None);
+    assert_eq!(tip(&["weir", "run", "--cnofig"]), None);
     let units = ["weir", "bucket", "refund", "Logins", "192.0.2.1", "2"];
     assert_eq!(tip(&units), None, "no configuration");
+}
+
+/// A folder with two errors and a warning.
+fn faulty() -> Folder {
+    let gateway = SMALLEST
+        .replace("upstream: app", "upstream: ap")
+        .replace("/*", "/a,b:*/x");
+    let limits = format!("{DEFAULTS}Unused: {{per: adress, burst: 1, count: 1, period: 1s}}\n");
+    Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &limits),
+    ])
+}
+
+#[test]
+fn the_report_as_json_has_each_diagnostic_with_its_place() {
+    let folder = faulty();
+    let report = report::json(&Checked::read(&folder.gateway()));
+    let counts = ["valid", "errors", "warnings"].map(|key| report[key].to_string());
+    assert_eq!(counts, ["false", "3", "2"]);
+    let second = folder.relative(&format!("{:#}", report["diagnostics"][1]));
+    insta::assert_snapshot!(second, @r#"
+    {
+      "severity": "error",
+      "file": "gateway.yaml",
+      "line": 6,
+      "column": 15,
+      "path": "routes[0].upstream",
+      "message": "unknown upstream \"ap\"",
+      "help": "did you mean \"app\"?"
+    }
+    "#);
+    let folder = self::folder();
+    let report = report::json(&Checked::read(&folder.gateway()));
+    assert_eq!(report["valid"], true);
+    assert_eq!(report["diagnostics"], serde_json::json!([]));
+    assert!(report["summary"].as_str().unwrap().starts_with("3 routes"));
+}
+
+/// A message of two lines, or a comma in a name, ended the annotation.
+#[test]
+fn annotations_for_github_keep_to_a_line_and_escape_what_ends_a_property() {
+    let folder = faulty();
+    let report = report::github(&Checked::read(&folder.gateway()));
+    insta::assert_snapshot!(folder.relative(&report), @r#"
+    ::error file=gateway.yaml,line=5,col=19,title=weir check::routes[0].match.path: "a,b:*" has a '*' within%0Awrite {name} for one segment, or end the path with "/*"
+    ::error file=gateway.yaml,line=6,col=15,title=weir check::routes[0].upstream: unknown upstream "ap"%0Adid you mean "app"?
+    ::error file=limits/defaults.yaml,line=3,col=15,title=weir check::Unused.per: unknown source "adress"%0Adid you mean "address"?
+    ::warning file=gateway.yaml,line=3,col=3,title=weir check::upstreams.app: nothing uses this upstream
+    ::warning file=limits/defaults.yaml,line=3,col=1,title=weir check::Unused: no route uses this limit%0Alist it under a route's `limits`, or under `defaults`
+    3 errors, 2 warnings
+    "#);
+    let odd = Folder::with(&[("a,b:c%.yaml", "{}")]);
+    let path = odd.gateway().with_file_name("a,b:c%.yaml");
+    let report = report::github(&Checked::read(&path));
+    assert!(report.contains("a%2Cb%3Ac%25.yaml,"), "{report}");
+}
+
+#[test]
+fn the_sarif_log_has_a_result_for_each_diagnostic() {
+    let folder = faulty();
+    let report = report::sarif(&Checked::read(&folder.gateway()));
+    let results = report["runs"][0]["results"].as_array().unwrap();
+    let first = folder.relative(&format!("{:#}", results[0]));
+    insta::assert_snapshot!(first, @r#"
+    {
+      "ruleId": "configuration-error",
+      "level": "error",
+      "message": {
+        "text": "routes[0].match.path: \"a,b:*\" has a '*' within\nwrite {name} for one segment, or end the path with \"/*\""
+      },
+      "locations": [
+        {
+          "physicalLocation": {
+            "artifactLocation": {
+              "uri": "file://gateway.yaml"
+            },
+            "region": {
+              "startLine": 5,
+              "startColumn": 19
+            }
+          },
+          "logicalLocations": [
+            {
+              "fullyQualifiedName": "routes[0].match.path"
+            }
+          ]
+        }
+      ]
+    }
+    "#);
+    assert_eq!(results.len(), 5);
+    let odd = Folder::with(&[("a b#.yaml", "{}")]);
+    let path = odd.gateway().with_file_name("a b#.yaml");
+    let report = report::sarif(&Checked::read(&path)).to_string();
+    assert!(report.contains("/a%20b%23.yaml"), "{report}");
+}
+
+#[test]
+fn only_strict_checks_fail_for_warnings_and_an_error_is_worse() {
+    let doubtful = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", LIMITS)]);
+    let path = doubtful.gateway();
+    let path = path.to_str().unwrap();
+    assert_eq!(exit_code(&["check", path]), ExitCode::SUCCESS);
+    for format in ["text", "json", "github", "sarif"] {
+        let args = ["check", "--strict", "--format", format, path];
+        assert_eq!(exit_code(&args), ExitCode::FAILURE);
+    }
+    let fine = folder();
+    let path = fine.gateway();
+    assert_eq!(
+        exit_code(&["check", "--strict", path.to_str().unwrap()]),
+        ExitCode::SUCCESS
+    );
+    let bad = faulty();
+    let path = bad.gateway();
+    for strict in [&["--strict"][..], &[]] {
+        let args = [&["check", path.to_str().unwrap()], strict].concat();
+        assert_eq!(exit_code(&args), ExitCode::from(2));
+    }
+}
+
+#[test]
+fn the_version_says_what_was_built() {
+    let long = version::long();
+    assert!(long.starts_with(env!("CARGO_PKG_VERSION")));
+    for part in ["\ncommit: ", "\nfeatures: gateway", "\nplatform: "] {
+        assert!(long.contains(part), "{long}");
+    }
+}
+
+#[test]
+fn completions_know_each_command_and_there_is_a_man_page_for_each() {
+    let mut script = Vec::new();
+    clap_complete::generate(
+        clap_complete::Shell::Bash,
+        &mut Cli::command(),
+        "weir",
+        &mut script,
+    );
+    let script = String::from_utf8(script).unwrap();
+    let folder = Folder::with(&[]);
+    let pages = folder.gateway().with_file_name("man");
+    assert_eq!(
+        exit_code(&["man", pages.to_str().unwrap()]),
+        ExitCode::SUCCESS
+    );
+    for command in Cli::command().get_subcommands() {
+        let name = command.get_name();
+        assert!(script.split_whitespace().any(|word| word == name), "{name}");
+        assert!(pages.join(format!("weir-{name}.1")).exists(), "{name}");
+    }
+    assert!(pages.join("weir.1").exists());
+}
+
+/// Runs `weir init` with these flags. They say all that it would ask for, as tests may have a
+/// terminal.
+fn init(folder: &Folder, flags: &[&str]) -> ExitCode {
+    let path = folder.gateway();
+    let args = [&["init", "--config", path.to_str().unwrap()], flags].concat();
+    exit_code(&args)
+}
+
+#[test]
+fn a_configuration_by_init_has_what_the_flags_say_and_nothing_to_complain_about() {
+    let folder = Folder::with(&[]);
+    let flags = [
+        "--upstream=http://10.0.0.7:3000",
+        "--limit=5/s",
+        "--redis=redis://10.0.0.8:6379/0",
+        "--listen=0.0.0.0:80",
+    ];
+    assert_eq!(init(&folder, &flags), ExitCode::SUCCESS);
+    let settings = folder.settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert_eq!(settings.listen[0].address.to_string(), "0.0.0.0:80");
+    assert!(
+        said(&folder).contains("Redis at 10.0.0.8:6379"),
+        "{}",
+        said(&folder)
+    );
+    let told = {
+        let args = ["weir", "explain", "--path=/", "--ip=203.0.113.9"];
+        let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
+            panic!("another command");
+        };
+        app::explain(&folder.gateway(), &request.into()).unwrap()
+    };
+    assert!(told.contains("burst 1, count 5, period 1s"), "{told}");
+}
+
+#[test]
+fn init_never_overwrites_a_file_and_writes_nothing_that_would_not_load() {
+    for file in ["gateway.yaml", "limits/defaults.yaml"] {
+        let folder = Folder::with(&[(file, "mine")]);
+        let code = init(
+            &folder,
+            &[
+                "--upstream=http://127.0.0.1:3000",
+                "--limit=1/s",
+                "--memory",
+            ],
+        );
+        assert_eq!(code, ExitCode::FAILURE);
+        let path = folder.gateway().with_file_name(file);
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "mine");
+        let others = folder.gateway().with_file_name("schema");
+        assert!(!others.exists());
+    }
+    let folder = Folder::with(&[]);
+    for flags in [
+        ["--upstream=ftp://x", "--limit=1/s", "--memory"],
+        [
+            "--upstream=http://127.0.0.1:3000",
+            "--limit=1/s",
+            "--redis=nowhere",
+        ],
+    ] {
+        assert_eq!(init(&folder, &flags), ExitCode::from(2), "{flags:?}");
+        assert!(!folder.gateway().exists());
+    }
 }

@@ -389,3 +389,82 @@ fn a_command_that_finds_no_gateway_says_where_it_looked() {
         stderr(&output)
     );
 }
+
+/// A gateway that is started from what `weir init` wrote, with the questions answered on a terminal.
+#[test]
+fn three_answers_on_a_terminal_are_a_gateway_that_limits_an_app() {
+    let upstream = Upstream::start();
+    let folder = TempDir::with_prefix("weir-it-").unwrap();
+    let mut terminal = OnTerminal::start(folder.path(), "init --listen 127.0.0.1:0");
+    terminal.shows("Where is the app?");
+    let app = format!("http://{}\n", upstream.address());
+    terminal.keys.write_all(app.as_bytes()).unwrap();
+    terminal.shows("How many requests");
+    terminal.keys.write_all(b"2/1h\n").unwrap();
+    terminal.shows("Which Redis");
+    terminal.keys.write_all(b"\n").unwrap();
+    let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+    assert!(ended.success(), "{}", terminal.shown());
+    assert!(
+        terminal.shown().contains("configuration OK"),
+        "{}",
+        terminal.shown()
+    );
+
+    let path = folder.path().join("gateway.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("127.0.0.1:9901", "127.0.0.1:0")).unwrap();
+    let gateway = Gateway::start(folder);
+    assert_eq!(gateway.statuses(&get("/"), 2), [200, 429]);
+}
+
+#[test]
+fn a_check_on_a_terminal_points_to_the_column_and_in_a_pipe_it_does_not() {
+    let folder = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .routes(&["{match: {path: \"/*\"}, upstream: ap}"])
+        .written();
+    let mut terminal = OnTerminal::start(folder.path(), "check gateway.yaml");
+    terminal.shows("1 error, ");
+    let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(2));
+    let shown = terminal.shown();
+    let lines: Vec<&str> = shown.lines().collect();
+    let caret = lines.iter().position(|line| line.trim_end().ends_with('^'));
+    let caret = caret.unwrap_or_else(|| panic!("{shown}"));
+    let column = lines[caret].find('^').unwrap();
+    assert!(lines[caret - 1][column..].starts_with("ap"), "{shown}");
+
+    let piped = weir(folder.path(), &["check", "gateway.yaml"]);
+    assert!(!stderr(&piped).contains('^'), "{}", stderr(&piped));
+}
+
+#[test]
+fn health_is_0_for_a_gateway_that_serves_and_1_for_one_that_is_gone() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    assert_eq!(
+        asked(&gateway, &["health"]),
+        (Some(0), "alive\n".to_owned())
+    );
+    assert_eq!(asked(&gateway, &["health", "--ready"]).0, Some(0));
+    gateway.signal("TERM");
+    gateway.ended();
+    let (code, told) = asked(&gateway, &["health"]);
+    assert_eq!(code, Some(1), "{told}");
+}
+
+#[test]
+fn a_check_of_standard_input_or_of_two_files_is_what_it_seems_to_be() {
+    let folder = checked_in();
+    let output = weir(
+        folder.path(),
+        &["check", "gateway.yaml", "--config", "other.yaml"],
+    );
+    assert_eq!(output.status.code(), Some(2), "two configurations");
+    let text = fs::File::open(folder.path().join("gateway.yaml")).unwrap();
+    let mut command = Command::new(WEIR);
+    let command = command.current_dir(folder.path()).args(["check", "-"]);
+    let output = command.stdin(text).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("standard input: 3 routes"));
+}

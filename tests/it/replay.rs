@@ -674,6 +674,69 @@ fn routes_without_limits_get_suggestions_that_load() {
     assert_ne!(asked["denied"], 0);
 }
 
+/// How a command ends, and what it prints.
+fn suggest_and_write(folder: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(WEIR);
+    command
+        .current_dir(folder)
+        .args(["suggest", "--write", "--log", "access.log"]);
+    let output = command.output().unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(told).unwrap())
+}
+
+#[test]
+fn a_configuration_that_suggest_writes_loads_and_denies_nothing_yet() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("access.log"), mixed_log()).unwrap();
+    let (code, told) = suggest_and_write(folder.path());
+    assert_eq!(code, Some(0), "{told}");
+    let replayed = report(folder.path(), &["--log", "access.log"]);
+    let limits = replayed["limits"].as_array().unwrap();
+    assert!(
+        limits.iter().any(|limit| limit["requests"] != 0),
+        "{replayed:#}"
+    );
+    let text = fs::read_to_string(folder.path().join("gateway.yaml")).unwrap();
+    assert!(text.contains("\nenforce: false\n"), "{text}");
+    // A file of the user's is never replaced.
+    fs::remove_file(folder.path().join("gateway.yaml")).unwrap();
+    let before = fs::read_to_string(folder.path().join("limits/defaults.yaml")).unwrap();
+    let (code, told) = suggest_and_write(folder.path());
+    assert_eq!(code, Some(1), "{told}");
+    assert!(!folder.path().join("gateway.yaml").exists());
+    let after = fs::read_to_string(folder.path().join("limits/defaults.yaml")).unwrap();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn limits_that_suggest_adds_stand_behind_the_old_ones_and_nothing_is_lost() {
+    let old = "# mine\nL: {per: address, burst: 5, count: 1, period: 1h} # five\n";
+    let folder = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1h}"])
+        .routes(&[
+            "{name: limited, match: {path: /a}, upstream: app, limits: [L]}",
+            "{name: free, match: {}, upstream: app}",
+        ])
+        .file("access.log", &mixed_log())
+        .written();
+    let defaults = folder.path().join("limits/defaults.yaml");
+    fs::write(&defaults, old).unwrap();
+    let (code, told) = suggest_and_write(folder.path());
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        told.contains("# route free: limits: [RequestsOfFreePerAddress]"),
+        "{told}"
+    );
+    let text = fs::read_to_string(&defaults).unwrap();
+    assert!(text.starts_with(old), "{text}");
+    assert!(text.contains("\nRequestsOfFreePerAddress: {"), "{text}");
+    // A second time, the names are there already, and the file stays as it is.
+    let (code, told) = suggest_and_write(folder.path());
+    assert_eq!(code, Some(2), "{told}");
+    assert_eq!(fs::read_to_string(&defaults).unwrap(), text);
+}
+
 /// Each file got a route and a limit, and what had none was unlimited.
 #[test]
 fn suggestions_never_have_a_limit_for_each_static_file_and_always_one_for_the_rest() {

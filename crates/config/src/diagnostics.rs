@@ -68,6 +68,28 @@ impl Diagnostic {
         self.help = Some(help.into());
         self
     }
+
+    /// The diagnostic as it is shown, with an excerpt of its file above the help.
+    pub fn with_excerpt(&self, excerpt: Option<&str>) -> String {
+        let mut text = format!("{} ", self.location);
+        if self.severity == Severity::Warning {
+            text.push_str("warning: ");
+        }
+        if !self.location.path.is_empty() {
+            text.push_str(&shortened(&self.location.path));
+            text.push_str(": ");
+        }
+        text.push_str(&shortened(&self.message));
+        for line in excerpt.iter().flat_map(|excerpt| excerpt.lines()) {
+            text.push('\n');
+            text.push_str(line);
+        }
+        for line in self.help.iter().flat_map(|help| help.lines()) {
+            text.push_str("\n  ");
+            text.push_str(&shortened(line));
+        }
+        text
+    }
 }
 
 /// The proof that an error was reported. A function that has no value for what is in error returns
@@ -190,7 +212,34 @@ impl Diagnostics {
         self.lines_of(Severity::Error)
     }
 
+    /// The report as `Display` has it, where `show` writes each diagnostic.
+    pub fn report(&self, mut show: impl FnMut(&Diagnostic) -> String) -> String {
+        let mut text = String::new();
+        for severity in [Severity::Error, Severity::Warning] {
+            for shown in self.shown_lines(severity, &mut show) {
+                text.push_str(&shown);
+                text.push('\n');
+            }
+        }
+        text + &self.totals()
+    }
+
+    /// How many errors and warnings there are.
+    pub fn totals(&self) -> String {
+        let errors = pluralized(self.count(Severity::Error), "error");
+        let warnings = pluralized(self.count(Severity::Warning), "warning");
+        format!("{errors}, {warnings}")
+    }
+
     fn lines_of(&self, severity: Severity) -> impl Iterator<Item = String> {
+        self.shown_lines(severity, ToString::to_string)
+    }
+
+    fn shown_lines(
+        &self,
+        severity: Severity,
+        show: impl FnMut(&Diagnostic) -> String,
+    ) -> impl Iterator<Item = String> {
         let shown = self
             .iter()
             .filter(move |diagnostic| diagnostic.severity == severity);
@@ -200,8 +249,7 @@ impl Diagnostics {
             Severity::Warning => "more warning",
         };
         let more = (more > 0).then(|| format!("... and {}", pluralized(more, noun)));
-        let shown = shown.take(MOST_SHOWN).map(ToString::to_string);
-        shown.chain(more)
+        shown.take(MOST_SHOWN).map(show).chain(more)
     }
 
     /// Brings errors before warnings, and each in the order of the files. What several routes
@@ -228,28 +276,14 @@ impl fmt::Display for Location {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.location)?;
-        if self.severity == Severity::Warning {
-            f.write_str("warning: ")?;
-        }
-        if !self.location.path.is_empty() {
-            write!(f, "{}: ", shortened(&self.location.path))?;
-        }
-        f.write_str(&shortened(&self.message))?;
-        for line in self.help.iter().flat_map(|help| help.lines()) {
-            write!(f, "\n  {}", shortened(line))?;
-        }
-        Ok(())
+        f.write_str(&self.with_excerpt(None))
     }
 }
 
 /// One diagnostic a line, its help below it, and the sums at the end.
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lines().try_for_each(|line| writeln!(f, "{line}"))?;
-        let errors = pluralized(self.count(Severity::Error), "error");
-        let warnings = pluralized(self.count(Severity::Warning), "warning");
-        write!(f, "{errors}, {warnings}")
+        f.write_str(&self.report(ToString::to_string))
     }
 }
 

@@ -48,6 +48,8 @@ enum Source {
     #[default]
     Disk,
     Memory(Arc<HashMap<PathBuf, Vec<u8>>>),
+    /// The disk, where these files look as though they had been written.
+    DiskWith(Arc<HashMap<PathBuf, Vec<u8>>>),
 }
 
 /// Some of the files hold secrets, so none is shown.
@@ -56,6 +58,7 @@ impl fmt::Debug for Source {
         f.write_str(match self {
             Self::Disk => "Disk",
             Self::Memory(_) => "Memory",
+            Self::DiskWith(_) => "DiskWith",
         })
     }
 }
@@ -99,6 +102,14 @@ impl Inputs {
         }
     }
 
+    /// Inputs that are read from the disk as it would be with these files.
+    pub(super) fn on_disk_with(files: HashMap<PathBuf, Vec<u8>>) -> Self {
+        Self {
+            source: Source::DiskWith(Arc::new(files)),
+            read: Vec::new(),
+        }
+    }
+
     /// Reads a text and remembers it.
     ///
     /// # Errors
@@ -135,6 +146,10 @@ impl Inputs {
                 let bytes = files.get(path).cloned();
                 (None, bytes.ok_or_else(|| ErrorKind::NotFound.into()))
             }
+            Source::DiskWith(files) => {
+                let bytes = files.get(path).cloned();
+                (stamp(path), bytes.map_or_else(|| read_file(path), Ok))
+            }
         };
         self.remember(path, stamp, &bytes);
         bytes
@@ -145,6 +160,7 @@ impl Inputs {
         match &self.source {
             Source::Disk => path.is_file(),
             Source::Memory(files) => files.contains_key(path),
+            Source::DiskWith(files) => files.contains_key(path) || path.is_file(),
         }
     }
 

@@ -31,14 +31,12 @@ mod words;
 mod yaml;
 
 pub use defaults::FileSchemas;
-pub use diagnostics::Diagnostics;
-#[cfg(any(test, fuzzing, feature = "fuzzing"))]
-pub use diagnostics::Severity;
+pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use inputs::{Inputs, display_name, standard_input};
 pub use limits::OverrideCheck;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use load::fuzz_configuration;
-pub use load::{LoadResult, check, load, read, read_in_memory};
+pub use load::{LoadResult, check, check_with, load, read, read_in_memory};
 #[cfg(feature = "otlp")]
 pub use settings::OtlpSettings;
 pub use settings::{
@@ -49,5 +47,5 @@ pub use settings::{
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
 pub use diagnostics::pluralized;
-pub use shown::without_passwords;
+pub use shown::{may_show_secret, without_passwords};
 pub use suggestions::suggest;

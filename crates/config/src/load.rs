@@ -128,6 +128,7 @@ fn read_from(
         Ok(settings) => Ok(Settings {
             overrides: files.overrides,
             files: files.texts,
+            limits_file: files.limits_file,
             warnings: files.diagnostics,
             ..settings
         }),
@@ -147,6 +148,14 @@ pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
     load(path, &HashKey::random())
 }
 
+/// Checks as [`check`] does what the configuration would be with these files written.
+///
+/// # Errors
+/// As [`load`].
+pub fn check_with(path: &Path, files: HashMap<PathBuf, Vec<u8>>) -> Result<Settings, Diagnostics> {
+    read_from(Inputs::on_disk_with(files), path, &HashKey::random(), None).outcome
+}
+
 /// The files that were read so far, and the diagnostics about them.
 #[derive(Default)]
 struct Loader {
@@ -158,6 +167,8 @@ struct Loader {
     overrides: Arc<str>,
     /// The texts that were read.
     texts: Vec<(String, Arc<str>)>,
+    /// As in [`Settings`].
+    limits_file: Option<PathBuf>,
     /// The file that these are read from when they are those.
     retained: Option<FileId>,
 }
@@ -232,6 +243,7 @@ impl Loader {
         }
         let needed = in_error.is_none() && (named.is_some() || gateway.uses_limits());
         let read = self.defaults(&defaults, needed);
+        self.limits_file = Some(defaults.clone());
         WrittenLimits {
             defaults: read.and_then(|read| match (read, in_error) {
                 (None, Some(reported)) => Err(reported),

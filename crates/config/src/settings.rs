@@ -112,6 +112,8 @@ pub struct Settings {
     pub(super) overrides: Arc<str>,
     /// The files of the configuration in YAML, as they are written: their names and texts.
     pub(super) files: Vec<(String, Arc<str>)>,
+    /// The file that defines the limits, be it there or not; none if `gateway.yaml` does.
+    pub limits_file: Option<PathBuf>,
     /// When they were read.
     pub loaded_at: Timestamp,
     /// What is doubtful about the configuration.

@@ -75,6 +75,14 @@ impl Settings {
     }
 }
 
+/// Whether a line of a configuration may hold a secret, by its keys, by its URLs, or by the path of
+/// the value that stands there.
+pub fn may_show_secret(path: &str, line: &str) -> bool {
+    let is_secret =
+        |key: &str| path.split('.').any(|step| step == key) || line.contains(&format!("{key}:"));
+    SECRETS.iter().any(|key| is_secret(key)) || without_passwords(line) != line
+}
+
 /// A text without the user names, the passwords and the queries of the URLs in it.
 pub fn without_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -37,7 +37,7 @@ use self::replayer::Replayer;
 use self::report::ReportInput;
 pub use self::report::{Condition, Report, csv, html, write_text};
 use self::ruleset::{Partitioning, Ruleset};
-pub use self::suggest::{suggest, write_suggestions};
+pub use self::suggest::{Suggestions, suggest, write_suggestions};
 use weir_config::{Diagnostics, HumanDuration};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Quota};

@@ -55,10 +55,12 @@ const MAX_WORD_LENGTH: usize = 24;
 
 const WRITES: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
+/// Limits for routes that have none.
 #[derive(Debug, Serialize)]
 pub struct Suggestions {
     /// Whether routes are those of a configuration.
     pub config: Option<String>,
+    /// How many requests the log has.
     pub requests: u64,
     /// The routes without limits that requests took, those with the most requests first.
     pub routes: Vec<SuggestedRoute>,
@@ -372,46 +374,73 @@ fn gateway_yaml(made: &BTreeMap<String, MadeRoute>) -> String {
 /// # Errors
 /// When `out` fails, as a `String` never does.
 pub fn write_suggestions(out: &mut String, suggestions: &Suggestions) -> fmt::Result {
-    writeln!(
-        out,
-        "# by {} requests; leave room above past traffic, and try it with",
-        suggestions.requests
-    )?;
-    writeln!(out, "# `enforce: false` first")?;
-    writeln!(
-        out,
-        "# \"at most\" is an upper bound: as if denied requests took units as well"
-    )?;
+    suggestions.write_basis(out)?;
     writeln!(out, "\n# limits/defaults.yaml")?;
-    for route in &suggestions.routes {
-        let need = &route.need;
-        let Some(suggested) = &need.suggested else {
-            continue;
-        };
+    suggestions.write_limits(out)?;
+    writeln!(out, "\n# gateway.yaml, routes")?;
+    suggestions.write_routes(out)
+}
+
+impl Suggestions {
+    /// Writes comments that say what the suggestions are founded on.
+    ///
+    /// # Errors
+    /// When `out` fails, as a `String` never does.
+    pub fn write_basis(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
-            "# {}: {} requests of {} clients",
-            route.matches, route.requests, need.subjects
+            "# by {} requests; leave room above past traffic, and try it with",
+            self.requests
         )?;
-        let promise = &suggested.promise;
-        match need.subjects {
-            0 => writeln!(out, "# a guess, for paths that the log does not have")?,
-            _ => writeln!(
+        writeln!(out, "# `enforce: false` first")?;
+        writeln!(
+            out,
+            "# \"at most\" is an upper bound: as if denied requests took units as well"
+        )
+    }
+
+    /// Writes the limits, as limits/defaults.yaml has them.
+    ///
+    /// # Errors
+    /// When `out` fails, as a `String` never does.
+    pub fn write_limits(&self, out: &mut String) -> fmt::Result {
+        for route in &self.routes {
+            let need = &route.need;
+            let Some(suggested) = &need.suggested else {
+                continue;
+            };
+            writeln!(
                 out,
-                "# denies {} of them, at most {} requests ({}%)",
-                promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
-            )?,
+                "# {}: {} requests of {} clients",
+                route.matches, route.requests, need.subjects
+            )?;
+            let promise = &suggested.promise;
+            match need.subjects {
+                0 => writeln!(out, "# a guess, for paths that the log does not have")?,
+                _ => writeln!(
+                    out,
+                    "# denies {} of them, at most {} requests ({}%)",
+                    promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
+                )?,
+            }
+            writeln!(out, "{}", suggested.yaml)?;
         }
-        writeln!(out, "{}", suggested.yaml)?;
+        Ok(())
     }
-    writeln!(out, "\n# gateway.yaml, routes")?;
-    for route in &suggestions.routes {
-        match &route.yaml {
-            Some(yaml) => writeln!(out, "- {yaml}")?,
-            None => writeln!(out, "# route {}: limits: [{}]", route.route, route.limit)?,
+
+    /// Writes the routes as items of a list, or, of a configuration's own routes, what each lacks.
+    ///
+    /// # Errors
+    /// When `out` fails, as a `String` never does.
+    pub fn write_routes(&self, out: &mut String) -> fmt::Result {
+        for route in &self.routes {
+            match &route.yaml {
+                Some(yaml) => writeln!(out, "- {yaml}")?,
+                None => writeln!(out, "# route {}: limits: [{}]", route.route, route.limit)?,
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]

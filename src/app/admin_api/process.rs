@@ -14,24 +14,17 @@ use super::error::ApiError;
 use super::request::{parameters, parse_body, read_body};
 use super::responses::{self, Config, DateTime, RefusedConfig};
 use crate::app::reloads::Snapshot;
+use crate::app::schemas;
 
 /// An example of the body that sets the level of the log.
 const LEVEL_FORM: &str = "{\"level\": \"debug\", \"for\": \"10m\"}";
 
-/// The JSON Schemas of `gateway.yaml`, `defaults.yaml` and `overrides.yaml`, which tests derive from
-/// the types of keys.
-const SCHEMAS: [&str; 3] = [
-    include_str!("../../../docs/schema/gateway.json"),
-    include_str!("../../../docs/schema/defaults.json"),
-    include_str!("../../../docs/schema/overrides.json"),
-];
-
 /// The configuration in force, without its secrets.
 pub(super) fn config(snapshot: &Snapshot, query: Option<&str>) -> Result<Config, ApiError> {
     let with_defaults = with_defaults(query)?;
-    let [gateway, defaults, overrides] =
-        SCHEMAS.map(|schema| serde_json::from_str(schema).unwrap_or_default());
-    let schemas = FileSchemas {
+    let [gateway, defaults, overrides] = [schemas::GATEWAY, schemas::DEFAULTS, schemas::OVERRIDES]
+        .map(|schema| serde_json::from_str(schema).unwrap_or_default());
+    let file_schemas = FileSchemas {
         gateway: &gateway,
         defaults: &defaults,
         overrides: &overrides,
@@ -39,8 +32,10 @@ pub(super) fn config(snapshot: &Snapshot, query: Option<&str>) -> Result<Config,
     let refused = snapshot.refused.lock().clone();
     Ok(Config {
         loaded_at: DateTime(snapshot.settings.loaded_at),
-        files: snapshot.settings.to_json(with_defaults.then_some(schemas)),
-        restart_keys: schemas.restart_keys(),
+        files: snapshot
+            .settings
+            .to_json(with_defaults.then_some(file_schemas)),
+        restart_keys: file_schemas.restart_keys(),
         warnings: snapshot.settings.warnings.lines().collect(),
         refused: refused.map(|refused| RefusedConfig {
             at: DateTime(refused.at),

@@ -136,6 +136,7 @@ pub(crate) fn settings(
         known_overrides: Arc::default(),
         overrides: Arc::default(),
         files: Vec::new(),
+        limits_file: None,
         loaded_at: cx.now,
         warnings: Diagnostics::default(),
     })

@@ -1,0 +1,135 @@
+//! A configuration that was checked: what would be served, and what is wrong or doubtful.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use weir_config::{Diagnostic, Diagnostics, Location, Settings, StoreSettings, pluralized};
+
+use super::BAD_CONFIGURATION;
+use super::excerpt::SourceFiles;
+use crate::app;
+
+/// What came of checking a configuration.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) file: String,
+    /// What would be served; none if there are errors.
+    pub(super) summary: Option<String>,
+    /// What is worth knowing of a configuration that is right.
+    pub(super) notes: Vec<String>,
+    pub(super) diagnostics: Diagnostics,
+}
+
+impl Checked {
+    /// Checks the configuration at `path`.
+    pub(super) fn read(path: &Path) -> Self {
+        let file = weir_config::display_name(path);
+        match weir_config::check(path) {
+            Ok(settings) => Self::loaded(file, settings),
+            Err(diagnostics) => Self {
+                file,
+                summary: None,
+                notes: Vec::new(),
+                diagnostics,
+            },
+        }
+    }
+
+    fn loaded(file: String, mut settings: Settings) -> Self {
+        let mut diagnostics = std::mem::take(&mut settings.warnings);
+        if let Some(warning) = app::too_many_servers(&settings) {
+            let location = Location {
+                file: file.clone(),
+                ..Location::default()
+            };
+            diagnostics.push(Diagnostic::warning(location, warning));
+        }
+        Self {
+            file,
+            summary: Some(summary(&settings)),
+            notes: prefetch_bounds(&settings),
+            diagnostics,
+        }
+    }
+
+    /// The report for people; `show` writes each diagnostic.
+    pub(super) fn text(&self, show: impl FnMut(&Diagnostic) -> String) -> String {
+        let Some(summary) = &self.summary else {
+            return self.diagnostics.report(show);
+        };
+        let mut text = match self.diagnostics.is_empty() {
+            true => format!("{}: {summary}; configuration OK", self.file),
+            false => {
+                let found = self.diagnostics.report(show);
+                format!("{found}\n{}: {summary}", self.file)
+            }
+        };
+        for note in &self.notes {
+            text.push('\n');
+            text.push_str(note);
+        }
+        text
+    }
+
+    /// Prints the report for people: to standard error if there are errors.
+    pub(super) fn print(&self) {
+        let is_loaded = self.summary.is_some();
+        let is_terminal = match is_loaded {
+            true => io::stdout().is_terminal(),
+            false => io::stderr().is_terminal(),
+        };
+        let mut sources = SourceFiles::default();
+        let text = self.text(|diagnostic| match is_terminal {
+            true => diagnostic.with_excerpt(sources.excerpt(diagnostic).as_deref()),
+            false => diagnostic.to_string(),
+        });
+        // A closed stream is not a failure: its reader does not want more.
+        let _ = match is_loaded {
+            true => writeln!(io::stdout(), "{text}"),
+            false => writeln!(io::stderr(), "{text}"),
+        };
+    }
+
+    pub(super) fn exit_code(&self, is_strict: bool) -> ExitCode {
+        if self.summary.is_none() {
+            ExitCode::from(BAD_CONFIGURATION)
+        } else if is_strict && !self.diagnostics.is_empty() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// A line for each limit of which units are prefetched: how far it may be off.
+fn prefetch_bounds(settings: &Settings) -> Vec<String> {
+    if !settings.process.store.is_shared() {
+        return Vec::new();
+    }
+    let limits = settings.limits().into_iter();
+    let lines = limits.filter_map(|limit| {
+        let (name, units) = (limit.name(), weir_config::prefetched_units(limit)?);
+        Some(format!(
+            "{name}: prefetched; N gateways admit at most N x {units} units beyond the limit, per bucket"
+        ))
+    });
+    lines.collect()
+}
+
+/// A summary of the configuration in one line.
+fn summary(settings: &Settings) -> String {
+    let limits = settings.limits();
+    let overrides = limits.iter().map(|limit| limit.overrides().count()).sum();
+    let store = match &settings.process.store {
+        StoreSettings::Memory(_) => "the memory store".to_owned(),
+        StoreSettings::Redis(store) => store.redis.to_string(),
+    };
+    format!(
+        "{}, {}, {} in use with {}, {store}",
+        pluralized(settings.routes.len(), "route"),
+        pluralized(settings.upstreams.len(), "upstream"),
+        pluralized(limits.len(), "limit"),
+        pluralized(overrides, "overridden id"),
+    )
+}

@@ -1,0 +1,309 @@
+//! `weir init`: a configuration to begin with, from flags or three questions.
+
+use std::fmt;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use weir_config::HumanDuration;
+
+use super::new_files::{NewFiles, WriteError};
+use super::{BAD_CONFIGURATION, checked::Checked};
+
+/// The app that is named if the answer is empty.
+const APP: &str = "http://127.0.0.1:3000";
+
+/// What the configuration should have.
+#[derive(Args, Debug)]
+pub(super) struct InitArgs {
+    /// The app behind the gateway, such as http://127.0.0.1:3000. Asked for on a terminal
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+
+    /// How many requests each client address may send, such as 100/1m, which is the default. Asked
+    /// for on a terminal
+    #[arg(long, value_name = "COUNT/PERIOD")]
+    limit: Option<Rate>,
+
+    /// A Redis that several gateways share, such as redis://127.0.0.1:6379/0. Asked for on a
+    /// terminal
+    #[arg(long, value_name = "URL", conflicts_with = "memory")]
+    redis: Option<String>,
+
+    /// Keep the buckets in memory, which is the default
+    #[arg(long)]
+    memory: bool,
+
+    /// Where the gateway listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+}
+
+/// So many requests in a period.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    count: u64,
+    period: HumanDuration,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || "write a number and a period, such as 100/1m or 5/s".to_owned();
+        let (count, period) = text.split_once('/').ok_or_else(malformed)?;
+        let (count, period) = (count.trim(), period.trim());
+        let period = match period.starts_with(|first: char| first.is_ascii_alphabetic()) {
+            true => format!("1{period}").parse(),
+            false => period.parse(),
+        };
+        Ok(Self {
+            count: count
+                .parse()
+                .ok()
+                .filter(|count| *count > 0)
+                .ok_or_else(malformed)?,
+            period: period.map_err(|_| malformed())?,
+        })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.count, self.period)
+    }
+}
+
+impl Rate {
+    const DEFAULT: Self = Self {
+        count: 100,
+        period: HumanDuration(std::time::Duration::from_secs(60)),
+    };
+
+    /// As many requests as a page and its images are: a fifth of the count.
+    fn burst(self) -> u64 {
+        self.count.div_ceil(5)
+    }
+}
+
+/// What was answered.
+struct Choices {
+    upstream: String,
+    limit: Rate,
+    redis: Option<String>,
+}
+
+/// Writes a configuration and says what to do with it.
+pub(super) fn run(config: &Path, args: InitArgs) -> ExitCode {
+    let listen = args.listen;
+    let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    let choices = match is_terminal {
+        true => ask(args, &mut io::stdin().lock(), &mut io::stderr()),
+        false => without_questions(args),
+    };
+    let written = choices.map_err(|error| (error, BAD_CONFIGURATION));
+    let written = written.and_then(|choices| {
+        let files = NewFiles::new(
+            config,
+            &gateway_yaml(&choices, listen),
+            &limits_yaml(&choices),
+        );
+        files.write().map_err(|error| match error {
+            WriteError::Configuration(_) => (error.to_string(), BAD_CONFIGURATION),
+            _ => (error.to_string(), 1),
+        })?;
+        Ok(files)
+    });
+    match written {
+        Ok(files) => {
+            let _ = writeln!(io::stdout(), "wrote {}", files.names());
+            Checked::read(config).print();
+            let _ = writeln!(io::stdout(), "{}", next_steps(config));
+            ExitCode::SUCCESS
+        }
+        Err((error, code)) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn next_steps(config: &Path) -> String {
+    let option = match config == Path::new("gateway.yaml") {
+        true => String::new(),
+        false => format!(" --config {}", config.display()),
+    };
+    format!(
+        "serve it: weir{option}\n\
+         ask what a request would meet: weir{option} explain --path / --ip 203.0.113.9"
+    )
+}
+
+fn without_questions(args: InitArgs) -> Result<Choices, String> {
+    let no_upstream = "name the app behind the gateway: --upstream http://127.0.0.1:3000";
+    Ok(Choices {
+        upstream: args.upstream.ok_or(no_upstream)?,
+        limit: args.limit.unwrap_or(Rate::DEFAULT),
+        redis: args.redis,
+    })
+}
+
+/// Asks for what the flags do not say.
+fn ask(args: InitArgs, answers: &mut dyn BufRead, out: &mut dyn Write) -> Result<Choices, String> {
+    let upstream = match args.upstream {
+        Some(upstream) => upstream,
+        None => answer(answers, out, "Where is the app?", APP)?,
+    };
+    let limit = match args.limit {
+        Some(limit) => limit,
+        None => {
+            let question = "How many requests may each client address send?";
+            answer(answers, out, question, &Rate::DEFAULT.to_string())?.parse()?
+        }
+    };
+    let redis = match (args.redis, args.memory) {
+        (None, false) => {
+            let question = "Which Redis do several gateways share? Empty for one gateway";
+            Some(answer(answers, out, question, "")?).filter(|answer| !answer.is_empty())
+        }
+        (redis, _) => redis,
+    };
+    Ok(Choices {
+        upstream,
+        limit,
+        redis,
+    })
+}
+
+fn answer(
+    answers: &mut dyn BufRead,
+    out: &mut dyn Write,
+    question: &str,
+    default: &str,
+) -> Result<String, String> {
+    let shown = match default.is_empty() {
+        true => String::new(),
+        false => format!(" [{default}]"),
+    };
+    let mut line = String::new();
+    let asked = write!(out, "{question}{shown} ").and_then(|()| out.flush());
+    let read = asked.and_then(|()| answers.read_line(&mut line));
+    match read.map_err(|error| error.to_string())? {
+        0 => Err("\nno answer, so nothing was written".to_owned()),
+        _ => Ok(match line.trim() {
+            "" => default.to_owned(),
+            answer => answer.to_owned(),
+        }),
+    }
+}
+
+/// A text in quotes, which JSON and YAML share.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn gateway_yaml(choices: &Choices, listen: SocketAddr) -> String {
+    let store = match &choices.redis {
+        Some(url) => format!(
+            "# If Redis fails, each gateway limits alone.\nstore:\n  redis: {{url: {}, on_failure: local}}\n",
+            quoted(url)
+        ),
+        None => "# Several gateways share their buckets in Redis:\n\
+                 # store:\n#   redis: {url: \"redis://127.0.0.1:6379/0\", on_failure: local}\n"
+            .to_owned(),
+    };
+    let (upstream, listen) = (quoted(&choices.upstream), quoted(&listen.to_string()));
+    format!(
+        r#"
+# `weir check` reads this file and limits/defaults.yaml and reports every error; `weir` serves them.
+# Changes take effect within two seconds.
+
+listen:
+  - address: {listen}
+
+# Health, metrics, and what `weir top` and other commands ask.
+admin: {{address: "127.0.0.1:9901"}}
+
+# Behind a load balancer, list it here; otherwise all clients count as one.
+# client_address: {{trusted_proxies: [10.0.0.0/8]}}
+
+{store}
+upstreams:
+  app: {{servers: [{upstream}]}}
+
+routes:
+  - name: everything
+    match: {{path: "/*"}}
+    upstream: app
+    limits: [RequestsPerAddress]
+"#
+    )
+}
+
+fn limits_yaml(choices: &Choices) -> String {
+    let Rate { count, period } = choices.limit;
+    let burst = choices.limit.burst();
+    format!(
+        "# Each client address may send {burst} requests at once, and {count} each {period} in the long run.\n\
+         RequestsPerAddress: {{per: address, burst: {burst}, count: {count}, period: {period}}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(redis: Option<&str>) -> InitArgs {
+        InitArgs {
+            upstream: None,
+            limit: None,
+            redis: redis.map(str::to_owned),
+            memory: false,
+            listen: "127.0.0.1:8080".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn only_what_the_flags_leave_open_is_asked_for_and_an_empty_answer_is_the_default() {
+        let mut asked = Vec::new();
+        let answers = "\n5/s\n";
+        let flags = args(Some("redis://10.0.0.1/0"));
+        let choices = ask(flags, &mut answers.as_bytes(), &mut asked).unwrap();
+        assert_eq!(choices.upstream, APP);
+        assert_eq!(choices.limit.to_string(), "5/1s");
+        assert_eq!(choices.redis.as_deref(), Some("redis://10.0.0.1/0"));
+        let asked = String::from_utf8(asked).unwrap();
+        assert_eq!(
+            asked,
+            "Where is the app? [http://127.0.0.1:3000] \
+             How many requests may each client address send? [100/1m] "
+        );
+        let answers = "http://127.0.0.1:3001\n\n\n";
+        let choices = ask(args(None), &mut answers.as_bytes(), &mut Vec::new()).unwrap();
+        assert_eq!((choices.limit.burst(), choices.redis), (20, None));
+    }
+
+    #[test]
+    fn without_a_terminal_the_app_is_never_guessed() {
+        assert!(without_questions(args(None)).is_err());
+    }
+
+    #[test]
+    fn an_end_of_the_answers_is_not_taken_for_a_default() {
+        let ended = ask(args(None), &mut "\n".as_bytes(), &mut Vec::new());
+        assert!(ended.is_err());
+    }
+
+    #[test]
+    fn a_rate_needs_a_number_and_a_period() {
+        for (text, rate) in [("100/1m", "100/1m"), ("5/s", "5/1s"), (" 3 / 2h ", "3/2h")] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), rate);
+        }
+        for text in ["100", "0/1m", "x/1m", "5/", "5/1", "-1/s"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+}

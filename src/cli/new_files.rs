@@ -1,0 +1,117 @@
+//! Configuration files that commands write, and that never take the place of others.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use weir_config::Diagnostics;
+
+use super::shell::SchemaOf;
+
+/// Where packages put the schemas.
+const INSTALLED_SCHEMAS: &str = "/usr/share/weir/schema";
+
+/// Why nothing was written.
+#[derive(Debug, Error)]
+pub(super) enum WriteError {
+    /// The configuration would not load.
+    #[error("{0}")]
+    Configuration(Diagnostics),
+    #[error("{} exists already, and no file is overwritten; name another with --config", .0.display())]
+    Exists(PathBuf),
+    #[error("a configuration is written to a file; name one with --config")]
+    StandardInput,
+    #[error("{}: {cause}", path.display())]
+    Failed { path: PathBuf, cause: io::Error },
+}
+
+/// The files of a new configuration, in the order of writing.
+#[derive(Debug)]
+pub(super) struct NewFiles {
+    config: PathBuf,
+    files: Vec<(PathBuf, String)>,
+}
+
+impl NewFiles {
+    /// A configuration at `config` with its limits beside it, and what editors need to complete
+    /// both.
+    pub(super) fn new(config: &Path, gateway: &str, defaults: &str) -> Self {
+        let folder = config.parent().unwrap_or(Path::new(""));
+        let (limits, schemas) = (folder.join("limits"), folder.join("schema"));
+        let is_installed = Path::new(INSTALLED_SCHEMAS).is_dir();
+        let line = |own: &str, name: &str| {
+            let place = if is_installed { INSTALLED_SCHEMAS } else { own };
+            format!("# yaml-language-server: $schema={place}/{name}.json\n")
+        };
+        let mut files = vec![
+            (
+                config.to_owned(),
+                line("schema", "gateway") + gateway.trim_start(),
+            ),
+            (
+                limits.join("defaults.yaml"),
+                line("../schema", "defaults") + defaults.trim_start(),
+            ),
+        ];
+        if !is_installed {
+            for (name, schema) in [
+                ("gateway.json", SchemaOf::Gateway),
+                ("defaults.json", SchemaOf::Defaults),
+            ] {
+                files.push((schemas.join(name), schema.text().to_owned()));
+            }
+        }
+        Self {
+            config: config.to_owned(),
+            files,
+        }
+    }
+
+    /// Writes all of them, or none: a configuration that would not load is not written.
+    ///
+    /// # Errors
+    /// When one exists, or cannot be written, or when they would not load.
+    pub(super) fn write(&self) -> Result<(), WriteError> {
+        if self.config == Path::new("-") {
+            return Err(WriteError::StandardInput);
+        }
+        if let Some((path, _)) = self.files.iter().find(|(path, _)| path.exists()) {
+            return Err(WriteError::Exists(path.clone()));
+        }
+        let files: HashMap<PathBuf, Vec<u8>> = self
+            .files
+            .iter()
+            .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
+            .collect();
+        weir_config::check_with(&self.config, files).map_err(WriteError::Configuration)?;
+        for (written, (path, text)) in self.files.iter().enumerate() {
+            if let Err(cause) = write_new(path, text) {
+                for (path, _) in self.files.iter().take(written) {
+                    let _ = fs::remove_file(path);
+                }
+                let path = path.clone();
+                return Err(WriteError::Failed { path, cause });
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the files.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<String> = self
+            .files
+            .iter()
+            .map(|(path, _)| path.display().to_string())
+            .collect();
+        names.join(", ")
+    }
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    File::create_new(path)?.write_all(text.as_bytes())
+}
