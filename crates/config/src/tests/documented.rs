@@ -282,6 +282,67 @@ fn the_configuration_for_kubernetes_loads_without_a_warning() {
     }
 }
 
+/// Configurations that packages, Compose and the chart begin with; a file takes the place of the
+/// variables, which are not there in a test.
+#[test]
+fn the_configurations_to_deploy_load_without_a_warning() {
+    let read = |path: &str| fs::read_to_string(top_level(path)).unwrap();
+    let values: serde_yaml::Value = serde_yaml::from_str(&read("deploy/helm/values.yaml")).unwrap();
+    let of_chart = |key: &str| values[key].as_str().unwrap().to_owned();
+    for (gateway, defaults, overrides) in [
+        (
+            read("deploy/debian/gateway.yaml"),
+            read("deploy/debian/defaults.yaml"),
+            "[]".to_owned(),
+        ),
+        (
+            read("deploy/compose/gateway.yaml"),
+            read("deploy/compose/limits/defaults.yaml"),
+            "[]".to_owned(),
+        ),
+        (
+            of_chart("gateway"),
+            of_chart("limits"),
+            of_chart("overrides"),
+        ),
+    ] {
+        let gateway = gateway
+            .replace("{env: WEIR_HASH_KEY}", "{file: hash.key}")
+            .replace("{env: WEIR_ADMIN_TOKEN}", "{file: hash.key}");
+        let folder = Folder::with(&[
+            ("gateway.yaml", &gateway),
+            ("limits/defaults.yaml", &defaults),
+            ("limits/overrides.yaml", &overrides),
+            ("hash.key", "0123456789abcdef0123456789abcdef"),
+        ]);
+        assert_eq!(folder.findings(), "0 errors, 0 warnings", "{gateway}");
+    }
+}
+
+/// Editors would mark nothing, and say nothing of it.
+#[test]
+fn each_configuration_that_is_checked_in_names_a_schema_that_is_there() {
+    for path in [
+        "gateway.yaml",
+        "limits/defaults.yaml",
+        "limits/overrides.yaml",
+        "deploy/compose/gateway.yaml",
+        "deploy/compose/limits/defaults.yaml",
+        "deploy/debian/gateway.yaml",
+        "deploy/debian/defaults.yaml",
+    ] {
+        let text = fs::read_to_string(top_level(path)).unwrap();
+        let first = text.lines().next().unwrap();
+        let schema = first
+            .strip_prefix("# yaml-language-server: $schema=")
+            .expect(path);
+        // Where packages put it, there is no file before one is installed.
+        let schema = schema.replace("/usr/share/weir", top_level("docs").to_str().unwrap());
+        let found = top_level(path).parent().unwrap().join(schema);
+        assert!(found.is_file(), "{path}: {}", found.display());
+    }
+}
+
 /// The README's configuration, of three blocks, loads without a warning.
 #[test]
 fn the_examples_of_the_readme_load_without_a_warning() {
