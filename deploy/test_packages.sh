@@ -101,6 +101,8 @@ with_systemd() {
 debian() {
   [ "$(id -u)" = 0 ] || { skip "the Debian package: only root installs packages"; return; }
   ! command -v weir >/dev/null || { skip "the Debian package: a weir is installed"; return; }
+  unshare --mount true 2>/dev/null ||
+    { skip "the Debian package: no mounts of one's own for a stand-in of systemd"; return; }
   local architecture deb next version
   architecture=$(dpkg --print-architecture)
   deb=$(echo "$release"/weir_*_"$architecture".deb)
