@@ -18,6 +18,8 @@ PATH=$PATH:/usr/sbin:/sbin
 target=${CARGO_TARGET_DIR:-$root/target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
+# For `weir --version`.
+export WEIR_COMMIT=${WEIR_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
 profile=$target/pgo/weir.profdata

@@ -11,7 +11,8 @@
 #   WEIR_FEATURES   by default jemalloc,otlp
 #
 # Needs rustup, Python 3.11 or later with venv, git and dpkg-deb. A C compiler and linker for musl,
-# zig, comes as a Python package. The same commit makes the same bytes with the same toolchain.
+# zig, comes as a Python package. The same binaries make the same packages, byte for byte; no path and
+# no time of the machine should get into a binary, which --repeated finds out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
