@@ -24,6 +24,8 @@ mod compression;
 #[cfg(feature = "gateway")]
 mod correlate;
 mod cors;
+#[cfg(feature = "gateway")]
+mod decide;
 #[cfg(feature = "decoys")]
 pub mod decoy;
 #[cfg(not(feature = "decoys"))]
@@ -74,6 +76,8 @@ pub use correlate::{
     Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
 };
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
+#[cfg(feature = "gateway")]
+pub use decide::{Decide, DecideFuture, DecideLayer, SubrequestError};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use header_edits::{HeaderEdits, HeaderTemplate};

@@ -293,23 +293,42 @@ where
 /// to, and answers 404 where there is none. Clones share the services, which are cloned when they
 /// are called, and have to be ready at all times, as the proxy is.
 #[derive(Debug)]
-pub struct UpstreamRouter<S>(Arc<[S]>);
+pub struct UpstreamRouter<S> {
+    /// None where another proxy forwards the requests that get here.
+    services: Option<Arc<[S]>>,
+}
 
 impl<S> Clone for UpstreamRouter<S> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        let services = self.services.clone();
+        Self { services }
     }
 }
 
 impl<S> UpstreamRouter<S> {
     /// The services of all upstreams, in the order that their ids count.
     pub fn new(services: impl IntoIterator<Item = S>) -> Self {
-        Self(services.into_iter().collect())
+        let services = services.into_iter().collect();
+        Self {
+            services: Some(services),
+        }
     }
 
-    fn service(&self, upstream: Option<UpstreamId>) -> Option<&S> {
-        self.0.get(upstream?.0)
+    /// Responds to each request that has a route with an empty 200, which has [`Admitted`] in its
+    /// extensions.
+    pub const fn admitting() -> Self {
+        Self { services: None }
     }
+}
+
+/// In a response's extensions: nothing denied the request, which another proxy forwards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admitted;
+
+fn admission<R>() -> Response<ResponseBody<R>> {
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
+    response.extensions_mut().insert(Admitted);
+    response
 }
 
 impl<S, B, R> Service<Request<B>> for UpstreamRouter<S>
@@ -330,6 +349,10 @@ where
         let Some(routed) = RequestContext::routed(request.extensions()) else {
             return UpstreamFuture::Unrouted;
         };
+        let Some(services) = &self.services else {
+            let response = Some(Box::new(admission()));
+            return UpstreamFuture::Answered { response };
+        };
         let upstream = routed.upstream;
         let is_diverted = upstream != routed.route.upstream;
         if let Some(action) = routed.route.before_upstream.clone()
@@ -338,7 +361,7 @@ where
             let response = Some(response);
             return UpstreamFuture::Answered { response };
         }
-        match self.service(upstream) {
+        match upstream.and_then(|upstream| services.get(upstream.0)) {
             Some(service) => UpstreamFuture::Routed {
                 future: service.clone().call(request),
             },

@@ -88,6 +88,11 @@ impl MeasuredCost {
         Estimate { units, pending }
     }
 
+    /// Whether the head of the request says it all.
+    pub(crate) fn is_known_by_head(&self) -> bool {
+        self.request_bytes.is_none() && !self.is_said_by_response()
+    }
+
     fn is_said_by_response(&self) -> bool {
         self.response_header.is_some() || self.is_said_by_response_body()
     }

@@ -58,6 +58,8 @@ pub use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
 pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
+#[cfg(feature = "gateway")]
+pub use forwarded::Node;
 pub use forwarded::parse_forwarded;
 pub use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};
@@ -70,7 +72,7 @@ pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
 pub use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
-pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
+pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, SpendWhen};
 pub use normal_path::{PathFault, path_fault};
 pub use overrides::{Override, OverrideOrigin};
 pub use request_values::is_lookalike;

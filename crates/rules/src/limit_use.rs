@@ -37,6 +37,17 @@ pub enum SpendWhen {
     ExceptOn(StatusSet),
 }
 
+/// A limit's use of what comes after the head of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResponseUse {
+    /// It counts the request until the response has ended.
+    InFlight,
+    /// It takes the cost after the response, or by the size of a body.
+    Take,
+    /// It gives the cost back after the response.
+    GiveBack,
+}
+
 /// The match of a limit with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitMatch<'l> {
@@ -109,6 +120,41 @@ impl LimitUse {
         matches!(self.cost, Cost::Fixed(_))
             && self.spend == SpendWhen::Always
             && !self.enforcement.is_partial()
+    }
+
+    /// What the limit uses beside the head of a request.
+    pub fn response_use(&self) -> Option<ResponseUse> {
+        let overrides = self.limit.overrides().map(|overridden| overridden.quota);
+        let mut quotas = self.limit.quota().into_iter().chain(overrides);
+        let is_cost_known = match &self.cost {
+            Cost::Fixed(_) => true,
+            Cost::Measured(measured) => measured.is_known_by_head(),
+        };
+        match self.spend {
+            _ if !self.is_enabled() => None,
+            _ if quotas.any(|quota| quota.is_in_flight()) => Some(ResponseUse::InFlight),
+            _ if !self.mode.spends() => None,
+            SpendWhen::On(_) => Some(ResponseUse::Take),
+            _ if !is_cost_known => Some(ResponseUse::Take),
+            SpendWhen::ExceptOn(_) => Some(ResponseUse::GiveBack),
+            SpendWhen::Always => None,
+        }
+    }
+
+    /// The limit where only the heads of requests are seen: it takes nothing later, and gives
+    /// nothing back. `None` for a limit on requests in flight.
+    pub fn by_head_alone(&self) -> Option<Self> {
+        let by_head = |mode| Self {
+            mode,
+            spend: SpendWhen::Always,
+            ..self.clone()
+        };
+        match self.response_use() {
+            None => Some(self.clone()),
+            Some(ResponseUse::InFlight) => None,
+            Some(ResponseUse::Take) => Some(by_head(self.mode.non_spending())),
+            Some(ResponseUse::GiveBack) => Some(by_head(self.mode)),
+        }
     }
 
     /// The most entries that one request may add to a sliding log, whosever it is.
@@ -298,6 +344,47 @@ mod tests {
         let later = Some(Deferred::Take(PendingCost::Nothing));
         assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         assert!(!usage.is_plain());
+    }
+
+    #[test]
+    fn without_responses_nothing_is_taken_or_given_back_later() {
+        let by_head = |usage: &LimitUse| asked(&usage.by_head_alone().unwrap());
+        let failures_only = LimitUse {
+            spend: SpendWhen::On(failures()),
+            ..usage()
+        };
+        assert_eq!(by_head(&failures_only), ((Mode::CheckOnly, 1), None));
+        let refunded = LimitUse {
+            spend: SpendWhen::ExceptOn(failures()),
+            ..usage()
+        };
+        assert_eq!(by_head(&refunded), ((Mode::CheckAndSpend, 1), None));
+        let by_body = LimitUse {
+            cost: by_body(),
+            ..usage()
+        };
+        assert_eq!(by_head(&by_body), ((Mode::CheckOnly, 1), None));
+        let dry_run = LimitUse {
+            mode: Mode::SpendOnly,
+            ..failures_only
+        };
+        assert_eq!(by_head(&dry_run), ((Mode::Peek, 1), None));
+        assert_eq!(by_head(&usage()), asked(&usage()));
+    }
+
+    #[test]
+    fn without_responses_no_request_is_counted_as_in_flight() {
+        let quota = Quota::in_flight(10).unwrap();
+        let (per, missing) = (vec![KeySource::Global], Missing::Skip);
+        let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
+        let usage = LimitUse::new(Arc::new(limit));
+        assert_eq!(usage.response_use(), Some(ResponseUse::InFlight));
+        assert!(usage.by_head_alone().is_none());
+        let off = LimitUse {
+            mode: Mode::AllowOnly,
+            ..usage
+        };
+        assert_eq!(off.response_use(), None);
     }
 
     #[test]

@@ -1,0 +1,317 @@
+//! Decides for other proxies. For each request nginx (`auth_request`), Traefik (ForwardAuth) and
+//! Caddy (`forward_auth`) send a subrequest, and forward the request if the response is 2xx.
+//!
+//! The subrequest describes the request in header fields. The layer restores that request as if the
+//! proxy's listener were Weir's own, so that no layer below knows of subrequests. At the bottom,
+//! [`UpstreamRouter::admitting`](crate::UpstreamRouter::admitting) responds in place of upstreams.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::str;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::PathAndQuery;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+    request,
+};
+use http_body_util::Full;
+use ipnet::IpNet;
+use pin_project_lite::pin_project;
+use thiserror::Error;
+use tower::{Layer, Service};
+use weir_http::problem::Problem;
+use weir_rules::{Node, unmapped};
+
+use super::route::Admitted;
+use super::{Peer, RequestContext};
+
+const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The status of a denial to nginx, which is always sent 403.
+const WEIR_STATUS: HeaderName = HeaderName::from_static("weir-status");
+
+/// Fields about the subrequest itself: its connection, its missing body, and its hops.
+const OF_SUBREQUEST: [HeaderName; 8] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    EXPECT,
+    MAX_FORWARDS,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// How a proxy reads the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// Traefik and Caddy send a denial to the client as it is.
+    ForwardAuth,
+    /// nginx knows 2xx, 401 and 403; any other status is an error of the subrequest.
+    AuthRequest,
+}
+
+/// Why a subrequest describes no request.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SubrequestError {
+    /// A peer that is not trusted.
+    #[error("This listener responds only to the proxies in `decide.trusted_proxies`.")]
+    Untrusted,
+    /// A path that names no protocol.
+    #[error("Send subrequests to /forward-auth (Traefik, Caddy) or /auth-request (nginx).")]
+    Path,
+    /// A field that is not there.
+    #[error("The subrequest lacks the header {0}.")]
+    Missing(HeaderName),
+    /// A field that is there twice, or whose value says nothing.
+    #[error("The subrequest has an unreadable header {0}.")]
+    Malformed(HeaderName),
+}
+
+impl SubrequestError {
+    /// The response to a subrequest that was not understood, for
+    /// [`RejectInvalidLayer`](crate::RejectInvalidLayer).
+    pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+        let error = head.extensions.get::<Self>()?;
+        let status = match error {
+            Self::Untrusted => StatusCode::FORBIDDEN,
+            Self::Path => StatusCode::NOT_FOUND,
+            Self::Missing(_) | Self::Malformed(_) => StatusCode::BAD_REQUEST,
+        };
+        Some(Problem::new(status, error.to_string()).into_response())
+    }
+}
+
+impl Protocol {
+    /// The path selects it, as the proxy's operator writes the path and no client can.
+    fn from_path(path: &str) -> Option<Self> {
+        match path {
+            "/forward-auth" => Some(Self::ForwardAuth),
+            "/auth-request" => Some(Self::AuthRequest),
+            _ => None,
+        }
+    }
+
+    /// Gives a response the status by which the proxy tells an admission from a denial.
+    fn mark<B>(self, response: &mut Response<B>) {
+        if response.extensions().get::<Admitted>().is_some() {
+            return;
+        }
+        let status = response.status();
+        match self {
+            // No other response may pass for an admission, whatever status is configured for it.
+            Self::ForwardAuth if !status.is_success() => {}
+            Self::ForwardAuth => *response.status_mut() = StatusCode::FORBIDDEN,
+            Self::AuthRequest => {
+                *response.status_mut() = StatusCode::FORBIDDEN;
+                let headers = response.headers_mut();
+                headers.insert(WEIR_STATUS, status.as_u16().into());
+            }
+        }
+    }
+}
+
+/// Restores the requests that subrequests of trusted proxies describe. A subrequest that describes
+/// none has a [`SubrequestError`] in its extensions.
+#[derive(Clone, Debug)]
+pub struct DecideLayer {
+    trusted: Arc<[IpNet]>,
+}
+
+impl DecideLayer {
+    /// Believes the proxies of these networks.
+    pub fn new(trusted: &[IpNet]) -> Self {
+        Self {
+            trusted: trusted.iter().copied().map(unmapped).collect(),
+        }
+    }
+
+    /// Puts the request that it describes in place of a subrequest.
+    fn restore<B>(&self, request: &mut Request<B>) -> Result<Protocol, SubrequestError> {
+        let peer = RequestContext::peer(request.extensions());
+        let peer = peer.map(|peer| peer.address.to_canonical());
+        let is_trusted = |peer: IpAddr| self.trusted.iter().any(|network| network.contains(&peer));
+        if !peer.is_some_and(is_trusted) {
+            return Err(SubrequestError::Untrusted);
+        }
+        let protocol = Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)?;
+        OriginalRequest::read(request.headers())?.replace(request);
+        Ok(protocol)
+    }
+}
+
+impl<S> Layer<S> for DecideLayer {
+    type Service = Decide<S>;
+
+    fn layer(&self, inner: S) -> Decide<S> {
+        Decide {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// A service that decides about requests of other proxies; see [`DecideLayer`].
+#[derive(Clone, Debug)]
+pub struct Decide<S> {
+    inner: S,
+    layer: DecideLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for Decide<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = DecideFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let restored = self.layer.restore(&mut request);
+        let protocol = restored
+            .map_err(|error| request.extensions_mut().insert(error))
+            .ok();
+        DecideFuture {
+            future: self.inner.call(request),
+            protocol,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`Decide`].
+    #[derive(Debug)]
+    pub struct DecideFuture<F> {
+        #[pin]
+        future: F,
+        // None for a subrequest that was not understood, whose proxy has to see an error.
+        protocol: Option<Protocol>,
+    }
+}
+
+impl<F, R, E> Future for DecideFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let mut response = ready!(this.future.poll(cx))?;
+        if let Some(protocol) = this.protocol {
+            protocol.mark(&mut response);
+        }
+        Poll::Ready(Ok(response))
+    }
+}
+
+/// A request as the proxy received it.
+#[derive(Debug)]
+struct OriginalRequest {
+    method: Method,
+    uri: Uri,
+    host: HeaderValue,
+    /// The proxy's peer.
+    peer: Peer,
+    /// The lines of `X-Forwarded-For` by that peer.
+    forwarded_for: Vec<HeaderValue>,
+}
+
+impl OriginalRequest {
+    fn read(headers: &HeaderMap) -> Result<Self, SubrequestError> {
+        let malformed = |name| move || SubrequestError::Malformed(name);
+        let method = Method::from_bytes(single(headers, &FORWARDED_METHOD)?.as_bytes());
+        let target = target(single(headers, &FORWARDED_URI)?);
+        let host = single(headers, &FORWARDED_HOST)?.clone();
+        let secure = is_secure(single(headers, &FORWARDED_PROTO)?);
+        let (address, forwarded_for) = last_hop(headers)?;
+        Ok(Self {
+            method: method.map_err(|_| SubrequestError::Malformed(FORWARDED_METHOD))?,
+            uri: target.ok_or_else(malformed(FORWARDED_URI))?,
+            host,
+            peer: Peer {
+                address: address.ok_or_else(malformed(FORWARDED_FOR))?,
+                secure: secure.ok_or_else(malformed(FORWARDED_PROTO))?,
+            },
+            forwarded_for,
+        })
+    }
+
+    /// Puts it in place of the subrequest. The client's other fields are there already, as the
+    /// proxy has copied them.
+    fn replace<B>(self, request: &mut Request<B>) {
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        *request.version_mut() = Version::HTTP_11;
+        let headers = request.headers_mut();
+        let described = [FORWARDED_METHOD, FORWARDED_URI, FORWARDED_FOR];
+        for name in OF_SUBREQUEST.iter().chain(&described) {
+            headers.remove(name);
+        }
+        headers.insert(HOST, self.host);
+        for line in self.forwarded_for {
+            headers.append(FORWARDED_FOR, line);
+        }
+        RequestContext::entry(request.extensions_mut()).peer = Some(self.peer);
+    }
+}
+
+/// A field that has to be there once. A second line is one that the proxy has not replaced.
+fn single<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> Result<&'h HeaderValue, SubrequestError> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) if !line.is_empty() => Ok(line),
+        (Some(_), Some(_)) => Err(SubrequestError::Malformed(name.clone())),
+        _ => Err(SubrequestError::Missing(name.clone())),
+    }
+}
+
+fn target(value: &HeaderValue) -> Option<Uri> {
+    let target = PathAndQuery::try_from(value.as_bytes()).ok()?;
+    let is_path = target.as_str().starts_with('/') || target == "*";
+    is_path.then(|| target.into())
+}
+
+/// Traefik names the schemes of WebSockets as well.
+fn is_secure(scheme: &HeaderValue) -> Option<bool> {
+    match scheme.as_bytes() {
+        b"https" | b"wss" => Some(true),
+        b"http" | b"ws" => Some(false),
+        _ => None,
+    }
+}
+
+/// The proxy's peer, which is the last element of `X-Forwarded-For`, and the lines without it.
+fn last_hop(headers: &HeaderMap) -> Result<(Option<IpAddr>, Vec<HeaderValue>), SubrequestError> {
+    let mut lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().cloned().collect();
+    let last = lines.pop().filter(|line| !line.is_empty());
+    let last = last.ok_or(SubrequestError::Missing(FORWARDED_FOR))?;
+    let mut parts = last.as_bytes().rsplitn(2, |byte| *byte == b',');
+    let hop = parts.next().map(<[u8]>::trim_ascii);
+    let earlier = parts.next().map(<[u8]>::trim_ascii);
+    let earlier = earlier.and_then(|earlier| HeaderValue::from_bytes(earlier).ok());
+    lines.extend(earlier.filter(|earlier| !earlier.is_empty()));
+    let hop = hop.and_then(|hop| str::from_utf8(hop).ok());
+    let address = hop.and_then(|hop| Node::parse(hop).ok()?.address());
+    Ok((address.filter(|address| !address.is_unspecified()), lines))
+}
+
+#[cfg(test)]
+mod tests;
