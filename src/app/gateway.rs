@@ -14,6 +14,7 @@ use weir_server::AdminApi;
 use weir_telemetry::{LogLevel, Metrics};
 
 use super::admin_api;
+use super::decisions::DecisionStack;
 use super::jwks::KeySets;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
@@ -163,9 +164,16 @@ impl Gateway {
     }
 }
 
-/// The stack of a worker over services of its own, which the first request after a reload replaces.
+/// The stacks for the two kinds of listeners.
+pub(super) struct Stacks<S> {
+    pub(super) forwarding: Stack<S>,
+    /// None where no listener decides for other proxies.
+    pub(super) deciding: Option<DecisionStack<S>>,
+}
+
+/// The stacks of a worker over services of its own, which the first request after a reload replaces.
 pub(super) struct WorkerStack<S> {
-    stack: Reloadable<Arc<Snapshot>, Stack<S>>,
+    stacks: Reloadable<Arc<Snapshot>, Stacks<S>>,
     stores: WorkerStores,
     /// Work that outlives responses.
     tasks: BackgroundTasks,
@@ -181,27 +189,32 @@ impl<S: Clone + 'static> WorkerStack<S> {
         let (clock, stores) = (stores.clock(), stores.for_worker().await?);
         let tasks = BackgroundTasks::default();
         let (worker_stores, worker_tasks) = (stores.clone(), tasks.clone());
-        let stack = Reloadable::new(snapshots, move |snapshot: &Arc<Snapshot>| {
-            let store = worker_stores.store(snapshot.settings.prefetches());
-            let (leases, clock) = (Arc::clone(&worker_stores.leases), Arc::clone(&clock));
+        let stacks = Reloadable::new(snapshots, move |snapshot: &Arc<Snapshot>| {
+            let store = || worker_stores.store(snapshot.settings.prefetches());
+            let leases = || Arc::clone(&worker_stores.leases);
+            let (clock, tasks) = (|| Arc::clone(&clock), &worker_tasks);
             let services = services(snapshot);
-            (snapshot.layers).stack(store, leases, clock, &worker_tasks, services)
+            let deciding = snapshot.decision_layers.as_ref();
+            Stacks {
+                forwarding: (snapshot.layers).stack(store(), leases(), clock(), tasks, services),
+                deciding: deciding.map(|layers| layers.stack(store(), leases(), clock(), tasks)),
+            }
         });
         Ok(Self {
-            stack,
+            stacks,
             stores,
             tasks,
         })
     }
 
-    /// Uses the stack of the configuration in force.
-    pub(super) fn with<R>(&self, using: impl FnOnce(&mut Stack<S>) -> R) -> R {
-        self.stack.with(using)
+    /// Uses the stacks of the configuration in force.
+    pub(super) fn with<R>(&self, using: impl FnOnce(&mut Stacks<S>) -> R) -> R {
+        self.stacks.with(using)
     }
 
     /// Drops the stacks of earlier configurations even without requests.
     pub(super) async fn follow(&self) -> Infallible {
-        self.stack.follow().await
+        self.stacks.follow().await
     }
 
     /// Waits until deferred charges and refunds of the last requests are done, and gives back all

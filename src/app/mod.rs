@@ -8,6 +8,7 @@ mod acme;
 mod admin_api;
 mod admin_client;
 mod client_certificate;
+mod decisions;
 mod explain;
 mod file_descriptors;
 mod gateway;
@@ -264,7 +265,7 @@ fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> W
     WorkerContext {
         http: http(settings, &descriptors, &gateway.metrics()),
         transports: sockets.transports(),
-        https_redirects: sockets.https_redirects(),
+        roles: sockets.roles(),
         snapshots: gateway.snapshots.clone(),
         stores: gateway.stores.clone(),
         upstreams: descriptors.upstreams(),

@@ -28,6 +28,7 @@ use weir_runtime::sync::Mutex;
 use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
 
 use super::acme::AcmeCertificates;
+use super::decisions::DecisionLayers;
 use super::jwks::KeySets;
 use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
@@ -80,6 +81,8 @@ pub(super) struct Snapshot {
     /// With the overrides by the admin API.
     pub(super) settings: Settings,
     pub(super) layers: Layers,
+    /// None where no listener decides for other proxies.
+    pub(super) decision_layers: Option<DecisionLayers>,
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
@@ -115,8 +118,10 @@ impl Snapshot {
         }
         let (slots, bans) = (&process.tarpit_slots, &process.bans);
         let tracer = around.tracer.clone();
-        let layers = Layers::new(&settings, slots, bans, &around.metrics, tracer)
+        let layers = Layers::new(&settings, slots, bans, &around.metrics, tracer.clone())
             .redirecting_to_https(around.sockets.redirect_to_https());
+        let decision_layers = (around.sockets.decide())
+            .then(|| DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer));
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
             kept.unwrap_or_else(|| {
@@ -139,6 +144,7 @@ impl Snapshot {
                 .any(weir_config::Upstream::sends_proxy_headers),
             settings,
             layers,
+            decision_layers,
             refused: Arc::clone(&process.refused),
             sockets: around.sockets.clone(),
         }

@@ -101,7 +101,7 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
             secure,
         });
         request.extensions_mut().insert(context);
-        self.stack.with(|stack| stack.call(request))
+        self.stack.with(|stacks| stacks.forwarding.call(request))
     }
 
     /// Serves a request to the admin API, which comes from this machine.

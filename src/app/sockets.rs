@@ -150,7 +150,15 @@ pub(super) struct Sockets(Vec<Socket>);
 struct Socket {
     address: SocketAddr,
     transport: Transport,
-    redirect_to_https: Option<HttpsRedirect>,
+    role: ListenerRole,
+}
+
+/// The treatment of the requests that a listener gets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListenerRole {
+    pub(super) redirect_to_https: Option<HttpsRedirect>,
+    /// Whether they are subrequests of other proxies.
+    pub(super) decides: bool,
 }
 
 impl Sockets {
@@ -163,10 +171,13 @@ impl Sockets {
                 tls: listener.certificates.clone().map(Tls::new),
                 challenges: challenges.clone(),
             },
-            redirect_to_https: listener
-                .redirect_to_https
-                .clone()
-                .map(|redirect| HttpsRedirect(Arc::new(redirect))),
+            role: ListenerRole {
+                redirect_to_https: listener
+                    .redirect_to_https
+                    .clone()
+                    .map(|redirect| HttpsRedirect(Arc::new(redirect))),
+                decides: listener.decides_for.is_some(),
+            },
         });
         Self(sockets.collect())
     }
@@ -181,15 +192,20 @@ impl Sockets {
         transports.collect()
     }
 
-    pub(super) fn https_redirects(&self) -> Vec<Option<HttpsRedirect>> {
-        let redirects = self.0.iter().map(|socket| socket.redirect_to_https.clone());
-        redirects.collect()
+    /// The role of each listener.
+    pub(super) fn roles(&self) -> Vec<ListenerRole> {
+        let roles = self.0.iter().map(|socket| socket.role.clone());
+        roles.collect()
     }
 
     pub(super) fn redirect_to_https(&self) -> bool {
         self.0
             .iter()
-            .any(|socket| socket.redirect_to_https.is_some())
+            .any(|socket| socket.role.redirect_to_https.is_some())
+    }
+
+    pub(super) fn decide(&self) -> bool {
+        self.0.iter().any(|socket| socket.role.decides)
     }
 
     /// The listeners with certificates that are about to end, and the rest of their validity.

@@ -15,9 +15,9 @@ use weir_limit::time::Clock;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
     Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans,
-    OnDenied, RateLimit, RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, RejectInvalid,
-    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteLayer, RoutePolicy,
-    RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
+    OnDenied, RateLimit, RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal,
+    RejectInvalid, RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteLayer,
+    RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
     UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
@@ -40,6 +40,7 @@ pub struct Layers {
     access_log: AccessLogLayer,
     format: ResponseFormatLayer,
     show_request_id: ShowRequestIdLayer,
+    refusal: Refusal,
     redirect_to_https: RedirectToHttpsLayer,
     body_limit: BodyLimitLayer,
     forwarded: ForwardedLayer,
@@ -130,6 +131,7 @@ impl Layers {
                 formats_by_route,
                 settings.hsts.clone(),
             ),
+            refusal,
             redirect_to_https: RedirectToHttpsLayer::new(false),
             body_limit,
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
@@ -145,6 +147,11 @@ impl Layers {
             redirect_to_https: RedirectToHttpsLayer::new(redirects_to_https),
             ..self
         }
+    }
+
+    /// The same layers, with another refusal of the invalid.
+    pub(super) fn refusing(self, refusal: Refusal) -> Self {
+        Self { refusal, ..self }
     }
 
     /// The peers whose requests often name other clients, although nobody trusts them.
@@ -191,7 +198,7 @@ impl Layers {
             .layer(self.show_request_id)
             // These three outside of the limits: a request that is never forwarded gets the same
             // response for every client; otherwise it would reveal a shadow ban.
-            .layer(RejectInvalidLayer::new(refusal))
+            .layer(RejectInvalidLayer::new(self.refusal))
             .layer(self.redirect_to_https)
             .layer(self.body_limit)
             // The only one to decide, about bans and limits at once: what passes here reaches the

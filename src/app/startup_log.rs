@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
+use weir_config::{HumanDuration, Listener, ProcessSettings, Route, Settings, pluralized};
 use weir_limit::{Algorithm, Alignment, Quota};
 use weir_middleware::{LocalResponse, OnDenied};
 use weir_rules::{AccessList, Ban, KeySource, Limit};
@@ -137,18 +137,17 @@ fn summary(settings: &Settings, listening: &[SocketAddr]) -> String {
 }
 
 fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr]) -> fmt::Result {
-    let schemes = settings
-        .listen
-        .iter()
-        .map(|listener| match listener.certificates {
-            Some(_) => "https",
-            None => "http",
-        });
-    let urls = listening.iter().zip(schemes);
-    let urls = urls.map(|(address, scheme)| format!("{scheme}://{address}"));
-    let urls: Vec<_> = urls.collect();
-    for url in &urls {
-        writeln!(text, "weir listens on {url}")?;
+    let url = |address, listener: &Listener| match listener.certificates {
+        Some(_) => format!("https://{address}"),
+        None => format!("http://{address}"),
+    };
+    let sockets = || listening.iter().zip(&settings.listen);
+    for (address, listener) in sockets() {
+        let url = url(address, listener);
+        match listener.decides_for {
+            Some(_) => writeln!(text, "weir decides for other proxies on {url}")?,
+            None => writeln!(text, "weir listens on {url}")?,
+        }
     }
     let routes = settings.routes.iter();
     write_list(
@@ -166,8 +165,9 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
     }
     let bans = settings.access.bans.iter();
     write_list(text, "bans", bans.map(|policy| describe_ban(&policy.ban)))?;
-    if let Some(url) = urls.first() {
-        writeln!(text, "try: curl -i {url}/")?;
+    let mut forwarding = sockets().filter(|(_, listener)| listener.decides_for.is_none());
+    if let Some((address, listener)) = forwarding.next() {
+        writeln!(text, "try: curl -i {}/", url(address, listener))?;
     }
     Ok(())
 }
@@ -206,7 +206,9 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
         }
         (Some(LocalResponse::Fixed(fixed)), _) => format!("a fixed {}", fixed.status.as_u16()),
         (None, upstream) => upstream
-            .map_or("?", |upstream| upstream.settings.name.as_str())
+            .map_or("decisions alone", |upstream| {
+                upstream.settings.name.as_str()
+            })
             .to_owned(),
     };
     let denied = match &route.policy.on_denied {

@@ -7,15 +7,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{Either, try_join_all};
 use http::{Extensions, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tower::Service as _;
 use weir_config::Route;
-use weir_middleware::{
-    ConnectionEnds, HttpsRedirect, Peer, RequestContext, UpstreamRouter, upstream_key,
-};
+use weir_middleware::{ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key};
 use weir_proxy::{
     ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings,
     UpstreamState,
@@ -25,8 +23,10 @@ use weir_server::{Connection, Draining, Http, RequestBody, Transport};
 use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
+use super::decisions::DecisionStack;
 use super::gateway::WorkerStack;
 use super::reloads::Snapshot;
+use super::sockets::ListenerRole;
 use super::stack;
 use super::stores::Stores;
 
@@ -35,8 +35,8 @@ pub(super) struct WorkerContext {
     pub(super) http: Http,
     /// The layers below HTTP of each listener, in their order.
     pub(super) transports: Vec<Transport>,
-    /// The redirect to HTTPS of each listener, in their order.
-    pub(super) https_redirects: Vec<Option<HttpsRedirect>>,
+    /// The role of each listener, in their order.
+    pub(super) roles: Vec<ListenerRole>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stores: Stores,
@@ -61,13 +61,13 @@ pub(super) async fn run(
     let services = move |snapshot: &Snapshot| upstreams.services(snapshot);
     let stack = WorkerStack::start(&context.stores, context.snapshots, services).await?;
     let stack = Arc::new(stack);
-    let entry = |https_redirect: Option<HttpsRedirect>| {
+    let entry = |role: ListenerRole| {
         let (stack, snapshots) = (Arc::clone(&stack), snapshots.clone());
         move |connection: &Connection| ConnectionEntry {
             stack: Arc::clone(&stack),
             peer: peer(connection),
             certificate: certificate(connection),
-            https_redirect: https_redirect.clone(),
+            role: role.clone(),
             ends: snapshots
                 .borrow()
                 .sends_proxy_headers
@@ -79,8 +79,8 @@ pub(super) async fn run(
     let listeners = listeners.into_iter();
     let serving = try_join_all(listeners.map(async |(place, listener)| {
         let transport = context.transports.get(place).unwrap_or(&plain);
-        let https_redirect = context.https_redirects.get(place).cloned().flatten();
-        let (entry, draining) = (entry(https_redirect), draining.clone());
+        let role = context.roles.get(place).cloned().unwrap_or_default();
+        let (entry, draining) = (entry(role), draining.clone());
         http.serve(listener, transport, entry, draining).await
     }));
     context.serving.add_permits(1);
@@ -184,7 +184,7 @@ struct ConnectionEntry {
     stack: Arc<WorkerStack<Proxy>>,
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
-    https_redirect: Option<HttpsRedirect>,
+    role: ListenerRole,
     /// If an upstream gets PROXY headers.
     ends: Option<Arc<ConnectionEnds>>,
 }
@@ -192,17 +192,23 @@ struct ConnectionEntry {
 impl Service<Request<RequestBody>> for ConnectionEntry {
     type Response = <Stack as tower::Service<Request<RequestBody>>>::Response;
     type Error = Infallible;
-    type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;
+    type Future = Either<
+        <Stack as tower::Service<Request<RequestBody>>>::Future,
+        <DecisionStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
+    >;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
         let context = RequestContext::new(self.peer)
             .with_certificate(self.certificate.clone())
             .with_ends(self.ends.clone());
         request.extensions_mut().insert(context);
-        if let Some(redirect) = &self.https_redirect {
+        if let Some(redirect) = &self.role.redirect_to_https {
             request.extensions_mut().insert(redirect.clone());
         }
-        // The stack is always ready, because its layers are.
-        self.stack.with(|stack| stack.call(request))
+        // The stacks are always ready, because their layers are.
+        self.stack.with(|stacks| match &mut stacks.deciding {
+            Some(deciding) if self.role.decides => Either::Right(deciding.call(request)),
+            _ => Either::Left(stacks.forwarding.call(request)),
+        })
     }
 }

@@ -133,6 +133,8 @@ pub struct Listener {
     pub proxy_protocol: Option<Vec<IpNet>>,
     /// Where requests are sent that did not come by HTTPS; none if they are served.
     pub redirect_to_https: Option<Redirect>,
+    /// The networks of the proxies for whose requests it decides; none if it forwards requests.
+    pub decides_for: Option<Vec<IpNet>>,
 }
 
 impl fmt::Display for Listener {
@@ -142,7 +144,8 @@ impl fmt::Display for Listener {
         let proxied = proxied.map_or("", |_| " with the PROXY protocol");
         let redirect = self.redirect_to_https.as_ref();
         let redirect = redirect.map_or("", |_| " redirecting to HTTPS");
-        write!(f, "{}{tls}{proxied}{redirect}", self.address)
+        let decides = self.decides_for.as_ref().map_or("", |_| " for decisions");
+        write!(f, "{}{tls}{proxied}{redirect}{decides}", self.address)
     }
 }
 
@@ -405,6 +408,12 @@ impl Settings {
                 .map(|route| route.matcher.clone())
                 .collect(),
         )
+    }
+
+    /// The networks of the proxies that ask for decisions; none where no listener decides.
+    pub fn decides_for(&self) -> Option<&[IpNet]> {
+        let mut listeners = self.listen.iter();
+        listeners.find_map(|listener| listener.decides_for.as_deref())
     }
 
     /// The parameters that a quota of a limit was made of.

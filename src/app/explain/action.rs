@@ -69,7 +69,10 @@ pub(super) fn write_action(
 fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
     let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
     let Some(upstream) = upstream else {
-        return Ok(());
+        return writeln!(
+            out,
+            "  goes nowhere from here (404): the route is for decisions alone"
+        );
     };
     let kind = match upstream.is_demo {
         true => " (the demo upstream)",

@@ -385,8 +385,11 @@ fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
         WordOr::More(listener) => Some(&*listener.proxy_protocol.as_ref()?.trusted),
         WordOr::Word(_) => None,
     });
+    let asking = gateway.decide.iter();
+    let asking = asking.map(|decide| &*decide.trusted_proxies);
+    let proxies = proxies.chain(balancers).chain(asking).flatten();
     let everything = |proxy: &&Spanned<Network>| proxy.0.prefix_len() == 0;
-    for proxy in proxies.chain(balancers).flatten().filter(everything) {
+    for proxy in proxies.filter(everything) {
         cx.warn(proxy.span, "every client may claim any address")
             .help("name only the networks of your own proxies");
     }

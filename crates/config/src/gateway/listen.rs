@@ -32,13 +32,11 @@ const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme:
 pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Listener>> {
     each_address_once(cx, gateway);
     let Some(listeners) = &gateway.listen else {
-        return Ok(vec![Listener {
-            address: DEFAULT_LISTEN,
-            certificates: None,
-            acme: Vec::new(),
-            proxy_protocol: None,
-            redirect_to_https: None,
-        }]);
+        let forwards = gateway.decide.is_none();
+        return Ok(forwards
+            .then(|| plain(DEFAULT_LISTEN))
+            .into_iter()
+            .collect());
     };
     let listeners = cx.filled(
         listeners,
@@ -62,6 +60,18 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
     Ok(lowered)
 }
 
+/// A listener for plain HTTP.
+pub(super) fn plain(address: SocketAddr) -> Listener {
+    Listener {
+        address,
+        certificates: None,
+        acme: Vec::new(),
+        proxy_protocol: None,
+        redirect_to_https: None,
+        decides_for: None,
+    }
+}
+
 /// `has_plain` says whether any listener speaks plain HTTP.
 fn listener(
     cx: &mut Lowering<'_>,
@@ -82,11 +92,11 @@ fn listener(
     let redirect = redirect_to_https(cx, written);
     let (certificates, acme) = certificates.transpose()?.unzip();
     Ok(Listener {
-        address: address?.0,
         certificates,
         acme: acme.unwrap_or_default(),
         proxy_protocol: proxies.transpose()?,
         redirect_to_https: redirect?,
+        ..plain(address?.0)
     })
 }
 
@@ -169,10 +179,12 @@ fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
         WordOr::Word(_) => None,
     });
     let mut taken: Vec<SocketAddr> = Vec::new();
-    if gateway.listen.is_none() {
+    if gateway.listen.is_none() && gateway.decide.is_none() {
         taken.push(DEFAULT_LISTEN);
     }
-    for written in listen.chain(gateway.admin.iter().map(|admin| &admin.address)) {
+    let decide = gateway.decide.iter().map(|decide| &decide.address);
+    let admin = gateway.admin.iter().map(|admin| &admin.address);
+    for written in listen.chain(decide).chain(admin) {
         let Some(ListenAddress(address)) = written.value.0 else {
             continue;
         };

@@ -2,6 +2,7 @@
 
 mod acme;
 mod clients;
+mod decide;
 mod https;
 mod listen;
 pub(super) mod schema;
@@ -30,6 +31,7 @@ use clients::{
     account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
     warn_of_clients,
 };
+use decide::{decide, warn_of_decisions};
 use https::{hsts, warn_of_redirects};
 use listen::{admin_dashboard, connections, listen, warn_of_open_admin};
 use secrets::{admin_tokens, hash_key, require_key};
@@ -63,6 +65,7 @@ pub(crate) fn settings(
     let gateway = &written.gateway;
     let process = process(cx, gateway);
     let listen = listen(cx, gateway);
+    let decide = decide(cx, gateway);
     let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
     let admin_dashboard = admin_dashboard(cx, gateway.admin.as_ref());
     warn_of_open_admin(cx, gateway.admin.as_ref());
@@ -104,11 +107,12 @@ pub(crate) fn settings(
         warn_of_prefetch(cx, &table);
     }
     warn_of_routes(cx, gateway, &routes, listening);
+    warn_of_decisions(cx, gateway, &routes);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let wildcards = AccountWildcards::from_limits(limits.map(AsRef::as_ref));
     Ok(Settings {
         process: process?,
-        listen: listen?,
+        listen: listen?.into_iter().chain(decide?).collect(),
         grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
         admin_tokens: admin_tokens?,
         admin_dashboard: admin_dashboard?,

@@ -22,8 +22,11 @@ use crate::yaml::{Entries, OneOrMany, Required, Spanned, WordOr};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gateway {
     /// [Where requests are taken](#listen). Type: `{address, tls}` or list of them. Default:
-    /// `{address: 127.0.0.1:8080}`. Takes a restart.
+    /// `{address: 127.0.0.1:8080}`, or none beside `decide`. Takes a restart.
     pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
+    /// [Decisions about requests that other proxies forward](#decide): nginx, Traefik or Caddy.
+    /// Default: none. Takes a restart.
+    pub(crate) decide: Option<Spanned<Decide>>,
     /// What browsers are told about [HTTPS](#https). Default: none.
     pub(crate) hsts: Option<Spanned<Hsts>>,
     /// [The admin listener](#admin). Default: none.
@@ -104,6 +107,19 @@ pub(crate) struct Listener {
     /// Whether requests that did not come by [HTTPS](#https) are redirected there. Type: `true`,
     /// `false`, or `{port}`. Default: `false`. Takes a restart.
     pub(crate) redirect_to_https: Option<Spanned<WordOr<HttpsRedirect>>>,
+}
+
+/// The listener for other proxies.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Decide {
+    /// Where it listens; not where clients can send requests. Type: address and port. Takes a
+    /// restart.
+    pub(crate) address: Spanned<Required<ListenAddress>>,
+    /// The proxies that may ask, and are believed what they say of a request. Type: list of
+    /// addresses and networks.
+    pub(crate) trusted_proxies: Spanned<Vec<Spanned<Network>>>,
 }
 
 /// Where HTTPS is, if it is not at its usual port.

@@ -68,7 +68,7 @@ pub(super) fn action(
     })
 }
 
-/// What answers in place of an upstream. A route has one of the three.
+/// What answers in place of an upstream. A route has one of the three at most.
 fn answer(
     cx: &mut Lowering<'_>,
     route: &Spanned<Route>,
@@ -86,14 +86,6 @@ fn answer(
     if let (Some((one, _)), Some((other, span))) = (first, there.next()) {
         let message = format!("a route has either `{one}` or `{other}`");
         return Err(cx.error(span, message).help("leave one of them out"));
-    }
-    if first.is_none() {
-        return Err(cx.lacking(
-            route.span,
-            &keys.map(|(key, _)| key),
-            "the route leads nowhere",
-            "name its `upstream`, or say `redirect` or `response`",
-        ));
     }
     if let Some(written) = &route.redirect {
         return redirect(cx, written, matcher)

@@ -134,6 +134,7 @@ fn route(
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
     let cors = cors(cx, shared, &headers);
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
+    let leads = require_target(cx, route, gateway);
     let action = action(cx, route, defaults, known, answers_cors);
     let compression = compression(cx, route, defaults);
     let name: Arc<str> = route.display_name().into();
@@ -153,7 +154,7 @@ fn route(
             timeouts: route.timeouts(times.unwrap_or_default()),
             request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
             upstream: upstream?,
-            action: action?,
+            action: leads.and(action)?,
             description: route.matches.description(),
         })
     };
@@ -164,6 +165,28 @@ fn route(
         matcher,
         limits,
     }
+}
+
+/// Makes sure that something becomes of a request: it is forwarded, answered, or left to the proxy
+/// that asks for a decision.
+fn require_target(
+    cx: &mut Lowering<'_>,
+    route: &Spanned<schema::Route>,
+    gateway: &Spanned<Gateway>,
+) -> Lowered<()> {
+    if route.has_target() {
+        return Ok(());
+    }
+    let decides = gateway.decide.is_some();
+    if decides || cx.sources.key_in_error(gateway.span, &["decide"]).is_some() {
+        return Ok(());
+    }
+    Err(cx.lacking(
+        route.span,
+        &["upstream", "redirect", "response"],
+        "the route leads nowhere",
+        "name its `upstream`, or say `redirect` or `response`",
+    ))
 }
 
 /// Whether no response of an app has to say what a request costs.
@@ -256,6 +279,11 @@ impl LoweredRoute {
         matcher.is_ok_and(|matcher| captures(matcher, segment)) || matcher.is_err()
     }
 
+    /// What its limits' denials lead to, when nothing of the route is in error.
+    pub(crate) fn on_denied(&self) -> Option<&OnDenied> {
+        Some(&self.settings.as_ref().ok()?.policy.on_denied)
+    }
+
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.iter().flatten().map(|usage| &usage.limit)
     }
@@ -291,6 +319,11 @@ fn captures(matcher: &RouteMatcher, name: &str) -> bool {
 }
 
 impl schema::Route {
+    /// Whether it is said where its requests go, or what answers them.
+    fn has_target(&self) -> bool {
+        self.upstream.is_some() || self.redirect.is_some() || self.response.is_some()
+    }
+
     /// The route's name, or one that is made of what it matches: `POST app.example.com/login`.
     fn display_name(&self) -> String {
         if let Some(name) = &self.name {

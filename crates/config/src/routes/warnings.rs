@@ -61,7 +61,8 @@ fn warn_of_no_limits(cx: &mut Lowering<'_>, gateway: &Gateway) {
         return;
     }
     for route in &gateway.routes.value {
-        let unlimited = route.upstream.is_some() && route.limits.is_none();
+        let decided = gateway.decide.is_some() && !route.has_target();
+        let unlimited = (route.upstream.is_some() || decided) && route.limits.is_none();
         if unlimited && cx.sources.key_in_error(route.span, &["limits"]).is_none() {
             cx.warn(route.span, "no limit applies to this route").help(
                 "list its `limits`, or those of all routes under `defaults`; `[]` if none is meant",

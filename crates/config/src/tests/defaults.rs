@@ -30,6 +30,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
             "made from what it matches",
             "those that fit the keys",
             "`64MiB`, or `max`",
+            "`{address: 127.0.0.1:8080}`, or none beside `decide`",
         ],
     ),
     (

@@ -396,3 +396,31 @@ fn the_systemd_service_checks_what_it_is_about_to_load() {
     .grace;
     assert!(timeout > grace.as_secs(), "{timeout} {grace:?}");
 }
+
+#[test]
+fn the_examples_beside_other_proxies_load_without_a_warning_and_fit_together() {
+    let example = |file: &str| {
+        let path = top_level("deploy/examples").join(file);
+        fs::read_to_string(path).unwrap()
+    };
+    let folder = Folder::with(&[("gateway.yaml", &example("gateway.yaml"))]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    let listen = folder.settings().listen;
+    let [listener] = listen.as_slice() else {
+        panic!("{listen:?}");
+    };
+    let address = listener.address;
+    let dynamic: serde_yaml::Value =
+        serde_yaml::from_str(&example("traefik/dynamic.yaml")).unwrap();
+    let middleware = &dynamic["http"]["middlewares"]["weir"]["forwardAuth"];
+    assert_eq!(
+        middleware["address"],
+        format!("http://{address}/forward-auth")
+    );
+    assert_eq!(middleware["trustForwardHeader"], false);
+    assert_eq!(dynamic["http"]["routers"]["app"]["middlewares"][0], "weir");
+    let file: serde_yaml::Value = serde_yaml::from_str(&example("traefik/traefik.yaml")).unwrap();
+    assert_eq!(file["providers"]["file"]["filename"], "dynamic.yaml");
+    assert!(example("nginx/app.conf").contains(&format!("server {address};")));
+    assert!(example("caddy/Caddyfile").contains(&format!("reverse_proxy {address} {{")));
+}

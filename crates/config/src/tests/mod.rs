@@ -7,6 +7,7 @@ mod boulder;
 mod compression;
 mod cors;
 mod counting;
+mod decide;
 mod defaults;
 mod documented;
 mod errors;

@@ -1,0 +1,152 @@
+//! The listener that decides for other proxies.
+
+use weir_testing::certificates::{Authority, Certificate};
+
+use super::*;
+
+const DECIDE: &str =
+    "decide: {address: '127.0.0.1:9000', trusted_proxies: [127.0.0.1, 10.0.0.0/8]}";
+
+fn folder(gateway: &str) -> Folder {
+    Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ])
+}
+
+fn addresses(settings: &Settings) -> Vec<String> {
+    let listeners = settings.listen.iter();
+    listeners.map(ToString::to_string).collect()
+}
+
+#[test]
+fn beside_decide_nothing_is_forwarded_unless_a_listener_is_configured() {
+    let alone = folder(&format!("{DECIDE}{SMALLEST}")).settings();
+    assert_eq!(addresses(&alone), ["127.0.0.1:9000 for decisions"]);
+    let trusted = alone.decides_for().unwrap();
+    assert_eq!(trusted.len(), 2);
+    let both = folder(&format!(
+        "listen: {{address: '127.0.0.1:80'}}\n{DECIDE}{SMALLEST}"
+    ));
+    let both = both.settings();
+    assert_eq!(
+        addresses(&both),
+        ["127.0.0.1:80", "127.0.0.1:9000 for decisions"]
+    );
+    let neither = folder(SMALLEST).settings();
+    assert_eq!(addresses(&neither), ["127.0.0.1:8080"]);
+    assert_eq!(neither.decides_for(), None);
+}
+
+#[test]
+fn a_route_may_lead_nowhere_beside_decide_alone() {
+    let routes = "routes: [{match: {path: '/*'}, limits: [RequestsPerAddress]}]";
+    let decided = folder(&format!("{DECIDE}\n{routes}"));
+    assert_eq!(decided.findings(), "0 errors, 0 warnings");
+    assert_eq!(decided.settings().routes[0].upstream, None);
+    insta::assert_snapshot!(folder(routes).findings(), @r#"
+    gateway.yaml:1:10: routes[0]: the route leads nowhere
+      name its `upstream`, or say `redirect` or `response`
+    1 error, 0 warnings
+    "#);
+    let unlimited = format!("{DECIDE}\nroutes: [{{match: {{path: '/*'}}}}]");
+    insta::assert_snapshot!(folder(&unlimited).findings(), @r#"
+    gateway.yaml:2:10: warning: routes[0]: no limit applies to this route
+      list its `limits`, or those of all routes under `defaults`; `[]` if none is meant
+    limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    0 errors, 2 warnings
+    "#);
+}
+
+#[test]
+fn a_listener_that_nobody_may_ask_or_that_is_taken_is_refused() {
+    let gateway = format!(
+        "admin: {{address: '127.0.0.1:9000'}}\n\
+         decide: {{address: '127.0.0.1:9000', trusted_proxies: []}}{SMALLEST}"
+    );
+    insta::assert_snapshot!(folder(&gateway).findings(), @r#"
+    gateway.yaml:1:18: admin.address: 127.0.0.1:9000 is taken already, by 127.0.0.1:9000
+      choose another port
+    gateway.yaml:2:37: decide.trusted_proxies: no proxy may ask
+      name the addresses or networks of the proxies that ask, such as 127.0.0.1
+    2 errors, 0 warnings
+    "#);
+    let gateway = format!("decide: {{address: ':9000', trusted_proxies: [nginx]}}{SMALLEST}");
+    insta::assert_snapshot!(folder(&gateway).findings(), @r#"
+    gateway.yaml:1:19: decide.address: `:9000` is not an IP address and a port
+      write `"0.0.0.0:9000"`
+    gateway.yaml:1:46: decide.trusted_proxies[0]: `nginx` is not an address or a network, such as 10.0.0.0/8
+    2 errors, 0 warnings
+    "#);
+    let gateway = format!("decide: {{address: '127.0.0.1:9000'}}{SMALLEST}");
+    insta::assert_snapshot!(folder(&gateway).findings(), @r#"
+    gateway.yaml:1:1: decide: the key "trusted_proxies" is missing
+    1 error, 0 warnings
+    "#);
+    let gateway =
+        format!("decide: {{address: '127.0.0.1:9000', trusted_proxies: [0.0.0.0/0]}}{SMALLEST}");
+    insta::assert_snapshot!(folder(&gateway).findings(), @r#"
+    gateway.yaml:1:55: warning: decide.trusted_proxies[0]: every client may claim any address
+      name only the networks of your own proxies
+    0 errors, 1 warning
+    "#);
+}
+
+#[test]
+fn what_a_decision_cannot_do_is_told_once_for_each_limit() {
+    let gateway = format!(
+        "{DECIDE}
+listen: [{{address: '127.0.0.1:8443', tls: {{certificate: a.pem, key: a.key}}, client_auth: {{ca: ca.pem}}}}]
+account: [certificate: subject_cn]
+hash_key: {{file: hash.key}}
+decoys: {{sent: {{body: sent}}}}
+bans:
+  scanners: {{per: address, strikes: {{status: 404, count: 9, period: 1m}}, for: 1h, on_denied: drop}}
+block: {{addresses: [203.0.113.9], on_denied: {{shadow: sent}}}}
+routes:
+  - {{match: {{path: /a}}, upstream: app, limits: [{{limit: Failures, spend_on: {{status: 401}}}}, AtOnce]}}
+  - {{match: {{path: /b}}, upstream: app, limits: [{{limit: Failures, spend_on: {{status: 401}}}}]}}
+  - {{match: {{path: /c}}, upstream: app, limits: [{{limit: Tries, refund_on: {{status: 2xx}}}}]}}
+  - {{match: {{path: /d}}, upstream: app, limits: [{{limit: Bytes, cost: {{request_bytes: 1KiB}}}}]}}
+  - {{match: {{path: /e}}, upstream: app, limits: [{{limit: Units, cost: {{request_header: x-units}}}}], on_denied: {{shadow: sent}}}}
+upstreams: {{app: {{servers: ['http://127.0.0.1:3000']}}}}
+"
+    );
+    let limits = ["Failures", "Tries", "Bytes", "Units"];
+    let limits =
+        limits.map(|name| format!("{name}: {{per: address, burst: 9, count: 9, period: 1m}}\n"));
+    let limits = limits.concat() + "AtOnce: {per: address, in_flight: 3}\n";
+    let pair = Certificate::of("a");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &limits),
+        ("a.pem", &pair.certificate),
+        ("a.key", &pair.key),
+        ("ca.pem", &Authority::new("test").pem()),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:3:11: warning: account[0]: `decide` sees no certificates of clients, and so no such account
+      let Weir forward such requests, if that matters
+    gateway.yaml:7:46: warning: bans.scanners.strikes.status: `decide` counts no strikes by status, as it sees no responses
+      let Weir forward such requests, if that matters
+    gateway.yaml:7:94: warning: bans.scanners.on_denied: `decide` cannot close connections of clients, and denies with 429
+      let Weir forward such requests, if that matters
+    gateway.yaml:8:35: warning: block.on_denied: `decide` cannot send decoys, and denies with 403
+      let Weir forward such requests, if that matters
+    gateway.yaml:10:5: warning: routes[0]: `decide` checks "Failures" and takes nothing, as it sees neither bodies nor responses
+      let Weir forward such requests, if that matters
+    gateway.yaml:10:5: warning: routes[0]: `decide` does not apply "AtOnce", as it does not see when requests end
+      let Weir forward such requests, if that matters
+    gateway.yaml:12:5: warning: routes[2]: `decide` gives nothing back to "Tries", as it sees no responses
+      let Weir forward such requests, if that matters
+    gateway.yaml:13:5: warning: routes[3]: `decide` checks "Bytes" and takes nothing, as it sees neither bodies nor responses
+      let Weir forward such requests, if that matters
+    gateway.yaml:14:5: warning: routes[4]: `decide` denies with 429 what this route answers with a decoy
+      let Weir forward such requests, if that matters
+    0 errors, 9 warnings
+    "#);
+    folder.write("gateway.yaml", &gateway.replace(DECIDE, ""));
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+}
