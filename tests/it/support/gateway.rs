@@ -22,7 +22,7 @@ pub(crate) struct Gateway {
     folder: Arc<TempDir>,
     log: Lines,
     errors: Lines,
-    address: SocketAddr,
+    listening: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
 }
 
@@ -64,7 +64,7 @@ impl Gateway {
     pub(crate) fn keep_ports(&self) {
         let free = "127.0.0.1:0";
         let text = self.read("gateway.yaml");
-        let text = text.replacen(free, &self.address.to_string(), 1);
+        let text = text.replacen(free, &self.address().to_string(), 1);
         let admin = self.admin.expect("an admin listener").to_string();
         self.write("gateway.yaml", &text.replacen(free, &admin, 1));
     }
@@ -90,14 +90,14 @@ impl Gateway {
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
-        // The first, if there are several.
-        let address = |name: &str| {
-            let addresses = started[name].as_str()?;
-            addresses.split(',').next()?.parse().ok()
+        let addresses = |name: &str| -> Vec<SocketAddr> {
+            let addresses = started[name].as_str().unwrap_or_default();
+            let addresses = addresses.split(',');
+            addresses.filter_map(|it| it.parse().ok()).collect()
         };
         Self {
-            address: address("listening").expect("an address"),
-            admin: address("admin"),
+            listening: addresses("listening"),
+            admin: addresses("admin").first().copied(),
             process,
             folder,
             log,
@@ -105,8 +105,14 @@ impl Gateway {
         }
     }
 
+    /// The address of its first listener.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        *self.listening.first().expect("an address")
+    }
+
+    /// The address at which it decides for other proxies, which is the last.
+    pub(crate) fn decides_at(&self) -> SocketAddr {
+        *self.listening.last().expect("an address")
     }
 
     /// The number of the process.
@@ -121,7 +127,7 @@ impl Gateway {
 
     /// A connection to it.
     pub(crate) fn client(&self) -> Client {
-        Client::connect(self.address)
+        Client::connect(self.address())
     }
 
     /// Sends a request by a connection of its own.
@@ -260,7 +266,7 @@ impl Drop for Gateway {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if thread::panicking() {
-            eprintln!("--- log of {}\n{}", self.address, self.log_text());
+            eprintln!("--- log of {}\n{}", self.address(), self.log_text());
             eprintln!("--- standard error\n{}", self.errors());
         }
     }

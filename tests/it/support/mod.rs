@@ -2,6 +2,7 @@
 //! upstreams, and load.
 
 pub(crate) mod browser;
+pub(crate) mod front;
 pub(crate) mod gateway;
 pub(crate) mod http2;
 mod load;

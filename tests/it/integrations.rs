@@ -1,0 +1,174 @@
+//! nginx and Caddy ask for decisions, by the files in `deploy/examples`. There is no Traefik to test
+//! with; its files are held to those of Weir by the tests of `weir-config`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::decide::DECIDE;
+use crate::support::front::{Front, documented_for_nginx, read_example};
+use crate::support::upstream::{Received, text};
+use crate::support::*;
+
+/// The gateway of the examples, with a slower refill, so that no machine is slow enough for one.
+fn gateway() -> Gateway {
+    let text = read_example("gateway.yaml")
+        .replace("127.0.0.1:9000", "127.0.0.1:0")
+        .replace("count: 100, period: 1m", "count: 1, period: 1000h")
+        .replace("count: 10, period: 1h", "count: 1, period: 1000h");
+    let folder = tempfile::TempDir::with_prefix("weir-it-").unwrap();
+    std::fs::write(folder.path().join("gateway.yaml"), text).unwrap();
+    Gateway::start(folder)
+}
+
+fn from(front: SocketAddr, client: u8) -> Client {
+    Client::connect_from(Ipv4Addr::new(127, 0, 1, client), front)
+}
+
+/// Limits hold by client, method and path, clients see where they stand, and the app gets what it
+/// would get without Weir.
+fn is_limited(front: &Front, upstream: &Upstream) {
+    let mut client = from(front.address(), 1);
+    for left in (0..20).rev() {
+        let response = client.send(&post("/a?b=c", "sent"));
+        assert_eq!((response.status, response.text()), (200, "real"));
+        let field = response.field("ratelimit").unwrap_or_default();
+        assert!(
+            field.starts_with(&format!("\"RequestsPerAddress\";r={left};t=")),
+            "{field}"
+        );
+        assert!(response.field("ratelimit-policy").is_some());
+    }
+    let received = upstream.last();
+    assert_eq!(
+        (received.method.as_str(), received.target.as_str()),
+        ("POST", "/a?b=c")
+    );
+    assert_eq!(&received.body[..], b"sent");
+    assert!(!received.headers.contains_key("ratelimit"));
+    let reached = upstream.count();
+
+    let denied = client.send(&post("/a?b=c", "sent"));
+    assert_eq!(denied.status, 429);
+    assert_eq!(
+        denied.field("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(denied.json()["status"], 429);
+    assert!(denied.field("retry-after").is_some());
+    let field = denied.field("ratelimit").unwrap_or_default();
+    assert!(
+        field.starts_with("\"RequestsPerAddress\";r=0;t="),
+        "{field}"
+    );
+    assert_eq!(upstream.count(), reached);
+
+    let mut other = from(front.address(), 2);
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(other.send(&post("/login", "")).status, status);
+    }
+    assert_eq!(other.send(&get("/login")).status, 200);
+}
+
+/// What a client sends under the names that the proxy uses changes nothing.
+fn believes_no_client(front: &Front) {
+    let mut client = from(front.address(), 3);
+    let forged = |request: Request, address: usize| {
+        request
+            .with("x-forwarded-for", &format!("203.0.113.{address}"))
+            .with("forwarded", "for=203.0.113.9")
+            .with("x-real-ip", "203.0.113.9")
+            .with("x-forwarded-method", "GET")
+            .with("x-forwarded-uri", "/elsewhere")
+            .with("x-forwarded-host", "elsewhere.example")
+            .with("x-forwarded-proto", "https")
+            .with("weir-status", "200")
+    };
+    for number in 0..5 {
+        assert_eq!(client.send(&forged(post("/login", ""), number)).status, 200);
+    }
+    for number in 5..10 {
+        assert_eq!(client.send(&forged(post("/login", ""), number)).status, 429);
+    }
+}
+
+#[test]
+fn nginx_limits_by_decisions() {
+    let (upstream, gateway) = (Upstream::start(), gateway());
+    let front = Front::nginx(gateway.decides_at(), upstream.address());
+    is_limited(&front, &upstream);
+    believes_no_client(&front);
+    // What the app itself forbids is not taken for a denial.
+    let forbidding = Upstream::answering(|_: &Received| {
+        let mut response = text("forbidden by the app");
+        *response.status_mut() = http::StatusCode::FORBIDDEN;
+        response
+    });
+    let front = Front::nginx(gateway.decides_at(), forbidding.address());
+    let response = from(front.address(), 4).send(&get("/"));
+    assert_eq!(
+        (response.status, response.text()),
+        (403, "forbidden by the app")
+    );
+}
+
+#[test]
+fn caddy_limits_by_decisions() {
+    let (upstream, gateway) = (Upstream::start(), gateway());
+    let Some(front) = Front::caddy(gateway.decides_at(), upstream.address()) else {
+        return;
+    };
+    is_limited(&front, &upstream);
+    believes_no_client(&front);
+}
+
+#[test]
+fn without_weir_nginx_lets_nothing_through() {
+    let upstream = Upstream::start();
+    let front = Front::nginx(refusing_address(), upstream.address());
+    assert_eq!(front.send(&get("/")).status, 500);
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn nginx_lets_requests_through_without_weir_where_it_is_told_to() {
+    let (upstream, gateway) = (Upstream::start(), gateway());
+    let [fallback, location] = &documented_for_nginx()[..] else {
+        panic!("two blocks for nginx");
+    };
+    let asking = "location = /_weir {";
+    let told = |text: &str| text.replacen(asking, &format!("{location}\n{asking}\n{fallback}"), 1);
+    let without = Front::nginx_with(refusing_address(), upstream.address(), told);
+    assert_eq!(without.send(&post("/a", "sent")).text(), "real");
+    let with = Front::nginx_with(gateway.decides_at(), upstream.address(), told);
+    is_limited(&with, &upstream);
+}
+
+#[test]
+fn two_gateways_nginx_and_caddy_admit_a_bucket_once() {
+    let (upstream, redis) = (Upstream::start(), RedisServer::start());
+    let setup = Setup::before(&upstream)
+        .key(DECIDE)
+        .limits(&["L: {per: global, burst: 100, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&crate::redis::store(&redis.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let nginx = Front::nginx(one.decides_at(), upstream.address());
+    let caddy = Front::caddy(other.decides_at(), upstream.address());
+    let caddy = caddy.as_ref().map(Front::address);
+    let fronts = [nginx.address(), one.address(), other.address()];
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let senders = fronts.into_iter().chain(caddy).map(|front| {
+            scope.spawn(move || {
+                let mut client = Client::connect(front);
+                let send = |_| client.send(&get("/")).status;
+                (0..60).map(send).collect::<Vec<_>>()
+            })
+        });
+        let senders: Vec<_> = senders.collect();
+        let statuses = senders.into_iter().map(|sender| sender.join().unwrap());
+        statuses.flatten().collect()
+    });
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(admitted, 100, "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)));
+    assert_eq!(upstream.count(), 100);
+}

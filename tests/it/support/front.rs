@@ -1,0 +1,178 @@
+//! Proxies of others, which ask Weir about each request and forward it themselves: nginx and Caddy,
+//! configured by the files in `deploy/examples`.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use weir_testing::{eventually, free_port};
+
+use super::{Client, Request, Response};
+
+/// Where the files say that Weir decides, and where the app is.
+const WEIR: &str = "127.0.0.1:9000";
+const APP: &str = "127.0.0.1:3000";
+
+/// What nginx needs to run as any user, in a folder of its own.
+const NGINX: &str = "user root;
+daemon off;
+pid nginx.pid;
+error_log stderr;
+worker_processes 2;
+events {}
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    include app.conf;
+}
+";
+
+/// What keeps Caddy from ports and folders that others use.
+const CADDY: &str = "{
+	admin off
+	persist_config off
+	auto_https off
+	default_bind 127.0.0.1
+	log {
+		level ERROR
+	}
+}
+";
+
+/// A running proxy, killed when it is dropped.
+pub(crate) struct Front {
+    process: Child,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Front {
+    /// nginx in front of this app, which asks Weir at this address.
+    pub(crate) fn nginx(weir: SocketAddr, app: SocketAddr) -> Self {
+        Self::nginx_with(weir, app, str::to_owned)
+    }
+
+    /// The same with another text of its file.
+    pub(crate) fn nginx_with(
+        weir: SocketAddr,
+        app: SocketAddr,
+        edit: impl FnOnce(&str) -> String,
+    ) -> Self {
+        let port = free_port();
+        let folder = TempDir::with_prefix("weir-nginx-").expect("a temporary folder");
+        let listen = format!("listen 127.0.0.1:{port};");
+        let text = example("nginx/app.conf", weir, app).replace("listen 80;", &listen);
+        fs::write(folder.path().join("app.conf"), edit(&text)).expect("a file");
+        fs::write(folder.path().join("nginx.conf"), NGINX).expect("a file");
+        let mut command = Command::new(nginx());
+        let prefix = folder.path().display().to_string();
+        command.args(["-e", "stderr", "-p", &prefix, "-c", "nginx.conf"]);
+        Self::launch(command, folder, port)
+    }
+
+    /// The same with Caddy; none where it is not installed.
+    pub(crate) fn caddy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
+        let Some(program) = caddy() else {
+            eprintln!("NOT TESTED: decisions for Caddy, which is not installed");
+            return None;
+        };
+        let port = free_port();
+        let folder = TempDir::with_prefix("weir-caddy-").expect("a temporary folder");
+        let site = format!(":{port} {{");
+        let text = example("caddy/Caddyfile", weir, app).replace(":80 {", &site);
+        fs::write(folder.path().join("Caddyfile"), format!("{CADDY}{text}")).expect("a file");
+        let mut command = Command::new(program);
+        command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
+        command.env("HOME", folder.path());
+        Some(Self::launch(command, folder, port))
+    }
+
+    fn launch(mut command: Command, folder: TempDir, port: u16) -> Self {
+        let mut process = command
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the proxy");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        eventually("a proxy that has started", || {
+            if let Some(status) = process.try_wait().unwrap() {
+                panic!("the proxy ended at once: {status}");
+            }
+            TcpStream::connect(address).ok()
+        });
+        Self {
+            process,
+            address,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends a request by a connection of its own.
+    pub(crate) fn send(&self, request: &Request) -> Response {
+        Client::connect(self.address).send(request)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // nginx ends its workers with it only if it is asked to end.
+        let pid = self.process.id().to_string();
+        let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        let _ = self.process.wait();
+    }
+}
+
+/// A file of `deploy/examples` with these addresses.
+fn example(file: &str, weir: SocketAddr, app: SocketAddr) -> String {
+    let text = read_example(file);
+    assert!(text.contains(WEIR) && text.contains(APP), "{file}");
+    text.replace(WEIR, &weir.to_string())
+        .replace(APP, &app.to_string())
+}
+
+/// The text of a file of `deploy/examples`.
+pub(crate) fn read_example(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples");
+    fs::read_to_string(folder.join(file)).expect("an example")
+}
+
+/// The blocks of docs/INTEGRATIONS.md for nginx.
+pub(crate) fn documented_for_nginx() -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/INTEGRATIONS.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let blocks = page.split("```nginx\n").skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    blocks.map(str::to_owned).collect()
+}
+
+/// Debian has it in a folder that is in the path of root alone.
+fn nginx() -> PathBuf {
+    let found = installed("nginx").or_else(|| existing("/usr/sbin/nginx".into()));
+    found.expect("tests need the Debian package `nginx-light`")
+}
+
+/// `tests/run.sh` installs it below the folder of what is built.
+fn caddy() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
+    installed("caddy").or_else(|| existing(built.join("tools/bin/caddy")))
+}
+
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).find_map(|folder| existing(folder.join(program)))
+}
+
+fn existing(path: PathBuf) -> Option<PathBuf> {
+    path.is_file().then_some(path)
+}
