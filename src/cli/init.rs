@@ -19,7 +19,7 @@ const APP: &str = "http://127.0.0.1:3000";
 /// What the configuration should have.
 #[derive(Args, Debug)]
 pub(super) struct InitArgs {
-    /// The app behind the gateway, such as http://127.0.0.1:3000. Asked for on a terminal
+    /// The URL of the app behind the gateway. Asked for on a terminal
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
 
