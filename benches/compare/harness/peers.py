@@ -2,9 +2,9 @@
 
 All of them forward on as many threads as the place has workers to one upstream with connections
 kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests (Weir
-does where a job says so). A limit that lets all pass admits a million requests a second; one that
-denies all admits one request in a day, or the closest to it. None writes a body to disk or asks the
-upstream for compression; buffers have their default sizes.
+and nginx do where a job says so). A limit that lets all pass admits a million requests a second; one
+that denies all admits one request in a day, or the closest to it. None writes a body to disk or asks
+the upstream for compression; buffers have their default sizes.
 
 With TLS all have the same certificate; version, cipher and key exchange are left to the load, which
 offers one of each. Sessions are resumed as each proxy does by default.
@@ -147,6 +147,7 @@ def nginx(place, job):
       return 200 '{DECOY}';
     }}
   }}""",
+        job.log,
     )
     return nginx_words(place, text), {}
 
@@ -181,7 +182,11 @@ def upstream(place):
     return nginx_words(place, text), {}
 
 
-def nginx_frame(place, servers):
+def nginx_frame(place, servers, log=False):
+    # Both as they are by default: a line for each request, and one more for each that is denied.
+    access, errors = "off", "stderr crit"
+    if log:
+        access, errors = f"{place.folder}/access.log", f"{place.folder}/error.log"
     user = "user root;" if os.geteuid() == 0 else ""
     temp = " ".join(
         f"{kind}_temp_path {place.folder}/{kind};"
@@ -191,10 +196,10 @@ def nginx_frame(place, servers):
 daemon off;
 worker_processes {place.workers};
 pid {place.folder}/nginx.pid;
-error_log stderr crit;
+error_log {errors};
 events {{ worker_connections 16384; }}
 http {{
-  access_log off;
+  access_log {access};
   {temp}
   keepalive_requests 1000000000;
   keepalive_timeout 600s;

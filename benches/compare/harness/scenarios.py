@@ -17,7 +17,7 @@ class Job:
     http2: bool = False
     #: From the client; the upstream is spoken to without.
     tls: bool = False
-    #: An access log. Weir alone can be told so.
+    #: An access log, as the proxy writes one by default. Weir and nginx alone can be told so.
     log: bool = False
 
 
@@ -94,6 +94,11 @@ SCENARIOS = (
         "One limit in memory, per address",
         (*same(LIMITING, limits=1), *unlimited()),
     ),
+    Scenario(
+        "memory-1-log",
+        "One limit in memory, all requests logged",
+        same(("weir", "nginx"), limits=1, log=True),
+    ),
     Scenario("memory-3", "Three limits in memory", same(LIMITING, limits=3)),
     Scenario(
         "redis-3",
@@ -104,6 +109,12 @@ SCENARIOS = (
         "denied",
         "A flood of which all is denied with 429",
         (*same(LIMITING, limits=1, outcome="deny"), WEIR_DENIED_REDIS),
+        expect=429,
+    ),
+    Scenario(
+        "denied-log",
+        "A flood of which all is denied with 429 and logged",
+        same(("weir", "nginx"), limits=1, outcome="deny", log=True),
         expect=429,
     ),
     Scenario(

@@ -28,24 +28,26 @@ def scenario(name, job, requests=REQUESTS, **options):
     return Scenario(name, name, own, load=load, **options), requests
 
 
-#: The comparison's jobs, and the access log, which is on by default.
+#: What operators run: the access log is on unless it is switched off, so it is on here wherever a
+#: limit is.
 TRAINING = (
     scenario("plain", Job()),
-    scenario("one", Job(limits=1)),
-    scenario("three", Job(limits=3)),
-    scenario("log", Job(limits=1, log=True)),
-    scenario("few", Job(limits=1), connections=1),
-    scenario("many", Job(limits=1), idle=400),
-    scenario("denied", Job(limits=1, outcome="deny"), expect=429),
-    scenario("shadow", Job(limits=1, outcome="shadow")),
-    scenario("post", Job(limits=1), path="/upload", load={"upload": 1_000}),
-    scenario("http2", Job(limits=1, http2=True), connections=4, load={"http2": 16}),
-    scenario("tls", Job(limits=1, tls=True)),
-    scenario("handshakes", Job(limits=1, tls=True), 1_000, load={"reconnect": "full"}),
-    scenario("redis", Job(limits=3, redis=True)),
-    scenario("redis-denied", Job(limits=1, outcome="deny", redis=True), expect=429),
+    scenario("bare", Job(limits=1)),
+    scenario("one", Job(limits=1, log=True)),
+    scenario("three", Job(limits=3, log=True)),
+    scenario("few", Job(limits=1, log=True), connections=1),
+    scenario("many", Job(limits=1, log=True), idle=400),
+    scenario("denied", Job(limits=1, outcome="deny", log=True), expect=429),
+    scenario("shadow", Job(limits=1, outcome="shadow", log=True)),
+    scenario("post", Job(limits=1, log=True), path="/upload", load={"upload": 1_000}),
+    scenario("http2", Job(limits=1, http2=True, log=True), connections=4, load={"http2": 16}),
+    scenario("tls", Job(limits=1, tls=True, log=True)),
+    scenario("handshakes", Job(limits=1, tls=True, log=True), 1_000, load={"reconnect": "full"}),
+    scenario("redis", Job(limits=3, redis=True, log=True)),
+    scenario("redis-denied", Job(limits=1, outcome="deny", redis=True, log=True), expect=429),
     scenario("download", Job(), 500, path="/large", connections=16),
     scenario("upload", Job(), 500, path="/upload", connections=16, load={"upload": 1 << 20}),
+    scenario("redis-tls", Job(limits=3, redis=True, tls=True, log=True)),
 )
 
 
