@@ -314,7 +314,7 @@ impl<S> UpstreamRouter<S> {
         }
     }
 
-    /// Responds to each request that has a route with an empty 200, which has [`Admitted`] in its
+    /// Responds to each request that has a route with an empty 200, which is marked in its
     /// extensions.
     pub const fn admitting() -> Self {
         Self { services: None }
