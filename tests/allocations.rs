@@ -87,7 +87,7 @@ fn exchange(stream: &mut TcpStream) {
 fn a_limited_request_is_forwarded_with_few_allocations() {
     let _turn = TURN.lock();
     let _profiler = dhat::Profiler::builder().testing().build();
-    let mut client = TcpStream::connect(gateway::start(layers)).unwrap();
+    let mut client = TcpStream::connect(gateway::start(layers, Duration::ZERO)).unwrap();
     for _ in 0..REQUESTS {
         exchange(&mut client);
     }
@@ -127,7 +127,7 @@ fn at_rest(before: usize) {
 fn a_connection_without_a_request_takes_little_memory() {
     let _turn = TURN.lock();
     let _profiler = dhat::Profiler::builder().testing().build();
-    let address = gateway::start(layers);
+    let address = gateway::start(layers, Duration::ZERO);
     let connect = || TcpStream::connect(address).unwrap();
     let mut warm = connect();
     exchange(&mut warm);

@@ -23,11 +23,12 @@ const RESPONSE: &[u8] =
     b"HTTP/1.1 200 OK\r\nserver: app\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\
     content-type: text/plain\r\ncontent-length: 5\r\n\r\nhello";
 
-/// Starts a gateway of these layers before an upstream, and returns its address.
-pub(crate) fn start(layers: fn() -> Layers) -> SocketAddr {
+/// Starts a gateway of these layers before an upstream that takes `latency` for each response, and
+/// returns its address.
+pub(crate) fn start(layers: fn() -> Layers, latency: Duration) -> SocketAddr {
     let app = TcpListener::bind("127.0.0.1:0").unwrap();
     let app_address = app.local_addr().unwrap();
-    thread::spawn(move || upstream(&app));
+    thread::spawn(move || upstream(&app, latency));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || gateway(layers, listener, app_address));
@@ -35,10 +36,11 @@ pub(crate) fn start(layers: fn() -> Layers) -> SocketAddr {
 }
 
 /// Answers requests that end with their head.
-fn upstream(listener: &TcpListener) {
+fn upstream(listener: &TcpListener, latency: Duration) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut buffer = [0; 4096];
     while stream.read(&mut buffer).unwrap() > 0 {
+        thread::sleep(latency);
         stream.write_all(RESPONSE).unwrap();
     }
 }

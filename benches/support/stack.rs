@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -19,13 +20,23 @@ type Body = Full<bytes::Bytes>;
 /// A route for each number of limits, and one whose only bucket is empty.
 pub(crate) const PATHS: [&str; 4] = ["/none", "/one", "/three", "/denied"];
 
+/// One where requests get a decoy once 300 responses have come from the upstream, which takes
+/// [`DECOY_LATENCY`] for each; and so does each decoy, which waits for it. So many have decoys forget
+/// how long the first took, when nothing was warm.
+pub(crate) const DECOY: &str = "/decoy";
+pub(crate) const DECOY_LATENCY: Duration = Duration::from_millis(2);
+
 const GATEWAY: &str = "
 upstreams: {app: {servers: ['http://127.0.0.1:3000']}}
+decoys:
+  hello: {status: 200, headers: {content-type: text/plain}, body: hello}
 routes:
   - {name: none, match: {path: /none}, upstream: app, limits: []}
   - {name: one, match: {path: /one}, upstream: app, limits: [A]}
   - {name: three, match: {path: /three}, upstream: app, limits: [A, B, C]}
   - {name: denied, match: {path: /denied}, upstream: app, limits: [Denied]}
+  - {name: decoy, match: {path: /decoy}, upstream: app, limits: [AfterReal],
+     on_denied: {shadow: hello}}
 ";
 
 const DEFAULTS: &str = "
@@ -33,9 +44,10 @@ A: {per: address, burst: 1000000000, count: 1000000000, period: 10s}
 B: {per: host, burst: 1000000000, count: 1000000000, period: 10s}
 C: {per: [address, method], burst: 1000000000, count: 1000000000, period: 10s}
 Denied: {per: address, burst: 1, count: 1, period: 24h}
+AfterReal: {per: address, burst: 300, count: 1, period: 24h}
 ";
 
-/// The layers over the routes of [`PATHS`].
+/// The layers over the routes of [`PATHS`] and [`DECOY`].
 pub(crate) fn layers() -> Layers {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("limits")).unwrap();
@@ -68,7 +80,10 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     let layers = layers();
     let max_buckets = 1_000_000.try_into().unwrap();
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-    let upstream = service_fn(|_: Request<Metered<LimitedBody<Body>>>| async {
+    let upstream = service_fn(|request: Request<Metered<LimitedBody<Body>>>| async move {
+        if request.uri().path() == DECOY {
+            tokio::time::sleep(DECOY_LATENCY).await;
+        }
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let leases = Arc::new(store.leases().clone());

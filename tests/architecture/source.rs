@@ -13,7 +13,7 @@ pub(crate) fn crates() -> Vec<(String, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap());
     let names = names.map(|entry| entry.file_name().into_string().unwrap());
-    let parts = names.filter(|name| !["sim", "testing"].contains(&name.as_str()));
+    let parts = names.filter(|name| !["sim", "testing", "instructions"].contains(&name.as_str()));
     parts
         .map(|name| (format!("weir_{name}"), folder.join(name).join("src")))
         .collect()

@@ -2,26 +2,32 @@
 //! machines, however busy they are.
 //!
 //! ```text
-//! cargo bench --bench instructions            # needs valgrind, and redis-server
+//! cargo run --release -p weir-instructions                # needs valgrind, and redis-server
+//! cargo run --release -p weir-instructions -- --check     # as CI does
+//! cargo run --release -p weir-instructions -- --record    # renews what CI checks
 //! ```
 //!
+//! `--check` fails if a case takes more than [`RECORDED`] says, and a little. Figures of the profile
+//! `release` are higher than those of what is shipped, and quicker to get; `--profile bench` is closer.
+//!
 //! Each case runs in a process of its own, which is this program again with the case's name.
-//! Without cargo's `--bench` every case is tried once, and nothing is counted.
 
 #![allow(
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::indexing_slicing,
     clippy::print_stdout,
     reason = "a measurement prints, and ends when something is wrong"
 )]
 
+use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +39,9 @@ use weir::time::{Clock, Nanos, SystemClock};
 use weir_telemetry::{LogFormat, LogSettings};
 use weir_testing::{RedisCluster, RedisServer};
 
-#[path = "support/gateway.rs"]
+#[path = "../../../benches/support/gateway.rs"]
 mod gateway;
-#[path = "support/stack.rs"]
+#[path = "../../../benches/support/stack.rs"]
 mod support;
 
 /// Tables, pools and buffers are as they stay after so many.
@@ -43,8 +49,31 @@ const WARM_UP: usize = 100;
 
 const TIMES: usize = 1000;
 
+/// How many responses come from the upstream before the first decoy.
+const REAL_RESPONSES: usize = 300;
+
 /// Names the process that is to run one case.
 const CASE: &str = "--case";
+
+/// The compiler, and each case that is held to a bound with its instructions.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/recorded.csv");
+
+/// The cases of [`RECORDED`]: the kinds of requests that a gateway has most of.
+const BOUNDED: [&str; 7] = [
+    "redis, 3 known",
+    "/one",
+    "/denied",
+    "/decoy",
+    "gateway, /one",
+    "gateway, /denied",
+    "gateway, /decoy",
+];
+
+/// How much more than recorded a case may take, in percent, if the same compiler has built it.
+const TOLERANCE: usize = 2;
+
+/// The same for another compiler, which inlines other functions.
+const TOLERANCE_OF_COMPILERS: usize = 10;
 
 /// What is counted beside a request for each path through the whole stack.
 const DECISIONS: [&str; 7] = [
@@ -63,11 +92,12 @@ const GATEWAY: &str = "gateway, ";
 
 /// Whole gateways, and which of the threads that such a process starts is that of the gateway: the
 /// first is its own, the second writes the log, and the third is the upstream.
-const GATEWAYS: [&str; 4] = [
+const GATEWAYS: [&str; 5] = [
     "gateway, /none",
     "gateway, /one",
     "gateway, /three",
     "gateway, /denied",
+    "gateway, /decoy",
 ];
 const GATEWAY_THREAD: &str = "04";
 
@@ -80,8 +110,9 @@ const ENDLESS: u64 = 1 << 20;
 /// No unit comes back while this runs.
 const PERIOD: Duration = Duration::from_secs(3600);
 
-fn main() {
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
+    let is_given = |wanted: &str| words.iter().any(|word| word == wanted);
     match words.iter().position(|word| word == CASE) {
         Some(at) => {
             let times = words
@@ -89,31 +120,78 @@ fn main() {
                 .map_or(TIMES, |times| times.parse().unwrap());
             run(words.get(at + 1).unwrap(), times);
         }
-        None if words.iter().any(|word| word == "--bench") => measure(),
-        None => cases().for_each(|case| run(case, 1)),
+        None if is_given("--check") => return check(),
+        None if is_given("--record") => record(),
+        None => drop(measure(cases())),
     }
+    ExitCode::SUCCESS
 }
 
 fn cases() -> impl Iterator<Item = &'static str> {
-    DECISIONS.into_iter().chain(support::PATHS).chain(GATEWAYS)
+    let requests = support::PATHS.into_iter().chain([support::DECOY]);
+    DECISIONS.into_iter().chain(requests).chain(GATEWAYS)
 }
 
-fn measure() {
+/// Prints the instructions of each of these cases, and returns them.
+fn measure(cases: impl Iterator<Item = &'static str>) -> Vec<(&'static str, usize)> {
     let folder = tempfile::tempdir().unwrap();
     println!("| {:<16} | {:>12} |", "", "instructions");
     println!("| {:-<16} | {:->11}: |", "", "");
-    for case in cases() {
-        let instructions = match case.starts_with(GATEWAY) {
-            // All of the thread, without what it does before it is warm.
-            true => {
-                let count =
-                    |times| profiled(folder.path(), case, times, &["--separate-threads=yes"]);
-                count(TIMES) - count(0)
-            }
-            false => profiled(folder.path(), case, TIMES, &["--toggle-collect=*counted*"]),
-        };
-        println!("| {case:<16} | {:>12} |", instructions / TIMES);
+    let instructions = |case: &str| match case.starts_with(GATEWAY) {
+        // All of the thread, without what it does before it is warm.
+        true => {
+            let count = |times| profiled(folder.path(), case, times, &["--separate-threads=yes"]);
+            count(TIMES) - count(0)
+        }
+        false => profiled(folder.path(), case, TIMES, &["--toggle-collect=*counted*"]),
+    };
+    let shown = |case| {
+        let instructions = instructions(case) / TIMES;
+        println!("| {case:<16} | {instructions:>12} |");
+        (case, instructions)
+    };
+    cases.map(shown).collect()
+}
+
+/// Writes the bounds.
+fn record() {
+    let measured = measure(BOUNDED.into_iter());
+    let lines = measured
+        .iter()
+        .map(|(case, count)| format!("{case};{count}\n"));
+    let text = format!("{}\n{}", compiler(), lines.collect::<String>());
+    std::fs::write(RECORDED, text).unwrap();
+}
+
+/// Fails if a case takes more instructions than its bound.
+fn check() -> ExitCode {
+    let text = std::fs::read_to_string(RECORDED).unwrap();
+    let (recorded_by, lines) = text.split_once('\n').unwrap();
+    let tolerance = match recorded_by == compiler() {
+        true => TOLERANCE,
+        false => TOLERANCE_OF_COMPILERS,
+    };
+    let recorded: HashMap<&str, usize> = lines
+        .lines()
+        .map(|line| line.rsplit_once(';').unwrap())
+        .map(|(case, count)| (case, count.parse().unwrap()))
+        .collect();
+    let measured = measure(BOUNDED.into_iter());
+    let mut code = ExitCode::SUCCESS;
+    for (case, count) in measured {
+        let bound = recorded[case] * (100 + tolerance) / 100;
+        if count > bound {
+            println!("{case} takes {count} instructions, more than {bound}");
+            code = ExitCode::FAILURE;
+        }
     }
+    code
+}
+
+/// The version of the compiler in use.
+fn compiler() -> String {
+    let output = Command::new("rustc").arg("--version").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// The instructions of a process that runs a case.
@@ -145,11 +223,19 @@ fn total(profile: &Path) -> usize {
 
 fn run(case: &str, times: usize) {
     if let Some(path) = case.strip_prefix(GATEWAY) {
-        return ask_gateway(path, WARM_UP + times);
+        return ask_gateway(path, warm_up(path) + times);
     }
     let mut action = action(case);
-    (0..WARM_UP).for_each(|_| action());
+    (0..warm_up(case)).for_each(|_| action());
     counted(&mut *action, times);
+}
+
+/// After how many requests the next are as all that follow.
+fn warm_up(case: &str) -> usize {
+    match case == support::DECOY {
+        true => REAL_RESPONSES + WARM_UP,
+        false => WARM_UP,
+    }
 }
 
 /// Callgrind counts from its beginning to its end.
@@ -164,9 +250,12 @@ fn ask_gateway(path: &str, times: usize) {
         format: LogFormat::Json,
         ..LogSettings::default()
     };
-    // Where cases are tried one after the other, it is there already.
-    let _log = weir_telemetry::install(&settings);
-    let mut client = TcpStream::connect(gateway::start(support::layers)).unwrap();
+    let _log = weir_telemetry::install(&settings).unwrap();
+    let latency = match path == support::DECOY {
+        true => support::DECOY_LATENCY,
+        false => Duration::ZERO,
+    };
+    let mut client = TcpStream::connect(gateway::start(support::layers, latency)).unwrap();
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: app.example.com\r\nuser-agent: bench/1.0\r\naccept: */*\r\n\r\n"
     );
