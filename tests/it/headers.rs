@@ -294,3 +294,28 @@ fn a_request_that_costs_nothing_is_told_where_it_stands() {
         "and is not denied"
     );
 }
+
+/// A denial, without its digits: time goes on between two of them.
+fn without_digits(denied: &Response) -> String {
+    assert_eq!(denied.status, 429);
+    let body = String::from_utf8_lossy(&denied.body);
+    let mut text = format!("{:?} {body}", denied.fields);
+    text.retain(|it| !it.is_ascii_digit());
+    text
+}
+
+/// Denials of plain requests are made of lines, and those of others of a map of headers.
+#[test]
+fn a_client_cannot_tell_by_a_denial_whether_its_request_was_a_plain_one() {
+    let upstream = Upstream::start();
+    for forms in ["none", "draft", "[draft, draft-03, x-ratelimit]"] {
+        let gateway = start(&upstream, forms);
+        gateway.statuses(&get("/"), 3);
+        for method in ["GET", "HEAD"] {
+            let plain = request(method, "/");
+            let other = plain.clone().with("te", "trailers");
+            let [plain, other] = [plain, other].map(|it| without_digits(&gateway.send(&it)));
+            assert_eq!(plain, other, "{forms}");
+        }
+    }
+}

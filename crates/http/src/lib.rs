@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod line;
 pub mod list;
 pub mod media_type;
 pub mod problem;

@@ -68,8 +68,12 @@ pub fn with_request_id(document: &Bytes, id: &str) -> Bytes {
 
 /// In a response's extensions: Weir made this problem document, and it need not look like a
 /// response of the upstream.
-#[derive(Clone, Copy, Debug)]
-pub struct ProblemResponse;
+#[derive(Clone, Debug, Default)]
+pub struct ProblemResponse {
+    /// Header lines, as HTTP/1.1 has them, that come before those of the response's map. There are
+    /// some only if the server has said that it writes them.
+    pub lines: Vec<u8>,
+}
 
 /// In a response's extensions: Weir made this response of what the operator configured.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +129,7 @@ impl Problem {
         let mut response = Response::new(Full::new(self.into_bytes()));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-        response.extensions_mut().insert(ProblemResponse);
+        response.extensions_mut().insert(ProblemResponse::default());
         response
     }
 }

@@ -4,13 +4,19 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::Response;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use weir_http::line;
+use weir_http::problem::ProblemResponse;
 
 /// The greatest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Room for most values.
 const INLINE_BYTES: usize = 160;
+
+/// Room for most fields of a response that denies a request.
+const LINES_BYTES: usize = 256;
 
 /// The bytes of a header field's value.
 pub(super) struct HeaderText {
@@ -91,6 +97,60 @@ impl fmt::Write for HeaderText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text);
         Ok(())
+    }
+}
+
+/// The header fields of a response that is made here: in its map, or as lines.
+pub(super) enum Fields<'r> {
+    Map(&'r mut HeaderMap),
+    Lines(&'r mut Vec<u8>),
+}
+
+impl<'r> Fields<'r> {
+    /// The first lines of a response.
+    pub(super) fn lines(lines: &'r mut Vec<u8>) -> Self {
+        lines.reserve_exact(LINES_BYTES);
+        Self::Lines(lines)
+    }
+
+    pub(super) fn append(&mut self, name: &HeaderName, value: &HeaderValue) {
+        match self {
+            Self::Map(map) => _ = map.append(name, value.clone()),
+            Self::Lines(lines) => line::push(lines, name.as_str().as_bytes(), value.as_bytes()),
+        }
+    }
+
+    /// Appends a field, unless the text is empty. It is made of numbers and of names of limits, which
+    /// have no bytes that a header may not have.
+    pub(super) fn append_text(&mut self, name: &HeaderName, text: HeaderText) {
+        match self {
+            _ if text.is_empty() => {}
+            Self::Map(map) => _ = text.into_value().map(|value| map.append(name, value)),
+            Self::Lines(lines) => line::push(lines, name.as_str().as_bytes(), text.written()),
+        }
+    }
+
+    pub(super) fn append_integer(&mut self, name: &HeaderName, number: u64) {
+        match self {
+            Self::Map(map) => _ = map.append(name, integer(number)),
+            Self::Lines(lines) => {
+                let number = number.min(MAX_INTEGER);
+                line::push(
+                    lines,
+                    name.as_str().as_bytes(),
+                    itoa::Buffer::new().format(number).as_bytes(),
+                );
+            }
+        }
+    }
+}
+
+/// Lets `append` append to the fields of a response.
+pub(super) fn append_to<B>(response: &mut Response<B>, append: impl FnOnce(&mut Fields<'_>)) {
+    let with_lines = response.extensions_mut().get_mut::<ProblemResponse>();
+    match with_lines.filter(|problem| !problem.lines.is_empty()) {
+        Some(problem) => append(&mut Fields::Lines(&mut problem.lines)),
+        None => append(&mut Fields::Map(response.headers_mut())),
     }
 }
 

@@ -133,6 +133,11 @@ pub struct RequestContext {
     /// `None` once the identity is complete.
     unverified: Option<Arc<UnverifiedAccount>>,
     routed: Option<Routed>,
+    /// Whether the server writes header lines of a [`ProblemResponse`], and no layer above the
+    /// limits looks at them.
+    ///
+    /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
+    takes_lines: bool,
     #[cfg(feature = "gateway")]
     request_id: Option<Arc<RequestId>>,
     #[cfg(feature = "gateway")]
@@ -159,6 +164,16 @@ impl RequestContext {
     #[must_use]
     pub fn with_ends(mut self, ends: Option<Arc<ConnectionEnds>>) -> Self {
         self.ends = ends;
+        self
+    }
+
+    /// Says whether the server writes the header lines of a [`ProblemResponse`] before those of the
+    /// response's map.
+    ///
+    /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
+    #[must_use]
+    pub fn taking_lines(mut self, takes_lines: bool) -> Self {
+        self.takes_lines = takes_lines;
         self
     }
 
@@ -212,10 +227,10 @@ impl RequestContext {
         extensions.get::<Self>()?.request_id.as_ref()
     }
 
-    /// The request's place in its trace, if it is traced.
-    #[cfg(feature = "gateway")]
-    fn trace(extensions: &Extensions) -> Option<&Arc<ActiveTrace>> {
-        extensions.get::<Self>()?.trace.as_ref()
+    /// Whether the fields of a response may be lines.
+    fn takes_lines(extensions: &Extensions) -> bool {
+        let context = extensions.get::<Self>();
+        context.is_some_and(|context| context.takes_lines)
     }
 
     /// The request's route, if a layer has found one.

@@ -9,8 +9,8 @@ use weir_http::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemRes
 use weir_limit::time::Nanos;
 use weir_rules::KeySource;
 
-use super::ResponseBody;
-use super::header_text::integer;
+use super::header_text::{Fields, integer};
+use super::{RequestContext, ResponseBody};
 
 /// When to try again: by then the circuit breaker has asked a store anew that has failed.
 const RETRY_SECS: u64 = 1;
@@ -36,39 +36,61 @@ impl Default for Rejection {
     }
 }
 
-/// A response without anything in it, in the memory of a request that goes no further. A flood of
-/// requests that are denied then takes no memory for the headers of their responses.
-pub(super) fn in_memory_of<B>(mut request: Request<B>) -> Response<()> {
+/// A response without anything in it.
+#[derive(Default)]
+pub(super) struct EmptyResponse {
+    response: Response<()>,
+    /// Whether its header fields may be lines.
+    takes_lines: bool,
+}
+
+/// An empty response in the memory of a request that goes no further. A flood of requests that are
+/// denied then takes no memory for the headers of their responses.
+pub(super) fn in_memory_of<B>(mut request: Request<B>) -> EmptyResponse {
+    let takes_lines = RequestContext::takes_lines(request.extensions());
     let mut response = Response::new(());
     *response.headers_mut() = mem::take(request.headers_mut());
     response.headers_mut().clear();
     *response.extensions_mut() = mem::take(request.extensions_mut());
     response.extensions_mut().clear();
-    response
+    EmptyResponse {
+        response,
+        takes_lines,
+    }
 }
 
 /// An honest response to a request that may be tried again later. It begins as an `empty` one.
 pub(super) fn reject<B>(
-    empty: Response<()>,
+    empty: EmptyResponse,
     rejection: &Rejection,
     document: Bytes,
     retry_in: Nanos,
 ) -> Response<ResponseBody<B>> {
+    let EmptyResponse {
+        response,
+        takes_lines,
+    } = empty;
     let body = rejection.body.clone();
-    let mut response = empty.map(|()| ResponseBody::full(body.unwrap_or(document)));
+    let mut response = response.map(|()| ResponseBody::full(body.unwrap_or(document)));
     *response.status_mut() = rejection.status;
-    if rejection.body.is_none() {
-        response.extensions_mut().insert(ProblemResponse);
-        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-    } else {
-        response.extensions_mut().insert(CustomResponse);
+    let is_problem = rejection.body.is_none();
+    let mut problem = ProblemResponse::default();
+    let mut fields = match takes_lines && is_problem && rejection.headers.is_empty() {
+        true => Fields::lines(&mut problem.lines),
+        false => Fields::Map(response.headers_mut()),
+    };
+    if is_problem {
+        fields.append(&CONTENT_TYPE, &PROBLEM_JSON);
     }
-    let headers = response.headers_mut();
     if let Some(seconds) = retry_after(retry_in) {
-        headers.insert(RETRY_AFTER, integer(seconds));
+        fields.append_integer(&RETRY_AFTER, seconds);
     }
     for (name, value) in &rejection.headers {
-        headers.insert(name, value.clone());
+        response.headers_mut().insert(name, value.clone());
+    }
+    match is_problem {
+        true => drop(response.extensions_mut().insert(problem)),
+        false => drop(response.extensions_mut().insert(CustomResponse)),
     }
     response
 }

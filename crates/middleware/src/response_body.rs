@@ -399,6 +399,8 @@ pin_project! {
 }
 
 impl<F, R> InnerOrLocal<F, R> {
+    // A call of its own would move the future once more.
+    #[inline(always)]
     pub(super) fn inner(future: F) -> Self {
         Self::Inner { future }
     }

@@ -127,8 +127,12 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let formatter = self.layer.formatter(&request);
+        if formatter.is_some() {
+            // It looks at all of the headers.
+            RequestContext::entry(request.extensions_mut()).takes_lines = false;
+        }
         ResponseFuture {
             future: self.inner.call(request),
             formatter,
@@ -326,12 +330,7 @@ impl ResponseFormatter {
 
 /// Tells caches that other clients get a page in place of this problem document.
 fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
-    if is_cacheable(response)
-        && response
-            .extensions_mut()
-            .remove::<ProblemResponse>()
-            .is_some()
-    {
+    if is_cacheable(response) && response.extensions().get::<ProblemResponse>().is_some() {
         vary_by_accept(response.headers_mut());
     }
 }
@@ -412,7 +411,7 @@ mod tests {
     fn no_problem_document_that_a_cache_may_keep_is_shown_to_people() {
         let varies = |status: u16, headers: &[(HeaderName, &'static str)]| {
             let mut response = Response::builder().status(status).body(()).unwrap();
-            response.extensions_mut().insert(ProblemResponse);
+            response.extensions_mut().insert(ProblemResponse::default());
             for (name, value) in headers {
                 let value = HeaderValue::from_static(value);
                 response.headers_mut().insert(name, value);

@@ -32,6 +32,8 @@ pub struct RequestBody<B = DrainOnDrop>(BodyState<B>);
 
 #[derive(Debug)]
 enum BodyState<B> {
+    /// The body of a request that this crate's own HTTP/1.1 serves.
+    Plain(Bytes),
     /// The rest of a body that came with the head.
     Buffered(Bytes),
     /// Boxed, as requests are moved from layer to layer, and most have no such body.
@@ -53,6 +55,18 @@ impl<B> RequestBody<B> {
             stall_timeout,
             end: None,
         })))
+    }
+
+    /// The body of a plain request, which is there as a whole.
+    pub(super) fn plain(body: Bytes) -> Self {
+        Self(BodyState::Plain(body))
+    }
+
+    /// Whether the response may have header lines in its [`ProblemResponse`].
+    ///
+    /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
+    pub fn takes_lines(&self) -> bool {
+        matches!(self.0, BodyState::Plain(_))
     }
 
     /// A body that is there as a whole.
@@ -78,7 +92,7 @@ where
             stall_timeout,
             end,
         } = match &mut self.0 {
-            BodyState::Buffered(body) => {
+            BodyState::Plain(body) | BodyState::Buffered(body) => {
                 let whole = Some(mem::take(body)).filter(|body| !body.is_empty());
                 return Poll::Ready(whole.map(|body| Ok(Frame::data(body))));
             }
@@ -96,14 +110,16 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            BodyState::Buffered(body) => body.is_empty(),
+            BodyState::Plain(body) | BodyState::Buffered(body) => body.is_empty(),
             BodyState::Streaming(streaming) => streaming.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            BodyState::Buffered(body) => SizeHint::with_exact(body.len() as u64),
+            BodyState::Plain(body) | BodyState::Buffered(body) => {
+                SizeHint::with_exact(body.len() as u64)
+            }
             BodyState::Streaming(streaming) => streaming.body.size_hint(),
         }
     }

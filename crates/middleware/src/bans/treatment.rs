@@ -118,7 +118,7 @@ impl PreparedTreatment {
     /// Treats a request whose client will be let in again after `retry_in`.
     pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
         let honest = |rejection| {
-            let empty = Response::new(());
+            let empty = rejection::EmptyResponse::default();
             rejection::reject(empty, rejection, self.document.clone(), retry_in)
         };
         match &self.treatment {

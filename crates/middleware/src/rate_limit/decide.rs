@@ -34,7 +34,7 @@ use crate::backend::{Backend, PendingTasks};
 use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
-use crate::rejection::{self, Rejection};
+use crate::rejection::{self, EmptyResponse, Rejection};
 use crate::route::{RouteState, Routed};
 use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 
@@ -625,7 +625,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
     route: &RouteState,
     request: Request<B>,
     mut context: ResponseContext,
-    honest: impl FnOnce(&Rejection, Response<()>) -> Response<ResponseBody<R>>,
+    honest: impl FnOnce(&Rejection, EmptyResponse) -> Response<ResponseBody<R>>,
 ) -> ResponseState<F, R> {
     match &route.policy.on_denied {
         OnDenied::Shadow(shadow) => {
@@ -634,8 +634,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
         }
         OnDenied::Reject(rejection) => {
             let mut response = honest(rejection, rejection::in_memory_of(request));
-            context.mark(&mut response);
-            let strikes = context.strikes();
+            let strikes = context.mark_last(&mut response);
             ResponseState::answered(response, strikes)
         }
     }

@@ -1,12 +1,11 @@
 //! The headers that show a client where it stands.
 
-use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 use weir_limit::time::Nanos;
 use weir_limit::{Decision, Quota};
 
-use crate::header_text::{HeaderText, integer};
+use crate::header_text::{Fields, HeaderText};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -114,7 +113,7 @@ pub(super) struct LimitStatus<'a> {
 
 /// Appends the headers for these limits, the strictest first; those that the upstream set stay.
 pub(super) fn append(
-    headers: &mut HeaderMap,
+    fields: &mut Fields<'_>,
     forms: HeaderForms,
     statuses: &mut [LimitStatus<'_>],
 ) {
@@ -128,21 +127,19 @@ pub(super) fn append(
     if forms.draft {
         match statuses {
             [single] if let Some(policy) = single.label.usual_policy(single.quota) => {
-                headers.append(POLICY, policy.clone());
+                fields.append(&POLICY, policy);
             }
-            several => append_list(headers, POLICY, several, LimitStatus::write_policy),
+            several => append_list(fields, &POLICY, several, LimitStatus::write_policy),
         }
-        append_list(headers, RATE_LIMIT, statuses, LimitStatus::write_state);
+        append_list(fields, &RATE_LIMIT, statuses, LimitStatus::write_state);
     }
     if forms.draft_03 {
-        strictest.append_names(headers, &DRAFT_03, strictest.draft_03_limit());
+        fields.append_text(&DRAFT_03.limit, strictest.draft_03_limit());
+        strictest.append_state(fields, &DRAFT_03);
     }
     if forms.x_ratelimit {
-        strictest.append_names(
-            headers,
-            &X_RATELIMIT,
-            integer(strictest.quota.burst().get()),
-        );
+        fields.append_integer(&X_RATELIMIT.limit, strictest.quota.burst().get());
+        strictest.append_state(fields, &X_RATELIMIT);
     }
 }
 
@@ -157,8 +154,8 @@ fn strictest_of_old<'s, 'a>(sorted: &'s [LimitStatus<'a>]) -> Option<&'s LimitSt
 }
 
 fn append_list<'a>(
-    headers: &mut HeaderMap,
-    name: HeaderName,
+    fields: &mut Fields<'_>,
+    name: &HeaderName,
     statuses: &[LimitStatus<'a>],
     write: impl Fn(&LimitStatus<'a>, &mut HeaderText),
 ) {
@@ -166,9 +163,7 @@ fn append_list<'a>(
     for status in statuses {
         write(status, &mut list);
     }
-    if let Some(value) = list.into_value().filter(|value| !value.is_empty()) {
-        headers.append(name, value);
-    }
+    fields.append_text(name, list);
 }
 
 impl LimitStatus<'_> {
@@ -197,7 +192,7 @@ impl LimitStatus<'_> {
     }
 
     /// The -03 form has the quota twice: alone, and with its window.
-    fn draft_03_limit(&self) -> HeaderValue {
+    fn draft_03_limit(&self) -> HeaderText {
         let mut value = HeaderText::default();
         let burst = self.quota.burst().get();
         put_parameter(&mut value, "", burst);
@@ -205,14 +200,13 @@ impl LimitStatus<'_> {
             put_parameter(&mut value, ", ", burst);
             put_parameter(&mut value, ";w=", self.quota.tolerance().ceil_secs());
         }
-        value.into_value().unwrap_or_else(|| integer(burst))
+        value
     }
 
-    fn append_names(&self, headers: &mut HeaderMap, names: &HeaderNames, limit: HeaderValue) {
-        headers.append(&names.limit, limit);
+    fn append_state(&self, fields: &mut Fields<'_>, names: &HeaderNames) {
         if let Some(decision) = self.state() {
-            headers.append(&names.remaining, integer(decision.remaining));
-            headers.append(&names.reset, integer(seconds(decision.reset_in)));
+            fields.append_integer(&names.remaining, decision.remaining);
+            fields.append_integer(&names.reset, seconds(decision.reset_in));
         }
     }
 }
@@ -253,6 +247,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::time::Duration;
 
+    use http::HeaderMap;
     use weir_limit::time::Timestamp;
     use weir_limit::{Algorithm, Alignment, BucketKey, Claim, Transaction, Usage, Window};
 
@@ -274,7 +269,7 @@ mod tests {
     fn fields(forms: HeaderForms, statuses: &mut [LimitStatus<'_>]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         headers.insert(RATE_LIMIT, HeaderValue::from_static("\"upstream\";r=1"));
-        append(&mut headers, forms, statuses);
+        append(&mut Fields::Map(&mut headers), forms, statuses);
         let line = |(name, value): (&HeaderName, &HeaderValue)| {
             format!("{name}: {}", value.to_str().unwrap())
         };
@@ -298,7 +293,8 @@ mod tests {
         let loose = status("Loose", 1000, 1000, Nanos::ZERO);
         let strict = status("Strict", 20, 100, Nanos::ZERO);
         let mut headers = HeaderMap::new();
-        append(&mut headers, HeaderForms::default(), &mut [loose, strict]);
+        let fields = &mut Fields::Map(&mut headers);
+        append(fields, HeaderForms::default(), &mut [loose, strict]);
         for (name, keys) in [(POLICY, ["q", "w"]), (RATE_LIMIT, ["r", "t"])] {
             let list: sfv::List = sfv::Parser::new(headers[name].as_bytes()).parse().unwrap();
             assert_eq!(list.len(), 2);

@@ -24,6 +24,7 @@ use super::policy::OnDenied;
 use crate::backend::PendingTasks;
 use crate::bans::BanCheck;
 use crate::decoy::{Negotiation, ResponseSample, Shadow, target};
+use crate::header_text::append_to;
 use crate::route::RouteState;
 use crate::{ClientIdentity, Verdict};
 
@@ -159,20 +160,40 @@ impl ResponseContext {
     /// Adds the verdict, and the headers that show where the client stands. A verdict that is there
     /// already, from the router without a route, takes precedence.
     pub(super) fn mark<B>(&self, response: &mut Response<B>) {
+        self.show_limits(response);
+        response.extensions_mut().get_or_insert_with(|| Verdict {
+            strictest: self.strictest(),
+            ..self.verdict.clone()
+        });
+    }
+
+    /// The same for a response that is made here, with which all of this ends. Returns the strikes
+    /// that it waits for.
+    pub(super) fn mark_last<B>(mut self, response: &mut Response<B>) -> PendingTasks {
+        self.show_limits(response);
+        let strikes = self.strikes();
+        let strictest = self.strictest();
+        let verdict = self.verdict;
+        response.extensions_mut().insert(Verdict {
+            strictest,
+            ..verdict
+        });
+        strikes
+    }
+
+    fn show_limits<B>(&self, response: &mut Response<B>) {
         if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
             && route.policy.headers != HeaderForms::NONE
         {
             let mut statuses = route.policy.statuses(queried, outcome);
             let policy = &route.policy;
-            header_fields::append(response.headers_mut(), policy.headers, &mut statuses);
+            append_to(response, |fields| {
+                header_fields::append(fields, policy.headers, &mut statuses);
+            });
             if let Some(cors) = &policy.cors {
                 cors.expose(response.headers_mut());
             }
         }
-        response.extensions_mut().get_or_insert_with(|| Verdict {
-            strictest: self.strictest(),
-            ..self.verdict.clone()
-        });
     }
 
     /// What is there for the log alone; nothing where it is not read.

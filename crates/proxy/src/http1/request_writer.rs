@@ -13,6 +13,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
+use weir_http::line;
 
 use crate::outgoing_body::OutgoingBody;
 
@@ -251,10 +252,7 @@ fn write_head(head: &request::Parts, to: &mut Vec<u8>) {
 /// Writes fields, and the empty line that ends them.
 fn write_fields(fields: &HeaderMap, to: &mut Vec<u8>) {
     for (name, value) in fields {
-        to.extend_from_slice(name.as_str().as_bytes());
-        to.extend_from_slice(b": ");
-        to.extend_from_slice(value.as_bytes());
-        to.extend_from_slice(b"\r\n");
+        line::push(to, name.as_str().as_bytes(), value.as_bytes());
     }
     to.extend_from_slice(b"\r\n");
 }

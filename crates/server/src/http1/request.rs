@@ -88,7 +88,7 @@ pub(crate) fn take(
     if hosts != 1 || end > input.len() {
         return None;
     }
-    let mut request = Request::new(RequestBody::buffered(input.slice(head_length..end)));
+    let mut request = Request::new(RequestBody::plain(input.slice(head_length..end)));
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_11;

@@ -14,6 +14,8 @@ use http_body::Body;
 use httpdate::HttpDate;
 use hyper::ext::ReasonPhrase;
 use tokio::io::AsyncWrite;
+use weir_http::line;
+use weir_http::problem::ProblemResponse;
 
 use super::length;
 use crate::service::allows_content;
@@ -81,6 +83,9 @@ impl Output {
         };
         let output = &mut self.buffer;
         write_status(output, status, head.extensions.get());
+        if let Some(problem) = head.extensions.get::<ProblemResponse>() {
+            output.extend_from_slice(&problem.lines);
+        }
         let mut framing = None;
         let mut has_date = false;
         for (name, value) in &head.headers {
@@ -103,7 +108,7 @@ impl Output {
                 DATE => has_date = true,
                 _ => {}
             }
-            write_line(output, name.as_str(), value.as_bytes());
+            line::push(output, name.as_str().as_bytes(), value.as_bytes());
         }
         if closes {
             output.extend_from_slice(b"connection: close\r\n");
@@ -112,7 +117,7 @@ impl Output {
             // The client has to be told where a body ends, unless there cannot be one.
             Some(length) if has_body => {
                 let mut digits = itoa::Buffer::new();
-                write_line(output, "content-length", digits.format(length).as_bytes());
+                line::push(output, b"content-length", digits.format(length).as_bytes());
                 Framing::Length(length)
             }
             None if has_body => {
@@ -252,8 +257,14 @@ impl Output {
 }
 
 fn write_status(output: &mut Vec<u8>, status: StatusCode, reason: Option<&ReasonPhrase>) {
-    if status == StatusCode::OK && reason.is_none() {
-        output.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    // Nearly all responses have one of these.
+    let common: &[u8] = match (status, reason) {
+        (StatusCode::OK, None) => b"HTTP/1.1 200 OK\r\n",
+        (StatusCode::TOO_MANY_REQUESTS, None) => b"HTTP/1.1 429 Too Many Requests\r\n",
+        _ => b"",
+    };
+    if !common.is_empty() {
+        output.extend_from_slice(common);
         return;
     }
     output.extend_from_slice(b"HTTP/1.1 ");
@@ -262,14 +273,6 @@ fn write_status(output: &mut Vec<u8>, status: StatusCode, reason: Option<&Reason
     // Many parsers expect a reason; the last one is hyper's for a status without one.
     let usual = || status.canonical_reason().unwrap_or("<none>").as_bytes();
     output.extend_from_slice(reason.map_or_else(usual, ReasonPhrase::as_bytes));
-    output.extend_from_slice(b"\r\n");
-}
-
-fn write_line(output: &mut Vec<u8>, name: &str, value: &[u8]) {
-    output.reserve(name.len() + value.len() + 4);
-    output.extend_from_slice(name.as_bytes());
-    output.extend_from_slice(b": ");
-    output.extend_from_slice(value);
     output.extend_from_slice(b"\r\n");
 }
 
