@@ -163,20 +163,25 @@ struct LogLine {
 }
 
 impl LogLine {
-    fn new<B>(request: &Request<B>, settings: &Settings, watched: Option<Arc<Tail>>) -> Self {
+    fn new<B>(
+        request: &Request<B>,
+        context: Option<&RequestContext>,
+        settings: &Settings,
+        watched: Option<Arc<Tail>>,
+    ) -> Self {
         let headers = request.headers();
-        let identity = ClientIdentity::from_extensions(request.extensions());
+        let identity = context.and_then(|context| context.identity.as_ref());
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
             identity: identity.cloned(),
-            unverified: RequestContext::unverified(request.extensions()).cloned(),
+            unverified: context.and_then(|context| context.unverified.clone()),
             host: headers.get(header::HOST).cloned(),
             scheme: identity.map_or("http", |identity| identity.scheme(headers)),
             user_agent: headers.get(header::USER_AGENT).cloned(),
             referer: headers.get(header::REFERER).cloned(),
-            request_id: match RequestContext::request_id(request.extensions()) {
+            request_id: match context.and_then(|context| context.request_id.as_ref()) {
                 Some(id) => Some(id.value.clone()),
                 None => headers.get(REQUEST_ID).cloned(),
             },
@@ -187,7 +192,7 @@ impl LogLine {
             traffic: None,
             watched,
             head: None,
-            trace: RequestContext::trace(request.extensions()).cloned(),
+            trace: context.and_then(|context| context.trace.clone()),
             denied: settings.denied.clone(),
         }
     }
@@ -305,7 +310,8 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 
 impl Record {
     fn new<B>(request: &Request<B>, settings: &Settings) -> Self {
-        let routed = RequestContext::routed(request.extensions());
+        let context = request.extensions().get::<RequestContext>();
+        let routed = context.and_then(|context| context.routed.as_ref());
         let route = routed.map(|routed| &routed.route.metrics);
         let is_watched = settings.tail.is_watched();
         let watched = || is_watched.then(|| Arc::clone(&settings.tail));
@@ -318,7 +324,7 @@ impl Record {
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| Box::new(LogLine::new(request, settings, watched()))),
+                .then(|| Box::new(LogLine::new(request, context, settings, watched()))),
         }
     }
 

@@ -252,10 +252,10 @@ fn push_v4(address: Ipv4Addr, push: impl FnOnce(&str)) {
     let mut text = [0; "255.255.255.255.".len()];
     let mut end = 0;
     for octet in address.octets() {
-        let [_, _, _, length] = octet_text(octet);
+        let digits @ [_, _, _, length] = octet_text(octet);
         if let Some(room) = text.get_mut(end..end + 4) {
             // What is beyond its digits is written over, or cut off.
-            room.copy_from_slice(&octet_text(octet));
+            room.copy_from_slice(&digits);
         }
         end += usize::from(length);
         if let Some(dot) = text.get_mut(end) {

@@ -195,20 +195,20 @@ impl fmt::Display for Address {
         let IpAddr::V4(address) = self.0 else {
             return self.0.fmt(f);
         };
-        let mut text = [b'.'; "255.255.255.255".len()];
-        let mut room = text.iter_mut();
+        let mut text = [b'.'; "255.255.255.255.".len()];
         let mut used = 0;
-        for (index, octet) in address.octets().into_iter().enumerate() {
-            let digits = [octet / 100, octet / 10 % 10, octet % 10];
-            let leading = usize::from(octet < 100) + usize::from(octet < 10);
-            // The full stop before it is there.
-            let room = (&mut room).skip(usize::from(index > 0));
-            for (digit, place) in digits.into_iter().skip(leading).zip(room) {
-                *place = b'0' + digit;
+        for octet in address.octets() {
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(octet).as_bytes();
+            if let Some(room) = text.get_mut(used..used + digits.len()) {
+                room.copy_from_slice(digits);
             }
-            used += usize::from(index > 0) + digits.len() - leading;
+            // The full stop behind it is there.
+            used += digits.len() + 1;
         }
-        let text = text.get(..used).and_then(|text| str::from_utf8(text).ok());
+        let text = text
+            .get(..used - 1)
+            .and_then(|text| str::from_utf8(text).ok());
         f.write_str(text.unwrap_or_default())
     }
 }

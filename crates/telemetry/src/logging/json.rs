@@ -28,7 +28,7 @@ const MAX_KEPT_BYTES: usize = 8 * LINE_BYTES;
 
 thread_local! {
     /// The buffer of the next line on this thread.
-    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static BUFFER: Cell<String> = const { Cell::new(String::new()) };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +54,13 @@ where
         line.timestamp(SystemTime::now());
         line.raw("\",\"level\":\"");
         line.raw(event.metadata().level().as_str());
-        line.raw("\"");
+        line.quote();
         event.record(&mut line);
-        line.raw(",\"target\":");
-        line.text(event.metadata().target());
-        line.raw("}\n");
+        line.raw(",\"target\":\"");
+        line.escaped(event.metadata().target());
+        line.raw("\"}\n");
         // One write is quicker than many.
-        let text = str::from_utf8(&line.text).map_err(|_| fmt::Error);
-        let written = text.and_then(|text| to.write_str(text));
+        let written = to.write_str(&line.text);
         if line.text.capacity() <= MAX_KEPT_BYTES {
             line.text.clear();
             BUFFER.set(line.text);
@@ -81,7 +80,8 @@ thread_local! {
 /// The names of an event's fields, with what stands around them.
 struct Names {
     callsite: Identifier,
-    texts: Vec<Vec<u8>>,
+    /// With the quote that begins a text.
+    texts: Vec<String>,
 }
 
 impl Names {
@@ -100,10 +100,11 @@ impl Names {
         }
         let text = |field: Field| {
             let mut line = JsonLine {
-                text: Vec::new(),
+                text: String::new(),
                 names: None,
             };
             line.name(&field);
+            line.quote();
             line.text
         };
         Some(Self {
@@ -112,37 +113,50 @@ impl Names {
         })
     }
 
-    fn text(&self, field: &Field) -> Option<&[u8]> {
-        self.texts.get(field.index()).map(Vec::as_slice)
+    fn text(&self, field: &Field) -> Option<&str> {
+        self.texts.get(field.index()).map(String::as_str)
     }
 }
 
 /// A line while it is being written.
 struct JsonLine {
-    text: Vec<u8>,
+    text: String,
     names: Option<Names>,
 }
 
 impl JsonLine {
     /// Appends without escapes.
     fn raw(&mut self, text: &str) {
-        self.text.extend_from_slice(text.as_bytes());
+        self.text.push_str(text);
     }
 
+    fn quote(&mut self) {
+        self.text.push('"');
+    }
+
+    /// Begins a field whose value is no text.
     fn name(&mut self, field: &Field) {
-        if let Some(known) = self.names.as_ref().and_then(|names| names.text(field)) {
-            self.text.extend_from_slice(known);
-            return;
+        match self.names.as_ref().and_then(|names| names.text(field)) {
+            Some(known) => self.text.push_str(known.strip_suffix('"').unwrap_or(known)),
+            None => self.unknown_name(field),
         }
-        self.raw(",");
-        self.text(field.name());
-        self.raw(":");
     }
 
-    fn text(&mut self, text: &str) {
-        self.raw("\"");
-        self.escaped(text);
-        self.raw("\"");
+    /// Begins a field whose value is text.
+    fn name_of_text(&mut self, field: &Field) {
+        match self.names.as_ref().and_then(|names| names.text(field)) {
+            Some(known) => self.text.push_str(known),
+            None => {
+                self.unknown_name(field);
+                self.quote();
+            }
+        }
+    }
+
+    fn unknown_name(&mut self, field: &Field) {
+        self.raw(",\"");
+        self.escaped(field.name());
+        self.raw("\":");
     }
 
     /// Appends with escapes, without quotes.
@@ -183,8 +197,7 @@ impl JsonLine {
             _ if number.is_multiple_of(10) => 3,
             _ => 4,
         };
-        self.text
-            .extend_from_slice(digits.get(..shown).unwrap_or_default());
+        self.ascii(digits.get(..shown).unwrap_or_default());
     }
 
     /// Appends a time in UTC, to the microsecond. The text of the last second is cached.
@@ -198,14 +211,18 @@ impl JsonLine {
             text = second(since.as_secs());
             SECOND.set((since.as_secs(), text));
         }
-        self.text.extend_from_slice(&text);
+        self.ascii(&text);
         let mut digits = *b".000000Z";
         let mut rest = since.subsec_micros();
         for digit in digits.iter_mut().skip(1).rev().skip(1) {
             *digit += u8::try_from(rest % 10).unwrap_or_default();
             rest /= 10;
         }
-        self.text.extend_from_slice(&digits);
+        self.ascii(&digits);
+    }
+
+    fn ascii(&mut self, text: &[u8]) {
+        self.raw(str::from_utf8(text).unwrap_or_default());
     }
 }
 
@@ -280,8 +297,9 @@ impl Write for Escaped<'_> {
 
 impl Visit for JsonLine {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.name(field);
-        self.text(value);
+        self.name_of_text(field);
+        self.escaped(value);
+        self.quote();
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
@@ -313,10 +331,9 @@ impl Visit for JsonLine {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.name(field);
-        self.raw("\"");
+        self.name_of_text(field);
         let _ = write!(Escaped(self), "{value:?}");
-        self.raw("\"");
+        self.quote();
     }
 }
 
@@ -452,13 +469,13 @@ mod tests {
         for number in few.into_iter().chain(many) {
             let milliseconds = f64::from(number) / 1000.0;
             let mut line = JsonLine {
-                text: Vec::new(),
+                text: String::new(),
                 names: None,
             };
             assert_eq!(as_thousandths(milliseconds), Some(number));
             line.integer(number / 1000);
             line.thousandths(number % 1000);
-            let shown = serde_json::to_vec(&milliseconds).unwrap();
+            let shown = serde_json::to_string(&milliseconds).unwrap();
             assert_eq!(line.text, shown, "{number}");
         }
         for other in [
@@ -478,11 +495,11 @@ mod tests {
     fn a_time_has_all_its_digits() {
         let shown = |nanos: u64| {
             let mut line = JsonLine {
-                text: Vec::new(),
+                text: String::new(),
                 names: None,
             };
             line.timestamp(UNIX_EPOCH + Duration::from_nanos(nanos));
-            String::from_utf8(line.text).unwrap()
+            line.text
         };
         assert_eq!(shown(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(
