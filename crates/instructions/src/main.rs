@@ -72,8 +72,9 @@ const BOUNDED: [&str; 7] = [
 /// How much more than recorded a case may take, in percent, if the same compiler has built it.
 const TOLERANCE: usize = 2;
 
-/// The same for another compiler, which inlines other functions.
-const TOLERANCE_OF_COMPILERS: usize = 10;
+/// The same for another compiler, which inlines other functions, and for decoys: how often a thread
+/// wakes while they wait depends on what else the machine does.
+const GREATER_TOLERANCE: usize = 10;
 
 /// What is counted beside a request for each path through the whole stack.
 const DECISIONS: [&str; 7] = [
@@ -167,9 +168,10 @@ fn record() {
 fn check() -> ExitCode {
     let text = std::fs::read_to_string(RECORDED).unwrap();
     let (recorded_by, lines) = text.split_once('\n').unwrap();
-    let tolerance = match recorded_by == compiler() {
+    let is_same_compiler = recorded_by == compiler();
+    let tolerance = |case: &str| match is_same_compiler && !case.ends_with(support::DECOY) {
         true => TOLERANCE,
-        false => TOLERANCE_OF_COMPILERS,
+        false => GREATER_TOLERANCE,
     };
     let recorded: HashMap<&str, usize> = lines
         .lines()
@@ -179,7 +181,7 @@ fn check() -> ExitCode {
     let measured = measure(BOUNDED.into_iter());
     let mut code = ExitCode::SUCCESS;
     for (case, count) in measured {
-        let bound = recorded[case] * (100 + tolerance) / 100;
+        let bound = recorded[case] * (100 + tolerance(case)) / 100;
         if count > bound {
             println!("{case} takes {count} instructions, more than {bound}");
             code = ExitCode::FAILURE;
