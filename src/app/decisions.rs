@@ -63,7 +63,7 @@ impl DecisionLayers {
     }
 }
 
-fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     SubrequestError::refusal(head).or_else(|| stack::refusal(head))
 }
 

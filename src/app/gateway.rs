@@ -15,6 +15,7 @@ use weir_telemetry::{LogLevel, Metrics};
 
 use super::admin_api;
 use super::decisions::DecisionStack;
+use super::envoy::EnvoyStack;
 use super::jwks::KeySets;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
@@ -164,11 +165,13 @@ impl Gateway {
     }
 }
 
-/// The stacks for the two kinds of listeners.
+/// The stacks for the two kinds of listeners, and for the calls of Envoy.
 pub(super) struct Stacks<S> {
     pub(super) forwarding: Stack<S>,
     /// None where no listener decides for other proxies.
     pub(super) deciding: Option<DecisionStack<S>>,
+    /// None where Envoy does not ask.
+    pub(super) envoy: Option<EnvoyStack<S>>,
 }
 
 /// The stacks of a worker over services of its own, which the first request after a reload replaces.
@@ -195,9 +198,11 @@ impl<S: Clone + 'static> WorkerStack<S> {
             let (clock, tasks) = (|| Arc::clone(&clock), &worker_tasks);
             let services = services(snapshot);
             let deciding = snapshot.decision_layers.as_ref();
+            let envoy = snapshot.envoy_layers.as_ref();
             Stacks {
                 forwarding: (snapshot.layers).stack(store(), leases(), clock(), tasks, services),
                 deciding: deciding.map(|layers| layers.stack(store(), leases(), clock(), tasks)),
+                envoy: envoy.map(|layers| layers.stack(store(), clock(), tasks)),
             }
         });
         Ok(Self {

@@ -9,6 +9,7 @@ mod admin_api;
 mod admin_client;
 mod client_certificate;
 mod decisions;
+mod envoy;
 mod explain;
 mod file_descriptors;
 mod gateway;

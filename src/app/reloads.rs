@@ -29,6 +29,7 @@ use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
 
 use super::acme::AcmeCertificates;
 use super::decisions::DecisionLayers;
+use super::envoy::EnvoyLayers;
 use super::jwks::KeySets;
 use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
@@ -83,6 +84,8 @@ pub(super) struct Snapshot {
     pub(super) layers: Layers,
     /// None where no listener decides for other proxies.
     pub(super) decision_layers: Option<DecisionLayers>,
+    /// None where Envoy does not ask.
+    pub(super) envoy_layers: Option<EnvoyLayers>,
     pub(super) overrides: Vec<CheckedOverride>,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
     pub(super) sockets: Sockets,
@@ -121,7 +124,11 @@ impl Snapshot {
         let layers = Layers::new(&settings, slots, bans, &around.metrics, tracer.clone())
             .redirecting_to_https(around.sockets.redirect_to_https());
         let decision_layers = (around.sockets.decide())
-            .then(|| DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer));
+            .then(|| DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer.clone()));
+        let envoy = settings.envoy.as_ref().filter(|_| around.sockets.decide());
+        let envoy_layers = envoy.map(|service| {
+            EnvoyLayers::new(&settings, service, (slots, bans), &around.metrics, tracer)
+        });
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
             kept.unwrap_or_else(|| {
@@ -145,6 +152,7 @@ impl Snapshot {
             settings,
             layers,
             decision_layers,
+            envoy_layers,
             refused: Arc::clone(&process.refused),
             sockets: around.sockets.clone(),
         }

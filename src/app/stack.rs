@@ -25,12 +25,16 @@ use weir_store::{Leases, OnFailure, Store};
 use weir_telemetry::{Disposition, Metrics, Tracer};
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> =
-    Identify<Correlate<Route<AccessLog<ResponseFormat<ShowRequestId<Checked<S>>>>>>>;
+pub type Stack<S> = Checked<RateLimit<Forwarded<UpstreamRouter<S>>>>;
 
-/// What requests have to pass before they are forwarded.
-type Checked<S> =
-    RejectInvalid<RedirectToHttps<BodyLimit<RateLimit<Forwarded<UpstreamRouter<S>>>>>>;
+/// What stands above the service that decides by limits.
+pub(super) type Checked<L> = Identify<
+    Correlate<
+        Route<
+            AccessLog<ResponseFormat<ShowRequestId<RejectInvalid<RedirectToHttps<BodyLimit<L>>>>>>,
+        >,
+    >,
+>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -182,6 +186,18 @@ impl Layers {
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
             .above(&self.forwarded);
+        let limited = ServiceBuilder::new()
+            // The only one to decide, about bans and limits at once: what passes here reaches the
+            // upstream.
+            .layer(rate_limit)
+            // Inside of the limits, so that a flood of denied requests does not pay for it.
+            .layer(self.forwarded.clone())
+            .service(services);
+        self.checked(limited)
+    }
+
+    /// Stacks the layers that stand above the service that decides by limits.
+    pub(super) fn checked<L>(&self, limited: L) -> Checked<L> {
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know. An account
             // that takes a password to verify is left to the limits.
@@ -201,12 +217,7 @@ impl Layers {
             .layer(RejectInvalidLayer::new(self.refusal))
             .layer(self.redirect_to_https)
             .layer(self.body_limit)
-            // The only one to decide, about bans and limits at once: what passes here reaches the
-            // upstream.
-            .layer(rate_limit)
-            // Inside of the limits, so that a flood of denied requests does not pay for it.
-            .layer(self.forwarded.clone())
-            .service(services)
+            .service(limited)
     }
 }
 

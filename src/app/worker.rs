@@ -24,6 +24,7 @@ use weir_telemetry::RequestId;
 
 use super::client_certificate::client_certificate;
 use super::decisions::DecisionStack;
+use super::envoy::{self, EnvoyStack};
 use super::gateway::WorkerStack;
 use super::reloads::Snapshot;
 use super::sockets::ListenerRole;
@@ -194,7 +195,10 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     type Error = Infallible;
     type Future = Either<
         <Stack as tower::Service<Request<RequestBody>>>::Future,
-        <DecisionStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
+        Either<
+            <DecisionStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
+            <EnvoyStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
+        >,
     >;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
@@ -207,9 +211,15 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
             request.extensions_mut().insert(redirect.clone());
         }
         // The stacks are always ready, because their layers are.
-        self.stack.with(|stacks| match &mut stacks.deciding {
-            Some(deciding) if self.role.decides => Either::Right(deciding.call(request)),
-            _ => Either::Left(stacks.forwarding.call(request)),
-        })
+        self.stack
+            .with(|stacks| match (&mut stacks.deciding, &mut stacks.envoy) {
+                (_, Some(envoy)) if self.role.decides && envoy::is_call(&request) => {
+                    Either::Right(Either::Right(envoy.call(request)))
+                }
+                (Some(deciding), _) if self.role.decides => {
+                    Either::Right(Either::Left(deciding.call(request)))
+                }
+                _ => Either::Left(stacks.forwarding.call(request)),
+            })
     }
 }

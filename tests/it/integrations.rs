@@ -1,4 +1,4 @@
-//! nginx and Caddy ask for decisions, by the files in `deploy/examples`. There is no Traefik to test
+//! nginx, Caddy and Envoy ask for decisions, by the files in `deploy/examples`. There is no Traefik to test
 //! with; its files are held to those of Weir by the tests of `weir-config`.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +10,11 @@ use crate::support::*;
 
 /// The gateway of the examples, with a slower refill, so that no machine is slow enough for one.
 fn gateway() -> Gateway {
-    let text = read_example("gateway.yaml")
+    gateway_of("gateway.yaml")
+}
+
+fn gateway_of(example: &str) -> Gateway {
+    let text = read_example(example)
         .replace("127.0.0.1:9000", "127.0.0.1:0")
         .replace("count: 100, period: 1m", "count: 1, period: 1000h")
         .replace("count: 10, period: 1h", "count: 1, period: 1000h");
@@ -118,6 +122,71 @@ fn caddy_limits_by_decisions() {
     };
     is_limited(&front, &upstream);
     believes_no_client(&front);
+}
+
+#[test]
+fn envoy_limits_by_decisions() {
+    let (upstream, gateway) = (Upstream::start(), gateway_of("envoy/gateway.yaml"));
+    let Some(front) = Front::envoy(gateway.decides_at(), upstream.address()) else {
+        return;
+    };
+    let mut client = from(front.address(), 1);
+    for left in (0..20).rev() {
+        let response = client.send(&post("/a?b=c", "sent").with("x-forwarded-for", "203.0.113.9"));
+        assert_eq!((response.status, response.text()), (200, "real"));
+        let field = response.field("ratelimit").unwrap_or_default();
+        let expected = format!("\"RequestsPerAddress\";r={left};t=");
+        assert!(field.starts_with(&expected), "{field}");
+    }
+    let denied = client.send(&get("/a"));
+    assert_eq!(denied.status, 429);
+    assert!(denied.field("retry-after").is_some());
+    assert_eq!(upstream.count(), 20);
+    let mut other = from(front.address(), 2);
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(other.send(&post("/login", "")).status, status);
+    }
+    // The denial by one descriptor has taken nothing from the other.
+    let field = other.send(&get("/")).field("ratelimit").map(str::to_owned);
+    assert!(field.unwrap().starts_with("\"RequestsPerAddress\";r=14;"));
+}
+
+#[test]
+fn two_gateways_and_two_envoys_admit_a_bucket_once() {
+    let (upstream, redis) = (Upstream::start(), RedisServer::start());
+    let setup = Setup::before(&upstream)
+        .key(
+            "decide: {address: \"127.0.0.1:0\", trusted_proxies: [127.0.0.1], envoy: [{domain: \
+             edge, descriptors: [{key: remote_address, limit: L}]}]}",
+        )
+        .limits(&["L: {per: address, burst: 100, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&crate::redis::store(&redis.url()));
+    let gateways = [setup.start(), setup.start()];
+    let mut fronts = Vec::new();
+    for gateway in &gateways {
+        let Some(front) = Front::envoy(gateway.decides_at(), upstream.address()) else {
+            return;
+        };
+        fronts.push(front);
+    }
+    let addresses = fronts.iter().map(Front::address);
+    let addresses = addresses.chain(gateways.iter().map(Gateway::address));
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let senders = addresses.map(|address| {
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                let send = |_| client.send(&get("/")).status;
+                (0..60).map(send).collect::<Vec<_>>()
+            })
+        });
+        let senders: Vec<_> = senders.collect();
+        let statuses = senders.into_iter().map(|sender| sender.join().unwrap());
+        statuses.flatten().collect()
+    });
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(admitted, 100, "{statuses:?}");
+    assert_eq!(upstream.count(), 100);
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod decide;
 mod definitions;
 mod drain;
 mod enforce;
+mod envoy;
 mod events;
 mod example;
 mod failures;

@@ -40,9 +40,9 @@ pub use load::{LoadResult, check, check_with, load, read, read_in_memory};
 #[cfg(feature = "otlp")]
 pub use settings::OtlpSettings;
 pub use settings::{
-    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, Jwks, JwksSettings,
-    Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
-    prefetched_units,
+    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, EnvoyService, Jwks,
+    JwksSettings, Listener, Parameters, ProcessSettings, RedisStore, Route, Settings,
+    StoreSettings, Upstream, prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

@@ -397,9 +397,9 @@ impl Gateway {
     fn uses_limits(&self) -> bool {
         let routes = self.routes.iter().map(|route| &route.limits);
         let defaults = self.defaults.iter().map(|defaults| &defaults.limits);
-        routes
-            .chain(defaults)
-            .flatten()
-            .any(|limits| !limits.is_empty())
+        let mut listed = routes.chain(defaults).flatten();
+        let asked = self.decide.as_ref();
+        let by_envoy = asked.is_some_and(|decide| decide.envoy.is_some());
+        by_envoy || listed.any(|limits| !limits.is_empty())
     }
 }

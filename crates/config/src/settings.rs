@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Quota};
 use weir_middleware::{
-    AccessSettings, ErrorPages, Redirect, RequestBounds, RouteAction, RoutePolicy,
+    AccessSettings, Domains, ErrorPages, Redirect, RequestBounds, RouteAction, RoutePolicy,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
-    AccountRules, ClientRules, HashKey, Limit, Override, RemoteKeys, RouteMatcher, RouteTable,
-    SecretHash, SubjectHash,
+    AccountRules, ClientRules, HashKey, Limit, LimitUse, Override, RemoteKeys, RouteMatcher,
+    RouteTable, SecretHash, SubjectHash,
 };
 use weir_server::{Certificates, HttpSettings};
 use weir_store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
@@ -93,6 +93,8 @@ pub struct Settings {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
+    /// What Envoy's rate limit service decides; none where Envoy does not ask.
+    pub envoy: Option<EnvoyService>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
     /// The header that ids of requests are sent in; none if they have no ids.
@@ -336,6 +338,21 @@ pub struct Route {
     pub description: String,
 }
 
+/// What Envoy's rate limit service decides.
+#[derive(Clone, Debug)]
+pub struct EnvoyService {
+    /// The route of its calls, which has the limits of all descriptors.
+    pub route: Route,
+    /// The rules that lead from descriptors to these limits.
+    pub domains: Arc<Domains>,
+}
+
+impl EnvoyService {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.route.policy.limits.iter().map(|usage| &usage.limit)
+    }
+}
+
 /// The parameters of a limit or of an override of it, as they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
@@ -424,7 +441,7 @@ impl Settings {
 
     /// A limit that a route uses, by its name.
     pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        let mut uses = self.routes.iter().flat_map(|route| &route.policy.limits);
+        let mut uses = self.limit_uses();
         uses.find(|usage| usage.limit.name() == name)
             .map(|usage| &usage.limit)
     }
@@ -436,9 +453,21 @@ impl Settings {
             .any(|limit| prefetched_units(limit).is_some())
     }
 
+    /// The limits as routes use them, that of Envoy's calls among them.
+    pub fn limit_uses(&self) -> impl Iterator<Item = &LimitUse> {
+        let routes = self.all_routes();
+        routes.flat_map(|route| &route.policy.limits)
+    }
+
+    /// The routes, and behind them that of Envoy's calls.
+    pub fn all_routes(&self) -> impl Iterator<Item = &Route> {
+        let envoy = self.envoy.iter().map(|envoy| &envoy.route);
+        self.routes.iter().chain(envoy)
+    }
+
     /// The limits that routes use, each once, by name.
     pub fn limits(&self) -> Vec<&Arc<Limit>> {
-        let uses = self.routes.iter().flat_map(|route| &route.policy.limits);
+        let uses = self.limit_uses();
         let mut limits: Vec<_> = uses.map(|usage| &usage.limit).collect();
         limits.sort_by_key(|limit| limit.name());
         limits.dedup_by_key(|limit| limit.name());

@@ -10,7 +10,7 @@ use super::ResponseBody;
 
 const GRPC: &str = "application/grpc";
 
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
@@ -37,13 +37,19 @@ pub(super) fn trailers_only<R>(
     let headers = &mut head.headers;
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, content_type.clone());
-    headers.insert(STATUS, HeaderValue::from(status));
-    headers.insert(MESSAGE, HeaderValue::from_static(message));
+    set_status(headers, status, message);
     if let Some(pushback) = pushback(headers) {
         headers.insert(PUSHBACK, pushback);
     }
     head.status = StatusCode::OK;
     Response::from_parts(head, ResponseBody::full(Bytes::new()))
+}
+
+/// Sets the outcome of a call. The message is plain ASCII.
+pub(super) fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
+    headers.insert(STATUS, HeaderValue::from(status));
+    let message = HeaderValue::from_str(message).ok();
+    headers.extend(message.map(|message| (MESSAGE, message)));
 }
 
 /// When to call again, in milliseconds. Clients that retry wait that long in place of their own

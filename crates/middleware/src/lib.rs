@@ -87,6 +87,8 @@ pub use rate_limit::{
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
+pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
+#[cfg(feature = "gateway")]
 pub use rate_limit::{LimitDecision, Progress, Simulated, Simulation, Waiting};
 pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]

@@ -97,7 +97,7 @@ pub(super) fn reject<B>(
 
 /// Whole seconds, rounded up and at least one: never before the request would be allowed. None
 /// where no wait would help.
-fn retry_after(retry_in: Nanos) -> Option<u64> {
+pub(super) fn retry_after(retry_in: Nanos) -> Option<u64> {
     (retry_in != Nanos::NEVER).then(|| retry_in.ceil_secs().max(1))
 }
 

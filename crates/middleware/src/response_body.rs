@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::task::yield_now;
@@ -159,6 +159,11 @@ pin_project! {
             body: Option<Bytes>,
             shows_length: bool,
         },
+        /// A message of gRPC, and the trailers after it.
+        Reply {
+            message: Option<Bytes>,
+            trailers: Option<Box<HeaderMap>>,
+        },
     }
 }
 
@@ -214,6 +219,20 @@ impl<B> ResponseBody<B> {
             .map(|body| Self::full(body.into_inner().unwrap_or_default()))
     }
 
+    /// The message of a call of gRPC, which ends with trailers.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn reply(message: Bytes, trailers: HeaderMap) -> Self {
+        Self {
+            origin: Origin::Reply {
+                message: Some(message),
+                trailers: Some(Box::new(trailers)),
+            },
+            in_flight: None,
+            reading: None,
+            coding: None,
+        }
+    }
+
     /// A body made here, sent with its length.
     pub(crate) fn full(body: impl Into<Bytes>) -> Self {
         Self::made(body.into(), true)
@@ -233,6 +252,7 @@ impl<B> ResponseBody<B> {
     {
         let whole = match self.origin {
             Origin::Made { body, .. } => body,
+            Origin::Reply { message, .. } => message,
             Origin::Forwarded { body } => whole(body),
         };
         Self::full(map(whole.unwrap_or_default())).holding(self.in_flight)
@@ -300,6 +320,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Origin::Made { body, shows_length } => {
                 *shows_length && body.as_ref().is_none_or(Bytes::is_empty)
             }
+            Origin::Reply { message, trailers } => message.is_none() && trailers.is_none(),
         }
     }
 
@@ -312,7 +333,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Origin::Made {
                 shows_length: false,
                 ..
-            } => SizeHint::default(),
+            }
+            | Origin::Reply { .. } => SizeHint::default(),
             Origin::Made { body, .. } => {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }
@@ -341,6 +363,11 @@ fn poll_origin<B: Body<Data = Bytes>>(
         OriginProjection::Made { body, .. } => {
             let whole = body.take().filter(|body| !body.is_empty());
             Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
+        }
+        OriginProjection::Reply { message, trailers } => {
+            let message = message.take().map(Frame::data);
+            let trailers = || trailers.take().map(|trailers| Frame::trailers(*trailers));
+            Poll::Ready(message.or_else(trailers).map(Ok))
         }
     }
 }

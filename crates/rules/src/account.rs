@@ -157,7 +157,8 @@ impl AccountRules {
         hash.map_or_else(|| self.named(shown.as_bytes()), Account::from)
     }
 
-    fn named(&self, name: &[u8]) -> Account {
+    /// The account of this name.
+    pub(super) fn named(&self, name: &[u8]) -> Account {
         Account {
             id: self.key.hash(name),
             details: self.details(name),

@@ -21,6 +21,8 @@ mod basic_auth;
 mod client_address;
 mod client_certificate;
 mod cost;
+#[cfg(feature = "gateway")]
+mod descriptors;
 mod enforcement;
 mod forwarded;
 #[cfg(all(feature = "jwt", any(test, fuzzing, feature = "fuzzing")))]
@@ -56,6 +58,11 @@ pub use client_address::{AddressHeader, Client, ClientRules};
 pub use client_certificate::{CertificateField, ClientCertificate};
 pub use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
+#[cfg(feature = "gateway")]
+pub use descriptors::{
+    DescriptorAddressError, DescriptorEntry, DescriptorRule, DescriptorRules, DescriptorValues,
+    NotInDescriptors,
+};
 pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
 #[cfg(feature = "gateway")]

@@ -31,7 +31,7 @@ fn describe_limit(settings: &Settings, limit: &Limit) -> Value {
     let quota = limit.quota();
     let written = quota.and_then(|quota| settings.parameters_of(limit.name(), &quota));
     let period = written.and_then(|written| written.period);
-    let uses = settings.routes.iter().flat_map(|route| {
+    let uses = settings.all_routes().flat_map(|route| {
         let uses = route.policy.limits.iter();
         let uses = uses.filter(|usage| usage.limit.name() == limit.name());
         uses.map(|usage| json!({"route": &*route.policy.name, "enforce": enforcement(usage)}))

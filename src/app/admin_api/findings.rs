@@ -137,10 +137,7 @@ pub(super) async fn response(
 /// Whether denials of this bucket are acted upon on some route.
 fn is_enforced(settings: &Settings, limit: &Limit, key: &str) -> bool {
     let key = BucketKey::from(key);
-    let mut uses = settings
-        .routes
-        .iter()
-        .flat_map(|route| &route.policy.limits);
+    let mut uses = settings.limit_uses();
     uses.any(|used| {
         let is_of_limit = used.limit.name() == limit.name();
         is_of_limit && used.is_enabled() && used.enforcement.acts_on(&key)

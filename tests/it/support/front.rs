@@ -1,5 +1,5 @@
-//! Proxies of others, which ask Weir about each request and forward it themselves: nginx and Caddy,
-//! configured by the files in `deploy/examples`.
+//! Proxies of others, which ask Weir about each request and forward it themselves: nginx, Caddy and
+//! Envoy, configured by the files in `deploy/examples`.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -78,7 +78,7 @@ impl Front {
 
     /// The same with Caddy; none where it is not installed.
     pub(crate) fn caddy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
-        let Some(program) = caddy() else {
+        let Some(program) = tool("caddy") else {
             eprintln!("NOT TESTED: decisions for Caddy, which is not installed");
             return None;
         };
@@ -90,6 +90,28 @@ impl Front {
         let mut command = Command::new(program);
         command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
         command.env("HOME", folder.path());
+        Some(Self::launch(command, folder, port))
+    }
+
+    /// The same with Envoy.
+    pub(crate) fn envoy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
+        let Some(program) = tool("envoy") else {
+            eprintln!("NOT TESTED: decisions for Envoy, which is not installed");
+            return None;
+        };
+        let (port, (weir, app)) = (free_port(), (addressed(weir), addressed(app)));
+        let folder = TempDir::with_prefix("weir-envoy-").expect("a temporary folder");
+        let listen = format!("address: 127.0.0.1, port_value: {port}}}");
+        let text = read_example("envoy/envoy.yaml")
+            .replace("address: 0.0.0.0, port_value: 80}", &listen)
+            .replace("address: 127.0.0.1, port_value: 9000}", &weir)
+            .replace("address: 127.0.0.1, port_value: 3000}", &app)
+            // No machine is so slow that a decision is not waited for.
+            .replace("timeout: 0.25s", "timeout: 60s");
+        fs::write(folder.path().join("envoy.yaml"), text).expect("a file");
+        let mut command = Command::new(program);
+        command.args(["-c", "envoy.yaml", "--concurrency", "2", "-l", "error"]);
+        command.args(["--use-dynamic-base-id"]);
         Some(Self::launch(command, folder, port))
     }
 
@@ -141,6 +163,12 @@ fn example(file: &str, weir: SocketAddr, app: SocketAddr) -> String {
         .replace(APP, &app.to_string())
 }
 
+/// An address as Envoy's files have it.
+fn addressed(address: SocketAddr) -> String {
+    let (ip, port) = (address.ip(), address.port());
+    format!("address: {ip}, port_value: {port}}}")
+}
+
 /// The text of a file of `deploy/examples`.
 pub(crate) fn read_example(file: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples");
@@ -163,9 +191,9 @@ fn nginx() -> PathBuf {
 }
 
 /// `tests/run.sh` installs it below the folder of what is built.
-fn caddy() -> Option<PathBuf> {
+fn tool(name: &str) -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
-    installed("caddy").or_else(|| existing(built.join("tools/bin/caddy")))
+    installed(name).or_else(|| existing(built.join("tools/bin").join(name)))
 }
 
 fn installed(program: &str) -> Option<PathBuf> {

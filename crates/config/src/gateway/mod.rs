@@ -3,6 +3,7 @@
 mod acme;
 mod clients;
 mod decide;
+mod envoy;
 mod https;
 mod listen;
 pub(super) mod schema;
@@ -25,13 +26,14 @@ use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
 };
-use super::settings::{DEFAULT_GRACE, ProcessSettings, Settings};
+use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
 use super::yaml::Spanned;
 use clients::{
     account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
     warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
+use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
 use listen::{admin_dashboard, connections, listen, warn_of_open_admin};
 use secrets::{admin_tokens, hash_key, require_key};
@@ -87,8 +89,11 @@ pub(crate) fn settings(
     let upstreams = upstreams(cx, gateway, prefix);
     let decoys = decoys(cx, gateway.decoys.as_ref());
     let key = key.unwrap_or_else(|_| process_key.clone());
-    let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);
+    let mut uses = limits_of_routes(gateway);
+    uses.extend(limits_of_descriptors(gateway));
+    let table = limits(cx, &written.limits, &uses, key, prefix);
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
+    let envoy = envoy(cx, gateway, &table);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let lists = access_lists(cx, gateway, &table.key);
     let error_pages = error_pages(cx, gateway.errors.as_ref());
@@ -97,7 +102,11 @@ pub(crate) fn settings(
         .as_ref()
         .and_then(|block| block.on_denied.as_ref());
     let blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
-    require_key(cx, gateway, &routes, &bans);
+    let limits = routes.iter().flat_map(LoweredRoute::limits);
+    let of_descriptors = envoy.as_ref().ok().and_then(Option::as_ref);
+    let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
+    let limits: Vec<_> = limits.chain(of_descriptors).cloned().collect();
+    require_key(cx, gateway, &limits, &bans);
     let listening = listen.as_deref().unwrap_or_default();
     warn_of_clients(cx, gateway);
     let hsts = hsts(cx, gateway, listening);
@@ -108,8 +117,7 @@ pub(crate) fn settings(
     }
     warn_of_routes(cx, gateway, &routes, listening);
     warn_of_decisions(cx, gateway, &routes);
-    let limits = routes.iter().flat_map(LoweredRoute::limits);
-    let wildcards = AccountWildcards::from_limits(limits.map(AsRef::as_ref));
+    let wildcards = AccountWildcards::from_limits(limits.iter().map(AsRef::as_ref));
     Ok(Settings {
         process: process?,
         listen: listen?.into_iter().chain(decide?).collect(),
@@ -127,6 +135,7 @@ pub(crate) fn settings(
         log_denied_per_second: log.and_then(|log| log.denied_per_second),
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(|route| route.settings))?,
+        envoy: envoy?,
         error_pages: error_pages?,
         request_id: request_id?,
         hsts: hsts?,

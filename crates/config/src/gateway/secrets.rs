@@ -1,14 +1,14 @@
 //! What is not written into the file: keys, passwords and the admin listener's tokens.
 
 use std::env::VarError;
+use std::sync::Arc;
 
 use weir_middleware::BanPolicy;
-use weir_rules::{HashKey, KeySource};
+use weir_rules::{HashKey, KeySource, Limit};
 
 use super::schema::{Admin, Gateway, Secret};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
-use crate::routes::LoweredRoute;
 use crate::settings::AdminToken;
 use crate::suggestions::suggest;
 use crate::yaml::{Span, Spanned};
@@ -137,7 +137,7 @@ fn check_token_name(cx: &mut Lowering<'_>, name: &Spanned<String>) -> Lowered<()
 pub(super) fn require_key(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
-    routes: &[LoweredRoute],
+    limits: &[Arc<Limit>],
     bans: &[Lowered<BanPolicy>],
 ) {
     let in_error = cx.sources.key_in_error(gateway.span, &["hash_key"]);
@@ -148,7 +148,7 @@ pub(super) fn require_key(
         .store
         .as_ref()
         .and_then(|store| store.redis.as_ref());
-    let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, routes, bans));
+    let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, limits, bans));
     // The demo upstream has no accounts to protect.
     let serves = gateway
         .upstreams()
@@ -170,12 +170,11 @@ pub(super) fn require_key(
 fn lacks_shared_key(
     cx: &mut Lowering<'_>,
     redis: Span,
-    routes: &[LoweredRoute],
+    limits: &[Arc<Limit>],
     bans: &[Lowered<BanPolicy>],
 ) -> bool {
-    let hashed = routes
+    let hashed = limits
         .iter()
-        .flat_map(LoweredRoute::limits)
         .find(|limit| limit.per().iter().any(KeySource::is_hashed));
     if let Some(limit) = hashed {
         shared_key_is_missing(cx, redis, format!("limit \"{}\" counts", limit.name()));

@@ -79,7 +79,7 @@ impl ApiOverride {
         let lowered = lowered.flatten();
         if let Some((_, added)) = &lowered {
             let overriding = Some((&*self.limit, &added.quota));
-            let mut routes = settings.routes.iter();
+            let mut routes = settings.all_routes();
             if let Some(message) = routes
                 .find_map(|route| too_many_log_entries(route.policy.limits.iter(), overriding))
             {
@@ -169,7 +169,8 @@ impl Settings {
         }
         drop(known);
         let mut limits: HashMap<*const Limit, Arc<Limit>> = HashMap::new();
-        let routes = settings.routes.iter_mut();
+        let envoy = settings.envoy.iter_mut().map(|envoy| &mut envoy.route);
+        let routes = settings.routes.iter_mut().chain(envoy);
         for usage in routes.flat_map(|route| &mut route.policy.limits) {
             let Some(added) = added.get(usage.limit.name()) else {
                 continue;
@@ -179,12 +180,8 @@ impl Settings {
                 .or_insert_with(|| Arc::new(with_overrides(&usage.limit, added, &mut checks)));
             usage.limit = Arc::clone(limit);
         }
-        let limits = settings
-            .routes
-            .iter()
-            .flat_map(|route| &route.policy.limits);
-        settings.account.wildcards =
-            AccountWildcards::from_limits(limits.map(|usage| &*usage.limit));
+        let limits = settings.limit_uses().map(|usage| &*usage.limit);
+        settings.account.wildcards = AccountWildcards::from_limits(limits);
         (settings, checks)
     }
 
@@ -205,8 +202,9 @@ impl Settings {
 
     /// The most that a request costs for a limit, as far as that is written.
     fn greatest_cost(&self, limit: &str) -> Option<u64> {
-        let uses = self.routes.iter().flat_map(|route| &route.policy.limits);
-        let uses = uses.filter(|usage| usage.limit.name() == limit);
+        let uses = self
+            .limit_uses()
+            .filter(|usage| usage.limit.name() == limit);
         let costs = uses.map(|usage| match &usage.cost {
             Cost::Fixed(cost) => cost.get(),
             Cost::Measured(measured) => measured.default,

@@ -10,6 +10,7 @@ mod counting;
 mod decide;
 mod defaults;
 mod documented;
+mod envoy;
 mod errors;
 mod https;
 mod in_flight;

@@ -17,8 +17,8 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
-    request,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    Version, request,
 };
 use http_body_util::Full;
 use ipnet::IpNet;
@@ -136,14 +136,23 @@ impl DecideLayer {
         }
     }
 
-    /// Puts the request that it describes in place of a subrequest.
-    fn restore<B>(&self, request: &mut Request<B>) -> Result<Protocol, SubrequestError> {
-        let peer = RequestContext::peer(request.extensions());
+    /// Makes sure that a request is from a trusted proxy.
+    ///
+    /// # Errors
+    /// [`SubrequestError::Untrusted`].
+    pub fn require_trusted(&self, extensions: &Extensions) -> Result<(), SubrequestError> {
+        let peer = RequestContext::peer(extensions);
         let peer = peer.map(|peer| peer.address.to_canonical());
         let is_trusted = |peer: IpAddr| self.trusted.iter().any(|network| network.contains(&peer));
-        if !peer.is_some_and(is_trusted) {
-            return Err(SubrequestError::Untrusted);
+        match peer.is_some_and(is_trusted) {
+            true => Ok(()),
+            false => Err(SubrequestError::Untrusted),
         }
+    }
+
+    /// Puts the request that it describes in place of a subrequest.
+    fn restore<B>(&self, request: &mut Request<B>) -> Result<Protocol, SubrequestError> {
+        self.require_trusted(request.extensions())?;
         let protocol = Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)?;
         OriginalRequest::read(request.headers())?.replace(request);
         Ok(protocol)

@@ -15,6 +15,8 @@ mod decide;
 mod decisions;
 mod deferred_charge;
 mod delay;
+#[cfg(feature = "gateway")]
+mod envoy;
 mod header_fields;
 mod in_flight;
 mod lease_request;
@@ -44,6 +46,8 @@ use weir_store::{Leases, Memory, MemorySettings, Store};
 use weir_telemetry::Metrics;
 
 pub use self::delay::Delay;
+#[cfg(feature = "gateway")]
+pub use self::envoy::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
 pub use self::header_fields::HeaderForms;
 pub use self::in_flight::InFlight;
 pub use self::policy::{OnDenied, RoutePolicy};

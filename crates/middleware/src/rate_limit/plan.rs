@@ -155,7 +155,7 @@ impl StoreQuery<'_> {
     }
 
     #[inline(always)]
-    fn add(
+    pub(super) fn add(
         &mut self,
         (limit, subject): (usize, Option<NonZeroU64>),
         mode: Mode,

@@ -1,0 +1,199 @@
+//! What Envoy's rate limit service decides: the limits of descriptors, by their domains.
+
+use std::sync::Arc;
+
+use weir_limit::Algorithm;
+use weir_middleware::{
+    Domains, HeaderForms, RequestBounds, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
+};
+use weir_proxy::Timeouts;
+use weir_rules::{Cost, DescriptorRule, DescriptorRules, LimitUse, PathPattern, RouteMatcher};
+
+use super::schema::{EnvoyDescriptor, Gateway};
+use crate::diagnostics::{Lowered, Reported};
+use crate::limits::{self, LimitTable, enforcement, limit_use};
+use crate::lowering::Lowering;
+use crate::settings::{EnvoyService, Route};
+use crate::yaml::{Span, Spanned, WordOr};
+
+/// The name of the route that calls take, in logs and metrics.
+const ROUTE: &str = "envoy";
+
+/// The greatest call that is read, in bytes.
+const MAX_CALL_BYTES: u64 = 64 * 1024;
+
+/// The limits that descriptors use, as they are written.
+pub(super) fn limits_of_descriptors(gateway: &Gateway) -> Vec<&WordOr<limits::schema::LimitUse>> {
+    let mut uses = Vec::new();
+    let domains = gateway.decide.iter().flat_map(|decide| &decide.envoy);
+    for domain in domains.flat_map(|domains| &domains.value) {
+        add_uses(&domain.descriptors, &mut uses);
+    }
+    uses
+}
+
+fn add_uses<'w>(
+    descriptors: &'w [Spanned<EnvoyDescriptor>],
+    uses: &mut Vec<&'w WordOr<limits::schema::LimitUse>>,
+) {
+    for descriptor in descriptors {
+        uses.extend(descriptor.limit.as_ref().map(|usage| &usage.value));
+        add_uses(&descriptor.descriptors, uses);
+    }
+}
+
+/// The rate limit service; none where no domain is configured.
+pub(super) fn envoy(
+    cx: &mut Lowering<'_>,
+    gateway: &Gateway,
+    table: &LimitTable,
+) -> Lowered<Option<EnvoyService>> {
+    let Some(written) = gateway.decide.as_ref().and_then(|it| it.envoy.as_ref()) else {
+        return Ok(None);
+    };
+    let mut lowered = LoweredDescriptors::default();
+    let mut domains = Domains::new();
+    for domain in &written.value {
+        let mut rules = DescriptorRules::default();
+        let mut descriptors = DescriptorLowering {
+            cx,
+            gateway,
+            table,
+            keys: Vec::new(),
+        };
+        descriptors.add(&domain.descriptors, &mut rules, &mut lowered);
+        let name = &domain.domain;
+        if domains.insert(name.value.as_str().into(), rules).is_some() {
+            let message = format!("the domain \"{}\" is there twice", name.value);
+            let help = "list its descriptors in one place";
+            lowered.reported = Some(cx.error(name.span, message).help(help));
+        }
+    }
+    if let Some(reported) = lowered.reported {
+        return Err(reported);
+    }
+    let path = cx.ok(written.span, PathPattern::parse(SHOULD_RATE_LIMIT))?;
+    Ok(Some(EnvoyService {
+        route: route(path, lowered.limits),
+        domains: Arc::new(domains),
+    }))
+}
+
+/// The route of calls, so that they are logged and counted as requests are.
+fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
+    Route {
+        matcher: RouteMatcher {
+            host: None,
+            path,
+            path_regex: None,
+            methods: Vec::new(),
+            headers: Vec::new(),
+            query: Vec::new(),
+            preflights: false,
+        },
+        policy: RoutePolicy {
+            name: ROUTE.into(),
+            limits,
+            headers: HeaderForms::default(),
+            bounds: RequestBounds {
+                max_body_bytes: Some(MAX_CALL_BYTES),
+            },
+            ..RoutePolicy::default()
+        },
+        upstream: None,
+        action: RouteAction::default(),
+        timeouts: Timeouts::default(),
+        request_buffering: None,
+        description: SHOULD_RATE_LIMIT.to_owned(),
+    }
+}
+
+/// The limits of all descriptors, whose rules refer to them by their index.
+#[derive(Default)]
+struct LoweredDescriptors {
+    limits: Vec<LimitUse>,
+    reported: Option<Reported>,
+}
+
+/// Lowers the descriptors of a domain.
+struct DescriptorLowering<'l, 's, 'w> {
+    cx: &'l mut Lowering<'s>,
+    gateway: &'w Gateway,
+    table: &'l LimitTable,
+    /// The keys of the descriptors around the present one, and its own.
+    keys: Vec<&'w str>,
+}
+
+impl<'w> DescriptorLowering<'_, '_, 'w> {
+    fn add(
+        &mut self,
+        descriptors: &'w [Spanned<EnvoyDescriptor>],
+        rules: &mut DescriptorRules,
+        lowered: &mut LoweredDescriptors,
+    ) {
+        for descriptor in descriptors {
+            self.keys.push(&descriptor.key.value);
+            let mut rule = DescriptorRule::default();
+            if let Some(usage) = &descriptor.limit {
+                match self.limit(usage) {
+                    Ok(usage) => {
+                        rule.limit = Some(lowered.limits.len());
+                        lowered.limits.push(usage);
+                    }
+                    Err(reported) => lowered.reported = Some(reported),
+                }
+            }
+            self.add(&descriptor.descriptors, &mut rule.below, lowered);
+            self.keys.pop();
+            let written = &descriptor.value;
+            let (key, value) = (&written.key.value, written.value.as_ref());
+            if !rules.add(key, value.map(|value| value.value.as_str()), rule) {
+                let message = format!("the descriptor \"{key}\" is there twice with this value");
+                let error = self.cx.error(descriptor.key.span, message);
+                lowered.reported = Some(error.help("leave one out"));
+            }
+        }
+    }
+
+    fn limit(&mut self, written: &Spanned<WordOr<limits::schema::LimitUse>>) -> Lowered<LimitUse> {
+        let of_all = enforcement(self.gateway.enforce.as_ref());
+        let usage = limit_use(self.cx, self.table, written, of_all)?;
+        let name = usage.limit.name();
+        if usage.response_use().is_some() || !matches!(usage.cost, Cost::Fixed(_)) {
+            let message = format!("Envoy's descriptors cannot use \"{name}\" like this");
+            let help = "a call takes its hits at once; leave `spend_on`, `refund_on` and a measured \
+                 `cost` out, and limits on requests in flight";
+            return Err(self.cx.error(written.span, message).help(help));
+        }
+        let is_log =
+            |quota: weir_limit::Quota| matches!(quota.algorithm(), Algorithm::SlidingLog { .. });
+        if usage.limit.quota().is_some_and(is_log) {
+            let message = format!("\"{name}\" would remember each of a call's hits");
+            let help = "choose `algorithm: sliding_window`";
+            return Err(self.cx.error(written.span, message).help(help));
+        }
+        self.require_values(&usage, written.span)?;
+        Ok(usage)
+    }
+
+    /// Makes sure that descriptors have what the limit counts per.
+    fn require_values(&mut self, usage: &LimitUse, span: Span) -> Lowered<()> {
+        for source in usage.limit.per() {
+            let keys = self.cx.ok(span, source.descriptor_keys())?;
+            let is_here = |key: &&str| {
+                let mut here = self.keys.iter();
+                here.any(|known| known.eq_ignore_ascii_case(key))
+            };
+            if keys.is_empty() || keys.iter().any(is_here) {
+                continue;
+            }
+            let name = usage.limit.name();
+            let message = format!("\"{name}\" is counted per {source}, which is never there");
+            let key = keys.first().copied().unwrap_or_default();
+            let help =
+                format!("put the descriptor below one with `key: {key}`, or give it that key");
+            return Err(self.cx.error(span, message).help(help));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! A call's way from its descriptors to the response: which limit each descriptor is for, one
+//! question to the store about all of them, and what came of it. The steps are those of requests.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use http::{HeaderMap, Response, header};
+use weir_limit::time::Nanos;
+use weir_limit::{Batch, Decision, Quota};
+use weir_rules::{Admission, DescriptorEntry, DescriptorValues, LimitMatch};
+use weir_runtime::loop_time;
+use weir_store::Outcome;
+use weir_telemetry::Disposition;
+
+use super::messages::{
+    Code, CurrentLimit, Descriptor, DescriptorStatus, Duration, HeaderField, RateLimitRequest,
+    RateLimitResponse, Unit,
+};
+use super::{CallError, Settings};
+use crate::Verdict;
+use crate::header_text::integer;
+use crate::rejection::retry_after;
+use crate::route::RouteState;
+
+use super::super::decisions::{QueriedLimit, meaning};
+use super::super::pending_decision::PendingDecision;
+use super::super::plan::StoreQuery;
+use super::super::policy::{PreparedLimit, RoutePolicy};
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+/// A call whose buckets are known.
+struct PlannedCall {
+    decision: PendingDecision,
+    batch: Batch,
+    /// The index of each descriptor's limit among those that the store is asked about.
+    queried: Vec<Option<usize>>,
+}
+
+impl Settings {
+    /// Decides about a call. The response has its verdict, whatever came of the call.
+    pub(super) async fn decide(
+        &self,
+        route: &Arc<RouteState>,
+        call: &RateLimitRequest,
+    ) -> (Result<RateLimitResponse, CallError>, Verdict) {
+        let planned = match self.plan(route, call) {
+            Ok(planned) => planned,
+            Err(error) => return (Err(error), Verdict::new(Disposition::Unlimited)),
+        };
+        let PlannedCall {
+            decision,
+            batch,
+            queried,
+        } = planned;
+        let since = loop_time::now();
+        let (now, is_idle) = (decision.arrived, decision.is_idle());
+        let answer = self.backend.admit(batch, now, is_idle).await;
+        let store = loop_time::now().saturating_duration_since(since);
+        let Ok(outcome) = decision.outcome(answer) else {
+            let verdict = Verdict {
+                store: Some(store),
+                ..Verdict::new(Disposition::Unavailable)
+            };
+            return (Err(CallError::Unavailable), verdict);
+        };
+        route.policy.count(&decision.queried, &outcome, now);
+        let statuses = queried.iter().map(|queried| match queried {
+            Some(index) => status(&route.policy, &decision, &outcome, *index),
+            None => DescriptorStatus::of_code(Code::Ok),
+        });
+        let mut response = RateLimitResponse {
+            statuses: statuses.collect(),
+            ..RateLimitResponse::default()
+        };
+        let verdict = self.conclude(decision, outcome, &mut response);
+        let store = Some(store);
+        (Ok(response), Verdict { store, ..verdict })
+    }
+
+    fn plan(
+        &self,
+        route: &Arc<RouteState>,
+        call: &RateLimitRequest,
+    ) -> Result<PlannedCall, CallError> {
+        let mut planned = PlannedCall {
+            decision: PendingDecision::new(route, self.backend.now()),
+            batch: Batch::new(),
+            queried: Vec::with_capacity(call.descriptors.len()),
+        };
+        let Some(rules) = self.domains.get(&*call.domain) else {
+            planned.queried.resize(call.descriptors.len(), None);
+            return Ok(planned);
+        };
+        for descriptor in &call.descriptors {
+            if descriptor.limit.is_some() || descriptor.is_negative_hits {
+                return Err(CallError::Unsupported);
+            }
+            let entries = descriptor.entries.iter();
+            let entries = entries.map(|entry| (&*entry.key, &*entry.value));
+            let entries: Vec<DescriptorEntry<'_>> = entries.collect();
+            let queried = match rules.find(&entries) {
+                Some(limit) => {
+                    let values = DescriptorValues::new(&entries, &self.accounts)?;
+                    planned.add(limit, (&values, &call.domain), descriptor.hits(call))?
+                }
+                None => None,
+            };
+            planned.queried.push(queried);
+        }
+        Ok(planned)
+    }
+
+    /// Completes the response, and counts the call as one request.
+    fn conclude(
+        &self,
+        decision: PendingDecision,
+        outcome: Outcome,
+        response: &mut RateLimitResponse,
+    ) -> Verdict {
+        let route = Arc::clone(&decision.route);
+        let denial = route.policy.denial(&decision.queried, &outcome);
+        let code = denial.as_ref().map_or(Code::Ok, |_| Code::OverLimit);
+        response.set_overall_code(code);
+        let mut shown = Response::new(());
+        let wait = denial.as_ref().and_then(|it| retry_after(it.retry_in()));
+        let wait = wait.map(|seconds| (header::RETRY_AFTER, integer(seconds)));
+        shown.headers_mut().extend(wait);
+        let context = match &denial {
+            Some(denial) => decision.denied(denial, outcome),
+            None => decision.allowed(outcome, None, &self.backend),
+        };
+        context.mark(&mut shown);
+        response.response_headers_to_add = header_fields(shown.headers());
+        shown.extensions_mut().remove().unwrap_or(context.verdict)
+    }
+}
+
+impl PlannedCall {
+    /// Adds the bucket of a descriptor, if its limit counts it.
+    fn add(
+        &mut self,
+        limit: usize,
+        (values, domain): (&DescriptorValues, &str),
+        hits: u64,
+    ) -> Result<Option<usize>, CallError> {
+        let (route, now) = (Arc::clone(&self.decision.route), self.decision.arrived);
+        let Some(prepared) = route.policy.limit(limit) else {
+            return Ok(None);
+        };
+        let attributes = values.attributes(domain, now);
+        let admission = match prepared.used.matching(&attributes, || None) {
+            LimitMatch::Counted { admission, .. } => multiplied(admission, hits),
+            LimitMatch::Missing { acts: true, .. } => return Err(CallError::MissingValue),
+            _ => return Ok(None),
+        };
+        let subject = prepared.tracked(&admission.transaction, now, attributes.account);
+        let index = self.batch.len();
+        let mut query = StoreQuery {
+            batch: &mut self.batch,
+            claims: Vec::new(),
+            queried: &mut self.decision.queried,
+            charges: &mut Vec::new(),
+            looks: false,
+        };
+        query.add((limit, subject), prepared.used.mode, admission, None);
+        Ok(Some(index))
+    }
+}
+
+/// The admission of so many hits. None of them still asks whether there is room for one.
+pub(super) fn multiplied(mut admission: Admission, hits: u64) -> Admission {
+    let transaction = &mut admission.transaction;
+    match NonZeroU64::new(hits) {
+        Some(hits) => transaction.cost = transaction.cost.saturating_mul(hits),
+        None => transaction.mode = transaction.mode.non_spending(),
+    }
+    admission
+}
+
+impl Descriptor {
+    /// Those of the call, unless the descriptor has its own. A call without a number has zero.
+    fn hits(&self, call: &RateLimitRequest) -> u64 {
+        self.hits_addend
+            .unwrap_or_else(|| call.hits_addend.max(1).into())
+    }
+}
+
+/// The status of a descriptor. A dry run shows as one without a limit: it is for operators alone.
+fn status(
+    policy: &RoutePolicy<PreparedLimit>,
+    pending: &PendingDecision,
+    outcome: &Outcome,
+    index: usize,
+) -> DescriptorStatus {
+    let queried = pending.queried.limits.get(index);
+    let queried = queried.filter(|queried| queried.role.is_shown());
+    let limit = queried.and_then(|queried| Some((queried, policy.limit(queried.limit)?)));
+    let Some((queried, limit)) = limit else {
+        return DescriptorStatus::of_code(Code::Ok);
+    };
+    let decision = outcome.decisions.get(index).copied().flatten();
+    DescriptorStatus::new(queried, limit, decision)
+}
+
+impl DescriptorStatus {
+    fn of_code(code: Code) -> Self {
+        let mut status = Self::default();
+        status.set_code(code);
+        status
+    }
+
+    fn new(queried: &QueriedLimit, limit: &PreparedLimit, decision: Option<Decision>) -> Self {
+        let is_denied =
+            |decision: &Decision| meaning(queried.role, decision) == Disposition::Denied;
+        let code = match decision.as_ref().is_some_and(is_denied) {
+            true => Code::OverLimit,
+            false => Code::Ok,
+        };
+        let remaining = decision.map_or(0, |decision| decision.remaining);
+        Self {
+            current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
+            limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+            duration_until_reset: decision.map(|decision| decision.reset_in.into()),
+            ..Self::of_code(code)
+        }
+    }
+}
+
+impl CurrentLimit {
+    /// The rate of a quota in the shortest unit in which it is a whole number, or else about so many
+    /// in the shortest unit that has one. Intervals are whole nanoseconds.
+    pub(super) fn new(name: &str, quota: &Quota) -> Self {
+        let interval = quota.emission_interval().get().max(1);
+        let units = [
+            (Unit::Second, SECOND),
+            (Unit::Minute, 60 * SECOND),
+            (Unit::Hour, 3_600 * SECOND),
+            (Unit::Day, DAY),
+            (Unit::Month, 30 * DAY),
+            (Unit::Year, 365 * DAY),
+        ];
+        let counts = units.map(|(unit, length)| (unit, length / interval, length % interval));
+        let is_some = |(_, count, _): &&(Unit, u64, u64)| *count > 0;
+        let is_whole = |(_, count, rest): &&(Unit, u64, u64)| rest < count;
+        let found = counts.iter().find(is_whole);
+        let found = found.or_else(|| counts.iter().find(is_some));
+        let (unit, count) = found.map_or((Unit::Unknown, 0), |(unit, count, _)| (*unit, *count));
+        Self {
+            requests_per_unit: u32::try_from(count).unwrap_or(u32::MAX),
+            unit: unit.into(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(span: Nanos) -> Self {
+        let (seconds, nanos) = (span.get() / SECOND, span.get() % SECOND);
+        Self {
+            seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+            nanos: i32::try_from(nanos).unwrap_or_default(),
+        }
+    }
+}
+
+fn header_fields(headers: &HeaderMap) -> Vec<HeaderField> {
+    let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| HeaderField {
+        key: name.to_string(),
+        value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
+    };
+    headers.iter().map(field).collect()
+}

@@ -1,0 +1,249 @@
+//! Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`, in place of
+//! envoyproxy/ratelimit: a gRPC call asks whether a request with some descriptors is over a limit.
+//!
+//! It stands where [`RateLimit`](super::RateLimit) stands for requests that are forwarded. A unary
+//! call is one message each way, so that no framework for gRPC is needed.
+
+mod decide;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use prost::Message;
+use thiserror::Error;
+use tower::Service;
+use weir_http::problem::Problem;
+use weir_limit::time::Clock;
+use weir_rules::{AccountRules, DescriptorAddressError, DescriptorRules};
+use weir_store::Store;
+use weir_telemetry::Disposition;
+
+use self::messages::RateLimitRequest;
+use super::{LimitedService, RequestBody};
+use crate::backend::{Backend, BackgroundTasks};
+use crate::route::RouteState;
+use crate::{HasVerdict, RequestContext, ResponseBody, Verdict, grpc};
+
+/// The path of the only method.
+pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// What stands before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// The rules for descriptors, by their domain.
+pub type Domains = HashMap<Box<str>, DescriptorRules>;
+
+/// Answers calls of Envoy's rate limit service. The limits are those of the call's route.
+#[derive(Clone)]
+pub struct EnvoyLayer(Arc<Settings>);
+
+struct Settings {
+    backend: Backend,
+    domains: Arc<Domains>,
+    /// Which hash the names of accounts.
+    accounts: AccountRules,
+}
+
+impl EnvoyLayer {
+    /// Decides by the rules of these domains, with buckets in `store`.
+    pub fn new(store: Arc<dyn Store>, domains: Arc<Domains>, accounts: AccountRules) -> Self {
+        Self(Arc::new(Settings {
+            backend: Backend::new(store),
+            domains,
+            accounts,
+        }))
+    }
+
+    /// The same by this clock, with these tasks for what outlives a call.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>, tasks: BackgroundTasks) -> Self {
+        let Settings {
+            backend,
+            domains,
+            accounts,
+        } = &*self.0;
+        Self(Arc::new(Settings {
+            backend: Backend {
+                clock,
+                tasks,
+                ..backend.clone()
+            },
+            domains: Arc::clone(domains),
+            accounts: accounts.clone(),
+        }))
+    }
+
+    /// The service. It stands in for a [`RateLimit`](super::RateLimit) over `S`, which is never called.
+    pub fn service<S>(&self) -> EnvoyRateLimit<S> {
+        EnvoyRateLimit {
+            settings: Arc::clone(&self.0),
+            inner: PhantomData,
+        }
+    }
+}
+
+/// A service that answers calls itself; see [`EnvoyLayer`].
+pub struct EnvoyRateLimit<S> {
+    settings: Arc<Settings>,
+    inner: PhantomData<fn() -> S>,
+}
+
+impl<S> Clone for EnvoyRateLimit<S> {
+    fn clone(&self) -> Self {
+        Self {
+            settings: Arc::clone(&self.settings),
+            inner: PhantomData,
+        }
+    }
+}
+
+impl<S, B> Service<Request<B>> for EnvoyRateLimit<S>
+where
+    S: LimitedService<B>,
+    B: RequestBody,
+    B::Data: Buf,
+    B::Error: Send,
+{
+    type Response = Response<ResponseBody<S::ResponseBody>>;
+    type Error = Infallible;
+    type Future = EnvoyFuture<S::ResponseBody>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let settings = Arc::clone(&self.settings);
+        EnvoyFuture(Box::pin(async move { settings.respond(request).await }))
+    }
+}
+
+/// The response of [`EnvoyRateLimit`].
+pub struct EnvoyFuture<R>(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>);
+
+impl<R> Future for EnvoyFuture<R> {
+    type Output = Result<Response<ResponseBody<R>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map(Ok)
+    }
+}
+
+/// A call that Envoy gives up has no verdict.
+impl<R> HasVerdict for EnvoyFuture<R> {
+    fn verdict(&self) -> Option<&Verdict> {
+        None
+    }
+}
+
+/// Why a call gets no response but a status of gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum CallError {
+    #[error("there is no such method")]
+    NoMethod,
+    #[error("the call is not one RateLimitRequest without compression")]
+    Malformed,
+    #[error("limits and negative hits of descriptors are not supported")]
+    Unsupported,
+    #[error("a descriptor's address is not an address")]
+    Address,
+    #[error("a descriptor lacks a value that its limit counts per")]
+    MissingValue,
+    #[error("the store cannot be reached")]
+    Unavailable,
+}
+
+impl From<DescriptorAddressError> for CallError {
+    fn from(_: DescriptorAddressError) -> Self {
+        Self::Address
+    }
+}
+
+impl CallError {
+    /// The status of gRPC.
+    const fn status(self) -> u16 {
+        match self {
+            Self::Malformed | Self::Address | Self::MissingValue => 3,
+            Self::NoMethod | Self::Unsupported => 12,
+            Self::Unavailable => 14,
+        }
+    }
+}
+
+impl Settings {
+    async fn respond<B: RequestBody, R>(&self, request: Request<B>) -> Response<ResponseBody<R>> {
+        let Some(content_type) = grpc::content_type(&request) else {
+            let detail = "Call this service by gRPC, over HTTP/2.";
+            let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
+            return ResponseBody::problem(problem);
+        };
+        let routed = RequestContext::routed(request.extensions());
+        let route = routed.map(|routed| Arc::clone(&routed.route));
+        let (reply, verdict) = self.reply(route, request.into_body()).await;
+        let mut response = match reply {
+            Ok(message) => {
+                let trailers = HeaderMap::from_iter([(grpc::STATUS, HeaderValue::from(0))]);
+                Response::new(ResponseBody::reply(message, trailers))
+            }
+            Err(error) => {
+                let mut response = Response::new(ResponseBody::full(Bytes::new()));
+                grpc::set_status(response.headers_mut(), error.status(), &error.to_string());
+                response
+            }
+        };
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        response.extensions_mut().insert(verdict);
+        response
+    }
+
+    /// The message of the reply.
+    async fn reply<B: RequestBody>(
+        &self,
+        route: Option<Arc<RouteState>>,
+        body: B,
+    ) -> (Result<Bytes, CallError>, Verdict) {
+        let unlimited = || Verdict::new(Disposition::Unlimited);
+        let Some(route) = route else {
+            return (Err(CallError::NoMethod), unlimited());
+        };
+        let Ok(body) = body.collect().await else {
+            return (Err(CallError::Malformed), unlimited());
+        };
+        let Some(call) = unframed(body.to_bytes()) else {
+            return (Err(CallError::Malformed), unlimited());
+        };
+        let (response, verdict) = self.decide(&route, &call).await;
+        (response.map(|response| framed(&response)), verdict)
+    }
+}
+
+/// The only message of a call.
+fn unframed(mut body: Bytes) -> Option<RateLimitRequest> {
+    let compressed = body.try_get_u8().ok()?;
+    let length = usize::try_from(body.try_get_u32().ok()?).ok()?;
+    if compressed != 0 || length != body.len() {
+        return None;
+    }
+    RateLimitRequest::decode(body).ok()
+}
+
+fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // A buffer that grows has room for any message.
+    let _ = message.encode(&mut frame);
+    frame.freeze()
+}

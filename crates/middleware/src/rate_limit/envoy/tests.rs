@@ -1,0 +1,96 @@
+//! Frames, costs and rates; calls as a whole are tested by a client of gRPC.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use weir_limit::{BucketKey, Mode, Quota};
+use weir_rules::{Admission, Estimate, PendingCost};
+
+use super::decide::multiplied;
+use super::messages::{CurrentLimit, Descriptor, Entry, Unit};
+use super::*;
+
+fn call() -> RateLimitRequest {
+    let entry = Entry {
+        key: "remote_address".to_owned(),
+        value: "203.0.113.9".to_owned(),
+    };
+    RateLimitRequest {
+        domain: "edge".to_owned(),
+        descriptors: vec![Descriptor {
+            entries: vec![entry],
+            hits_addend: Some(0),
+            ..Descriptor::default()
+        }],
+        hits_addend: 7,
+    }
+}
+
+#[test]
+fn a_call_is_read_as_it_was_written() {
+    assert_eq!(unframed(framed(&call())), Some(call()));
+}
+
+/// Put together by hand from the numbers in Envoy's files.
+#[test]
+fn the_numbers_of_fields_are_those_of_envoy() {
+    let message =
+        b"\x0a\x04edge\x12\x21\x0a\x1d\x0a\x0eremote_address\x12\x0b203.0.113.9\x1a\x00\x18\x07";
+    assert_eq!(RateLimitRequest::decode(&message[..]), Ok(call()));
+}
+
+#[test]
+fn what_is_not_one_message_is_no_call() {
+    let whole = framed(&call());
+    for length in 0..whole.len() {
+        assert_eq!(unframed(whole.slice(..length)), None, "{length}");
+    }
+    assert_eq!(unframed([&whole[..], b"\0"].concat().into()), None);
+    let mut compressed = whole.to_vec();
+    compressed[0] = 1;
+    assert_eq!(unframed(compressed.into()), None);
+}
+
+#[test]
+fn hits_multiply_the_cost_and_none_only_check() {
+    let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
+    let cost = NonZeroU64::new(3).unwrap();
+    let admission = || Admission {
+        transaction: weir_limit::Transaction::new(BucketKey::default(), quota, cost),
+        is_free: false,
+        acts: true,
+        estimate: Estimate {
+            units: cost.get(),
+            pending: PendingCost::Nothing,
+        },
+        later: None,
+    };
+    let of = |hits| {
+        let transaction = multiplied(admission(), hits).transaction;
+        (transaction.mode, transaction.cost.get())
+    };
+    assert_eq!(of(1), (Mode::CheckAndSpend, 3));
+    assert_eq!(of(4), (Mode::CheckAndSpend, 12));
+    assert_eq!(of(u64::MAX), (Mode::CheckAndSpend, u64::MAX));
+    assert_eq!(of(0), (Mode::CheckOnly, 3));
+}
+
+#[test]
+fn a_rate_is_shown_in_the_shortest_unit_that_is_whole() {
+    for (count, seconds, rate) in [
+        (5, 1, (5, Unit::Second)),
+        (3, 1, (3, Unit::Second)),
+        (300, 60, (5, Unit::Second)),
+        (100, 60, (100, Unit::Minute)),
+        (10, 3600, (10, Unit::Hour)),
+        (7, 86_400, (7, Unit::Day)),
+        (1, 30 * 86_400, (1, Unit::Month)),
+        (1, 1000 * 3600, (8, Unit::Year)),
+        (1, 3650 * 86_400, (0, Unit::Unknown)),
+    ] {
+        let quota = Quota::new(1, count, Duration::from_secs(seconds)).unwrap();
+        let shown = CurrentLimit::new("L", &quota);
+        let shown = (shown.requests_per_unit, shown.unit());
+        assert_eq!(shown, rate, "{count} in {seconds} s");
+    }
+}

@@ -1,0 +1,98 @@
+//! The stack of Envoy's rate limit service, on the listener that decides about requests which other
+//! proxies forward. Its calls are logged and counted as requests are; lists, bans and upstreams have
+//! nothing to do with them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Request;
+use tower::Service;
+use weir_config::{EnvoyService, Settings};
+use weir_limit::time::Clock;
+use weir_middleware::{
+    BackgroundTasks, DecideLayer, Domains, EnvoyLayer, EnvoyRateLimit, KnownBans,
+    SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter,
+};
+use weir_rules::{AccessLists, AccountRules};
+use weir_store::Store;
+use weir_telemetry::{Metrics, Tracer};
+
+use super::decisions::refusal;
+use super::stack::{Checked, Layers};
+
+/// The service for calls. `S` is the service of an upstream, which it never calls.
+pub(super) type EnvoyStack<S> = TrustedPeers<Checked<EnvoyRateLimit<UpstreamRouter<S>>>>;
+
+/// Whether a request to a listener for decisions is a call of the rate limit service.
+pub(super) fn is_call<B>(request: &Request<B>) -> bool {
+    request.uri().path() == SHOULD_RATE_LIMIT
+}
+
+/// The layers of a configuration for calls.
+pub(super) struct EnvoyLayers {
+    trusted: DecideLayer,
+    layers: Layers,
+    domains: Arc<Domains>,
+    accounts: AccountRules,
+}
+
+impl EnvoyLayers {
+    /// Prepares all that workers share, from the same values as [`Layers::new`].
+    pub(super) fn new(
+        settings: &Settings,
+        service: &EnvoyService,
+        (tarpit_slots, bans): (&TarpitSlots, &KnownBans),
+        metrics: &Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Self {
+        let mut calls = settings.clone();
+        calls.routes = vec![service.route.clone()];
+        calls.access.lists = AccessLists::default();
+        calls.access.bans.clear();
+        calls.hsts = None;
+        Self {
+            trusted: DecideLayer::new(settings.decides_for().unwrap_or_default()),
+            layers: Layers::new(&calls, tarpit_slots, bans, metrics, tracer).refusing(refusal),
+            domains: Arc::clone(&service.domains),
+            accounts: settings.account.clone(),
+        }
+    }
+
+    /// Stacks the layers on a worker's store, as [`Layers::stack`] does.
+    pub(super) fn stack<S>(
+        &self,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        tasks: &BackgroundTasks,
+    ) -> EnvoyStack<S> {
+        let layer = EnvoyLayer::new(store, Arc::clone(&self.domains), self.accounts.clone());
+        let service = layer.with_clock(clock, tasks.clone()).service();
+        TrustedPeers {
+            inner: self.layers.checked(service),
+            trusted: self.trusted.clone(),
+        }
+    }
+}
+
+/// Marks the calls of peers that are not trusted, which [`refusal`] refuses.
+pub(super) struct TrustedPeers<S> {
+    inner: S,
+    trusted: DecideLayer,
+}
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for TrustedPeers<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        if let Err(untrusted) = self.trusted.require_trusted(request.extensions()) {
+            request.extensions_mut().insert(untrusted);
+        }
+        self.inner.call(request)
+    }
+}

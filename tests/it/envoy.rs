@@ -1,0 +1,359 @@
+//! Envoy's rate limit service, called by tonic.
+
+use std::net::SocketAddr;
+
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::support::*;
+
+const OK: i32 = 1;
+const OVER_LIMIT: i32 = 2;
+
+/// The messages by the numbers of Envoy's files, beside those of the gateway.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Call {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<Descriptor>,
+    #[prost(uint32, tag = "3")]
+    hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Descriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Pair>,
+    #[prost(message, optional, tag = "2")]
+    limit: Option<Limit>,
+    #[prost(message, optional, tag = "3")]
+    hits_addend: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Pair {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Limit {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Reply {
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    response_headers_to_add: Vec<Pair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DescriptorStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(message, optional, tag = "2")]
+    current_limit: Option<Limit>,
+    #[prost(uint32, tag = "3")]
+    limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    duration_until_reset: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Duration {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+impl Reply {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.response_headers_to_add.iter();
+        Some(&fields.find(|field| field.key == name)?.value)
+    }
+
+    fn codes(&self) -> Vec<i32> {
+        self.statuses.iter().map(|status| status.code).collect()
+    }
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
+    let pair = |(key, value): &(&str, &str)| Pair {
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+    };
+    Descriptor {
+        entries: entries.iter().map(pair).collect(),
+        ..Descriptor::default()
+    }
+}
+
+fn call(descriptors: Vec<Descriptor>) -> Call {
+    Call {
+        domain: "edge".to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
+}
+
+async fn client(address: SocketAddr) -> Grpc<Channel> {
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+    Grpc::new(channel.connect().await.unwrap())
+}
+
+async fn ask(client: &mut Grpc<Channel>, call: Call) -> Result<Reply, Status> {
+    client.ready().await.unwrap();
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let path = PathAndQuery::from_static(path);
+    let codec = ProstCodec::<Call, Reply>::default();
+    let reply = client.unary(Request::new(call), path, codec).await?;
+    Ok(reply.into_inner())
+}
+
+const ENVOY: &str = "decide:
+  address: \"127.0.0.1:0\"
+  trusted_proxies: [127.0.0.1]
+  envoy:
+    - domain: edge
+      descriptors:
+        - {key: remote_address, limit: L}
+        - key: tenant
+          limit: Tenants
+          descriptors: [{key: path, value: /costly, limit: {limit: Costly, cost: 2}}]
+        - {key: shadow, limit: {limit: Shadow, enforce: false}}";
+
+/// Nothing comes back while a test runs.
+const LIMITS: [&str; 4] = [
+    "L: {per: address, burst: 3, count: 1, period: 1000h}",
+    "Tenants: {per: \"path:tenant\", burst: 2, count: 1, period: 1000h}",
+    "Costly: {per: [\"path:tenant\", \"path:path\"], burst: 4, count: 1, period: 1000h}",
+    "Shadow: {per: global, burst: 1, count: 1, period: 1000h}",
+];
+
+fn setup(upstream: &Upstream) -> Setup {
+    Setup::before(upstream)
+        .key(ENVOY)
+        .limits(&LIMITS)
+        .overrides("- Tenants: {burst: 5, count: 1, period: 1000h, ids: [gold]}\n")
+        .limited_by("L")
+}
+
+#[test]
+fn a_call_takes_from_the_bucket_that_a_forwarded_request_takes_from() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let asked = || call(vec![descriptor(&[("remote_address", "127.0.0.1")])]);
+        let first = ask(&mut client, asked()).await.unwrap();
+        assert_eq!((first.overall_code, first.codes()), (OK, vec![OK]));
+        let status = &first.statuses[0];
+        assert_eq!(status.limit_remaining, 2);
+        assert_eq!(status.current_limit.as_ref().unwrap().name, "L");
+        let seconds = status.duration_until_reset.as_ref().unwrap().seconds;
+        assert!((3_599_000..=3_600_000).contains(&seconds), "{seconds}");
+        assert_eq!(
+            first.field("ratelimit-policy"),
+            Some("\"L\";q=3;w=10800000")
+        );
+        assert_eq!(first.field("retry-after"), None);
+        assert_eq!(gateway.statuses(&get("/"), 2), [200, 200]);
+        let denied = ask(&mut client, asked()).await.unwrap();
+        assert_eq!(
+            (denied.overall_code, denied.codes()),
+            (OVER_LIMIT, vec![OVER_LIMIT])
+        );
+        assert!(denied.field("ratelimit").unwrap().starts_with("\"L\";r=0;"));
+        assert!(denied.field("retry-after").is_some());
+        assert_eq!(gateway.statuses(&get("/"), 1), [429]);
+        let line = gateway
+            .access("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+            .pop()
+            .unwrap();
+        assert_eq!(line["route"], "envoy");
+        assert_eq!(line["decision"], "denied");
+        assert_eq!(line["limit"], "L");
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_over_its_limit_takes_nothing_from_the_others() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let tenant = |name| descriptor(&[("tenant", name)]);
+        let address = || descriptor(&[("remote_address", "203.0.113.9")]);
+        let both = || call(vec![tenant("red"), address()]);
+        for _ in 0..2 {
+            assert_eq!(ask(&mut client, both()).await.unwrap().codes(), [OK, OK]);
+        }
+        for _ in 0..3 {
+            let denied = ask(&mut client, both()).await.unwrap();
+            assert_eq!(denied.overall_code, OVER_LIMIT);
+            assert_eq!(denied.codes(), [OVER_LIMIT, OK]);
+            assert_eq!(denied.statuses[1].limit_remaining, 1);
+        }
+        let alone = ask(&mut client, call(vec![address()])).await.unwrap();
+        assert_eq!(alone.statuses[0].limit_remaining, 0);
+        // An override, as for requests.
+        let gold = ask(&mut client, call(vec![tenant("gold")])).await.unwrap();
+        assert_eq!(gold.statuses[0].limit_remaining, 4);
+    });
+}
+
+#[test]
+fn hits_are_the_cost_and_none_take_nothing() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let costly = |hits_addend| Descriptor {
+            hits_addend,
+            ..descriptor(&[("tenant", "red"), ("path", "/costly")])
+        };
+        let ask_costly = async |client: &mut Grpc<Channel>, own, of_call| {
+            let call = Call {
+                hits_addend: of_call,
+                ..call(vec![costly(own)])
+            };
+            let reply = ask(client, call).await.unwrap();
+            (reply.overall_code, reply.statuses[0].limit_remaining)
+        };
+        // Two units for each hit, of four.
+        assert_eq!(ask_costly(&mut client, Some(0), 9).await, (OK, 4));
+        assert_eq!(ask_costly(&mut client, None, 3).await.0, OVER_LIMIT);
+        assert_eq!(ask_costly(&mut client, Some(2), 9).await.0, OK);
+        assert_eq!(ask_costly(&mut client, None, 0).await.0, OVER_LIMIT);
+        let reply = ask(&mut client, call(vec![costly(Some(0))])).await.unwrap();
+        let limit = reply.statuses[0].current_limit.clone().unwrap();
+        // Eight a year.
+        assert_eq!((limit.requests_per_unit, limit.unit), (8, 6));
+    });
+}
+
+#[test]
+fn what_no_rule_is_for_is_not_limited_and_a_dry_run_denies_nothing() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let address = ("remote_address", "203.0.113.9");
+        for unlimited in [
+            descriptor(&[("unknown", "a")]),
+            descriptor(&[address, ("tenant", "red")]),
+            descriptor(&[("shadow", "a")]),
+        ] {
+            for _ in 0..5 {
+                let reply = ask(&mut client, call(vec![unlimited.clone()]))
+                    .await
+                    .unwrap();
+                assert_eq!((reply.overall_code, reply.codes()), (OK, vec![OK]));
+                assert_eq!(reply.response_headers_to_add, []);
+            }
+        }
+        let elsewhere = Call {
+            domain: "elsewhere".to_owned(),
+            ..call(vec![descriptor(&[address])])
+        };
+        for _ in 0..5 {
+            let reply = ask(&mut client, elsewhere.clone()).await.unwrap();
+            assert_eq!(reply.codes(), [OK]);
+        }
+        let counted = "weir_decisions_total{limit=\"Shadow\",decision=\"would_deny\"} ";
+        assert_eq!(gateway.metric(counted), Some(4.0), "{}", gateway.metrics());
+    });
+}
+
+#[test]
+fn what_cannot_be_decided_is_an_error_and_no_admission() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let nowhere = call(vec![descriptor(&[("remote_address", "nowhere")])]);
+        let error = ask(&mut client, nowhere).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        let own = Descriptor {
+            limit: Some(Limit::default()),
+            ..descriptor(&[("tenant", "red")])
+        };
+        let error = ask(&mut client, call(vec![own])).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unimplemented);
+        // By HTTP/1.1 there is no gRPC.
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let asked = Client::connect(gateway.decides_at()).send(&post(path, ""));
+        assert_eq!(asked.status, 415);
+    });
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_learns_and_takes_nothing() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let untrusted = ENVOY.replace("[127.0.0.1]", "[203.0.113.1]");
+        let gateway = Setup::before(&upstream)
+            .key(&untrusted)
+            .limits(&LIMITS)
+            .limited_by("L")
+            .start();
+        let mut client = client(gateway.decides_at()).await;
+        let asked = call(vec![descriptor(&[("remote_address", "127.0.0.1")])]);
+        let error = ask(&mut client, asked).await.unwrap_err();
+        assert_eq!(error.code(), Code::PermissionDenied);
+        assert_eq!(gateway.statuses(&get("/"), 4), [200, 200, 200, 429]);
+    });
+}
+
+#[test]
+fn two_gateways_admit_a_bucket_once_between_calls_and_forwarded_requests() {
+    let (upstream, redis) = (Upstream::start(), RedisServer::start());
+    let envoy = "decide: {address: \"127.0.0.1:0\", trusted_proxies: [127.0.0.1], envoy: \
+         [{domain: edge, descriptors: [{key: remote_address, limit: L}]}]}";
+    let setup = Setup::before(&upstream)
+        .key(envoy)
+        .limits(&["L: {per: address, burst: 100, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&crate::redis::store(&redis.url()));
+    let gateways = [setup.start(), setup.start()];
+    let admitted: usize = std::thread::scope(|scope| {
+        let calling = gateways.iter().map(|gateway| {
+            scope.spawn(move || {
+                http2::run(async {
+                    let mut client = client(gateway.decides_at()).await;
+                    let mut admitted = 0;
+                    for _ in 0..60 {
+                        let asked = call(vec![descriptor(&[("remote_address", "127.0.0.1")])]);
+                        let reply = ask(&mut client, asked).await.unwrap();
+                        admitted += usize::from(reply.overall_code == OK);
+                    }
+                    admitted
+                })
+            })
+        });
+        let sending = gateways.iter().map(|gateway| {
+            scope.spawn(move || {
+                let statuses = gateway.statuses(&get("/"), 60);
+                statuses.iter().filter(|status| **status == 200).count()
+            })
+        });
+        let threads: Vec<_> = calling.chain(sending).collect();
+        let admitted = threads.into_iter().map(|thread| thread.join().unwrap());
+        admitted.sum()
+    });
+    assert_eq!(admitted, 100);
+}
