@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod attempt;
 mod balance;
 mod channel;
 mod connection;
@@ -54,6 +55,7 @@ mod proxy_header;
 mod request;
 mod request_buffering;
 mod response_body;
+mod retry;
 mod service;
 mod settings;
 mod stream;

@@ -19,6 +19,7 @@ use tower::Service;
 use weir_runtime::loop_time;
 use weir_telemetry::RequestId;
 
+use super::attempt::UpstreamResponse;
 use super::error::ProxyError;
 use super::hop_by_hop;
 use super::proxy_header::ConnectionAddrs;
@@ -26,7 +27,7 @@ use super::request::{Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::settings::Timeouts;
-use super::upstream::{Upstream, UpstreamResponse};
+use super::upstream::Upstream;
 use super::websocket;
 
 /// The target of log lines, which filters name.
