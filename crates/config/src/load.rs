@@ -162,14 +162,16 @@ struct Loader {
     inputs: Inputs,
     sources: Sources,
     diagnostics: Diagnostics,
-    /// The overrides in force, and those of this configuration; empty when there are none.
+    /// The text of the overrides that are in force until this configuration is; empty when there
+    /// are none.
     in_force: Arc<str>,
+    /// The text of this configuration's overrides; empty when there are none.
     overrides: Arc<str>,
     /// The texts that were read.
     texts: Vec<(String, Arc<str>)>,
     /// As in [`Settings`].
     limits_file: Option<PathBuf>,
-    /// The file that these are read from when they are those.
+    /// The file of overrides, if it is empty or missing and those in force are kept.
     retained: Option<FileId>,
 }
 
@@ -376,17 +378,17 @@ impl Loader {
     }
 
     fn warn(&mut self, path: &Path, message: impl Into<String>) -> &mut Diagnostic {
-        let location = whole(path);
+        let location = file_location(path);
         self.diagnostics
             .push(Diagnostic::warning(location, message))
     }
 
     fn report(&mut self, path: &Path, message: impl Into<String>) -> ErrorBuilder<'_> {
-        self.diagnostics.error(whole(path), message)
+        self.diagnostics.error(file_location(path), message)
     }
 }
 
-fn whole(path: &Path) -> Location {
+fn file_location(path: &Path) -> Location {
     Location {
         file: display_name(path),
         ..Location::default()

@@ -52,7 +52,8 @@ pub struct ApiOverride {
 /// An override by the admin API that is fit for its limit, or why it is not.
 pub(super) type CheckedOverride = Result<FitOverride, Vec<String>>;
 
-/// What is known of an override, which is kept where it is for as long.
+/// An override with the result of its check. Holding the override keeps its address, by which the
+/// result is found, from being reused for another one.
 pub(super) type KnownOverride = (Arc<ApiOverride>, CheckedOverride);
 
 /// An override that is fit for its limit, and what is doubtful about it.

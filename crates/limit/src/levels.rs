@@ -80,13 +80,14 @@ impl Quota {
         let user = self.user();
         let mut choice = LevelChoice::first(debt);
         for (index, level) in (1..).zip(deeper) {
-            if !self.is_stale(choice.debt) {
+            if !self.is_foreign(choice.debt) {
                 break;
             }
             let counts = level.above.as_secs() >= (now + self.greatest_debt()).as_secs();
             let debt = level.tat.since(now);
             let is_own = level.above.as_nanos() % SECOND == u64::from(user);
-            let explains = !self.is_stale(choice.debt.saturating_sub(debt)) && !self.is_stale(debt);
+            let explains =
+                !self.is_foreign(choice.debt.saturating_sub(debt)) && !self.is_foreign(debt);
             if counts && !is_own && explains {
                 break;
             }

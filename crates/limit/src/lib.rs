@@ -8,6 +8,7 @@
 
 mod bucket_key;
 mod calendar;
+mod gcra;
 mod in_flight;
 mod levels;
 mod prefetch;

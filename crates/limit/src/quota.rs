@@ -333,7 +333,7 @@ impl Quota {
 
     /// Whether a debt is too great to stem from this quota: another definition of the limit is in
     /// force elsewhere, or was. See `limit::levels`.
-    pub fn is_stale(&self, debt: Nanos) -> bool {
+    pub fn is_foreign(&self, debt: Nanos) -> bool {
         debt > self.greatest_debt()
     }
 
@@ -540,8 +540,8 @@ mod tests {
     fn only_a_debt_that_no_clock_within_the_bound_explains_is_another_definitions() {
         let quota = quota(1, 1, Duration::from_secs(5));
         let skewed = quota.tolerance() + CLOCK_SPREAD;
-        assert!(!quota.is_stale(skewed));
-        assert!(quota.is_stale(skewed + Nanos::new(1)));
+        assert!(!quota.is_foreign(skewed));
+        assert!(quota.is_foreign(skewed + Nanos::new(1)));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Timestamp {
 
     /// The point that is this span earlier; the epoch when there is none.
     #[must_use]
-    pub const fn before(self, span: Nanos) -> Self {
+    pub const fn saturating_sub(self, span: Nanos) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
 }

@@ -1,4 +1,4 @@
-//! One bucket, one cost, and what to do; and the decision that GCRA makes of it.
+//! One bucket, one cost, and what to do; and the decision about it.
 
 use std::num::NonZeroU64;
 
@@ -88,42 +88,6 @@ impl Transaction {
         self.quota.algorithm().is_windowed()
     }
 
-    /// The time by which this transaction advances a TAT when its cost fits a bucket with this
-    /// debt. It fits when the new debt is no greater than the tolerance.
-    pub fn fitting_increment(&self, debt: Nanos) -> Option<Nanos> {
-        self.quota
-            .increment(self.cost)
-            .filter(|&taken| debt + taken <= self.quota.tolerance())
-    }
-
-    /// The decision about a bucket whose TAT is `debt` after now: GCRA.
-    ///
-    /// An allowed decision shows the bucket after the cost is taken, for the modes that take it.
-    #[inline]
-    pub fn decide(&self, debt: Nanos) -> Decision {
-        let tolerance = self.quota.tolerance();
-        let increment = self.quota.increment(self.cost);
-        if let Some(taken) = increment
-            && debt + taken <= tolerance
-        {
-            return match self.mode.spends() {
-                true => self.untouched(debt + taken),
-                false => self.untouched(debt),
-            };
-        }
-        // A debt beside which something fits needs no cut.
-        let debt = self.cut(debt).unwrap_or(debt);
-        if self.mode == Mode::AllowOnly {
-            return self.untouched(debt);
-        }
-        let retry_in = |taken| (debt + taken).saturating_sub(tolerance);
-        Decision {
-            allowed: !self.mode.checks(),
-            retry_in: increment.map_or(Nanos::NEVER, retry_in),
-            ..self.untouched(debt)
-        }
-    }
-
     /// The decision about a bucket that is left alone, because another limit denied the request.
     pub fn untouched(&self, debt: Nanos) -> Decision {
         Decision::allowed(&self.quota, debt)
@@ -136,20 +100,20 @@ impl Transaction {
 
     /// Whether a debt was made by another definition of the limit, so that another level may count
     /// for this one. What is left of a ban is cut instead.
-    pub fn is_foreign(&self, debt: Nanos) -> bool {
-        self.quota.is_stale(debt) && self.key.class() != BucketClass::Ban
+    pub fn has_foreign_level(&self, debt: Nanos) -> bool {
+        self.quota.is_foreign(debt) && self.key.class() != BucketClass::Ban
     }
 
     /// What counts of a ban that is longer than the longest one is now.
     pub fn cut(&self, debt: Nanos) -> Option<Nanos> {
-        match self.quota.is_stale(debt) {
-            true => self.cut_stale(),
+        match self.quota.is_foreign(debt) {
+            true => self.cut_foreign(),
             false => None,
         }
     }
 
     #[cold]
-    fn cut_stale(&self) -> Option<Nanos> {
+    fn cut_foreign(&self) -> Option<Nanos> {
         (self.key.class() == BucketClass::Ban).then(|| self.quota.tolerance())
     }
 
@@ -229,84 +193,25 @@ impl Decision {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::Strictness;
 
-    fn transaction(cost: u64, mode: Mode) -> Transaction {
-        let quota = Quota::new(10, 10, Duration::from_nanos(100)).unwrap();
-        let cost = NonZeroU64::new(cost).unwrap();
-        Transaction {
-            mode,
-            ..Transaction::new("L:a".into(), quota, cost)
-        }
-    }
-
-    fn decide(cost: u64, debt: u64) -> Decision {
-        transaction(cost, Mode::CheckAndSpend).decide(Nanos::new(debt))
-    }
-
-    #[test]
-    fn a_full_bucket_gives_its_whole_burst_and_no_more() {
-        let all = decide(10, 0);
-        assert!(all.allowed);
-        assert_eq!((all.remaining, all.reset_in), (0, Nanos::new(100)));
-        assert_eq!(decide(11, 0).retry_in, Nanos::NEVER);
-    }
-
-    #[test]
-    fn a_request_is_denied_until_its_cost_fits() {
-        let denied = decide(3, 75);
-        assert!(!denied.allowed);
-        assert_eq!((denied.remaining, denied.retry_in), (2, Nanos::new(5)));
-        assert!(!decide(3, 71).allowed);
-        assert!(decide(3, 70).allowed);
-    }
-
-    #[test]
-    fn spend_only_never_denies_and_takes_nothing_where_it_does_not_fit() {
-        let spend = transaction(3, Mode::SpendOnly);
-        assert_eq!(spend.decide(Nanos::new(75)).reset_in, Nanos::new(75));
-        assert_eq!(spend.decide(Nanos::new(70)).reset_in, Nanos::new(100));
-        assert!(spend.decide(Nanos::new(75)).allowed);
-    }
-
-    #[test]
-    fn modes_that_never_deny_tell_whether_the_cost_fits() {
-        for mode in [Mode::SpendOnly, Mode::Peek] {
-            let passed_over = transaction(3, mode).decide(Nanos::new(75));
-            assert!(passed_over.allowed && !passed_over.fits(), "{mode:?}");
-            assert_eq!(passed_over.retry_in, Nanos::new(5));
-            assert!(
-                transaction(3, mode).decide(Nanos::new(70)).fits(),
-                "{mode:?}"
-            );
-        }
-        let look = transaction(3, Mode::Peek).decide(Nanos::new(70));
-        assert_eq!(look.reset_in, Nanos::new(70));
-        assert!(
-            transaction(3, Mode::AllowOnly)
-                .decide(Nanos::new(75))
-                .fits()
-        );
-    }
-
-    #[test]
-    fn check_only_denies_like_a_spend_and_takes_nothing() {
-        let check = transaction(3, Mode::CheckOnly);
-        assert!(!check.decide(Nanos::new(75)).allowed);
-        assert_eq!(check.decide(Nanos::new(70)).reset_in, Nanos::new(70));
+    fn strictness(allowed: bool, retry_in: u64, remaining: u64) -> Strictness {
+        let decision = Decision {
+            allowed,
+            remaining,
+            retry_in: Nanos::new(retry_in),
+            reset_in: Nanos::ZERO,
+            reset_before_secs: 0,
+        };
+        decision.strictness()
     }
 
     #[test]
     fn denied_is_stricter_than_allowed_then_longer_retry_then_fewer_left() {
-        let strictness = |decision: Decision| -> Strictness { decision.strictness() };
-        assert!(strictness(decide(1, 100)) > strictness(decide(10, 0)));
-        assert!(strictness(decide(3, 100)) > strictness(decide(1, 100)));
-        assert!(strictness(decide(5, 0)) > strictness(decide(4, 0)));
-        let passed_over = transaction(9, Mode::SpendOnly).decide(Nanos::new(100));
-        assert!(passed_over.retry_in > decide(1, 100).retry_in);
-        assert!(strictness(decide(1, 100)) > strictness(passed_over));
+        assert!(strictness(false, 10, 0) > strictness(true, 0, 0));
+        assert!(strictness(false, 30, 0) > strictness(false, 10, 0));
+        assert!(strictness(true, 0, 5) > strictness(true, 0, 6));
+        // A mode that never denies may have the longer retry.
+        assert!(strictness(false, 10, 0) > strictness(true, 90, 0));
     }
 }

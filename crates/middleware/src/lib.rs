@@ -18,8 +18,6 @@ mod access_log;
 mod backend;
 mod bans;
 #[cfg(feature = "gateway")]
-mod body_limit;
-#[cfg(feature = "gateway")]
 mod compression;
 #[cfg(feature = "gateway")]
 mod correlate;
@@ -44,6 +42,8 @@ mod redirect_to_https;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;
+#[cfg(feature = "gateway")]
+mod request_bounds;
 mod request_template;
 mod response_body;
 #[cfg(feature = "gateway")]
@@ -67,8 +67,6 @@ pub use bans::{
     AccessControl, AccessSettings, BanCause, BanPolicy, BegunBan, KnownBans, StrikeCause, Tarpit,
     TarpitSlots, Treatment,
 };
-#[cfg(feature = "gateway")]
-pub use body_limit::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
 #[cfg(feature = "gateway")]
@@ -96,6 +94,8 @@ pub use redirect_to_https::{HttpsRedirect, RedirectToHttps, RedirectToHttpsLayer
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
+#[cfg(feature = "gateway")]
+pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]

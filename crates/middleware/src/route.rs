@@ -16,8 +16,6 @@ use weir_telemetry::{Disposition, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
 #[cfg(feature = "gateway")]
-use super::body_limit::RequestBounds;
-#[cfg(feature = "gateway")]
 use super::compression::Compression;
 use super::cors::Cors;
 use super::decoy::Shadow;
@@ -25,6 +23,8 @@ use super::header_edits::HeaderEdits;
 use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
+#[cfg(feature = "gateway")]
+use super::request_bounds::RequestBounds;
 use super::route_action::{RequestAction, RouteAction};
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 

@@ -91,7 +91,7 @@ impl Pipeline<'_> {
             if fresh.is_empty() && parsed.is_empty() {
                 return;
             }
-            let until = last.before(self.window);
+            let until = last.saturating_sub(self.window);
             let next = self.round(&parsed, &fresh, until);
             for chunk in &next {
                 last = last.max(chunk.until);

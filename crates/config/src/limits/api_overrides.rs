@@ -13,7 +13,7 @@ use weir_rules::{AccountWildcards, Cost, Limit, Override, OverrideOrigin};
 use super::log_entries::too_many_log_entries;
 use super::overrides::{overriding_quota, parameters};
 use super::schema::{OverrideEntry, Overrides};
-use super::table::{OverrideDef, parameters as warn_of_parameters};
+use super::table::{OverrideDef, warn_of_parameters};
 use crate::diagnostics::{Diagnostic, Diagnostics, Lowered, Severity};
 use crate::inputs::Inputs;
 use crate::lowering::Lowering;

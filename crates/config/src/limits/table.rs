@@ -284,12 +284,12 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
         }
         let rounds = limit.algorithm == Ok(Algorithm::Gcra);
         if let Some(written) = &limit.definition {
-            parameters(cx, written.burst, written.count, written.period, rounds);
+            warn_of_parameters(cx, written.burst, written.count, written.period, rounds);
         }
         for overriding in &limit.overrides {
             let written = &overriding.entry;
-            parameters(cx, written.burst, written.count, written.period, rounds);
-            ended(cx, written.until);
+            warn_of_parameters(cx, written.burst, written.count, written.period, rounds);
+            warn_if_ended(cx, written.until);
         }
     }
 }
@@ -307,7 +307,7 @@ pub(crate) fn warn_of_prefetch(cx: &mut Lowering<'_>, table: &LimitTable) {
 }
 
 /// Parameters that limit nothing, or not what they say.
-pub(super) fn parameters(
+pub(super) fn warn_of_parameters(
     cx: &mut Lowering<'_>,
     burst: Option<Spanned<u64>>,
     count: Option<Spanned<u64>>,
@@ -327,12 +327,12 @@ pub(super) fn parameters(
             .help("when the store forgets, every client starts afresh; choose at most 366d");
     }
     if let Some(count) = count.filter(|_| rounds) {
-        rounding(cx, count, period);
+        warn_of_rounding(cx, count, period);
     }
 }
 
 /// Overrides that are there for nothing.
-fn ended(cx: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
+fn warn_if_ended(cx: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
     if let Some(until) = until.filter(|until| until.value.0 <= cx.now) {
         let message = format!("this override ended at {}", until.value);
         cx.warn(until.span, message)
@@ -341,7 +341,7 @@ fn ended(cx: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
 }
 
 /// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.
-fn rounding(cx: &mut Lowering<'_>, count: Spanned<u64>, period: Spanned<HumanDuration>) {
+fn warn_of_rounding(cx: &mut Lowering<'_>, count: Spanned<u64>, period: Spanned<HumanDuration>) {
     let nanos = period.value.0.as_nanos();
     let Some(interval) = nanos
         .checked_div(u128::from(count.value))

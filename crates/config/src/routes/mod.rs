@@ -99,15 +99,15 @@ fn route(
         .transpose();
     let (on_denied, delay) = on_denied(cx, route, defaults, decoys);
     let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
-    let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
-    require_decoy_captures(cx, route, denied, known);
+    let (known_matcher, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
+    require_decoy_captures(cx, route, denied, known_matcher);
     let enforcement = of_all.min(enforcement(route.enforce.as_ref()));
     let (mut limits, mut log) = (Vec::new(), None);
     for (written, own) in used_limits(route, defaults) {
         let usage = limit_use(cx, table, written, enforcement);
         if let Ok(usage) = &usage {
             let span = if own { written.span } else { route.span };
-            require_sources(cx, usage, own, known, gateway, span);
+            require_sources(cx, usage, own, known_matcher, gateway, span);
             log = log.or((usage.max_log_entries() > 0).then_some(span));
             if route.upstream.is_none() && !cost_is_known_without_app(usage) {
                 cx.error(span, "no app responds on this route, to say the cost")
@@ -129,13 +129,13 @@ fn route(
         .as_ref()
         .ok()
         .and_then(|place| upstreams.get((*place)?));
-    let times = of_upstream.map(|upstream| upstream.settings.timeouts);
+    let timeouts = of_upstream.map(|upstream| upstream.settings.timeouts);
     let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
     let cors = cors(cx, shared, &headers);
     let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
     let leads = require_target(cx, route, gateway);
-    let action = action(cx, route, defaults, known, answers_cors);
+    let action = action(cx, route, defaults, known_matcher, answers_cors);
     let compression = compression(cx, route, defaults);
     let name: Arc<str> = route.display_name().into();
     let settings = || {
@@ -151,7 +151,7 @@ fn route(
                 compression: compression?.map(Arc::new),
             },
             matcher: matcher.clone()?,
-            timeouts: route.timeouts(times.unwrap_or_default()),
+            timeouts: route.timeouts(timeouts.unwrap_or_default()),
             request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
             upstream: upstream?,
             action: leads.and(action)?,

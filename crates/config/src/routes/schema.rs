@@ -105,26 +105,27 @@ pub(crate) struct Route {
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
 }
 
-/// What a route may have in place of its upstream's.
+/// What a route may set in place of its upstream's settings.
 impl Route {
-    /// The time-outs of its requests, and these where it has none.
-    pub(super) fn timeouts(&self, others: Timeouts) -> Timeouts {
-        let or = |own: Option<Spanned<PositiveDuration>>, other| own.map_or(other, |own| own.0);
+    /// The route's time-outs, with those of its upstream where it sets none.
+    pub(super) fn timeouts(&self, upstream: Timeouts) -> Timeouts {
+        let or =
+            |own: Option<Spanned<PositiveDuration>>, inherited| own.map_or(inherited, |own| own.0);
         Timeouts {
-            connect: or(self.connect_timeout, others.connect),
-            response: or(self.response_timeout, others.response),
-            body: or(self.body_timeout, others.body),
-            total: self.total_timeout.map(|own| own.0).or(others.total),
+            connect: or(self.connect_timeout, upstream.connect),
+            response: or(self.response_timeout, upstream.response),
+            body: or(self.body_timeout, upstream.body),
+            total: self.total_timeout.map(|own| own.0).or(upstream.total),
         }
     }
 
-    /// The bounds of its requests, and these where it has none.
-    pub(super) fn bounds(&self, others: RequestBounds) -> RequestBounds {
+    /// The route's bounds, with those of its upstream where it sets none.
+    pub(super) fn bounds(&self, upstream: RequestBounds) -> RequestBounds {
         RequestBounds {
             max_body_bytes: self
                 .max_body_bytes
                 .map(|own| own.0)
-                .or(others.max_body_bytes),
+                .or(upstream.max_body_bytes),
         }
     }
 }
@@ -349,14 +350,15 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// The time-outs of requests, and these where it has none.
-    pub(super) fn timeouts(&self, others: Timeouts) -> Timeouts {
-        let or = |own: Option<Spanned<PositiveDuration>>, other| own.map_or(other, |own| own.0);
+    /// The upstream's time-outs, with `defaults` where it sets none.
+    pub(super) fn timeouts(&self, defaults: Timeouts) -> Timeouts {
+        let or =
+            |own: Option<Spanned<PositiveDuration>>, inherited| own.map_or(inherited, |own| own.0);
         Timeouts {
-            connect: or(self.connect_timeout, others.connect),
-            response: or(self.response_timeout, others.response),
-            body: or(self.body_timeout, others.body),
-            total: self.total_timeout.map(|own| own.0).or(others.total),
+            connect: or(self.connect_timeout, defaults.connect),
+            response: or(self.response_timeout, defaults.response),
+            body: or(self.body_timeout, defaults.body),
+            total: self.total_timeout.map(|own| own.0).or(defaults.total),
         }
     }
 
@@ -453,7 +455,7 @@ pub(crate) struct HeaderEdits {
 pub(crate) struct Server {
     /// The server. Type: as in `servers`.
     pub(crate) url: Spanned<ServerUrl>,
-    /// Its share of the requests, beside the weights of the others. Type: 1 to 1000. Default: `1`.
+    /// Its share of the requests, beside the weights of the upstream. Type: 1 to 1000. Default: `1`.
     pub(crate) weight: Option<Spanned<u32>>,
 }
 

@@ -101,7 +101,7 @@ impl Window {
     /// Forgets what counts no more, and cuts what another quota has left behind.
     pub fn settle(&mut self, quota: &Quota, now: Timestamp) {
         match self {
-            Self::Fixed(window) if window.is_stale(quota, now) => {
+            Self::Fixed(window) if window.is_foreign(quota, now) => {
                 *window = window.effective(quota, now);
             }
             Self::Fixed(_) => {}
@@ -225,7 +225,7 @@ impl FixedWindow {
                 end: window_end(quota, now),
                 used: 0,
             }
-        } else if self.is_stale(quota, now) {
+        } else if self.is_foreign(quota, now) {
             Self {
                 end: window_end(quota, now),
                 used: self.used,
@@ -237,7 +237,7 @@ impl FixedWindow {
 
     /// Whether the window ends too late to be one of this quota. Another gateway may be in the
     /// next window already, by a clock that is ahead.
-    pub fn is_stale(&self, quota: &Quota, now: Timestamp) -> bool {
+    pub fn is_foreign(&self, quota: &Quota, now: Timestamp) -> bool {
         self.end > window_end(quota, now + CLOCK_SPREAD)
     }
 

@@ -1,4 +1,4 @@
-//! Decoys: invented responses that look like the upstream's own.
+//! Decoys, the responses to shadow-banned clients: invented, and looking like the upstream's own.
 //!
 //! A shadow-banned client must not be able to tell from any part of a response that it is banned.
 //! So a decoy takes its status and body from the configuration, its other headers and their order

@@ -365,7 +365,7 @@ impl<B: RequestBody> PendingRequest<B> {
         let of_limits = batch.iter().skip(decision.bans_asked());
         for (queried, transaction) in decision.queried.limits.iter_mut().zip(of_limits) {
             if let Some(limit) = policy.limit(queried.limit) {
-                queried.subject = limit.tracked(transaction, now, None);
+                queried.subject = limit.record_subject(transaction, now, None);
             }
         }
         let counts_denied = |asked: &Transaction| asked.quota.algorithm().counts_denied();

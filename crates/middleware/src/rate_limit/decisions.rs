@@ -73,8 +73,8 @@ impl QueriedLimits {
         self.limits.iter().zip(decisions)
     }
 
-    /// Whether no decision of the store would be acted upon.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether no decision of the store can deny the request.
+    pub(super) fn never_deny(&self) -> bool {
         self.limits
             .iter()
             .all(|limit| limit.role != LimitRole::Denies)

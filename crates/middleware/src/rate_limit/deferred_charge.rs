@@ -122,7 +122,7 @@ impl DeferredCharges {
         self.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
+    pub(super) fn record_response(&self, status: StatusCode, headers: &HeaderMap) {
         let stated = |charge: &DeferredCharge| {
             let name = self.measured(charge)?.response_header.as_ref()?;
             cost_header(headers, name)
@@ -131,7 +131,7 @@ impl DeferredCharges {
         let _ = self.response.set(Response { status, units });
     }
 
-    /// Learns that the inner service failed, which counts as the status that stands for that.
+    /// Records that the inner service failed, which counts as the status that stands for that.
     pub(super) fn fail(&self) {
         let _ = self.response.set(Response {
             status: StatusCode::INTERNAL_SERVER_ERROR,
@@ -141,13 +141,11 @@ impl DeferredCharges {
 
     /// Whether the JSON of the response matters.
     pub(super) fn are_by_json(&self) -> bool {
-        let measured = self
+        let mut measured = self
             .charges
             .iter()
             .filter_map(|charge| self.measured(charge));
-        measured
-            .into_iter()
-            .any(|measured| !measured.response_json.is_empty())
+        measured.any(|measured| !measured.response_json.is_empty())
     }
 
     /// What reads the body of a response, where it may say the cost of what it is charged for.
@@ -169,8 +167,7 @@ impl DeferredCharges {
         ResponseCost::new(self, readers)
     }
 
-    /// Learns what the response's body stated.
-    pub(super) fn learn_from_body(&self, units: StatedUnits) {
+    pub(super) fn record_stated_units(&self, units: StatedUnits) {
         let _ = self.stated_by_body.set(units);
     }
 
@@ -190,7 +187,9 @@ impl DeferredCharges {
             let now = self.backend.now();
             let present = decision.later(quota, now.since(self.arrived));
             let (after, cost) = match change {
-                Change::Take(units) if self.is_whole(charge) && units > present.remaining => {
+                Change::Take(units)
+                    if self.is_all_or_nothing(charge) && units > present.remaining =>
+                {
                     (present, 0)
                 }
                 Change::Take(units) => (present.after_taking(quota, units, now), units),
@@ -229,7 +228,7 @@ impl DeferredCharges {
     }
 
     /// Whether a cost that does not fit takes nothing, and not what is left.
-    fn is_whole(&self, charge: &DeferredCharge) -> bool {
+    fn is_all_or_nothing(&self, charge: &DeferredCharge) -> bool {
         let limit = self.route.policy.limit(charge.limit);
         limit.is_some_and(|limit| limit.used.mode == Mode::SpendOnly)
     }
@@ -264,9 +263,13 @@ impl DeferredCharges {
                     ..transaction
                 };
                 let (store, clock) = (self.backend.store.clone(), self.backend.clock.clone());
-                let whole = self.is_whole(charge);
+                let all_or_nothing = self.is_all_or_nothing(charge);
                 self.backend.tasks.run(async move {
-                    count.end(drain(&*store, &*clock, take, whole).await.is_some());
+                    count.end(
+                        take_remaining(&*store, &*clock, take, all_or_nothing)
+                            .await
+                            .is_some(),
+                    );
                 })
             }
             // What would have come back by itself in the meantime is owed no more.
@@ -302,7 +305,7 @@ impl ResponseCost {
         charges: Arc<DeferredCharges>,
         readers: SmallVec<[CostReader; 1]>,
     ) -> Result<Box<Self>, Arc<DeferredCharges>> {
-        if readers.iter().all(CostReader::is_idle) {
+        if readers.iter().all(CostReader::reads_nothing) {
             return Err(charges);
         }
         let charges = Some(charges);
@@ -313,7 +316,7 @@ impl ResponseCost {
         let Some(charges) = self.charges.take() else {
             return PendingTasks::new();
         };
-        charges.learn_from_body(self.readers.iter_mut().map(CostReader::units).collect());
+        charges.record_stated_units(self.readers.iter_mut().map(CostReader::units).collect());
         Arc::into_inner(charges).map_or_else(PendingTasks::new, DeferredCharges::finish)
     }
 }
@@ -341,15 +344,15 @@ impl Drop for ResponseCost {
     }
 }
 
-/// Takes as much of the cost as the bucket holds, or nothing where it is to be taken as a whole; none
-/// when the store did not decide.
-async fn drain(
+/// Takes as much of the cost as the bucket has left; with `all_or_nothing`, nothing unless all of it
+/// fits. `None` when the store did not decide.
+async fn take_remaining(
     store: &dyn Store,
     clock: &dyn Clock,
     transaction: Transaction,
-    whole: bool,
+    all_or_nothing: bool,
 ) -> Option<()> {
-    let most = match whole {
+    let most = match all_or_nothing {
         true => transaction.cost,
         false => transaction.cost.min(transaction.quota.burst()),
     };
@@ -363,7 +366,7 @@ async fn drain(
         let decision = (*outcome.ok()?.decisions.first()?)?;
         let is_done = match decision.fits() {
             true => next.mode.spends(),
-            false => whole,
+            false => all_or_nothing,
         };
         if is_done {
             break;

@@ -114,7 +114,7 @@ impl Waiter {
 
     fn move_up(&self, index: usize, by: Nanos) {
         if let Some(due) = self.due.lock().get_mut(index) {
-            *due = due.before(by);
+            *due = due.saturating_sub(by);
         }
         self.moved.notify_one();
     }
@@ -252,7 +252,7 @@ impl DelayedRequest {
                 backend.store = Arc::clone(&queue.store);
             }
             self.leave(index, lent, &mut queues, |own, behind| {
-                if own.tat.before(lent.tolerance) <= now {
+                if own.tat.saturating_sub(lent.tolerance) <= now {
                     return;
                 }
                 let mut tat = own.tat;
@@ -298,7 +298,7 @@ impl LentUnits {
     }
 
     fn due(&self) -> Timestamp {
-        self.tat.before(self.tolerance)
+        self.tat.saturating_sub(self.tolerance)
     }
 
     /// Gives the units back, if those until `free` are the last that were lent, or none are lent.

@@ -131,7 +131,7 @@ impl PendingDecision {
     }
     /// Whether no decision of the store would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
-        self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
+        self.queried.never_deny() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
     }
 
     /// How many bans the store was asked about.
@@ -217,7 +217,7 @@ impl PendingDecision {
         let (policy, queried) = (&self.route.policy, &self.queried);
         let leased = match answer {
             Ok(leased) => leased,
-            Err(_) if queried.is_idle() => leases.undecided(),
+            Err(_) if queried.never_deny() => leases.undecided(),
             Err(error) => {
                 leases.undo(queried, outcome, backend);
                 return Err(error);
@@ -255,7 +255,7 @@ impl PendingDecision {
     /// When it was decided: a request that has waited for its turn was decided before.
     fn decided_at(&self) -> Timestamp {
         match self.delay {
-            Some(delay) => self.arrived.before(delay.into()),
+            Some(delay) => self.arrived.saturating_sub(delay.into()),
             None => self.arrived,
         }
     }

@@ -65,23 +65,23 @@ impl RoutePolicy<PreparedLimit> {
         body_bytes: impl Fn() -> Option<u64>,
         query: &mut StoreQuery<'_>,
     ) -> Result<(), Box<MissingValue>> {
-        let ahead = self.delay.as_deref().map(|delay| delay.longest.into());
+        let longest_delay = self.delay.as_deref().map(|delay| delay.longest.into());
         let limits = self.limits_for(attributes, &body_bytes);
         for (index, limit) in limits.iter().enumerate() {
             match self.matching(limit, attributes, &body_bytes) {
-                // The limit's headers are logged_cost all the same, if the route shows any.
+                // A free request is not counted, but its headers show the limit if the route sends any.
                 LimitMatch::Counted { admission, .. }
                     if !admission.is_free || self.headers != HeaderForms::NONE =>
                 {
                     let subject = match query.looks {
                         true => None,
-                        false => limit.tracked(
+                        false => limit.record_subject(
                             &admission.transaction,
                             attributes.now,
                             attributes.account,
                         ),
                     };
-                    query.add((index, subject), limit.used.mode, admission, ahead);
+                    query.add((index, subject), limit.used.mode, admission, longest_delay);
                 }
                 LimitMatch::Missing { source, .. }
                     if query.looks && *source == KeySource::Account => {}
@@ -110,8 +110,8 @@ pub(super) fn size<B: Body>(body: &B) -> Option<u64> {
 }
 
 impl PreparedLimit {
-    /// The subject of a request, where subjects are tracked.
-    pub(super) fn tracked(
+    /// Records that the request's subject was decided about; none where no subjects are tracked.
+    pub(super) fn record_subject(
         &self,
         transaction: &Transaction,
         now: Timestamp,
@@ -160,7 +160,7 @@ impl StoreQuery<'_> {
         (limit, subject): (usize, Option<NonZeroU64>),
         mode: Mode,
         mut admission: Admission,
-        ahead: Option<Nanos>,
+        longest_delay: Option<Nanos>,
     ) {
         let transaction = &mut admission.transaction;
         if let Some(later) = admission.later {
@@ -188,12 +188,12 @@ impl StoreQuery<'_> {
             cost,
         };
         // What a full bucket does not hold never fits, however long it waits.
-        if let Some(ahead) = ahead
+        if let Some(longest_delay) = longest_delay
             && role == LimitRole::Denies
             && transaction.mode.spends()
             && transaction.cost <= transaction.quota.burst()
         {
-            transaction.quota = transaction.quota.allow_borrowing(ahead);
+            transaction.quota = transaction.quota.allow_borrowing(longest_delay);
         }
         match transaction.claim() {
             Some(claim) => {

@@ -123,7 +123,7 @@ impl ResponseContext {
         let Some(charges) = self.charges.take() else {
             return (PendingTasks::new(), None);
         };
-        charges.learn(response.status(), response.headers());
+        charges.record_response(response.status(), response.headers());
         if let Some((queried, outcome)) = &mut self.status {
             charges.project(queried, outcome);
         }

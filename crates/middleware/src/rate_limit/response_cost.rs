@@ -35,8 +35,8 @@ impl CostReader {
         }
     }
 
-    /// Whether there is nothing that it could find.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether the body cannot state the cost.
+    pub(super) fn reads_nothing(&self) -> bool {
         self.json.is_none() && self.trailer.is_none()
     }
 

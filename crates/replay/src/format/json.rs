@@ -222,7 +222,7 @@ impl<'l> WeirLine<'l> {
         let took = self.duration.unwrap_or_default();
         let at = match self.decided_ns {
             Some(nanos) => Timestamp::from_nanos(nanos),
-            None => rfc3339(self.timestamp?)?.before(took),
+            None => rfc3339(self.timestamp?)?.saturating_sub(took),
         };
         let answered = match self.upstream {
             Some(upstream) => at + self.delay.unwrap_or_default() + upstream,
@@ -381,7 +381,7 @@ pub(super) fn nginx(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static
     let client = first(&CLIENTS).and_then(|text| text.parse().ok());
     let ended = first(&TIMES).and_then(any_time).ok_or(NO_TIME)?;
     let span = |names: &[&str]| first(names).and_then(seconds);
-    let at = ended.before(span(&TOOK).unwrap_or(Nanos::ZERO));
+    let at = ended.saturating_sub(span(&TOOK).unwrap_or(Nanos::ZERO));
     // `request` is the request line as a whole.
     let mut words = first(&["request"]).unwrap_or_default().split(' ');
     let (method, target) = (words.next(), words.next());
@@ -456,7 +456,7 @@ pub(super) fn caddy(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static
         .map(|(Text(name), value)| (&**name, value.text()))
         .collect();
     let line = make.line(&RawLine {
-        at: ended.before(took.unwrap_or(Nanos::ZERO)),
+        at: ended.saturating_sub(took.unwrap_or(Nanos::ZERO)),
         answered: ended,
         ended,
         client: client.ok_or(NO_CLIENT)?,

@@ -267,7 +267,7 @@ impl Clock for StoreClock {
         let Some(correction) = self.correction.load() else {
             return self.local.now();
         };
-        // Decisions of one turn of the event loop share a reading.
+        // Decisions within one poll share a reading.
         let since = loop_time::now().saturating_duration_since(self.epoch);
         let reading = nanos(since);
         let now = reading.saturating_add(correction.at(reading));

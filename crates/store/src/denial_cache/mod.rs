@@ -189,7 +189,7 @@ impl Denial {
                 let debt = tat.since(now);
                 // Another definition made the debt, so the store has to be asked: this one may
                 // count by a level of its own.
-                if transaction.quota.is_stale(debt) {
+                if transaction.quota.is_foreign(debt) {
                     return None;
                 }
                 match transaction.decide(debt) {

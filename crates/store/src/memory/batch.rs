@@ -60,7 +60,7 @@ impl Memory {
         let mut table = self.buckets.lock_one(key)?;
         let found = table.lookup(key.tag);
         let check = Check::at_level(transaction, key, LevelChoice::first(found.debt(now)));
-        if check.is_stale(transaction) {
+        if check.is_foreign(transaction) {
             return None;
         }
         let denied = check.denies();
@@ -92,7 +92,7 @@ impl Memory {
         let mut denied = false;
         for (transaction, &key) in batch.iter().zip(&keys) {
             let check = tables.check::<GENERAL>(transaction, key, batch, &checks, now);
-            if !GENERAL && check.is_stale(transaction) {
+            if !GENERAL && check.is_foreign(transaction) {
                 drop(tables);
                 return self.decide_all::<true>(batch, now);
             }
@@ -264,7 +264,7 @@ fn choose_level(
             ..LevelChoice::first(debt)
         };
     }
-    if !transaction.is_foreign(debt) {
+    if !transaction.has_foreign_level(debt) {
         return LevelChoice::first(debt);
     }
     let levels = table.levels(found.tag());
@@ -403,10 +403,10 @@ impl Check {
     }
 
     /// Whether the debt is too great to stem from this quota.
-    fn is_stale(&self, transaction: &Transaction) -> bool {
-        let is_stale = |debt| transaction.quota.is_stale(debt);
+    fn is_foreign(&self, transaction: &Transaction) -> bool {
+        let is_foreign = |debt| transaction.quota.is_foreign(debt);
         !self.decision.fits()
-            && matches!(self.state, BucketState::Debt(level) if is_stale(level.debt))
+            && matches!(self.state, BucketState::Debt(level) if is_foreign(level.debt))
     }
 
     fn level_after(&self) -> LevelChoice {

@@ -29,9 +29,9 @@ use crate::{Call, DecisionSource, Outcome, OwedBatch, PendingReply, StoreError, 
 pub(super) struct BatchCall {
     client: Arc<Client>,
     plan: BatchPlan,
-    /// The transactions that are taken later if these checks allow them. What another quota has
-    /// left behind is cut for them now: no take follows a denial.
-    checked_for: Option<Box<Batch>>,
+    /// The transactions that take later if the checks of this batch allow it. What another quota has
+    /// left behind is cut for them now, as no take follows a denial.
+    later_takes: Option<Box<Batch>>,
     requests: NodeRequests,
     /// Work that follows redirections and reads other levels, if the replies need it.
     resolving: Option<Box<Resolving>>,
@@ -78,16 +78,16 @@ impl BatchCall {
                 commands,
                 now,
             },
-            checked_for: None,
+            later_takes: None,
             requests,
             resolving: None,
             is_abandoned: false,
         })
     }
 
-    /// The same call, whose checks are made for a batch that takes.
+    /// The same call, whose checks precede a batch that takes.
     pub(super) fn checking_for(mut self, batch: Batch) -> Self {
-        self.checked_for = Some(Box::new(batch));
+        self.later_takes = Some(Box::new(batch));
         self
     }
 
@@ -113,7 +113,7 @@ impl BatchCall {
     /// Whether the first levels decide all buckets.
     fn is_decided_by(&self, replies: &[Reply]) -> bool {
         let mut both = self.plan.batch.iter().zip(replies);
-        !both.any(|(transaction, reply)| reply.is_foreign(transaction))
+        !both.any(|(transaction, reply)| reply.has_foreign_level(transaction))
     }
 
     #[cold]
@@ -136,7 +136,7 @@ impl BatchCall {
     }
 
     fn decide(&self, replies: &[Reply], failure: Option<StoreError>) -> Decided {
-        let outcome = self.settle(replies);
+        let outcome = self.decide_and_repair(replies);
         // What one limit denies need not be decided by another.
         if !outcome.is_allowed() {
             return Ok(outcome);
@@ -154,7 +154,7 @@ impl BatchCall {
     /// Decides by the nodes that have replied in time, of several. A caller that does not let the
     /// request through gives back what it took there, so when the others reply, these count as
     /// nodes that have not.
-    fn settle_in_time(&mut self, failure: StoreError) -> StoreError {
+    fn decide_in_time(&mut self, failure: StoreError) -> StoreError {
         let mut replies: BatchReplies = self.plan.asked().map(|_| Reply::Missing).collect();
         let mut settled = SmallVec::<[usize; 3]>::new();
         for index in 0..self.requests.as_slice().len() {
@@ -171,7 +171,7 @@ impl BatchCall {
         if settled.is_empty() {
             return failure;
         }
-        let outcome = self.settle(&replies);
+        let outcome = self.decide_and_repair(&replies);
         for index in settled {
             if let Some(node) = self.requests.get_mut(index) {
                 node.replies = Err(StoreError::OutOfReach);
@@ -215,7 +215,7 @@ impl BatchCall {
     /// must not stay, repairs what another quota has left behind, and sets the expiry of buckets
     /// that last less long than was expected, or are new.
     #[inline(always)]
-    fn settle(&self, replies: &[Reply]) -> Outcome {
+    fn decide_and_repair(&self, replies: &[Reply]) -> Outcome {
         let decision = |(transaction, command, reply): (&Transaction, Command, &Reply)| {
             reply.decision(command, transaction, false)
         };
@@ -240,10 +240,10 @@ impl BatchCall {
             let mut refund = None;
             let (mut repairs, mut renewals) = (Request::default(), Request::default());
             let nodes = self.plan.commands.iter().map(|(_, node)| *node);
-            let meant = self.checked_for.as_deref().unwrap_or(&self.plan.batch);
-            let own = self.plan.each(replies).zip(meant).zip(nodes);
+            let take = self.later_takes.as_deref().unwrap_or(&self.plan.batch);
+            let own = self.plan.each(replies).zip(take).zip(nodes);
             let own = own.filter(|(_, node)| *node == index);
-            for (((transaction, command, reply), meant), _) in own {
+            for (((transaction, command, reply), take), _) in own {
                 let key = || self.client.transaction_key(transaction);
                 if reply.is_to_be_refunded(command, transaction, denied) {
                     let end = reply.window_end();
@@ -251,13 +251,13 @@ impl BatchCall {
                     refund.add(command, key(), (transaction, end), now);
                     refund.add_deeper(command, reply, &key(), now);
                 }
-                reply.add_repair(&mut repairs, key, meant, now);
+                reply.add_repair(&mut repairs, key, take, now);
                 if let (Command::Gcra(GcraCommand::Take(_, expiry), hash), Reply::Gcra(found)) =
                     (command, reply)
                 {
                     let (expiries, tolerance) =
                         (&node.session.expiries, transaction.quota.tolerance());
-                    if transaction.is_foreign(found.first) {
+                    if transaction.has_foreign_level(found.first) {
                         // Another definition's debt outlasts what this one expects of the bucket.
                         let lasting = found.first + tolerance;
                         expiries.record(hash, tolerance, (Expiry::Set, found.note), now);
@@ -309,7 +309,7 @@ impl PendingReply<Outcome> for BatchCall {
         match &self.resolving {
             Some(resolving) => resolving.awaited.overdue(),
             None => match self.requests.overdue() {
-                failure @ StoreError::Node { .. } => self.settle_in_time(failure),
+                failure @ StoreError::Node { .. } => self.decide_in_time(failure),
                 failure => failure,
             },
         }
@@ -334,7 +334,7 @@ impl Drop for BatchCall {
             let abandoned = Self {
                 client: Arc::clone(&self.client),
                 plan: std::mem::take(&mut self.plan),
-                checked_for: self.checked_for.take(),
+                later_takes: self.later_takes.take(),
                 requests: std::mem::take(&mut self.requests),
                 resolving: self.resolving.take(),
                 is_abandoned: true,

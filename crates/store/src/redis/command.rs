@@ -282,8 +282,8 @@ impl Reply {
     }
 
     /// Whether another definition of the limit made the debt of the first level.
-    pub(super) fn is_foreign(&self, transaction: &Transaction) -> bool {
-        matches!(self, Self::Gcra(found) if transaction.is_foreign(found.first))
+    pub(super) fn has_foreign_level(&self, transaction: &Transaction) -> bool {
+        matches!(self, Self::Gcra(found) if transaction.has_foreign_level(found.first))
     }
 
     /// Why the server refuses the command, if it does.

@@ -1,5 +1,5 @@
-//! One connection that many callers share: what they ask in a turn of the event loop goes out in
-//! one write, and replies come back in the order of the questions.
+//! One connection that many callers share: requests that are queued within one poll are written
+//! together, and replies arrive in the order of the requests.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -155,7 +155,7 @@ fn found(end: i64, used: i64, transaction: &Transaction, now: Timestamp) -> Opti
         end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),
         used: u64::try_from(used).ok()?,
     };
-    let repair = if window.is_stale(&transaction.quota, now) {
+    let repair = if window.is_foreign(&transaction.quota, now) {
         Repair::Cut(window_end(&transaction.quota, now))
     } else {
         Repair::Nothing

@@ -377,12 +377,13 @@ impl GcraCommand {
 /// The reply about a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GcraReply {
+    /// The debt of the level that counts.
     pub(super) debt: Nanos,
     /// Whether the cost fitted and is taken.
     pub(super) taken: bool,
     /// When the bucket expires in Redis, as it was noted before.
     pub(super) note: Note,
-    /// The debt of the first level, which is the one above unless another level counts.
+    /// The debt of the first level: `debt`, unless a deeper level counts.
     pub(super) first: Nanos,
     /// Which level counts.
     pub(super) level: usize,

@@ -18,7 +18,7 @@ use super::resp::Request;
 use crate::StoreError;
 
 /// A bucket whose first level did not decide.
-pub(super) struct StaleBucket {
+pub(super) struct ForeignBucket {
     /// Which one of its batch it is.
     pub(super) index: usize,
     pub(super) session: Arc<Session>,
@@ -34,34 +34,37 @@ pub(super) type Settled = SmallVec<[(usize, Result<GcraReply, StoreError>); 1]>;
 impl Client {
     /// Decides by the levels that count, and takes from them unless the batch is `denied` by
     /// others.
-    pub(super) async fn decide_stale(
+    pub(super) async fn decide_foreign(
         &self,
-        stale: SmallVec<[StaleBucket; 1]>,
+        foreign: SmallVec<[ForeignBucket; 1]>,
         denied: bool,
         now: Timestamp,
         awaited: &AwaitedNodes,
     ) -> Settled {
-        let reads = stale.iter().map(|bucket| {
-            let StaleBucket { session, key, .. } = bucket;
+        let reads = foreign.iter().map(|bucket| {
+            let ForeignBucket { session, key, .. } = bucket;
             let taken = (&bucket.transaction, bucket.reply.first);
             awaited.wait_on(session, self.choose_level(session, key, taken, now))
         });
         let levels = join_all(reads).await;
-        let denies = |(bucket, level): (&StaleBucket, &Result<LevelChoice, _>)| {
+        let denies = |(bucket, level): (&ForeignBucket, &Result<LevelChoice, _>)| {
             let decide = |level: &LevelChoice| bucket.transaction.decide(level.debt);
             level.as_ref().is_ok_and(|level| !decide(level).allowed)
         };
-        let denied = denied || stale.iter().zip(&levels).any(denies);
-        let settled = stale.iter().zip(levels).map(|(bucket, level)| async move {
-            let settled = match level {
-                Ok(level) => {
-                    let settled = self.settle_stale(bucket, &level, denied, now);
-                    awaited.wait_on(&bucket.session, settled).await
-                }
-                Err(error) => Err(error),
-            };
-            (bucket.index, settled)
-        });
+        let denied = denied || foreign.iter().zip(&levels).any(denies);
+        let settled = foreign
+            .iter()
+            .zip(levels)
+            .map(|(bucket, level)| async move {
+                let settled = match level {
+                    Ok(level) => {
+                        let settled = self.settle_foreign(bucket, &level, denied, now);
+                        awaited.wait_on(&bucket.session, settled).await
+                    }
+                    Err(error) => Err(error),
+                };
+                (bucket.index, settled)
+            });
         join_all(settled).await.into()
     }
 
@@ -98,14 +101,14 @@ impl Client {
         Ok(transaction.quota.choose_level(first, &levels, now))
     }
 
-    async fn settle_stale(
+    async fn settle_foreign(
         &self,
-        bucket: &StaleBucket,
+        bucket: &ForeignBucket,
         level: &LevelChoice,
         denied: bool,
         now: Timestamp,
     ) -> Result<GcraReply, StoreError> {
-        let StaleBucket {
+        let ForeignBucket {
             session,
             key,
             transaction,

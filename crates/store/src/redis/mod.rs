@@ -1,10 +1,15 @@
 //! Buckets in Redis, shared by many gateways.
 //!
 //! A batch is one pipeline: for each transaction a `BITFIELD` that checks and takes at once, and a
-//! `PEXPIRE` where the bucket's expiry has to be set. What concurrent batches ask in a turn of the
-//! event loop is one write on one connection. When one limit denies, what the batch took from the
+//! `PEXPIRE` where the bucket's expiry has to be set. Batches that are sent within one poll are one
+//! write on one connection. When one limit denies, what the batch took from the
 //! others is given back by a second pipeline, off the response's path: for that moment a bucket is
 //! too strict, never too lax. It is too strict as well when the connection breaks between the two.
+//!
+//! Each worker has a `Node` for each server, and the node a `Session` for its present connection. A
+//! call keeps its session when the connection breaks and the node gets another one. In a Cluster, the
+//! map of slots has a `ClusterNode` for each node, which drops its `Node` when it leaves the map. What
+//! sessions and calls need for longer is in its `Member`: address, slots and circuit breaker.
 
 mod access;
 mod awaited_nodes;

@@ -22,12 +22,12 @@ use crate::{Call, Owed, OwedBatch, StoreError, StoreFuture};
 #[derive(Default)]
 pub(super) struct Refund {
     request: Request,
-    taken: Vec<SubWindowRefund>,
-    shared: Vec<SharedRefund>,
+    sub_windows: Vec<SubWindowRefund>,
+    gcra: Vec<GcraRefund>,
 }
 
-/// A refund of GCRA, of which the reply tells whether the bucket has more levels.
-struct SharedRefund {
+/// A refund of GCRA. Its reply says whether deeper levels have to be refunded too.
+struct GcraRefund {
     /// The index of the reply.
     at: usize,
     key: Key,
@@ -94,7 +94,7 @@ impl Client {
                 let increment = transaction.quota.increment(transaction.cost);
                 let increment = increment.map(|increment| increment.min(debt));
                 if let Some(increment) = increment.filter(|owed| !owed.is_zero()) {
-                    refund.shared.push(SharedRefund {
+                    refund.gcra.push(GcraRefund {
                         at: refund.request.len(),
                         key: key.clone(),
                         transaction: transaction.clone(),
@@ -166,11 +166,11 @@ impl Client {
     async fn refund(&self, session: &Arc<Session>, refund: Refund) -> Result<(), StoreError> {
         let Refund {
             mut request,
-            taken,
-            shared,
+            sub_windows,
+            gcra: gcra_refunds,
         } = refund;
         let first = request.len();
-        for taken in &taken {
+        for taken in &sub_windows {
             let start = taken.sub_window.start;
             sliding_window::increase(&mut request, &taken.key, start, -taken.units());
             sliding_window::expire(&mut request, &taken.key, &taken.transaction.quota);
@@ -179,18 +179,18 @@ impl Client {
             return Ok(());
         }
         let replies = self.send_checked(session, request).await?;
-        for shared in &shared {
-            let transaction = &shared.transaction;
-            let debt = replies.get(shared.at).and_then(gcra::parse_refund);
-            if let Some(debt) = debt.filter(|debt| transaction.is_foreign(*debt)) {
-                let taken = (transaction, shared.increment, debt);
-                self.refund_deeper(session, &shared.key, taken, shared.now)
+        for refund in &gcra_refunds {
+            let transaction = &refund.transaction;
+            let debt = replies.get(refund.at).and_then(gcra::parse_refund);
+            if let Some(debt) = debt.filter(|debt| transaction.has_foreign_level(*debt)) {
+                let taken = (transaction, refund.increment, debt);
+                self.refund_deeper(session, &refund.key, taken, refund.now)
                     .await?;
             }
         }
         let mut amends = Request::default();
         let results = replies.iter().skip(first).step_by(2);
-        for (taken, result) in taken.iter().zip(results) {
+        for (taken, result) in sub_windows.iter().zip(results) {
             if let Value::Int(below @ ..0) = result {
                 let missing = below.saturating_neg().min(taken.units());
                 let start = taken.sub_window.start;
@@ -226,7 +226,7 @@ impl SubWindowRefund {
 
 impl Refund {
     fn is_empty(&self) -> bool {
-        self.request.is_empty() && self.taken.is_empty()
+        self.request.is_empty() && self.sub_windows.is_empty()
     }
 
     /// Adds just what a command took.
@@ -285,7 +285,7 @@ impl Refund {
     }
 
     fn add_sliding(&mut self, key: Key, sub_window: SubWindow, transaction: &Transaction) {
-        self.taken.push(SubWindowRefund {
+        self.sub_windows.push(SubWindowRefund {
             key,
             sub_window,
             transaction: transaction.clone(),

@@ -12,7 +12,7 @@ use super::batch_plan::{BatchPlan, BatchReplies, Resolved};
 use super::client::{Client, Nodes};
 use super::cluster::Cluster;
 use super::command::{Command, Reply};
-use super::levels::StaleBucket;
+use super::levels::ForeignBucket;
 use super::manager::Session;
 use super::resp::{Replies, Request};
 use crate::StoreError;
@@ -41,7 +41,7 @@ impl Resolution {
         };
         let (replies, failure) = self.parse(failure_elsewhere.is_some());
         let failure = failure.or(failure_elsewhere);
-        self.decide_stale(replies, failure).await
+        self.decide_foreign(replies, failure).await
     }
 
     /// Repeats redirected commands. Returns why a node that was named failed.
@@ -132,24 +132,24 @@ impl Resolution {
 
     /// Decides the buckets of which the first level does not, if there are any; without an answer
     /// they have no decision.
-    async fn decide_stale(
+    async fn decide_foreign(
         self,
         mut replies: BatchReplies,
         mut failure: Option<StoreError>,
     ) -> Resolved {
-        let stale: SmallVec<[StaleBucket; 1]> = self.stale(&replies).collect();
-        if stale.is_empty() {
+        let foreign: SmallVec<[ForeignBucket; 1]> = self.foreign(&replies).collect();
+        if foreign.is_empty() {
             return (replies, failure);
         }
         let denied = self
             .plan
             .each(&replies)
             .any(|(transaction, command, reply)| {
-                !reply.is_foreign(transaction) && reply.denies(command, transaction)
+                !reply.has_foreign_level(transaction) && reply.denies(command, transaction)
             });
         let decided = self
             .client
-            .decide_stale(stale, denied, self.plan.now, &self.awaited);
+            .decide_foreign(foreign, denied, self.plan.now, &self.awaited);
         for (index, settled) in decided.await {
             let Some(reply) = replies.get_mut(index) else {
                 continue;
@@ -165,14 +165,14 @@ impl Resolution {
         (replies, failure)
     }
 
-    fn stale(&self, replies: &[Reply]) -> impl Iterator<Item = StaleBucket> {
+    fn foreign(&self, replies: &[Reply]) -> impl Iterator<Item = ForeignBucket> {
         let both = self.plan.asked().zip(replies).enumerate();
         both.filter_map(|(index, ((transaction, (command, node)), reply))| {
             let (Command::Gcra(command, _), Reply::Gcra(found)) = (command, reply) else {
                 return None;
             };
             let (session, _) = self.nodes.get(node)?;
-            reply.is_foreign(transaction).then(|| StaleBucket {
+            reply.has_foreign_level(transaction).then(|| ForeignBucket {
                 index,
                 session: Arc::clone(session),
                 key: self.client.transaction_key(transaction),

@@ -155,7 +155,7 @@ impl PlannedCall {
             LimitMatch::Missing { acts: true, .. } => return Err(CallError::MissingValue),
             _ => return Ok(None),
         };
-        let subject = prepared.tracked(&admission.transaction, now, attributes.account);
+        let subject = prepared.record_subject(&admission.transaction, now, attributes.account);
         let index = self.batch.len();
         let mut query = StoreQuery {
             batch: &mut self.batch,

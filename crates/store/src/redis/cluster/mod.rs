@@ -377,7 +377,7 @@ impl Cluster {
                 Err(member) => failure = Some(member.failure(StoreError::OutOfReach)),
             }
         }
-        (redirections::whole(&units), failure)
+        (redirections::joined_replies(&units), failure)
     }
 }
 

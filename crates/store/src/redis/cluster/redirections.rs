@@ -94,7 +94,7 @@ pub(super) fn replace<'r>(
     failure
 }
 
-pub(super) fn whole(units: &[Unit<'_>]) -> Replies {
+pub(super) fn joined_replies(units: &[Unit<'_>]) -> Replies {
     let replies: Vec<&[u8]> = units.iter().map(|unit| unit.replies).collect();
     Replies::new(replies.concat())
 }
@@ -247,7 +247,7 @@ mod tests {
                 .to_string()
                 .contains("not yet")
         );
-        let whole = whole(&found);
+        let whole = joined_replies(&found);
         let numbers: Vec<_> = whole.iter().map(Result::ok).collect();
         let int = |number| Some(redis::Value::Int(number));
         assert_eq!(numbers, [int(4), int(7), int(5), None]);
@@ -278,7 +278,7 @@ mod tests {
             let answer = format!("{ok}+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n:1\r\n");
             let answer = Replies::new(answer.into_bytes());
             assert!(replace(&mut found, &to[0], &answer).is_none());
-            assert_eq!(whole(&found).values().unwrap().len(), 5);
+            assert_eq!(joined_replies(&found).values().unwrap().len(), 5);
         }
     }
 }

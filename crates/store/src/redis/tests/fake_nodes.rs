@@ -435,13 +435,15 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
         assert!(matches!(answer.overdue(), StoreError::Node { .. }));
         answer.await
     }
-    for call in ["a refund", "a lease", "a list", "a stale bucket"] {
+    for call in ["a refund", "a lease", "a list", "a foreign bucket"] {
         let cluster = FakeCluster::start(1).await;
         let (redis, reachability) = cluster.gateway().await;
         *cluster.0[0].behaviour.lock() = Arc::new(move |command| {
             Act::Reply(match command.split(' ').next() {
                 Some("ZSCORE") => "$-1\r\n".to_owned(),
-                Some("BITFIELD") if call == "a stale bucket" => of_two_definitions(command, LEVELS),
+                Some("BITFIELD") if call == "a foreign bucket" => {
+                    of_two_definitions(command, LEVELS)
+                }
                 _ if call == "a lease" => granted(command),
                 _ => taken(command),
             })
@@ -453,7 +455,7 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
                     .await
                     .unwrap(),
                 "a list" => drop(is_late(redis.version("bans")).await.unwrap()),
-                "a stale bucket" => {
+                "a foreign bucket" => {
                     let taken = is_late(redis.decide(batch([spend("L:a", 1)]), NOW)).await;
                     assert!(taken.unwrap().is_allowed());
                 }

@@ -1,4 +1,4 @@
-//! Bounds the size of requests.
+//! Holds requests to the bounds of their routes: the size of their bodies.
 
 use std::error::Error as StdError;
 use std::pin::Pin;
