@@ -16,7 +16,7 @@ use super::error::ProxyError;
 use super::request::Outbound;
 
 /// The target of log lines, which filters name.
-const TARGET: &str = "weir::proxy::upstream";
+const TARGET: &str = "weir::proxy::retry";
 
 /// How long a request waits before it connects again, when none of the servers can be reached.
 const RECONNECT_PAUSE: (Duration, Duration) =
