@@ -41,6 +41,10 @@ pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitServic
 /// What stands before a message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
+/// The most descriptors of a call. Each may add a bucket to the question to the store, and Envoy
+/// sends one for each action of a route.
+const MAX_DESCRIPTORS: usize = 64;
+
 /// The rules for descriptors, by their domain.
 pub type Domains = HashMap<Box<str>, DescriptorRules>;
 
@@ -154,6 +158,8 @@ enum CallError {
     NoMethod,
     #[error("the call is not one RateLimitRequest without compression")]
     Malformed,
+    #[error("the call has more than {MAX_DESCRIPTORS} descriptors")]
+    TooMany,
     #[error("limits and negative hits of descriptors are not supported")]
     Unsupported,
     #[error("a descriptor's address is not an address")]
@@ -174,7 +180,7 @@ impl CallError {
     /// The status of gRPC.
     const fn status(self) -> u16 {
         match self {
-            Self::Malformed | Self::Address | Self::MissingValue => 3,
+            Self::Malformed | Self::TooMany | Self::Address | Self::MissingValue => 3,
             Self::NoMethod | Self::Unsupported => 12,
             Self::Unavailable => 14,
         }
@@ -220,8 +226,9 @@ impl Settings {
         let Ok(body) = body.collect().await else {
             return (Err(CallError::Malformed), unlimited());
         };
-        let Some(call) = unframed(body.to_bytes()) else {
-            return (Err(CallError::Malformed), unlimited());
+        let call = match unframed(body.to_bytes()) {
+            Ok(call) => call,
+            Err(error) => return (Err(error), unlimited()),
         };
         let (response, verdict) = self.decide(&route, &call).await;
         (response.map(|response| framed(&response)), verdict)
@@ -229,13 +236,17 @@ impl Settings {
 }
 
 /// The only message of a call.
-fn unframed(mut body: Bytes) -> Option<RateLimitRequest> {
-    let compressed = body.try_get_u8().ok()?;
-    let length = usize::try_from(body.try_get_u32().ok()?).ok()?;
-    if compressed != 0 || length != body.len() {
-        return None;
+fn unframed(mut body: Bytes) -> Result<RateLimitRequest, CallError> {
+    let compressed = body.try_get_u8().map_err(|_| CallError::Malformed)?;
+    let length = body.try_get_u32().map_err(|_| CallError::Malformed)?;
+    if compressed != 0 || usize::try_from(length) != Ok(body.len()) {
+        return Err(CallError::Malformed);
     }
-    RateLimitRequest::decode(body).ok()
+    let call = RateLimitRequest::decode(body).map_err(|_| CallError::Malformed)?;
+    if call.descriptors.len() > MAX_DESCRIPTORS {
+        return Err(CallError::TooMany);
+    }
+    Ok(call)
 }
 
 fn framed(message: &impl Message) -> Bytes {

@@ -28,7 +28,7 @@ fn call() -> RateLimitRequest {
 
 #[test]
 fn a_call_is_read_as_it_was_written() {
-    assert_eq!(unframed(framed(&call())), Some(call()));
+    assert_eq!(unframed(framed(&call())), Ok(call()));
 }
 
 /// Put together by hand from the numbers in Envoy's files.
@@ -43,12 +43,34 @@ fn the_numbers_of_fields_are_those_of_envoy() {
 fn what_is_not_one_message_is_no_call() {
     let whole = framed(&call());
     for length in 0..whole.len() {
-        assert_eq!(unframed(whole.slice(..length)), None, "{length}");
+        assert_eq!(
+            unframed(whole.slice(..length)),
+            Err(CallError::Malformed),
+            "{length}"
+        );
     }
-    assert_eq!(unframed([&whole[..], b"\0"].concat().into()), None);
+    let longer = [&whole[..], b"\0"].concat();
+    assert_eq!(unframed(longer.into()), Err(CallError::Malformed));
     let mut compressed = whole.to_vec();
     compressed[0] = 1;
-    assert_eq!(unframed(compressed.into()), None);
+    assert_eq!(unframed(compressed.into()), Err(CallError::Malformed));
+}
+
+/// 64 KiB hold thousands, each of which would be a bucket in one question to the store.
+#[test]
+fn no_call_asks_about_more_descriptors_than_the_bound() {
+    let with_descriptors = |count| {
+        let descriptors = vec![call().descriptors.remove(0); count];
+        unframed(framed(&RateLimitRequest {
+            descriptors,
+            ..call()
+        }))
+    };
+    assert!(with_descriptors(MAX_DESCRIPTORS).is_ok());
+    assert_eq!(
+        with_descriptors(MAX_DESCRIPTORS + 1),
+        Err(CallError::TooMany)
+    );
 }
 
 #[test]
