@@ -185,7 +185,7 @@ impl UnverifiedAccount {
 
     /// Verifies the request's password, and leaves the account in its identity. False if that takes
     /// too long.
-    pub(super) async fn learn<B>(&self, request: &mut Request<B>) -> bool {
+    pub(super) async fn verify<B>(&self, request: &mut Request<B>) -> bool {
         let address =
             ClientIdentity::from_extensions(request.extensions()).map(|known| known.client.address);
         let address = address.unwrap_or(ClientIdentity::UNKNOWN);

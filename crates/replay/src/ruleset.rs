@@ -133,7 +133,7 @@ impl Ruleset {
             policies.push(RoutePolicy {
                 limits: kept,
                 on_denied: OnDenied::Reject(Rejection::default()),
-                headers: HeaderForms::NONE,
+                header_forms: HeaderForms::NONE,
                 ..route.policy.clone()
             });
         }
@@ -225,7 +225,7 @@ impl Ruleset {
             )
         };
         let unrouted = RoutePolicy {
-            headers: HeaderForms::NONE,
+            header_forms: HeaderForms::NONE,
             ..RoutePolicy::default()
         };
         let states = self.policies.iter().map(state).collect();

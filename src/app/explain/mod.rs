@@ -191,7 +191,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     bans::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };
     write_denial(out, &route.policy)?;
-    write_forms(out, route.policy.headers)
+    write_forms(out, route.policy.header_forms)
 }
 
 /// Writes the response to a request that is refused before limits and upstreams.

@@ -94,7 +94,7 @@ fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
         policy: RoutePolicy {
             name: ROUTE.into(),
             limits,
-            headers: HeaderForms::default(),
+            header_forms: HeaderForms::default(),
             bounds: RequestBounds {
                 max_body_bytes: Some(MAX_CALL_BYTES),
             },

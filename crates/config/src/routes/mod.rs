@@ -145,7 +145,7 @@ fn route(
                 limits: all(limits.iter().cloned())?,
                 on_denied: on_denied?,
                 delay: delay?,
-                headers: headers?,
+                header_forms: headers?,
                 cors: cors?.map(Arc::new),
                 bounds: route.bounds(bounds.unwrap_or_default()),
                 compression: compression?.map(Arc::new),

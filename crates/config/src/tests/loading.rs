@@ -115,7 +115,7 @@ fn the_smallest_configuration_loads_with_every_default() {
     assert_eq!(settings.grace.as_secs(), 30);
     assert!(settings.watch && settings.admin_tokens.is_empty());
     assert_eq!(&*settings.routes[0].policy.name, "/*");
-    assert!(settings.routes[0].policy.headers.draft);
+    assert!(settings.routes[0].policy.header_forms.draft);
     let limit = &settings.routes[0].policy.limits[0].limit;
     let whole = KeySource::Address {
         v4_prefix: 32,
@@ -157,7 +157,7 @@ fn a_route_has_its_own_limits_or_the_defaults() {
 #[test]
 fn a_route_that_shadow_bans_sends_no_fields_unless_it_asks_for_them() {
     let folder = full();
-    let forms = |folder: &Folder| folder.settings().routes[1].policy.headers;
+    let forms = |folder: &Folder| folder.settings().routes[1].policy.header_forms;
     assert_eq!(forms(&folder), weir_middleware::HeaderForms::NONE);
     let asks = FULL.replace(
         "on_denied: {shadow: invite-sent}",

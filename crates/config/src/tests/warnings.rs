@@ -648,7 +648,7 @@ routes:
     0 errors, 2 warnings
     ");
     let routes = folder.settings().routes;
-    let forms = [0, 1].map(|route: usize| routes[route].policy.headers);
+    let forms = [0, 1].map(|route: usize| routes[route].policy.header_forms);
     assert!(forms[0].draft_03 && !forms[0].draft);
     assert_eq!(forms[1], weir_middleware::HeaderForms::NONE);
     folder.write(

@@ -52,14 +52,14 @@ impl<S> RateLimit<S> {
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some((control, _)) if control.allows_accounts() && unverified(&request).is_some() => {
-                self.learn(request)
+                self.verify_password(request)
             }
             None | Some((_, Access::Unlisted)) => self.ask(request),
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
             Some((control, Access::Blocked(_))) => {
                 let treatment = control.blocked();
-                if self.is_learned_for(treatment, &request) {
-                    return self.learn(request);
+                if self.needs_password_for(treatment, &request) {
+                    return self.verify_password(request);
                 }
                 control.count_blocked();
                 let kept_out = KeptOut {
@@ -77,7 +77,7 @@ impl<S> RateLimit<S> {
 
     /// Verifies the password of a request, and starts again with its account.
     #[cold]
-    fn learn<B: RequestBody>(
+    fn verify_password<B: RequestBody>(
         &mut self,
         mut request: Request<B>,
     ) -> ResponseState<S::Future, S::ResponseBody>
@@ -94,7 +94,7 @@ impl<S> RateLimit<S> {
         let mut ready = std::mem::replace(self, clone);
         ResponseState::Waiting {
             decision: Box::pin(async move {
-                match unverified.learn(&mut request).await {
+                match unverified.verify(&mut request).await {
                     true => ready.start_again(request),
                     false => unavailable(rejection::unverified(), None),
                 }
@@ -123,9 +123,9 @@ impl<S> RateLimit<S> {
         unverified(request).is_some() && route().needs_account(access)
     }
 
-    /// Whether the account has to be learned before a client gets this. An invented answer takes as
+    /// Whether the password has to be verified before a client gets this. An invented answer takes as
     /// long as a real one, and so tells no client that it is banned.
-    fn is_learned_for<B>(&self, treatment: &PreparedTreatment, request: &Request<B>) -> bool {
+    fn needs_password_for<B>(&self, treatment: &PreparedTreatment, request: &Request<B>) -> bool {
         treatment.looks_real() && self.needs_account(request)
     }
 
@@ -139,7 +139,7 @@ impl<S> RateLimit<S> {
         S: LimitedService<B>,
     {
         if self.needs_account(&request) {
-            return self.learn(request);
+            return self.verify_password(request);
         }
         let route = self.settings.route_or_none(request.extensions());
         let conceals = route.conceals().then(|| Arc::clone(route));
@@ -213,8 +213,8 @@ impl<S> RateLimit<S> {
         let looks = self.needs_account(&request);
         let standing = access.and_then(|access| access.standing(&attributes, now, looks));
         if let Some(ban) = standing {
-            if self.is_learned_for(&ban.treatment, &request) {
-                return self.learn(request);
+            if self.needs_password_for(&ban.treatment, &request) {
+                return self.verify_password(request);
             }
             let verdict = Verdict {
                 decided_at: Some(now),
@@ -316,7 +316,7 @@ impl<B: RequestBody> PendingRequest<B> {
         let ban = self.decision.apply_bans(&mut outcome);
         if let Some(look) = self.look.take() {
             if !self.is_refused(ban.as_ref(), &outcome) {
-                return limiter.learn(self.request);
+                return limiter.verify_password(self.request);
             }
             self.refused_by_look(*look, &limiter.settings.backend);
         }
@@ -577,7 +577,7 @@ impl KeptOut {
             ..self.verdict
         };
         let made = |mut response, context: ResponseContext| {
-            context.mark(&mut response);
+            context.add_verdict_and_headers(&mut response);
             ResponseState::answered(response, PendingTasks::new())
         };
         match answer {
@@ -634,7 +634,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
         }
         OnDenied::Reject(rejection) => {
             let mut response = honest(rejection, rejection::in_memory_of(request));
-            let strikes = context.mark_last(&mut response);
+            let strikes = context.complete(&mut response);
             ResponseState::answered(response, strikes)
         }
     }

@@ -227,7 +227,7 @@ impl RateLimitLayer {
     /// Holds each request to the policy of its route. A request without a route passes unlimited.
     pub fn by_route(store: Arc<dyn Store>, metrics: &Metrics) -> Self {
         let unrouted = RoutePolicy {
-            headers: HeaderForms::NONE,
+            header_forms: HeaderForms::NONE,
             ..RoutePolicy::default()
         };
         let unrouted = RouteState::without_access_control(unrouted, metrics).unrouted();
@@ -579,7 +579,7 @@ where
                 StateProjection::Answering { answer, context } => {
                     let mut response = ready!(answer.as_mut().poll(cx));
                     let (mut pending, _) = context.charge(&response);
-                    context.mark(&mut response);
+                    context.add_verdict_and_headers(&mut response);
                     pending.append(&mut context.strikes());
                     ResponseState::answered(response, pending)
                 }

@@ -71,7 +71,7 @@ impl RoutePolicy<PreparedLimit> {
             match self.matching(limit, attributes, &body_bytes) {
                 // A free request is not counted, but its headers show the limit if the route sends any.
                 LimitMatch::Counted { admission, .. }
-                    if !admission.is_free || self.headers != HeaderForms::NONE =>
+                    if !admission.is_free || self.header_forms != HeaderForms::NONE =>
                 {
                     let subject = match query.looks {
                         true => None,

@@ -29,8 +29,8 @@ pub struct RoutePolicy<L = LimitUse> {
     pub on_denied: OnDenied,
     /// How requests wait for their turn in place of a denial; none where they do not.
     pub delay: Option<Arc<Delay>>,
-    /// The headers that show a client where it stands.
-    pub headers: HeaderForms,
+    /// Which forms of RateLimit headers responses have.
+    pub header_forms: HeaderForms,
     /// What pages of other origins may do; none where CORS is not configured.
     pub cors: Option<Arc<Cors>>,
     /// How large requests may be.
@@ -48,7 +48,7 @@ impl Default for RoutePolicy {
             limits: Vec::new(),
             on_denied: OnDenied::default(),
             delay: None,
-            headers: HeaderForms::default(),
+            header_forms: HeaderForms::default(),
             cors: None,
             #[cfg(feature = "gateway")]
             bounds: RequestBounds::default(),
@@ -120,7 +120,7 @@ impl RoutePolicy {
             limits: self.limits.into_iter().map(prepare).collect(),
             on_denied: self.on_denied,
             delay: self.delay,
-            headers: self.headers,
+            header_forms: self.header_forms,
             cors: self.cors,
             #[cfg(feature = "gateway")]
             bounds: self.bounds,

@@ -80,7 +80,7 @@ impl ResponseContext {
         }
         self.add_sample(response);
         self.tell_delay(response);
-        self.mark(response);
+        self.add_verdict_and_headers(response);
         settled
     }
 
@@ -159,7 +159,7 @@ impl ResponseContext {
 
     /// Adds the verdict, and the headers that show where the client stands. A verdict that is there
     /// already, from the router without a route, takes precedence.
-    pub(super) fn mark<B>(&self, response: &mut Response<B>) {
+    pub(super) fn add_verdict_and_headers<B>(&self, response: &mut Response<B>) {
         self.show_limits(response);
         response.extensions_mut().get_or_insert_with(|| Verdict {
             strictest: self.strictest(),
@@ -169,7 +169,7 @@ impl ResponseContext {
 
     /// The same for a response that is made here, with which all of this ends. Returns the strikes
     /// that it waits for.
-    pub(super) fn mark_last<B>(mut self, response: &mut Response<B>) -> PendingTasks {
+    pub(super) fn complete<B>(mut self, response: &mut Response<B>) -> PendingTasks {
         self.show_limits(response);
         let strikes = self.strikes();
         let strictest = self.strictest();
@@ -183,12 +183,12 @@ impl ResponseContext {
 
     fn show_limits<B>(&self, response: &mut Response<B>) {
         if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
-            && route.policy.headers != HeaderForms::NONE
+            && route.policy.header_forms != HeaderForms::NONE
         {
             let mut statuses = route.policy.statuses(queried, outcome);
             let policy = &route.policy;
             append_to(response, |fields| {
-                header_fields::append(fields, policy.headers, &mut statuses);
+                header_fields::append(fields, policy.header_forms, &mut statuses);
             });
             if let Some(cors) = &policy.cors {
                 cors.expose(response.headers_mut());

@@ -131,7 +131,7 @@ impl Settings {
             Some(denial) => decision.denied(denial, outcome),
             None => decision.allowed(outcome, None, &self.backend),
         };
-        context.mark(&mut shown);
+        context.add_verdict_and_headers(&mut shown);
         response.response_headers_to_add = header_fields(shown.headers());
         shown.extensions_mut().remove().unwrap_or(context.verdict)
     }

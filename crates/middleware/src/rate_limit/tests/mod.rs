@@ -107,7 +107,7 @@ fn shadow(headers: HeaderForms) -> RoutePolicy {
     let on_denied = OnDenied::Shadow(Arc::new(Shadow::new(Arc::new(decoy))));
     let limits = vec![limit("Invites", KeySource::Global, Missing::Skip)];
     RoutePolicy {
-        headers,
+        header_forms: headers,
         ..policy(on_denied, limits)
     }
 }
