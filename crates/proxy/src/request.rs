@@ -62,6 +62,14 @@ impl<B> Outbound<B> {
         self.request_id = Some(id);
     }
 
+    /// Whether the request may be sent twice: it asks for nothing to be done that is not done already
+    /// when it arrives again (RFC 9110 section 9.2.2), and has no body.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.head.method.is_idempotent()
+            && (!self.writer.has_body() || self.replay.is_some())
+            && self.upgrade.is_none()
+    }
+
     /// Sends the body from its beginning again, if all of it is kept.
     pub(super) fn rewind(&mut self)
     where

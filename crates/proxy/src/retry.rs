@@ -22,14 +22,6 @@ const TARGET: &str = "weir::proxy::retry";
 const RECONNECT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
-/// Whether a request may be sent twice: it asks for nothing to be done that is not done already
-/// when it arrives again (RFC 9110 section 9.2.2), and has no body.
-pub(super) fn is_repeatable<B>(outbound: &Outbound<B>) -> bool {
-    outbound.head.method.is_idempotent()
-        && (!outbound.writer.has_body() || outbound.replay.is_some())
-        && outbound.upgrade.is_none()
-}
-
 /// A request that was not answered on the first kept-alive connection, or found none.
 pub(super) struct Attempts<'u, B> {
     upstream: &'u UpstreamInner,

@@ -13,7 +13,7 @@ use super::balance::UpstreamState;
 use super::endpoint::{ConnectionBudget, Endpoints};
 use super::error::ProxyError;
 use super::request::Outbound;
-use super::retry::{Attempts, is_repeatable};
+use super::retry::Attempts;
 use super::settings::{Timeouts, UpstreamSettings};
 use super::tls::Protocol;
 use super::websocket::ShutdownSignal;
@@ -103,7 +103,7 @@ impl Upstream {
             let server = Arc::clone(picked.endpoint.server().name());
             return Err(ProxyError::UpgradeByHttp2 { server });
         }
-        let repeatable = is_repeatable(&outbound);
+        let repeatable = outbound.is_repeatable();
         let exchanged = match picked.endpoint.idle(arrived, is_upgrade) {
             None => None,
             Some(channel) => {
