@@ -4,7 +4,8 @@
 //!
 //! Where the account is needed, and only a password that nobody has verified yet names it, what needs
 //! no account is looked at first, and nothing is taken. The password of a request that is refused by
-//! that is not verified; any other request starts again with its account ([`learn`](RateLimit::learn)).
+//! that is not verified; any other request starts again with its account
+//! ([`verify_password`](RateLimit::verify_password)).
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.

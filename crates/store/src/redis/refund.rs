@@ -88,9 +88,13 @@ impl Client {
         let mut refund = Refund::default();
         let spent = |owed: &&Owed| owed.transaction.mode.spends();
         for Owed { transaction, debt } in taken.into_iter().filter(spent) {
+            let debt = debt.saturating_sub(waited);
+            // The next window owes nothing of this one.
+            if debt.is_zero() {
+                continue;
+            }
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
-                let debt = debt.saturating_sub(waited);
                 let increment = transaction.quota.increment(transaction.cost);
                 let increment = increment.map(|increment| increment.min(debt));
                 if let Some(increment) = increment.filter(|owed| !owed.is_zero()) {
