@@ -11,8 +11,10 @@ COPY --chmod=0755 $TARGETARCH/weir /usr/bin/weir
 WORKDIR /etc/weir
 USER 65534:65534
 EXPOSE 8080
-# Needs the admin listener: `admin: {address: "127.0.0.1:9901"}`.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["/usr/bin/weir", "health"]
+# Needs the admin listener: `admin: {address: "127.0.0.1:9901"}`. The address is written here, so that
+# an error in the file on disk, which the gateway refuses to load, does not fail the check.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
+    CMD ["/usr/bin/weir", "health", "--admin", "127.0.0.1:9901"]
 # The exec form lets SIGTERM reach the gateway, which then drains.
 ENTRYPOINT ["/usr/bin/weir"]
 CMD ["run"]

@@ -169,8 +169,8 @@ image() {
   container=$(buildah from weir-test)
   root=$(buildah mount "$container")
   chroot --userspec=65534:65534 "$root" /usr/bin/weir --version
-  buildah inspect --type image weir-test | grep -A4 Healthcheck | grep -q /usr/bin/weir ||
-    fail "the image has no health check"
+  buildah inspect --type image weir-test | grep -A8 Healthcheck | grep -q 127.0.0.1:9901 ||
+    fail "the image has no health check of its own address"
   buildah rm "$container" >/dev/null
   buildah rmi weir-test >/dev/null
 }
