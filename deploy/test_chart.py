@@ -37,6 +37,7 @@ EVERYTHING = {
     "autoscaling": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "existingSecret": "mine",
+    "restartOnChange": True,
     "env": [{"name": "A", "value": "b"}],
     "imagePullSecrets": [{"name": "pull"}],
     "priorityClassName": "high",
@@ -192,6 +193,10 @@ def check(made: dict[str, list[dict]]) -> None:
     admin = by_default["NetworkPolicy"]["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in admin] == ["http", "admin"] and "from" in admin[1]
     pod = everything["Deployment"]["spec"]["template"]
+    annotations = pod["metadata"]["annotations"]
+    assert annotations["a"] == "b" and len(annotations["checksum/gateway"]) == 64, annotations
+    by_itself = by_default["Deployment"]["spec"]["template"]["metadata"]
+    assert "annotations" not in by_itself, "pods load changes without a restart by default"
     assert pod["metadata"]["labels"].items() >= {"c": "d", "app.kubernetes.io/name": "weir"}.items()
     assert len(pod["spec"]["topologySpreadConstraints"]) == 2
     monitor = everything["ServiceMonitor"]
