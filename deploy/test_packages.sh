@@ -161,7 +161,7 @@ debian() {
 image() {
   command -v buildah >/dev/null || { skip "the image: buildah is not installed"; return; }
   [ $is_static = yes ] || { skip "the image, which has no libraries"; return; }
-  local architecture=amd64 container root
+  local architecture=amd64 container root health
   [ "$machine" = x86_64 ] || architecture=arm64
   export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
   buildah build --quiet --format docker --build-arg TARGETARCH=$architecture \
@@ -169,8 +169,9 @@ image() {
   container=$(buildah from weir-test)
   root=$(buildah mount "$container")
   chroot --userspec=65534:65534 "$root" /usr/bin/weir --version
-  buildah inspect --type image weir-test | grep -A8 Healthcheck | grep -q 127.0.0.1:9901 ||
-    fail "the image has no health check of its own address"
+  health=$(buildah inspect --type image --format '{{.Docker.Config.Healthcheck.Test}}' weir-test)
+  [ "$health" = "[CMD /usr/bin/weir health --admin 127.0.0.1:9901]" ] ||
+    fail "the health check reads the configuration, or there is none: $health"
   buildah rm "$container" >/dev/null
   buildah rmi weir-test >/dev/null
 }
