@@ -16,6 +16,9 @@ const ACCOUNT: &str = "account";
 const HOST: &str = "host";
 const METHOD: &str = "method";
 
+/// The capture for an empty value.
+const EMPTY: &str = "(empty)";
+
 /// An entry of a descriptor: its key and its value.
 pub type DescriptorEntry<'e> = (&'e str, &'e str);
 
@@ -113,7 +116,8 @@ impl DescriptorValues {
         let value = |key| value(key).map(|(_, value)| *value);
         let mut headers: HeaderMap = entries.iter().filter_map(header_field).collect();
         headers.remove(header::HOST);
-        let host = value(HOST).and_then(|host| HeaderValue::from_str(host).ok());
+        let host = value(HOST).and_then(|host| header_field(&(HOST, host)));
+        let host = host.map(|(_, host)| host);
         headers.extend(host.map(|host| (header::HOST, host)));
         let method = value(METHOD).and_then(|method| method.parse().ok());
         Ok(Self {
@@ -125,7 +129,7 @@ impl DescriptorValues {
                 client => client,
             },
             account: value(ACCOUNT).map(|name| accounts.named(name.as_bytes())),
-            captures: entries.iter().copied().collect(),
+            captures: entries.iter().map(shown_as_capture).collect(),
         })
     }
 
@@ -145,7 +149,22 @@ impl DescriptorValues {
 }
 
 fn header_field((key, value): &DescriptorEntry<'_>) -> Option<(HeaderName, HeaderValue)> {
-    Some((key.parse().ok()?, HeaderValue::from_str(value).ok()?))
+    // A value that no header can have is counted all the same.
+    let replaced = |byte| {
+        if matches!(byte, b'\t' | b' '..=b'~' | 0x80..) {
+            byte
+        } else {
+            b'?'
+        }
+    };
+    let value: Vec<u8> = value.bytes().map(replaced).collect();
+    Some((key.parse().ok()?, HeaderValue::from_bytes(&value).ok()?))
+}
+
+/// The entry as a capture of a path. An empty one would count as none, and a client that sends an
+/// empty header as unlimited.
+fn shown_as_capture<'a>((key, value): &DescriptorEntry<'a>) -> DescriptorEntry<'a> {
+    (key, if value.is_empty() { EMPTY } else { value })
 }
 
 /// An address, or that of a network.
@@ -268,6 +287,16 @@ mod tests {
         assert_eq!(attributes.method, Method::POST);
         assert_eq!(attributes.captures.get("x-api-key"), Some("secret"));
         assert_eq!(attributes.route, "edge");
+    }
+
+    /// A client chooses its headers. One that is no text or empty would have been unlimited.
+    #[test]
+    fn no_value_that_a_client_chooses_goes_uncounted() {
+        for value in ["\u{e9}", "\u{fffd}", "\u{1}", ""] {
+            let values = DescriptorValues::new(&[("x-api-key", value)], &accounts()).unwrap();
+            assert!(values.headers.contains_key("x-api-key"), "{value:?}");
+            assert!(values.captures.get("x-api-key").is_some(), "{value:?}");
+        }
     }
 
     #[test]

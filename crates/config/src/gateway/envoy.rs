@@ -7,7 +7,9 @@ use weir_middleware::{
     Domains, HeaderForms, RequestBounds, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
 };
 use weir_proxy::Timeouts;
-use weir_rules::{Cost, DescriptorRule, DescriptorRules, LimitUse, PathPattern, RouteMatcher};
+use weir_rules::{
+    Cost, DescriptorRule, DescriptorRules, KeySource, LimitUse, PathPattern, RouteMatcher,
+};
 
 use super::schema::{EnvoyDescriptor, Gateway};
 use crate::diagnostics::{Lowered, Reported};
@@ -17,10 +19,11 @@ use crate::settings::{EnvoyService, Route};
 use crate::yaml::{Span, Spanned, WordOr};
 
 /// The name of the route that calls take, in logs and metrics.
-const ROUTE: &str = "envoy";
+pub(crate) const ROUTE: &str = "envoy";
 
-/// The greatest call that is read, in bytes.
-const MAX_CALL_BYTES: u64 = 64 * 1024;
+/// The greatest call that is read, in bytes: as much as gRPC reads by default. Envoy copies headers of
+/// its clients into descriptors, and lets a request pass whose call is refused.
+const MAX_CALL_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The limits that descriptors use, as they are written.
 pub(super) fn limits_of_descriptors(gateway: &Gateway) -> Vec<&WordOr<limits::schema::LimitUse>> {
@@ -182,7 +185,11 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
             let keys = self.cx.ok(span, source.descriptor_keys())?;
             let is_here = |key: &&str| {
                 let mut here = self.keys.iter();
-                here.any(|known| known.eq_ignore_ascii_case(key))
+                // Entries are looked for as they are written, but for headers.
+                here.any(|known| match source {
+                    KeySource::Header(_) => known.eq_ignore_ascii_case(key),
+                    _ => known == key,
+                })
             };
             if keys.is_empty() || keys.iter().any(is_here) {
                 continue;

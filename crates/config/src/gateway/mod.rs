@@ -33,6 +33,7 @@ use clients::{
     warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
+pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
 use listen::{admin_dashboard, connections, listen, warn_of_open_admin};

@@ -17,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::diagnostics::{Lowered, all};
+use crate::gateway::ENVOY_ROUTE;
 use crate::gateway::schema::Gateway;
 use crate::limits::{self, LimitTable, enforcement, limit_use};
 use crate::lowering::Lowering;
@@ -261,6 +262,12 @@ fn refuse_same_names(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>, routes: 
     let mut first: HashMap<&str, Span> = HashMap::new();
     for (route, written) in routes.iter().zip(&gateway.routes.value) {
         let span = written.name.span().unwrap_or(route.span);
+        let takes_calls = gateway.decide.as_ref().is_some_and(|it| it.envoy.is_some());
+        if takes_calls && *route.name == *ENVOY_ROUTE {
+            let message = format!("\"{ENVOY_ROUTE}\" is the route of calls to `decide.envoy`");
+            cx.error(span, message)
+                .help("give this route another `name`");
+        }
         if let Some(other) = first.insert(&route.name, span) {
             let other = cx.sources.location(other);
             let message = format!("another route is called \"{}\" already", route.name);

@@ -98,6 +98,10 @@ fn what_descriptors_cannot_do_is_an_error() {
         ),
         ("    - {key: a, limit: PerAdress}", "PerAddress"),
         (
+            "    - {key: Remote_Address, limit: PerAddress}",
+            "give it that key",
+        ),
+        (
             "    - {key: a, value: b}\n    - {key: a, value: b}",
             "is there twice",
         ),

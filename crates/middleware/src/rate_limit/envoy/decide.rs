@@ -1,6 +1,7 @@
 //! A call's way from its descriptors to the response: which limit each descriptor is for, one
 //! question to the store about all of them, and what came of it. The steps are those of requests.
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use weir_store::Outcome;
 use weir_telemetry::Disposition;
 
 use super::messages::{
-    Code, CurrentLimit, Descriptor, DescriptorStatus, Duration, HeaderField, RateLimitRequest,
-    RateLimitResponse, Unit,
+    Code, CurrentLimit, Descriptor, DescriptorStatus, Duration, Entry, HeaderField,
+    RateLimitRequest, RateLimitResponse, Unit,
 };
 use super::{CallError, Settings};
 use crate::Verdict;
@@ -34,8 +35,19 @@ const DAY: u64 = 86_400 * SECOND;
 struct PlannedCall {
     decision: PendingDecision,
     batch: Batch,
-    /// The index of each descriptor's limit among those that the store is asked about.
-    queried: Vec<Option<usize>>,
+    descriptors: Vec<PlannedDescriptor>,
+}
+
+/// What is to be decided about a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PlannedDescriptor {
+    /// No limit counts it.
+    Unlimited,
+    /// The index of its limit among those that the store is asked about.
+    Queried(usize),
+    /// It lacks a value that its limit counts per, and the limit denies that. An error would deny
+    /// nothing, as Envoy lets requests pass whose call fails.
+    Denied,
 }
 
 impl Settings {
@@ -52,8 +64,12 @@ impl Settings {
         let PlannedCall {
             decision,
             batch,
-            queried,
+            descriptors,
         } = planned;
+        if descriptors.contains(&PlannedDescriptor::Denied) {
+            let verdict = Verdict::new(Disposition::Denied);
+            return (Ok(RateLimitResponse::denied(&descriptors)), verdict);
+        }
         let since = loop_time::now();
         let (now, is_idle) = (decision.arrived, decision.is_idle());
         let answer = self.backend.admit(batch, now, is_idle).await;
@@ -66,9 +82,9 @@ impl Settings {
             return (Err(CallError::Unavailable), verdict);
         };
         route.policy.count(&decision.queried, &outcome, now);
-        let statuses = queried.iter().map(|queried| match queried {
-            Some(index) => status(&route.policy, &decision, &outcome, *index),
-            None => DescriptorStatus::of_code(Code::Ok),
+        let statuses = descriptors.iter().map(|descriptor| match descriptor {
+            PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
+            _ => DescriptorStatus::of_code(Code::Ok),
         });
         let mut response = RateLimitResponse {
             statuses: statuses.collect(),
@@ -87,27 +103,30 @@ impl Settings {
         let mut planned = PlannedCall {
             decision: PendingDecision::new(route, self.backend.now()),
             batch: Batch::new(),
-            queried: Vec::with_capacity(call.descriptors.len()),
+            descriptors: Vec::with_capacity(call.descriptors.len()),
         };
         let Some(rules) = self.domains.get(&*call.domain) else {
-            planned.queried.resize(call.descriptors.len(), None);
+            let unlimited = PlannedDescriptor::Unlimited;
+            planned
+                .descriptors
+                .resize(call.descriptors.len(), unlimited);
             return Ok(planned);
         };
         for descriptor in &call.descriptors {
             if descriptor.limit.is_some() || descriptor.is_negative_hits {
                 return Err(CallError::Unsupported);
             }
-            let entries = descriptor.entries.iter();
-            let entries = entries.map(|entry| (&*entry.key, &*entry.value));
+            let texts: Vec<_> = descriptor.entries.iter().map(Entry::texts).collect();
+            let entries = texts.iter().map(|(key, value)| (&**key, &**value));
             let entries: Vec<DescriptorEntry<'_>> = entries.collect();
-            let queried = match rules.find(&entries) {
+            let decided = match rules.find(&entries) {
                 Some(limit) => {
                     let values = DescriptorValues::new(&entries, &self.accounts)?;
-                    planned.add(limit, (&values, &call.domain), descriptor.hits(call))?
+                    planned.add(limit, (&values, &call.domain), descriptor.hits(call))
                 }
-                None => None,
+                None => PlannedDescriptor::Unlimited,
             };
-            planned.queried.push(queried);
+            planned.descriptors.push(decided);
         }
         Ok(planned)
     }
@@ -144,16 +163,16 @@ impl PlannedCall {
         limit: usize,
         (values, domain): (&DescriptorValues, &str),
         hits: u64,
-    ) -> Result<Option<usize>, CallError> {
+    ) -> PlannedDescriptor {
         let (route, now) = (Arc::clone(&self.decision.route), self.decision.arrived);
         let Some(prepared) = route.policy.limit(limit) else {
-            return Ok(None);
+            return PlannedDescriptor::Unlimited;
         };
         let attributes = values.attributes(domain, now);
         let admission = match prepared.used.matching(&attributes, || None) {
             LimitMatch::Counted { admission, .. } => multiplied(admission, hits),
-            LimitMatch::Missing { acts: true, .. } => return Err(CallError::MissingValue),
-            _ => return Ok(None),
+            LimitMatch::Missing { acts: true, .. } => return PlannedDescriptor::Denied,
+            _ => return PlannedDescriptor::Unlimited,
         };
         let subject = prepared.record_subject(&admission.transaction, now, attributes.account);
         let index = self.batch.len();
@@ -165,7 +184,7 @@ impl PlannedCall {
             looks: false,
         };
         query.add((limit, subject), prepared.used.mode, admission, None);
-        Ok(Some(index))
+        PlannedDescriptor::Queried(index)
     }
 }
 
@@ -202,6 +221,30 @@ fn status(
     };
     let decision = outcome.decisions.get(index).copied().flatten();
     DescriptorStatus::new(queried, limit, decision)
+}
+
+impl Entry {
+    /// Key and value. What is no text becomes some, and is counted.
+    fn texts(&self) -> (Cow<'_, str>, Cow<'_, str>) {
+        let [key, value] = [&self.key, &self.value].map(|bytes| String::from_utf8_lossy(bytes));
+        (key, value)
+    }
+}
+
+impl RateLimitResponse {
+    /// The response to a call that is denied for want of a value, and takes nothing.
+    fn denied(descriptors: &[PlannedDescriptor]) -> Self {
+        let statuses = descriptors.iter().map(|descriptor| match descriptor {
+            PlannedDescriptor::Denied => DescriptorStatus::of_code(Code::OverLimit),
+            _ => DescriptorStatus::of_code(Code::Ok),
+        });
+        let mut response = Self {
+            statuses: statuses.collect(),
+            ..Self::default()
+        };
+        response.set_overall_code(Code::OverLimit);
+        response
+    }
 }
 
 impl DescriptorStatus {

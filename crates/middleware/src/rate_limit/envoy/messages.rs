@@ -27,12 +27,14 @@ pub(super) struct Descriptor {
     pub(super) is_negative_hits: bool,
 }
 
+/// Envoy copies bytes of clients into both, which may be no text: a call that could not be read for
+/// them would be one that Envoy lets through.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Entry {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
 }
 
 /// Its presence alone matters.

@@ -45,6 +45,9 @@ const PREFIX_BYTES: usize = 5;
 /// sends one for each action of a route.
 const MAX_DESCRIPTORS: usize = 64;
 
+/// The most entries of a descriptor. Each is one action of Envoy's.
+const MAX_ENTRIES: usize = 64;
+
 /// The rules for descriptors, by their domain.
 pub type Domains = HashMap<Box<str>, DescriptorRules>;
 
@@ -158,14 +161,12 @@ enum CallError {
     NoMethod,
     #[error("the call is not one RateLimitRequest without compression")]
     Malformed,
-    #[error("the call has more than {MAX_DESCRIPTORS} descriptors")]
+    #[error("more than {MAX_DESCRIPTORS} descriptors, or {MAX_ENTRIES} entries in one of them")]
     TooMany,
     #[error("limits and negative hits of descriptors are not supported")]
     Unsupported,
     #[error("a descriptor's address is not an address")]
     Address,
-    #[error("a descriptor lacks a value that its limit counts per")]
-    MissingValue,
     #[error("the store cannot be reached")]
     Unavailable,
 }
@@ -180,7 +181,7 @@ impl CallError {
     /// The status of gRPC.
     const fn status(self) -> u16 {
         match self {
-            Self::Malformed | Self::TooMany | Self::Address | Self::MissingValue => 3,
+            Self::Malformed | Self::TooMany | Self::Address => 3,
             Self::NoMethod | Self::Unsupported => 12,
             Self::Unavailable => 14,
         }
@@ -243,7 +244,10 @@ fn unframed(mut body: Bytes) -> Result<RateLimitRequest, CallError> {
         return Err(CallError::Malformed);
     }
     let call = RateLimitRequest::decode(body).map_err(|_| CallError::Malformed)?;
-    if call.descriptors.len() > MAX_DESCRIPTORS {
+    let mut descriptors = call.descriptors.iter();
+    if descriptors.len() > MAX_DESCRIPTORS
+        || descriptors.any(|descriptor| descriptor.entries.len() > MAX_ENTRIES)
+    {
         return Err(CallError::TooMany);
     }
     Ok(call)

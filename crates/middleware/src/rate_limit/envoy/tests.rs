@@ -12,8 +12,8 @@ use super::*;
 
 fn call() -> RateLimitRequest {
     let entry = Entry {
-        key: "remote_address".to_owned(),
-        value: "203.0.113.9".to_owned(),
+        key: b"remote_address".to_vec(),
+        value: b"203.0.113.9".to_vec(),
     };
     RateLimitRequest {
         domain: "edge".to_owned(),
@@ -56,9 +56,9 @@ fn what_is_not_one_message_is_no_call() {
     assert_eq!(unframed(compressed.into()), Err(CallError::Malformed));
 }
 
-/// 64 KiB hold thousands, each of which would be a bucket in one question to the store.
+/// Each would be a bucket in one question to the store, and each entry a header.
 #[test]
-fn no_call_asks_about_more_descriptors_than_the_bound() {
+fn no_call_asks_about_more_descriptors_and_entries_than_the_bounds() {
     let with_descriptors = |count| {
         let descriptors = vec![call().descriptors.remove(0); count];
         unframed(framed(&RateLimitRequest {
@@ -71,6 +71,22 @@ fn no_call_asks_about_more_descriptors_than_the_bound() {
         with_descriptors(MAX_DESCRIPTORS + 1),
         Err(CallError::TooMany)
     );
+    let with_entries = |count| {
+        let mut call = call();
+        let entries = &mut call.descriptors[0].entries;
+        *entries = vec![entries.remove(0); count];
+        unframed(framed(&call))
+    };
+    assert!(with_entries(MAX_ENTRIES).is_ok());
+    assert_eq!(with_entries(MAX_ENTRIES + 1), Err(CallError::TooMany));
+}
+
+/// Envoy lets a request pass whose call is in error.
+#[test]
+fn no_bytes_of_a_client_make_a_call_unreadable() {
+    let mut call = call();
+    call.descriptors[0].entries[0].value = vec![0xff];
+    assert_eq!(unframed(framed(&call)), Ok(call));
 }
 
 #[test]
