@@ -21,6 +21,9 @@ const VALUES: [&str; 4] = ["add", "headers", "query", "set"];
 /// The keys of secrets proper. A configuration that has one there is refused.
 const SECRETS: [&str; 5] = ["hash_key", "hmac_key", "password", "secret", "token"];
 
+/// The headers whose values are secrets, in lower case.
+const SECRET_HEADERS: [&str; 2] = ["authorization", "cookie"];
+
 impl Settings {
     /// The files of the configuration by their names, with their secrets hidden; and, with the
     /// schemas of the files, with the defaults of the keys that they leave out.
@@ -75,12 +78,19 @@ impl Settings {
     }
 }
 
-/// Whether a line of a configuration may hold a secret, by its keys, by its URLs, or by the path of
-/// the value that stands there.
+/// Whether a line of a configuration may hold a secret, by the names in it, by its URLs, or by the
+/// path of the value that stands there. Names count wherever they stand, also within longer ones such
+/// as `tokens`: a line that is in error need not be YAML.
 pub fn may_show_secret(path: &str, line: &str) -> bool {
-    let is_secret =
-        |key: &str| path.split('.').any(|step| step == key) || line.contains(&format!("{key}:"));
-    SECRETS.iter().any(|key| is_secret(key)) || without_passwords(line) != line
+    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let is_secret = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        let mut words = text.split(|char| !is_part(char));
+        let mut names = SECRETS.iter().chain(&SECRET_HEADERS);
+        names.any(|name| text.contains(name)) || words.any(|word| VALUES.contains(&word))
+    };
+    // Without its scheme, a URL may have a login all the same.
+    is_secret(path) || is_secret(line) || line.contains('@') || without_passwords(line) != line
 }
 
 /// A text without the user names, the passwords and the queries of the URLs in it.
@@ -226,6 +236,42 @@ mod tests {
             shown["gateway.yaml"]["allow"]["accounts"][0],
             "planted-allowed"
         );
+    }
+
+    #[test]
+    fn no_line_with_a_secret_is_an_excerpt_however_it_is_written() {
+        for (path, line) in [
+            ("admin", "admin: {tokens: {alice: opensesame}, prot: 1}"),
+            ("admin.tokens.alice", "    alice: opensesame"),
+            ("routs", r#"{"hash_key": "open sesame", "routs": []}"#),
+            ("hash_key", "hash_key : open sesame"),
+            (
+                "routes[0].request_headers",
+                "{set: {x-key: opensesame}, ad: {}}",
+            ),
+            ("routes[0].request_headers.set.x-key", "  x-key: opensesame"),
+            ("otlp.headers.x-key", "    x-key: opensesame"),
+            ("", "    Authorization: \"Bearer opensesame"),
+            ("", "    set-cookie: opensesame"),
+            (
+                "upstreams.app.servers[0]",
+                "  - deploy:opensesame@10.0.0.5:3000",
+            ),
+        ] {
+            assert!(may_show_secret(path, line), "{path}: {line}");
+        }
+        for (path, line) in [
+            (
+                "upstreams.app",
+                "  app: {servers: [\"http://127.0.0.1:3000\"]}",
+            ),
+            (
+                "limits[0].per",
+                "  - {per: address, burst: 1, offset: 2, settings: 3}",
+            ),
+        ] {
+            assert!(!may_show_secret(path, line), "{path}: {line}");
+        }
     }
 
     #[test]
