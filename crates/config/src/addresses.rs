@@ -94,6 +94,12 @@ pub(crate) enum ServerUrlError {
     Socket(String),
     #[error("`{0}`: {1}\nwrite it like http://127.0.0.1:3000")]
     Server(String, ServerError),
+    /// What has an `@` may have a password, so it is not repeated.
+    #[error(
+        "{0}\nwrite it without user name and password, like http://127.0.0.1:3000 or \
+         unix:///run/app.sock"
+    )]
+    Login(ServerError),
 }
 
 impl FromStr for ServerUrl {
@@ -105,6 +111,7 @@ impl FromStr for ServerUrl {
             return Err(ServerUrlError::NoScheme(text.to_owned()));
         }
         text.parse().map(Self).map_err(|error| match error {
+            error if text.contains('@') => ServerUrlError::Login(error),
             ServerError::Syntax => ServerUrlError::Malformed(text.to_owned()),
             ServerError::Socket => ServerUrlError::Socket(text.to_owned()),
             error => ServerUrlError::Server(text.to_owned(), error),

@@ -217,6 +217,36 @@ bans:
 }
 
 #[test]
+fn a_password_in_the_url_of_a_server_is_refused_and_not_repeated() {
+    for url in [
+        "http://deploy:hunter2@10.0.0.5:3000",
+        "deploy:hunter2@10.0.0.5:3000",
+        "http://deploy:hun ter2@10.0.0.5:3000",
+        "http://deploy:hunter2/@10.0.0.5:3000",
+        "ftp://deploy:hunter2@10.0.0.5",
+        "unix:deploy:hunter2@app.sock",
+    ] {
+        let found = findings(&SMALLEST.replace("http://127.0.0.1:3000", url));
+        assert!(found.contains("servers[0]: "), "{found}");
+        for part in ["deploy", "hun", "ter2"] {
+            assert!(!found.contains(part), "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_password_in_another_url_is_refused_and_not_repeated() {
+    let gateway = r#"
+account: [{jwt: {jwks: {url: "http://deploy:hunter2@10.0.0.5/keys"}}}]
+otlp: {endpoint: "ftp://deploy:hunter2@10.0.0.5"}
+"#;
+    let found = findings(&format!("{gateway}{SMALLEST}"));
+    assert!(found.contains("`http://***@10.0.0.5/keys` is"), "{found}");
+    assert!(found.contains("`ftp://***@10.0.0.5` is"), "{found}");
+    assert!(!found.contains("hunter2"), "{found}");
+}
+
+#[test]
 fn a_secret_in_the_file_is_refused_and_not_repeated() {
     let gateway = r#"
 hash_key: hunter2
