@@ -96,6 +96,14 @@ struct Choices {
     redis: Option<String>,
 }
 
+impl Choices {
+    /// Whether the URL of Redis may have a password.
+    fn has_password(&self) -> bool {
+        let url = self.redis.as_deref();
+        url.is_some_and(|url| weir_config::without_passwords(url) != url)
+    }
+}
+
 /// Writes a configuration and says what to do with it.
 pub(super) fn run(config: &Path, args: InitArgs) -> ExitCode {
     let listen = args.listen;
@@ -106,11 +114,7 @@ pub(super) fn run(config: &Path, args: InitArgs) -> ExitCode {
     };
     let written = choices.map_err(|error| (error, BAD_CONFIGURATION));
     let written = written.and_then(|choices| {
-        let files = NewFiles::new(
-            config,
-            &gateway_yaml(&choices, listen),
-            &limits_yaml(&choices),
-        );
+        let files = new_files(config, &choices, listen);
         files.write().map_err(|error| match error {
             WriteError::Configuration(_) => (error.to_string(), BAD_CONFIGURATION),
             _ => (error.to_string(), 1),
@@ -120,6 +124,10 @@ pub(super) fn run(config: &Path, args: InitArgs) -> ExitCode {
     match written {
         Ok(files) => {
             let _ = writeln!(io::stdout(), "wrote {}", files.names());
+            if files.is_private() {
+                let told = "holds the password of Redis, so only its owner may read it";
+                let _ = writeln!(io::stdout(), "{} {told}", config.display());
+            }
             Checked::read(config).print();
             let _ = writeln!(io::stdout(), "{}", next_steps(config));
             ExitCode::SUCCESS
@@ -128,6 +136,15 @@ pub(super) fn run(config: &Path, args: InitArgs) -> ExitCode {
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(code)
         }
+    }
+}
+
+fn new_files(config: &Path, choices: &Choices, listen: SocketAddr) -> NewFiles {
+    let (gateway, limits) = (gateway_yaml(choices, listen), limits_yaml(choices));
+    let files = NewFiles::new(config, &gateway, &limits);
+    match choices.has_password() {
+        true => files.private(),
+        false => files,
     }
 }
 
@@ -215,12 +232,19 @@ fn gateway_yaml(choices: &Choices, listen: SocketAddr) -> String {
                  # store:\n#   redis: {url: \"redis://127.0.0.1:6379/0\", on_failure: local}\n"
             .to_owned(),
     };
+    let private = match choices.has_password() {
+        true => {
+            "# Only its owner may read this file, as it holds the password of Redis; \
+             `password: {file: PATH}`\n# keeps that elsewhere.\n"
+        }
+        false => "",
+    };
     let (upstream, listen) = (quoted(&choices.upstream), quoted(&listen.to_string()));
     format!(
         r#"
 # `weir check` reads this file and limits/defaults.yaml and reports every error; `weir` serves them.
 # Changes take effect within two seconds.
-
+{private}
 listen:
   - address: {listen}
 

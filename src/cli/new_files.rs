@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -13,13 +14,19 @@ use super::shell::SchemaOf;
 /// Where packages put the schemas.
 const INSTALLED_SCHEMAS: &str = "/usr/share/weir/schema";
 
+/// The permissions of a file that all may read, as far as the user's mask lets them.
+pub(super) const FOR_ALL: u32 = 0o666;
+
+/// The permissions of a file that only its owner may read.
+pub(super) const FOR_OWNER: u32 = 0o600;
+
 /// Why nothing was written.
 #[derive(Debug, Error)]
 pub(super) enum WriteError {
     /// The configuration would not load.
     #[error("{0}")]
     Configuration(Diagnostics),
-    #[error("{} exists already, and no file is overwritten; name another with --config", .0.display())]
+    #[error("{} exists already, and no file is overwritten; name one in another folder with --config", .0.display())]
     Exists(PathBuf),
     #[error("a configuration is written to a file; name one with --config")]
     StandardInput,
@@ -32,6 +39,8 @@ pub(super) enum WriteError {
 pub(super) struct NewFiles {
     config: PathBuf,
     files: Vec<(PathBuf, String)>,
+    /// The permissions of the configuration.
+    mode: u32,
 }
 
 impl NewFiles {
@@ -66,7 +75,19 @@ impl NewFiles {
         Self {
             config: config.to_owned(),
             files,
+            mode: FOR_ALL,
         }
+    }
+
+    /// Lets only the user read the configuration.
+    pub(super) fn private(mut self) -> Self {
+        self.mode = FOR_OWNER;
+        self
+    }
+
+    /// Whether only the user may read the configuration.
+    pub(super) fn is_private(&self) -> bool {
+        self.mode == FOR_OWNER
     }
 
     /// Writes all of them, or none: a configuration that would not load is not written.
@@ -87,7 +108,12 @@ impl NewFiles {
             .collect();
         weir_config::check_with(&self.config, files).map_err(WriteError::Configuration)?;
         for (written, (path, text)) in self.files.iter().enumerate() {
-            if let Err(cause) = write_new(path, text) {
+            let mode = match *path == self.config {
+                true => self.mode,
+                false => FOR_ALL,
+            };
+            let write = |file: &mut File| file.write_all(text.as_bytes());
+            if let Err(cause) = write_new(path, mode, write) {
                 for (path, _) in self.files.iter().take(written) {
                     let _ = fs::remove_file(path);
                 }
@@ -109,9 +135,41 @@ impl NewFiles {
     }
 }
 
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
+/// Makes a file where there is none; a half of it does not stay.
+pub(super) fn write_new(
+    path: &Path,
+    mode: u32,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    File::create_new(path)?.write_all(text.as_bytes())
+    let mut options = File::options();
+    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+    write(&mut file).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_config::testing::Folder;
+
+    use super::*;
+
+    #[test]
+    fn no_half_of_a_file_stays_and_no_file_of_another_is_removed() {
+        let folder = Folder::with(&[("mine.yaml", "mine")]);
+        let half = folder.gateway().with_file_name("half.yaml");
+        let failed = write_new(&half, FOR_ALL, |file| {
+            file.write_all(b"half")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(!half.exists());
+        let mine = folder.gateway().with_file_name("mine.yaml");
+        let failed = write_new(&mine, FOR_ALL, |_| Ok(()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+    }
 }

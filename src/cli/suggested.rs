@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use weir_replay::Suggestions;
 
 use super::BAD_CONFIGURATION;
-use super::new_files::{NewFiles, WriteError};
+use super::new_files::{FOR_ALL, FOR_OWNER, NewFiles, WriteError, write_new as write_new_file};
 
 /// Writes a new configuration where there is none, or else adds the limits to the file that has
 /// them. Routes of a configuration are left to its author: what stands there may be written in many
@@ -90,17 +91,80 @@ fn add(config: &Path, suggestions: &Suggestions) -> Result<String, WriteError> {
     ))
 }
 
-/// Replaces a file at once: a gateway that watches it must not read half of it.
+/// Replaces a file at once: a gateway that watches it must not read half of it. Its owner and
+/// permissions stay; if it is a link, the link stays as well.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+    let is_new = !path.exists() && !path.is_symlink();
+    let path = match is_new {
+        true => path.to_owned(),
+        false => fs::canonicalize(path)?,
+    };
+    let old = match is_new {
+        true => None,
+        false => Some(fs::metadata(&path)?),
+    };
+    let mut new = path.clone().into_os_string();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", new.display()));
+    let mode = old.as_ref().map_or(FOR_ALL, |_| FOR_OWNER);
+    let written = write_new_file(&new, mode, |file| {
+        if let Some(old) = &old {
+            fchown(&*file, Some(old.uid()), Some(old.gid()))?;
+            file.set_permissions(old.permissions())?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(named)?;
+    fs::rename(&new, &path).inspect_err(|_| {
+        let _ = fs::remove_file(&new);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use weir_config::testing::Folder;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_loses_neither_its_link_nor_its_owner_nor_its_permissions() {
+        let folder = Folder::with(&[("there/real.yaml", "old")]);
+        let link = folder.gateway().with_file_name("link.yaml");
+        let real = folder.gateway().with_file_name("there").join("real.yaml");
+        symlink("there/real.yaml", &link).unwrap();
+        // Only root may give a file away; for others it stays their own.
+        let _ = chown(&real, Some(1), Some(1));
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+        let before = fs::metadata(&real).unwrap();
+        replace(&link, "new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&real).unwrap(), "new");
+        let after = fs::metadata(&real).unwrap();
+        assert_eq!((after.uid(), after.gid()), (before.uid(), before.gid()));
+        assert_eq!(after.permissions(), before.permissions());
+        assert!(!real.with_extension("yaml.new").exists());
     }
-    fs::write(&new, text)?;
-    if let Ok(metadata) = fs::metadata(path) {
-        fs::set_permissions(&new, metadata.permissions())?;
+
+    #[test]
+    fn neither_a_link_to_nowhere_nor_what_stands_under_the_other_name_is_overwritten() {
+        let folder = Folder::with(&[("a.yaml", "old"), ("a.yaml.new", "mine"), ("mine", "mine")]);
+        let file = |name| folder.gateway().with_file_name(name);
+        let refused = replace(&file("a.yaml"), "new").unwrap_err().to_string();
+        assert!(refused.contains("a.yaml.new"), "{refused}");
+        fs::remove_file(file("a.yaml.new")).unwrap();
+        symlink("mine", file("a.yaml.new")).unwrap();
+        assert!(replace(&file("a.yaml"), "new").is_err());
+        symlink("nowhere", file("b.yaml")).unwrap();
+        assert!(replace(&file("b.yaml"), "new").is_err());
+        for (name, text) in [("a.yaml", "old"), ("mine", "mine")] {
+            assert_eq!(fs::read_to_string(file(name)).unwrap(), text);
+        }
+        replace(&file("c/d.yaml"), "new").unwrap();
+        assert_eq!(fs::read_to_string(file("c/d.yaml")).unwrap(), "new");
     }
-    fs::rename(&new, path)
 }
