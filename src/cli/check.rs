@@ -38,6 +38,13 @@ enum ReportFormat {
     Sarif,
 }
 
+impl CheckArgs {
+    /// Whether there is a configuration in place of that of `--config`.
+    pub(super) fn names_file(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
 /// Checks a configuration and prints the report.
 pub(super) fn run(config: &Path, args: &CheckArgs) -> ExitCode {
     let checked = Checked::read(args.file.as_deref().unwrap_or(config));

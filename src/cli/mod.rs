@@ -2,7 +2,7 @@
 //! those that ask a gateway that runs.
 //!
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
-//! else.
+//! else; `weir health` ends with 1 for a bad configuration as well.
 
 mod admin;
 mod check;
@@ -28,7 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use weir_config::Diagnostics;
@@ -159,7 +160,7 @@ fn run_command(
     args: impl IntoIterator<Item = OsString>,
     run: impl FnOnce(&Path, bool) -> Result<(), RunError>,
 ) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -176,10 +177,24 @@ fn run_command(
         Some(Command::Override(command)) => print_answer(command.run(config)),
         Some(Command::Replay(args)) => replay::run(config, *args),
         Some(Command::Suggest(args)) => replay::suggest(config, *args),
-        Some(Command::Health(args)) => print_answer(args.run(config)),
+        Some(Command::Health(args)) => print_health(args.run(config)),
         Some(Command::Completions(args)) => shell::print_completions(&args),
         Some(Command::Man(args)) => shell::write_man(&args),
         Some(Command::Schema(args)) => shell::print_schema(&args),
+    }
+}
+
+/// The arguments. Clap itself finds two configurations only if `--config` follows `check`.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    let is_named = matches.value_source("config") == Some(ValueSource::CommandLine);
+    match &cli.command {
+        Some(Command::Check(check)) if is_named && check.names_file() => {
+            let message = "the argument '[FILE]' cannot be used with '--config <FILE>'";
+            Err(Cli::command().error(ErrorKind::ArgumentConflict, message))
+        }
+        _ => Ok(cli),
     }
 }
 
@@ -233,6 +248,15 @@ fn print_answer(result: Result<String, AdminError>) -> ExitCode {
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints whether a gateway is healthy. It is not if its configuration cannot be read: Docker knows
+/// 0 and 1 of health checks, and reserves 2.
+fn print_health(result: Result<String, AdminError>) -> ExitCode {
+    match print_answer(result) == ExitCode::SUCCESS {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

@@ -1,10 +1,11 @@
 //! What the commands print, and their exit codes.
 
+use std::os::unix::fs::PermissionsExt;
+
 use weir_config::testing::{DEFAULTS, Folder, SMALLEST};
 
 use super::checked::Checked;
 use super::*;
-use clap::CommandFactory;
 use http::StatusCode;
 
 const GATEWAY: &str = r#"
@@ -325,6 +326,35 @@ fn the_exit_code_is_0_for_fine_2_for_what_the_caller_got_wrong_and_else_what_run
     assert_eq!(exit_code(&["serve"]), ExitCode::from(2));
     assert_eq!(exit_code(&[]), ExitCode::FAILURE);
     assert_eq!(exit_code(&["run"]), ExitCode::FAILURE);
+}
+
+#[test]
+fn a_check_of_two_configurations_is_refused_in_every_order() {
+    let folder = folder();
+    let path = folder.gateway();
+    let path = path.to_str().unwrap();
+    for args in [
+        &["--config", path, "check", path][..],
+        &["check", "--config", path, path],
+        &["check", path, "--config", path],
+    ] {
+        assert_eq!(exit_code(args), ExitCode::from(2), "{args:?}");
+    }
+    assert_eq!(exit_code(&["check", path]), ExitCode::SUCCESS);
+    assert_eq!(exit_code(&["--config", path, "check"]), ExitCode::SUCCESS);
+}
+
+/// Docker reserves 2 for health checks.
+#[test]
+fn health_never_ends_with_2_for_a_configuration_that_cannot_be_read() {
+    for args in [&["health"][..], &["health", "--ready"]] {
+        let args = [args, &["--config", "/nowhere.yaml"]].concat();
+        assert_eq!(exit_code(&args), ExitCode::FAILURE);
+    }
+    assert_eq!(
+        exit_code(&["top", "--config", "/nowhere.yaml"]),
+        ExitCode::from(2)
+    );
 }
 
 #[test]
@@ -862,6 +892,23 @@ fn a_configuration_by_init_has_what_the_flags_say_and_nothing_to_complain_about(
         app::explain(&folder.gateway(), &request.into()).unwrap()
     };
     assert!(told.contains("burst 1, count 5, period 1s"), "{told}");
+}
+
+#[test]
+fn no_one_else_reads_a_configuration_by_init_that_holds_a_password() {
+    for (redis, is_private) in [
+        ("--redis=redis://:hunter2@10.0.0.8:6379/0", true),
+        ("--redis=redis://10.0.0.8:6379/0", false),
+    ] {
+        let folder = Folder::with(&[]);
+        let flags = ["--upstream=http://10.0.0.7:3000", "--limit=5/s", redis];
+        assert_eq!(init(&folder, &flags), ExitCode::SUCCESS);
+        let text = std::fs::read_to_string(folder.gateway()).unwrap();
+        assert_eq!(text.contains("hunter2"), is_private);
+        let metadata = std::fs::metadata(folder.gateway()).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o077 == 0, is_private);
+        assert_eq!(text.contains("# Only its owner"), is_private, "{text}");
+    }
 }
 
 #[test]

@@ -456,11 +456,13 @@ fn health_is_0_for_a_gateway_that_serves_and_1_for_one_that_is_gone() {
 #[test]
 fn a_check_of_standard_input_or_of_two_files_is_what_it_seems_to_be() {
     let folder = checked_in();
-    let output = weir(
-        folder.path(),
-        &["check", "gateway.yaml", "--config", "other.yaml"],
-    );
-    assert_eq!(output.status.code(), Some(2), "two configurations");
+    for arguments in [
+        ["check", "gateway.yaml", "--config", "other.yaml"],
+        ["--config", "other.yaml", "check", "gateway.yaml"],
+    ] {
+        let output = weir(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
     let text = fs::File::open(folder.path().join("gateway.yaml")).unwrap();
     let mut command = Command::new(WEIR);
     let command = command.current_dir(folder.path()).args(["check", "-"]);
