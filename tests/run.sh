@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 # A real redis-server, since the store's contract is held against it and never against an imitation;
 # openssl, which makes the certificates for its TLS; promtool, which reads the metrics and tries the
 # documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server;
-# Chromium with its driver, which use the dashboard; and nginx, which asks Weir for decisions.
+# Chromium with its driver, which use the dashboard; nginx, which asks Weir for decisions; and HAProxy,
+# which balances the load of the tutorial's gateways.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
@@ -15,6 +16,7 @@ command -v faketime >/dev/null || packages+=(faketime)
 command -v pebble >/dev/null || packages+=(pebble)
 command -v chromium >/dev/null || packages+=(chromium)
 command -v chromedriver >/dev/null || packages+=(chromium-driver)
+command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || packages+=(haproxy)
 command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages+=(nginx-light python3-venv)
 if [ ${#packages[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then

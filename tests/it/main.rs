@@ -75,6 +75,7 @@ mod shadow_ban;
 mod shared_lists;
 mod timeouts;
 mod tls;
+mod tutorial;
 mod upstream_connections;
 mod upstream_http2;
 mod upstream_proxy_protocol;
