@@ -60,12 +60,12 @@ fn serve_axum_example() -> SocketAddr {
     serve(async || axum_example::app().unwrap())
 }
 
-/// Pasted into a program, the README's example answered 500 to every request.
+/// Pasted into a program, the documented example answered 500 to every request.
 #[test]
-fn the_example_of_the_readme_works_as_it_is_pasted() {
+fn the_documented_example_works_as_it_is_pasted() {
     let example = include_str!("../../examples/hello.rs");
-    let readme = include_str!("../../README.md");
-    assert!(readme.contains(&format!("```rust\n{example}```\n")));
+    let page = include_str!("../../docs/LIBRARY.md");
+    assert!(page.contains(&format!("```rust\n{example}```\n")));
     let mut client = Client::connect(serve(async || hello_example::app().unwrap()));
     let statuses: Vec<u16> = (0..21).map(|_| client.send(&get("/")).status).collect();
     assert_eq!(statuses[..20], [200; 20]);

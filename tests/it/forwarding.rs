@@ -317,7 +317,7 @@ fn no_line_of_chunks_may_end_with_a_line_feed_alone_however_they_arrive() {
     }
 }
 
-/// README says what of gRPC works: a call of gRPC-Web, which has its status in the body.
+/// docs/FAQ.md says what of gRPC works: a call of gRPC-Web, which has its status in the body.
 #[test]
 fn a_call_of_grpc_web_passes_over_http_1_1_as_it_is_and_its_failure_is_a_200() {
     const FAILED: &[u8] = b"\x80\0\0\0\x0fgrpc-status: 5\r\n";

@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-/// The smallest configuration of the README.
+/// The smallest configuration.
 pub const SMALLEST: &str = r#"
 upstreams:
   app: {servers: ["http://127.0.0.1:3000"]}

@@ -343,30 +343,26 @@ fn each_configuration_that_is_checked_in_names_a_schema_that_is_there() {
     }
 }
 
-/// The README's configuration, of three blocks, loads without a warning.
+/// The README's configuration, of two blocks, loads without a warning.
 #[test]
-fn the_examples_of_the_readme_load_without_a_warning() {
+fn the_example_of_the_readme_loads_without_a_warning() {
     let readme = fs::read_to_string(top_level("README.md")).unwrap();
     let blocks: Vec<&str> = readme
         .split("```yaml\n")
         .skip(1)
         .filter_map(|block| block.split("```").next())
         .collect();
-    let [gateway, defaults, shared] = blocks.as_slice() else {
+    let [gateway, defaults] = blocks.as_slice() else {
         panic!("{} blocks of YAML", blocks.len());
     };
     assert!(
         gateway.starts_with("# gateway.yaml\n") && defaults.starts_with("# limits/defaults.yaml\n")
     );
-    let shared = shared.replace("{env: WEIR_HASH_KEY}", "{file: hash.key}");
-    for more in ["", &shared] {
-        let folder = Folder::with(&[
-            ("gateway.yaml", &format!("{gateway}{more}")),
-            ("limits/defaults.yaml", defaults),
-            ("hash.key", "0123456789abcdef0123456789abcdef"),
-        ]);
-        assert_eq!(folder.findings(), "0 errors, 0 warnings");
-    }
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
 }
 
 /// The service checks a configuration before it starts with it or reloads it, and kills no later
