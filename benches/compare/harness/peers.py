@@ -70,6 +70,8 @@ def weir(place, job):
     place.write("limits/defaults.yaml", "".join(defaults) or "{}\n")
     store = f"store: {{redis: {{url: 'redis://127.0.0.1:{place.redis}/0', timeout: 1s}}}}\n"
     shadow = job.outcome == "shadow"
+    blocked = "block: {addresses: [127.0.0.0/8]}\n" if job.outcome == "block" else ""
+    action = "response: {body: hello}" if job.outcome == "respond" else "upstream: app"
     own, tls = place.certificate, ""
     if own:
         tls = f", tls: {{certificate: '{own.path}', key: '{own.key}'}}"
@@ -82,10 +84,11 @@ def weir(place, job):
         f"{store if job.redis else ''}"
         f"upstreams: {{app: {{servers: ['http://127.0.0.1:{place.upstream}']}}}}\n"
         f"{decoys() if shadow else ''}"
+        f"{blocked}"
         "routes:\n"
         "  - name: all\n"
         "    match: {path: '/*'}\n"
-        "    upstream: app\n"
+        f"    {action}\n"
         f"    limits: [{', '.join(limits)}]\n"
         f"{'    on_denied: {shadow: sent}' if shadow else ''}\n",
     )

@@ -11,7 +11,8 @@ class Job:
     """What a proxy has to do, in terms that each of them can be configured with."""
 
     limits: int = 0
-    #: What becomes of requests: "pass", "deny" with 429, or "shadow", an invented 200.
+    #: What becomes of requests: "pass", "deny" with 429, or "shadow", an invented 200. Weir alone
+    #: can be told to "block" all clients with 403, or to "respond" with a configured 200.
     outcome: str = "pass"
     redis: bool = False
     http2: bool = False
