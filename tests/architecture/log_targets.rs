@@ -21,7 +21,6 @@ fn log_lines_of_crates_have_the_target_of_their_module() {
             for (start, call) in calls {
                 let arguments = code[start + call.len()..].trim_start();
                 let is_right = arguments.starts_with(&format!("target: {target}"))
-                    || arguments.starts_with("target: ACCESS_TARGET")
                     || arguments.starts_with("target: AUDIT_TARGET")
                     || (arguments.starts_with("target: TARGET")
                         && code.contains(&format!("const TARGET: &str = {target};")));

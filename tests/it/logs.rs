@@ -277,6 +277,33 @@ fn the_access_log_can_be_switched_off() {
 }
 
 #[test]
+fn no_level_leaves_out_lines_of_the_access_log() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .key("log: {level: \"off,weir::telemetry=info\"}")
+        .start();
+    gateway.send(&get("/quiet"));
+    line(&gateway, "/quiet");
+}
+
+#[test]
+fn a_template_is_for_lines_of_the_access_log_and_no_others() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .key("log: {access_format: \"{status} {path}\"}")
+        .start();
+    gateway.send(&get("/formatted"));
+    eventually("a line by the template", || {
+        let text = gateway.log_text();
+        text.lines()
+            .any(|line| line == "200 /formatted")
+            .then_some(())
+    });
+    gateway.signal("HUP");
+    gateway.logs("configuration unchanged", 1);
+}
+
+#[test]
 fn a_path_cannot_forge_a_line() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream).start();

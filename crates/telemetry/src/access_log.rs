@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use http::{Method, StatusCode, Version};
-use tracing::{field, info};
 
 use super::{Disposition, RouteMetrics};
 
@@ -17,9 +17,22 @@ pub const ACCESS_TARGET: &str = "weir::access";
 /// deceptive is escaped: filling a log shall take many requests.
 const MAX_TEXT_BYTES: usize = 512;
 
+/// Writes the line of a request.
+type Sink = dyn Fn(&RequestFinished<'_>) + Send + Sync;
+
+/// The access log of this process. It is none of tracing's subscribers: those take several times as
+/// long to collect the fields of an event, and nearly all lines are the access log's.
+static SINK: OnceLock<Box<Sink>> = OnceLock::new();
+
 /// Whether the access log is on; what only it shows need not be found out otherwise.
 pub fn is_logged() -> bool {
-    tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO)
+    SINK.get().is_some()
+}
+
+/// Has `sink` write the lines of this process from now on, unless another does.
+pub(super) fn log_to(sink: impl Fn(&RequestFinished<'_>) + Send + Sync + 'static) {
+    // Whoever sets up logs twice gets an error before this.
+    let _ = SINK.set(Box::new(sink));
 }
 
 /// A request was answered, to the last byte or as far as its client stayed.
@@ -121,52 +134,156 @@ pub struct SentResponse {
     pub took: Duration,
 }
 
+/// A field of a line, by its name.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    /// The name as JSON has it behind another field, up to the value.
+    pub(super) in_json: &'static str,
+}
+
+/// Takes the fields of a line, each with a value of one of these kinds.
+pub(super) trait FieldVisitor {
+    fn text(&mut self, field: Field, value: &str);
+    /// A text that is never in quotes in the form for people.
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display);
+
+    fn integer(&mut self, field: Field, value: u64) {
+        self.shown(field, &value);
+    }
+
+    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+        self.shown(field, &value);
+    }
+
+    fn boolean(&mut self, field: Field, value: bool) {
+        self.shown(field, &value);
+    }
+}
+
+/// A value of a field. One that is `None` leaves the field out.
+trait Value {
+    fn visit(self, field: Field, to: &mut impl FieldVisitor);
+}
+
+/// Passes fields with their names and values to a visitor, in this order.
+macro_rules! visit {
+    ($to:expr, $($name:ident = $value:expr,)*) => {$(
+        let field = Field {
+            name: stringify!($name),
+            in_json: concat!(",\"", stringify!($name), "\":"),
+        };
+        Value::visit($value, field, $to);
+    )*};
+}
+
 impl RequestFinished<'_> {
-    /// Writes its line.
+    /// Writes its line, if there is an access log.
     pub fn emit(&self) {
+        if let Some(sink) = SINK.get() {
+            sink(self);
+        }
+    }
+
+    /// Passes on the fields of its line.
+    pub(super) fn visit(&self, to: &mut impl FieldVisitor) {
         let response = &self.response;
-        // The macro evaluates no field unless a subscriber listens.
-        info!(
-            target: ACCESS_TARGET,
-            client = self.client.map(|address| field::display(Address(address))),
+        visit!(
+            to,
+            client = self.client.map(Address),
             method = clipped(self.method.as_str()),
             path = clipped(self.path),
             query = self.query.map(clipped),
-            status = response.status.as_u16(),
+            status = u64::from(response.status.as_u16()),
             route = self.route.name(),
             decision = self.decision.as_str(),
             limit = self.denied_by,
             ban = self.banned_by,
             list = self.listed,
             decided_by = self.decided_by,
-            account = self.account.map(|account| field::display(Clipped(account))),
+            account = self.account.map(Clipped),
             bytes = response.bytes,
             received = self.received,
             // Only logged when it is true.
             aborted = (!response.complete).then_some(true),
-            cost = self.strictest.map(|strictest| strictest.cost),
+            cost = self.strictest.map(|strictest| u64::from(strictest.cost)),
             remaining = self.strictest.map(|strictest| strictest.remaining),
             scheme = self.headers.scheme,
-            host = text(self.headers.host).as_deref(),
+            host = text(self.headers.host),
             version = http_version(self.version),
-            duration_ms = milliseconds(response.took),
-            store_ms = self.store.map(milliseconds),
-            delay_ms = self.delay.map(milliseconds),
+            duration_ms = Milliseconds::new(response.took),
+            store_ms = self.store.map(Milliseconds::new),
+            delay_ms = self.delay.map(Milliseconds::new),
             in_flight = self.in_flight,
             decided_ns = self.decided_at,
             upstream = self.upstream.map(|upstream| upstream.server),
-            upstream_status = self.upstream_status(),
+            upstream_status = self.upstream_status().map(u64::from),
             upstream_error = self.upstream_error,
-            upstream_ms = self.upstream.and_then(|upstream| upstream.head).map(milliseconds),
-            request_id = text(self.headers.request_id).as_deref(),
-            user_agent = text(self.headers.user_agent).as_deref(),
-            referer = text(self.headers.referer).as_deref(),
+            upstream_ms = self.upstream_head().map(Milliseconds::new),
+            request_id = text(self.headers.request_id),
+            user_agent = text(self.headers.user_agent),
+            referer = text(self.headers.referer),
         );
     }
 
     fn upstream_status(&self) -> Option<u16> {
         let status = self.upstream.and_then(|upstream| upstream.status);
         status.map(|status| status.as_u16())
+    }
+
+    fn upstream_head(&self) -> Option<Duration> {
+        self.upstream.and_then(|upstream| upstream.head)
+    }
+}
+
+impl<V: Value> Value for Option<V> {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        if let Some(value) = self {
+            value.visit(field, to);
+        }
+    }
+}
+
+impl Value for &str {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.text(field, self);
+    }
+}
+
+impl Value for Cow<'_, str> {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.text(field, &self);
+    }
+}
+
+impl Value for u64 {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.integer(field, self);
+    }
+}
+
+impl Value for bool {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.boolean(field, self);
+    }
+}
+
+impl Value for Milliseconds {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.milliseconds(field, self);
+    }
+}
+
+impl Value for Clipped<'_> {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
+        to.shown(field, &self);
     }
 }
 
@@ -187,13 +304,14 @@ pub(super) fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     })
 }
 
-/// An address that is written in one piece; those of IPv4 write seven by themselves.
+/// An address. Those of IPv4, which write seven pieces by themselves, are written in one.
 struct Address(IpAddr);
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Value for Address {
+    #[inline(always)]
+    fn visit(self, field: Field, to: &mut impl FieldVisitor) {
         let IpAddr::V4(address) = self.0 else {
-            return self.0.fmt(f);
+            return to.shown(field, &self.0);
         };
         let mut text = [b'.'; "255.255.255.255.".len()];
         let mut used = 0;
@@ -209,7 +327,7 @@ impl fmt::Display for Address {
         let text = text
             .get(..used - 1)
             .and_then(|text| str::from_utf8(text).ok());
-        f.write_str(text.unwrap_or_default())
+        to.text(field, text.unwrap_or_default());
     }
 }
 
@@ -237,10 +355,52 @@ impl Write for Clip<'_, '_> {
     }
 }
 
-/// Milliseconds, to the microsecond.
+/// Milliseconds, to the microsecond, as a number for JSON.
 pub(super) fn milliseconds(duration: Duration) -> f64 {
-    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-    micros as f64 / 1000.0
+    Milliseconds::new(duration).micros as f64 / 1000.0
+}
+
+/// Milliseconds, to the microsecond. They are shown as numbers are: without zeros at their end but
+/// for one behind the point.
+#[derive(Clone, Copy)]
+pub(super) struct Milliseconds {
+    micros: u64,
+}
+
+impl Milliseconds {
+    fn new(duration: Duration) -> Self {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self { micros }
+    }
+
+    pub(super) fn whole(self) -> u64 {
+        self.micros / 1000
+    }
+
+    /// The point and the digits behind it, which are written into `digits`.
+    pub(super) fn fraction(self, digits: &mut [u8; 4]) -> &str {
+        let thousandths = self.micros % 1000;
+        *digits = *b".000";
+        let mut rest = thousandths;
+        for digit in digits.iter_mut().skip(1).rev() {
+            *digit += u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
+        }
+        let shown = match thousandths {
+            _ if thousandths.is_multiple_of(100) => 2,
+            _ if thousandths.is_multiple_of(10) => 3,
+            _ => 4,
+        };
+        let digits = digits.get(..shown);
+        let text = digits.and_then(|digits| str::from_utf8(digits).ok());
+        text.unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Milliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.whole(), self.fraction(&mut [0; 4]))
+    }
 }
 
 fn http_version(version: Version) -> &'static str {
@@ -256,6 +416,18 @@ fn http_version(version: Version) -> &'static str {
 mod tests {
     use super::*;
 
+    struct Shown(String);
+
+    impl FieldVisitor for Shown {
+        fn text(&mut self, _: Field, value: &str) {
+            self.0 = value.to_owned();
+        }
+
+        fn shown(&mut self, _: Field, value: &dyn fmt::Display) {
+            self.0 = value.to_string();
+        }
+    }
+
     #[test]
     fn an_address_is_written_as_by_its_own_formatter() {
         let octets = [0, 9, 10, 99, 100, 199, 255];
@@ -264,7 +436,21 @@ mod tests {
             .flat_map(|&a| octets.map(|b| IpAddr::from([a, b, 1, b])));
         let v6 = ["::1", "2001:db8::7"].map(|text| text.parse().unwrap());
         for address in v4.chain(v6) {
-            assert_eq!(Address(address).to_string(), address.to_string());
+            let mut shown = Shown(String::new());
+            visit!((&mut shown), client = Address(address),);
+            assert_eq!(shown.0, address.to_string());
+        }
+    }
+
+    #[test]
+    fn a_number_of_milliseconds_is_the_text_of_any_other_number() {
+        let few = [0, 1, 9, 10, 99, 100, 999, 1000, 1001, 1010, 1100, 9990];
+        let great = [u64::from(u32::MAX), 999_999_999_999_999];
+        let many = (0..100_000_u32).map(|number| u64::from(number.wrapping_mul(2_654_435_761)));
+        for micros in few.into_iter().chain(great).chain(many) {
+            let duration = Duration::from_micros(micros);
+            let shown = serde_json::to_string(&milliseconds(duration)).unwrap();
+            assert_eq!(Milliseconds::new(duration).to_string(), shown, "{micros}");
         }
     }
 }

@@ -9,15 +9,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::port::{self, Emission};
 
-/// The access log: requests are known without it.
-const ACCESS_TARGET: &str = "weir::access";
-
 /// Takes the lines of all gateways of this thread.
 pub(super) struct Lines;
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO && metadata.target() != ACCESS_TARGET
+        *metadata.level() <= Level::INFO
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

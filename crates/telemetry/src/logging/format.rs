@@ -10,13 +10,16 @@
 //! shows a line as something else is escaped, in both forms.
 
 use std::fmt::{self, Write};
+use std::io::{self, IsTerminal};
 use std::time::SystemTime;
 
-use tracing::field::{Field, Visit};
+use tracing::field::{self, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::access_log::{Field, FieldVisitor, RequestFinished};
 
 /// Fields that are written without their names.
 const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];
@@ -27,8 +30,38 @@ pub(super) struct TextFormatter {
 }
 
 impl TextFormatter {
-    pub(super) fn new(colour: bool) -> Self {
+    /// For standard output, in colours if it is a terminal.
+    pub(super) fn for_stdout() -> Self {
+        let colour = io::stdout().is_terminal();
         Self { colour }
+    }
+
+    /// Appends the line of a request.
+    pub(super) fn write_request(
+        self,
+        request: &RequestFinished<'_>,
+        text: &mut String,
+    ) -> fmt::Result {
+        self.write(&mut Writer::new(text), Level::INFO, |fields| {
+            request.visit(fields)
+        })
+    }
+
+    fn write(
+        self,
+        line: &mut Writer<'_>,
+        level: Level,
+        visit: impl FnOnce(&mut Fields<'_, '_>),
+    ) -> fmt::Result {
+        write!(line, "{} ", TimeOfDay::now())?;
+        self.write_level(line, level)?;
+        let mut fields = Fields {
+            line,
+            result: Ok(()),
+        };
+        visit(&mut fields);
+        fields.result?;
+        line.write_char('\n')
     }
 
     fn write_level(self, line: &mut Writer<'_>, level: Level) -> fmt::Result {
@@ -58,15 +91,8 @@ where
         mut line: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(line, "{} ", TimeOfDay::now())?;
-        self.write_level(&mut line, *event.metadata().level())?;
-        let mut fields = Fields {
-            line: &mut line,
-            result: Ok(()),
-        };
-        event.record(&mut fields);
-        fields.result?;
-        line.write_char('\n')
+        let level = *event.metadata().level();
+        self.write(&mut line, level, |fields| event.record(fields))
     }
 }
 
@@ -77,28 +103,42 @@ struct Fields<'a, 'w> {
 }
 
 impl Fields<'_, '_> {
-    fn write(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+    fn write(&mut self, name: &str, value: fmt::Arguments<'_>) {
         self.result = self.result.and_then(|()| {
             self.line.write_char(' ')?;
-            if !BARE.contains(&field.name()) {
-                write!(self.line, "{}=", field.name())?;
+            if !BARE.contains(&name) {
+                write!(self.line, "{name}=")?;
             }
             write!(Escaped(self.line), "{value}")
         });
     }
+
+    fn write_text(&mut self, name: &str, value: &str) {
+        if name != "message" && value.contains([' ', '"']) {
+            self.write(name, format_args!("{value:?}"));
+        } else {
+            self.write(name, format_args!("{value}"));
+        }
+    }
 }
 
 impl Visit for Fields<'_, '_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() != "message" && value.contains([' ', '"']) {
-            self.write(field, format_args!("{value:?}"));
-        } else {
-            self.write(field, format_args!("{value}"));
-        }
+    fn record_str(&mut self, field: &field::Field, value: &str) {
+        self.write_text(field.name(), value);
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.write(field, format_args!("{value:?}"));
+    fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
+        self.write(field.name(), format_args!("{value:?}"));
+    }
+}
+
+impl FieldVisitor for Fields<'_, '_> {
+    fn text(&mut self, field: Field, value: &str) {
+        self.write_text(field.name, value);
+    }
+
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+        self.write(field.name, format_args!("{value}"));
     }
 }
 

@@ -10,26 +10,14 @@ use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use tracing::callsite::Identifier;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::field::{self, Visit};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::format::escape;
-use crate::access_log::ACCESS_TARGET;
-
-/// Room for most lines.
-const LINE_BYTES: usize = 768;
-
-/// A buffer that has grown beyond this is not used again.
-const MAX_KEPT_BYTES: usize = 8 * LINE_BYTES;
-
-thread_local! {
-    /// The buffer of the next line on this thread.
-    static BUFFER: Cell<String> = const { Cell::new(String::new()) };
-}
+use crate::access_log::{ACCESS_TARGET, Field, FieldVisitor, Milliseconds, RequestFinished};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonFormatter;
@@ -45,86 +33,44 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut line = JsonLine {
-            text: BUFFER.take(),
-            names: Names::take(event.metadata()),
-        };
-        line.text.reserve(LINE_BYTES);
-        line.raw("{\"timestamp\":\"");
-        line.timestamp(SystemTime::now());
-        line.raw("\",\"level\":\"");
-        line.raw(event.metadata().level().as_str());
-        line.quote();
+        let mut text = String::new();
+        let metadata = event.metadata();
+        let mut line = JsonLine::begin(&mut text, *metadata.level());
         event.record(&mut line);
-        line.raw(",\"target\":\"");
-        line.escaped(event.metadata().target());
-        line.raw("\"}\n");
-        // One write is quicker than many.
-        let written = to.write_str(&line.text);
-        if line.text.capacity() <= MAX_KEPT_BYTES {
-            line.text.clear();
-            BUFFER.set(line.text);
-        }
-        if line.names.is_some() {
-            NAMES.set(line.names);
-        }
-        written
+        line.end(metadata.target());
+        to.write_str(&text)
     }
 }
 
-thread_local! {
-    /// The names of the access log's fields, as nearly all lines are the access log's.
-    static NAMES: Cell<Option<Names>> = const { Cell::new(None) };
-}
-
-/// The names of an event's fields, with what stands around them.
-struct Names {
-    callsite: Identifier,
-    /// With the quote that begins a text.
-    texts: Vec<String>,
-}
-
-impl Names {
-    /// Takes the cached names for a line of the access log; `None` for other lines.
-    fn take(metadata: &'static Metadata<'static>) -> Option<Self> {
-        if metadata.target() != ACCESS_TARGET {
-            return None;
-        }
-        let callsite = metadata.callsite();
-        let cached = NAMES.take();
-        if cached
-            .as_ref()
-            .is_some_and(|names| names.callsite == callsite)
-        {
-            return cached;
-        }
-        let text = |field: Field| {
-            let mut line = JsonLine {
-                text: String::new(),
-                names: None,
-            };
-            line.name(&field);
-            line.quote();
-            line.text
-        };
-        Some(Self {
-            callsite,
-            texts: metadata.fields().iter().map(text).collect(),
-        })
-    }
-
-    fn text(&self, field: &Field) -> Option<&str> {
-        self.texts.get(field.index()).map(String::as_str)
-    }
+/// Appends the line of a request.
+pub(super) fn write_request(request: &RequestFinished<'_>, text: &mut String) {
+    let mut line = JsonLine::begin(text, Level::INFO);
+    request.visit(&mut line);
+    line.end(ACCESS_TARGET);
 }
 
 /// A line while it is being written.
-struct JsonLine {
-    text: String,
-    names: Option<Names>,
+struct JsonLine<'t> {
+    text: &'t mut String,
 }
 
-impl JsonLine {
+impl<'t> JsonLine<'t> {
+    fn begin(text: &'t mut String, level: Level) -> Self {
+        let mut line = Self { text };
+        line.raw("{\"timestamp\":\"");
+        line.timestamp(SystemTime::now());
+        line.raw("\",\"level\":\"");
+        line.raw(level.as_str());
+        line.quote();
+        line
+    }
+
+    fn end(mut self, target: &str) {
+        self.raw(",\"target\":\"");
+        self.escaped(target);
+        self.raw("\"}\n");
+    }
+
     /// Appends without escapes.
     fn raw(&mut self, text: &str) {
         self.text.push_str(text);
@@ -134,29 +80,28 @@ impl JsonLine {
         self.text.push('"');
     }
 
-    /// Begins a field whose value is no text.
-    fn name(&mut self, field: &Field) {
-        match self.names.as_ref().and_then(|names| names.text(field)) {
-            Some(known) => self.text.push_str(known.strip_suffix('"').unwrap_or(known)),
-            None => self.unknown_name(field),
-        }
-    }
-
-    /// Begins a field whose value is text.
-    fn name_of_text(&mut self, field: &Field) {
-        match self.names.as_ref().and_then(|names| names.text(field)) {
-            Some(known) => self.text.push_str(known),
-            None => {
-                self.unknown_name(field);
-                self.quote();
-            }
-        }
-    }
-
-    fn unknown_name(&mut self, field: &Field) {
+    /// Begins a field of an event.
+    fn name(&mut self, field: &field::Field) {
         self.raw(",\"");
         self.escaped(field.name());
         self.raw("\":");
+    }
+
+    fn quoted(&mut self, text: &str) {
+        self.quote();
+        self.escaped(text);
+        self.quote();
+    }
+
+    fn quoted_value(&mut self, value: fmt::Arguments<'_>) {
+        self.quote();
+        // A line takes whatever is written to it.
+        let _ = Escaped(self).write_fmt(value);
+        self.quote();
+    }
+
+    fn boolean_value(&mut self, value: bool) {
+        self.raw(if value { "true" } else { "false" });
     }
 
     /// Appends with escapes, without quotes.
@@ -180,24 +125,8 @@ impl JsonLine {
         });
     }
 
-    fn integer(&mut self, number: impl itoa::Integer) {
+    fn integer_value(&mut self, number: impl itoa::Integer) {
         self.raw(itoa::Buffer::new().format(number));
-    }
-
-    /// Appends three digits after the point, without the zeros at their end but for one.
-    fn thousandths(&mut self, number: u32) {
-        let mut digits = *b".000";
-        let mut rest = number;
-        for digit in digits.iter_mut().skip(1).rev() {
-            *digit += u8::try_from(rest % 10).unwrap_or_default();
-            rest /= 10;
-        }
-        let shown = match number {
-            _ if number.is_multiple_of(100) => 2,
-            _ if number.is_multiple_of(10) => 3,
-            _ => 4,
-        };
-        self.ascii(digits.get(..shown).unwrap_or_default());
     }
 
     /// Appends a time in UTC, to the microsecond. The text of the last second is cached.
@@ -265,20 +194,8 @@ fn are_plain(bytes: [u8; 8]) -> bool {
     found & HIGHEST == 0
 }
 
-/// The thousandths of a number that is a whole number of them, and less than about four million.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "what does not fit becomes another number, and so is found out"
-)]
-fn as_thousandths(number: f64) -> Option<u32> {
-    let thousandths = (number * 1000.0 + 0.5) as u32;
-    let is_same = f64::from(thousandths) / 1000.0 == number && number.is_sign_positive();
-    is_same.then_some(thousandths)
-}
-
 /// Appends without escapes.
-impl Write for JsonLine {
+impl Write for JsonLine<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.raw(text);
         Ok(())
@@ -286,54 +203,73 @@ impl Write for JsonLine {
 }
 
 /// Appends with escapes.
-struct Escaped<'l>(&'l mut JsonLine);
+struct Escaped<'l, 't>(&'l mut JsonLine<'t>);
 
-impl Write for Escaped<'_> {
+impl Write for Escaped<'_, '_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
         self.0.escaped(piece);
         Ok(())
     }
 }
 
-impl Visit for JsonLine {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.name_of_text(field);
-        self.escaped(value);
-        self.quote();
+impl FieldVisitor for JsonLine<'_> {
+    fn text(&mut self, field: Field, value: &str) {
+        self.raw(field.in_json);
+        self.quoted(value);
     }
 
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.name(field);
-        self.integer(value);
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+        self.raw(field.in_json);
+        self.quoted_value(format_args!("{value}"));
     }
 
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.name(field);
-        self.integer(value);
+    fn integer(&mut self, field: Field, value: u64) {
+        self.raw(field.in_json);
+        self.integer_value(value);
     }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.name(field);
-        self.raw(if value { "true" } else { "false" });
+    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+        self.raw(field.in_json);
+        self.integer_value(value.whole());
+        self.raw(value.fraction(&mut [0; 4]));
     }
 
-    fn record_f64(&mut self, field: &Field, value: f64) {
+    fn boolean(&mut self, field: Field, value: bool) {
+        self.raw(field.in_json);
+        self.boolean_value(value);
+    }
+}
+
+impl Visit for JsonLine<'_> {
+    fn record_str(&mut self, field: &field::Field, value: &str) {
         self.name(field);
-        // Durations are such numbers of milliseconds. No decimal with as few digits has a shorter
-        // form, so this is the same text.
-        if let Some(thousandths) = as_thousandths(value) {
-            self.integer(thousandths / 1000);
-            self.thousandths(thousandths % 1000);
-            return;
-        }
+        self.quoted(value);
+    }
+
+    fn record_u64(&mut self, field: &field::Field, value: u64) {
+        self.name(field);
+        self.integer_value(value);
+    }
+
+    fn record_i64(&mut self, field: &field::Field, value: i64) {
+        self.name(field);
+        self.integer_value(value);
+    }
+
+    fn record_bool(&mut self, field: &field::Field, value: bool) {
+        self.name(field);
+        self.boolean_value(value);
+    }
+
+    fn record_f64(&mut self, field: &field::Field, value: f64) {
+        self.name(field);
         // JSON has no infinity: it is null.
         self.raw(&serde_json::to_string(&value).unwrap_or_default());
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.name_of_text(field);
-        let _ = write!(Escaped(self), "{value:?}");
-        self.quote();
+    fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
+        self.name(field);
+        self.quoted_value(format_args!("{value:?}"));
     }
 }
 
@@ -405,12 +341,6 @@ mod tests {
             empty = "",
             dotted.name = 1
         );
-        // Names are cached for one kind of line, and are no others'.
-        for _ in 0..2 {
-            info!(target: ACCESS_TARGET, status = 200, path = "/", "request");
-            info!(first = "a", second = "b", "of another target");
-            info!(target: ACCESS_TARGET, client = "c", route = "d", "of another place");
-        }
     }
 
     #[test]
@@ -431,7 +361,7 @@ mod tests {
         tracing::subscriber::with_default(lines.finish(), events);
         let (ours, theirs) = (without_time(&ours), without_time(&theirs));
         assert_eq!(ours, theirs);
-        assert_eq!(ours.lines().count(), 19);
+        assert_eq!(ours.lines().count(), 13);
     }
 
     #[test]
@@ -449,57 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_milliseconds_is_the_text_of_any_other_number() {
-        let few = [
-            0,
-            1,
-            9,
-            10,
-            99,
-            100,
-            999,
-            1000,
-            1001,
-            1010,
-            1100,
-            9990,
-            u32::MAX,
-        ];
-        let many = (0..100_000_u32).map(|number| number.wrapping_mul(2_654_435_761));
-        for number in few.into_iter().chain(many) {
-            let milliseconds = f64::from(number) / 1000.0;
-            let mut line = JsonLine {
-                text: String::new(),
-                names: None,
-            };
-            assert_eq!(as_thousandths(milliseconds), Some(number));
-            line.integer(number / 1000);
-            line.thousandths(number % 1000);
-            let shown = serde_json::to_string(&milliseconds).unwrap();
-            assert_eq!(line.text, shown, "{number}");
-        }
-        for other in [
-            -0.0,
-            -1.0,
-            0.0005,
-            1.0 / 3.0,
-            4_294_967.296,
-            f64::INFINITY,
-            f64::NAN,
-        ] {
-            assert_eq!(as_thousandths(other), None, "{other}");
-        }
-    }
-
-    #[test]
     fn a_time_has_all_its_digits() {
         let shown = |nanos: u64| {
-            let mut line = JsonLine {
-                text: String::new(),
-                names: None,
-            };
+            let mut text = String::new();
+            let mut line = JsonLine { text: &mut text };
             line.timestamp(UNIX_EPOCH + Duration::from_nanos(nanos));
-            line.text
+            text
         };
         assert_eq!(shown(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(

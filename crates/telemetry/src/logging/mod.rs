@@ -8,28 +8,26 @@
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
 
+mod access;
 mod filter;
 mod format;
 mod json;
 mod template;
 #[cfg(test)]
 mod tests;
+mod writer;
 
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::panic;
 
-use jiff::Timestamp;
 use thiserror::Error;
-use tracing::{Event, Subscriber};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
 
+use self::access::AccessForm;
 use self::filter::SharedFilter;
 pub use self::filter::{LevelInForce, LogLevel};
 use self::format::TextFormatter;
@@ -37,14 +35,12 @@ use self::json::JsonFormatter;
 #[cfg(test)]
 pub(crate) use self::template::FIELDS;
 pub use self::template::Template;
-use super::access_log::ACCESS_TARGET;
+use self::writer::LogWriter;
+use super::access_log;
 use super::audit::AUDIT_TARGET;
 
 /// The words that may be a whole filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
-
-/// Lines that may wait for the writer. At 300 bytes a line they hold up to 10 MB.
-const WAITING_LINES: usize = 32 * 1024;
 
 /// The settings of logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,27 +101,35 @@ pub enum LogError {
     /// Logs were set up already.
     #[error("logs are set up already")]
     Again,
+    /// The thread that writes them does not start.
+    #[error("the thread that writes logs does not start: {0}")]
+    Thread(#[from] io::Error),
 }
 
 /// Writes out the lines that wait when it is dropped; held until the process ends.
 #[derive(Debug)]
 #[must_use = "lines that wait are lost unless this is held until the end"]
 pub struct LogGuard {
-    dropped: ErrorCounter,
     level: LogLevel,
-    _writer: WorkerGuard,
+    writer: LogWriter,
 }
 
 impl LogGuard {
     /// A closure that returns how many lines were dropped so far.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
-        let dropped = self.dropped.clone();
-        move || dropped.dropped_lines() as u64
+        let writer = self.writer.clone();
+        move || writer.dropped()
     }
 
     /// Changes the level while the process runs.
     pub fn level(&self) -> LogLevel {
         self.level.clone()
+    }
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.writer.close();
     }
 }
 
@@ -151,11 +155,9 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, LogError> {
-        // What comes last wins over the level: the access log has a switch of its own, and who
-        // changed what must not depend on how much else is logged.
-        let access = if self.access { "info" } else { "off" };
-        let level = &self.level;
-        let directives = format!("{level},{ACCESS_TARGET}={access},{AUDIT_TARGET}=info");
+        // What comes last wins over the level: who changed what must not depend on how much else is
+        // logged.
+        let directives = format!("{},{AUDIT_TARGET}=info", self.level);
         EnvFilter::try_new(directives).map_err(|cause| LogError::Level {
             level: self.level.clone(),
             cause,
@@ -177,16 +179,17 @@ impl LogSettings {
 /// When the filter is not one, or logs were set up already.
 pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let (level, filter) = LogLevel::new(settings)?;
-    let (writer, guard) = writer(io::stdout());
-    let dropped = writer.error_counter();
-    let subscriber = subscriber(settings, settings.is_text(), filter, writer);
+    let writer = LogWriter::start(io::stdout())?;
+    let is_text = settings.is_text();
+    let subscriber = subscriber(is_text, filter, writer.clone());
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Again)?;
+    if settings.access {
+        let form = AccessForm::new(settings.access_format.clone(), is_text);
+        let writer = writer.clone();
+        access_log::log_to(move |request| form.with_line(request, |line| writer.write_line(line)));
+    }
     log_panics();
-    Ok(LogGuard {
-        dropped,
-        level,
-        _writer: guard,
-    })
+    Ok(LogGuard { level, writer })
 }
 
 /// The level of a log that is set up elsewhere.
@@ -207,16 +210,7 @@ fn is_word(part: &str) -> bool {
         && part.parse::<LevelFilter>().is_err()
 }
 
-fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    NonBlockingBuilder::default()
-        .buffered_lines_limit(WAITING_LINES)
-        .lossy(true)
-        .thread_name("weir-log")
-        .finish(to)
-}
-
 fn subscriber<W>(
-    settings: &LogSettings,
     is_text: bool,
     filter: SharedFilter,
     writer: W,
@@ -226,41 +220,17 @@ where
 {
     let registry = tracing_subscriber::registry();
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
-    let access = settings.access_format.clone();
-    if is_text {
-        let others = TextFormatter::new(io::stdout().is_terminal());
-        let lines = lines.event_format(Formatter { access, others });
-        return Box::new(registry.with(lines).with(filter));
-    }
-    let others = JsonFormatter;
-    let lines = lines.event_format(Formatter { access, others });
-    Box::new(registry.with(lines).with(filter))
-}
-
-/// Formats lines of the access log by their template, if they have one, and all others.
-struct Formatter<F> {
-    access: Option<Template>,
-    others: F,
-}
-
-impl<S, N, F> FormatEvent<S, N> for Formatter<F>
-where
-    S: Subscriber + for<'s> LookupSpan<'s>,
-    N: for<'w> FormatFields<'w> + 'static,
-    F: FormatEvent<S, N>,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut line: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        match &self.access {
-            Some(template) if event.metadata().target() == ACCESS_TARGET => {
-                template.write(&mut line, event, Timestamp::now())
-            }
-            _ => self.others.format_event(context, line, event),
-        }
+    match is_text {
+        true => Box::new(
+            registry
+                .with(lines.event_format(TextFormatter::for_stdout()))
+                .with(filter),
+        ),
+        false => Box::new(
+            registry
+                .with(lines.event_format(JsonFormatter))
+                .with(filter),
+        ),
     }
 }
 

@@ -9,11 +9,9 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use thiserror::Error;
-use tracing::Event;
-use tracing::field::{Field, Visit};
-use tracing_subscriber::fmt::format::Writer;
 
 use super::format::escape;
+use crate::access_log::{Field, FieldVisitor, RequestFinished};
 
 /// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
@@ -146,18 +144,19 @@ impl FromStr for Template {
 }
 
 impl Template {
-    pub(super) fn write(
+    /// Appends the line of a request.
+    pub(super) fn write_request(
         &self,
-        to: &mut Writer<'_>,
-        event: &Event<'_>,
+        request: &RequestFinished<'_>,
         time: Timestamp,
+        to: &mut String,
     ) -> fmt::Result {
         let mut fields = RecordedFields {
             template: self,
             texts: String::new(),
             values: Vec::new(),
         };
-        event.record(&mut fields);
+        request.visit(&mut fields);
         for piece in &self.0 {
             match piece {
                 Piece::Literal(text) => to.write_str(text)?,
@@ -181,7 +180,7 @@ impl Template {
     }
 }
 
-/// The values of an event that a template names. Each begins in `texts` where the one before it
+/// The values of a request that a template names. Each begins in `texts` where the one before it
 /// ends.
 struct RecordedFields<'t> {
     template: &'t Template,
@@ -206,7 +205,7 @@ impl RecordedFields<'_> {
         source: Source,
         in_quotes: bool,
         time: Timestamp,
-        to: &mut Writer<'_>,
+        to: &mut String,
     ) -> fmt::Result {
         match source {
             Source::Field(name) => write_escaped(self.value(name).unwrap_or("-"), in_quotes, to),
@@ -225,7 +224,7 @@ impl RecordedFields<'_> {
 }
 
 /// Writes a value so that it can neither end its quotes nor, outside of quotes, look like two.
-fn write_escaped(value: &str, in_quotes: bool, to: &mut Writer<'_>) -> fmt::Result {
+fn write_escaped(value: &str, in_quotes: bool, to: &mut String) -> fmt::Result {
     let is_special =
         |character: char| matches!(character, '"' | '\\') || character == ' ' && !in_quotes;
     for run in value.split_inclusive(is_special) {
@@ -242,16 +241,16 @@ fn write_escaped(value: &str, in_quotes: bool, to: &mut Writer<'_>) -> fmt::Resu
     Ok(())
 }
 
-impl Visit for RecordedFields<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.record_debug(field, &format_args!("{value}"));
+impl FieldVisitor for RecordedFields<'_> {
+    fn text(&mut self, field: Field, value: &str) {
+        self.shown(field, &value);
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if self.template.has(field.name()) {
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+        if self.template.has(field.name) {
             // A string takes whatever is written to it.
-            let _ = write!(self.texts, "{value:?}");
-            self.values.push((field.name(), self.texts.len()));
+            let _ = write!(self.texts, "{value}");
+            self.values.push((field.name, self.texts.len()));
         }
     }
 }
@@ -301,7 +300,7 @@ mod tests {
     fn no_value_ends_its_quotes_or_adds_a_field() {
         let escaped = |value: &str, in_quotes: bool| {
             let mut text = String::new();
-            write_escaped(value, in_quotes, &mut Writer::new(&mut text)).unwrap();
+            write_escaped(value, in_quotes, &mut text).unwrap();
             text
         };
         assert_eq!(escaped("a b\" \\\n", true), "a b\\x22 \\x5C\\n");

@@ -30,10 +30,18 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
     let lines = Lines::default();
     let to = lines.clone();
     let (_, filter) = LogLevel::new(settings).unwrap();
-    let subscriber = subscriber(settings, human, filter, move || to.clone());
+    let subscriber = subscriber(human, filter, move || to.clone());
     tracing::subscriber::with_default(subscriber, events);
     let bytes = lines.0.lock().clone();
     String::from_utf8(bytes).unwrap()
+}
+
+fn access_line(form: &AccessForm, request: &RequestFinished<'_>) -> String {
+    let mut written = String::new();
+    form.with_line(request, |line| {
+        written.push_str(str::from_utf8(line).unwrap())
+    });
+    written
 }
 
 /// A line break, a forged line, C0, DEL and C1, and what hides or reorders what is shown.
@@ -74,25 +82,23 @@ fn of_what_a_client_chose_512_bytes_are_logged() {
     let long = format!("/{}", "\u{e9}".repeat(4000));
     let method = Method::from_bytes(&[b'A'; 4000]).unwrap();
     let bytes = long.as_bytes();
-    let text = logged(false, &LogSettings::default(), || {
-        let metrics = Metrics::new();
-        let route = metrics.route("login");
-        let event = RequestFinished {
-            method: &method,
-            path: &long,
-            query: Some(&long),
-            account: Some(&long),
-            headers: LoggedHeaders {
-                host: Some(bytes),
-                scheme: None,
-                user_agent: Some(bytes),
-                referer: Some(bytes),
-                request_id: Some(bytes),
-            },
-            ..finished(&route)
-        };
-        event.emit();
-    });
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let request = RequestFinished {
+        method: &method,
+        path: &long,
+        query: Some(&long),
+        account: Some(&long),
+        headers: LoggedHeaders {
+            host: Some(bytes),
+            scheme: None,
+            user_agent: Some(bytes),
+            referer: Some(bytes),
+            request_id: Some(bytes),
+        },
+        ..finished(&route)
+    };
+    let text = access_line(&AccessForm::Json, &request);
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     for field in ["path", "query", "account"] {
         assert_eq!(line[field], long[..511], "{field}");
@@ -115,21 +121,6 @@ fn the_human_form_is_one_line_in_the_order_of_the_fields() {
         "99:99:99.999 "
     );
     assert_eq!(line, "INFO  served /a 200 route=\"a b\"\n");
-}
-
-#[test]
-fn the_access_log_has_a_switch_of_its_own() {
-    let access = || info!(target: "weir::access", "line");
-    let off = LogSettings {
-        access: false,
-        ..LogSettings::default()
-    };
-    let quiet_otherwise = LogSettings {
-        level: "error".to_owned(),
-        ..LogSettings::default()
-    };
-    assert_eq!(logged(true, &off, access), "");
-    assert!(logged(true, &quiet_otherwise, access).ends_with("line\n"));
 }
 
 #[test]
@@ -186,11 +177,6 @@ fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
     }
 }
 
-fn access() {
-    let metrics = Metrics::new();
-    finished(&metrics.route("login")).emit();
-}
-
 fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
     RequestFinished {
         delay: None,
@@ -228,27 +214,52 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
     }
 }
 
+/// The line of the same request in each form.
+fn line(form: &AccessForm) -> String {
+    let metrics = Metrics::new();
+    access_line(form, &finished(&metrics.route("login")))
+}
+
 #[test]
 fn an_access_log_line_for_people() {
-    let text = logged(true, &LogSettings::default(), access);
+    let text = line(&AccessForm::Text(TextFormatter::for_stdout()));
     insta::assert_snapshot!(&text["12:30:05.123 ".len()..].trim_end());
 }
 
 #[test]
 fn an_access_log_line_for_machines() {
-    let text = logged(false, &LogSettings::default(), access);
+    let text = line(&AccessForm::Json);
     let (before, time) = text.trim_end().split_once("\"timestamp\":\"").unwrap();
     let after = &time[time.find('"').unwrap()..];
     insta::assert_snapshot!(format!("{before}\"timestamp\":\"TIME{after}"));
 }
 
-/// An access log line by a template, without its line break.
-fn by_template(template: &str, event: &RequestFinished<'_>) -> String {
-    let settings = LogSettings {
-        access_format: Some(template.parse().unwrap()),
-        ..LogSettings::default()
+/// tracing's formatter has `serde_json` write its lines.
+#[test]
+fn an_access_log_line_for_machines_is_the_one_that_serde_would_write() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login \"q\" \\");
+    let mut request = RequestFinished {
+        path: "/a\tb\u{e9}\"",
+        query: Some(""),
+        client: Some("2001:db8::1".parse().unwrap()),
+        received: Some(u64::MAX),
+        delay: Some(Duration::from_secs(9_999)),
+        ..finished(&route)
     };
-    let text = logged(false, &settings, || event.emit());
+    request.response.complete = false;
+    let text = access_line(&AccessForm::Json, &request);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(text, format!("{value}\n"));
+    assert_eq!(
+        (&value["aborted"], &value["delay_ms"]),
+        (&true.into(), &9_999_000.0.into())
+    );
+}
+
+/// An access log line by a template, without its line break.
+fn by_template(template: &str, request: &RequestFinished<'_>) -> String {
+    let text = access_line(&AccessForm::Template(template.parse().unwrap()), request);
     text.strip_suffix('\n').unwrap().to_owned()
 }
 
@@ -290,22 +301,4 @@ fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
         "{shown}"
     );
     assert!(shown.ends_with("\" LoginsPerAddress -"), "{shown}");
-}
-
-#[test]
-fn lines_that_are_not_of_the_access_log_keep_their_form() {
-    let settings = LogSettings {
-        access_format: Some("{status}".parse().unwrap()),
-        ..LogSettings::default()
-    };
-    let text = logged(false, &settings, || {
-        info!(status = 1, "other");
-        access();
-    });
-    let (other, access) = text.split_once('\n').unwrap();
-    assert!(
-        other.starts_with('{') && other.contains("\"status\":1"),
-        "{other}"
-    );
-    assert_eq!(access, "429\n");
 }

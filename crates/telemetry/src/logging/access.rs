@@ -1,0 +1,59 @@
+//! Lines of the access log, in any of their forms.
+
+use std::cell::Cell;
+
+use jiff::Timestamp;
+
+use super::format::TextFormatter;
+use super::json;
+use super::template::Template;
+use crate::access_log::RequestFinished;
+
+/// Room for most lines.
+const LINE_BYTES: usize = 768;
+
+/// A buffer that has grown beyond this is not used again.
+const MAX_KEPT_BYTES: usize = 8 * LINE_BYTES;
+
+/// The form of a line.
+pub(super) enum AccessForm {
+    Template(Template),
+    Text(TextFormatter),
+    Json,
+}
+
+impl AccessForm {
+    pub(super) fn new(template: Option<Template>, is_text: bool) -> Self {
+        match template {
+            Some(template) => Self::Template(template),
+            None if is_text => Self::Text(TextFormatter::for_stdout()),
+            None => Self::Json,
+        }
+    }
+
+    /// Passes the line of a request to `write`.
+    pub(super) fn with_line(&self, request: &RequestFinished<'_>, write: impl FnOnce(&[u8])) {
+        thread_local! {
+            /// The buffer of the next line on this thread.
+            static BUFFER: Cell<String> = const { Cell::new(String::new()) };
+        }
+        let mut line = BUFFER.take();
+        line.reserve(LINE_BYTES);
+        // A string takes whatever is written to it.
+        let _ = match self {
+            Self::Template(template) => {
+                template.write_request(request, Timestamp::now(), &mut line)
+            }
+            Self::Text(form) => form.write_request(request, &mut line),
+            Self::Json => {
+                json::write_request(request, &mut line);
+                Ok(())
+            }
+        };
+        write(line.as_bytes());
+        if line.capacity() <= MAX_KEPT_BYTES {
+            line.clear();
+            BUFFER.set(line);
+        }
+    }
+}

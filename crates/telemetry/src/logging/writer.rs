@@ -1,0 +1,199 @@
+//! The thread that writes log lines, and the lines that wait for it.
+//!
+//! Lines of all threads wait in one buffer, in the order in which they came, and the thread takes all
+//! of it at once: a busy gateway's lines cost one write for many of them, and seldom a wake-up.
+
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How many bytes may wait. A line of the access log has about 400.
+const MAX_WAITING: usize = 10 * 1024 * 1024;
+
+/// A buffer that has grown beyond this is not used again.
+const MAX_KEPT: usize = 256 * 1024;
+
+/// How long the thread lets lines gather before it takes them.
+const GATHERS_FOR: Duration = Duration::from_millis(1);
+
+/// How long the process waits at its end for the reader of its log.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Takes log lines. Clones take them for the same thread.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogWriter(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// A line arrived where none waited, or no other will.
+    arrived: Condvar,
+    /// The thread has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Vec<u8>,
+    dropped: u64,
+    is_closed: bool,
+    has_ended: bool,
+}
+
+impl LogWriter {
+    /// Starts the thread, which writes to `to`.
+    pub(super) fn start(to: impl io::Write + Send + 'static) -> io::Result<Self> {
+        let writer = Self::default();
+        let shared = Arc::clone(&writer.0);
+        let run = move || shared.write_all(to);
+        thread::Builder::new().name("weir-log".into()).spawn(run)?;
+        Ok(writer)
+    }
+
+    /// Takes a line; drops it if the reader of the log is too slow.
+    pub(super) fn write_line(&self, line: &[u8]) {
+        let mut waiting = self.0.waiting.lock();
+        if waiting.lines.len() + line.len() > MAX_WAITING {
+            waiting.dropped += 1;
+            return;
+        }
+        let was_empty = waiting.lines.is_empty();
+        waiting.lines.extend_from_slice(line);
+        drop(waiting);
+        if was_empty {
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// How many lines were dropped so far.
+    pub(super) fn dropped(&self) -> u64 {
+        self.0.waiting.lock().dropped
+    }
+
+    /// Writes what waits, and ends the thread.
+    pub(super) fn close(&self) {
+        let mut waiting = self.0.waiting.lock();
+        waiting.is_closed = true;
+        self.0.arrived.notify_one();
+        let until = Instant::now() + FLUSH_TIMEOUT;
+        let has_ended = |waiting: &mut Waiting| !waiting.has_ended;
+        let _ = self
+            .0
+            .ended
+            .wait_while_until(&mut waiting, has_ended, until);
+    }
+}
+
+impl Shared {
+    fn write_all(&self, mut to: impl io::Write) {
+        let mut lines = Vec::new();
+        while self.take(&mut lines) {
+            // Nobody could be told that the log cannot be written.
+            let _ = to.write_all(&lines);
+            let _ = to.flush();
+            lines.clear();
+            lines.shrink_to(MAX_KEPT);
+            thread::sleep(GATHERS_FOR);
+        }
+        self.waiting.lock().has_ended = true;
+        self.ended.notify_all();
+    }
+
+    /// Exchanges `lines`, which is empty, for the lines that wait, when there are some. False if there
+    /// will be none.
+    fn take(&self, lines: &mut Vec<u8>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let is_idle = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.is_closed;
+        self.arrived.wait_while(&mut waiting, is_idle);
+        mem::swap(&mut waiting.lines, lines);
+        !lines.is_empty()
+    }
+}
+
+/// The formatter of events writes each line at once.
+impl io::Write for &LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.write_line(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'w> MakeWriter<'w> for LogWriter {
+    type Writer = &'w Self;
+
+    fn make_writer(&'w self) -> &'w Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Takes nothing before the other end of the channel is gone.
+    struct Stuck(Receiver<()>);
+
+    impl io::Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_line_is_lost_or_overtaken_when_the_process_ends() {
+        let written = Written::default();
+        let writer = LogWriter::start(written.clone()).unwrap();
+        let lines: Vec<_> = (0..10_000).map(|number| format!("{number}\n")).collect();
+        for line in &lines {
+            writer.write_line(line.as_bytes());
+        }
+        writer.close();
+        assert_eq!(written.0.lock().as_slice(), lines.concat().as_bytes());
+        assert_eq!(writer.dropped(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_is_stuck_holds_nothing_up_and_takes_no_memory_without_bound() {
+        let (released, stuck) = channel();
+        let writer = LogWriter::start(Stuck(stuck)).unwrap();
+        let line = [b'a'; 1024];
+        for _ in 0..3 * MAX_WAITING / line.len() {
+            writer.write_line(&line);
+        }
+        assert!(writer.0.waiting.lock().lines.len() <= MAX_WAITING);
+        // The thread has taken what fits at most once.
+        assert!(writer.dropped() >= (MAX_WAITING / line.len()) as u64);
+        writer.close();
+        drop(released);
+    }
+}
