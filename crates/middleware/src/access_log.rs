@@ -40,7 +40,7 @@ pub struct AccessLogLayer(Arc<Settings>);
 #[derive(Debug)]
 struct Settings {
     /// For requests without a route.
-    unrouted: RouteMetrics,
+    unrouted: Arc<RouteMetrics>,
     /// Whether queries are logged, which may hold secrets.
     queries: bool,
     /// Those who watch requests.
@@ -92,7 +92,7 @@ impl AccessLogLayer {
             })
         });
         Self(Arc::new(Settings {
-            unrouted: metrics.unrouted(),
+            unrouted: Arc::new(metrics.unrouted()),
             queries,
             tail: Arc::clone(metrics.tail()),
             traces,
@@ -124,14 +124,14 @@ pub struct AccessLog<S> {
 #[derive(Debug)]
 struct Record {
     since: Instant,
-    route: RouteMetrics,
+    route: Arc<RouteMetrics>,
     is_head: bool,
     status: StatusCode,
     decision: Disposition,
     bytes: u64,
     complete: bool,
     /// None where the log is not read, nothing is traced, and nobody watches.
-    line: Option<Box<LogLine>>,
+    line: Option<LogLine>,
 }
 
 /// What is kept of a request for its line in the log and its trace alone.
@@ -317,14 +317,14 @@ impl Record {
         let watched = || is_watched.then(|| Arc::clone(&settings.tail));
         Self {
             since: loop_time::now(),
-            route: route.unwrap_or(&settings.unrouted).clone(),
+            route: Arc::clone(route.unwrap_or(&settings.unrouted)),
             is_head: request.method() == Method::HEAD,
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
             decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| Box::new(LogLine::new(request, context, settings, watched()))),
+                .then(|| LogLine::new(request, context, settings, watched())),
         }
     }
 
@@ -364,7 +364,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let took = self.since.elapsed();
         let is_tunnel = |line: &LogLine| line.traffic.is_some();
-        if !self.line.as_deref().is_some_and(is_tunnel) {
+        if !self.line.as_ref().is_some_and(is_tunnel) {
             self.count(took);
         }
         if let Some(line) = &self.line {

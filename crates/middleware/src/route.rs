@@ -32,7 +32,7 @@ use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 #[derive(Clone)]
 pub struct RouteState {
     pub(super) policy: RoutePolicy<PreparedLimit>,
-    pub(super) metrics: RouteMetrics,
+    pub(super) metrics: Arc<RouteMetrics>,
     /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
@@ -81,7 +81,7 @@ impl RouteState {
     /// A route that leads to whatever service is below.
     pub(super) fn without_access_control(policy: RoutePolicy, metrics: &Metrics) -> Self {
         Self {
-            metrics: metrics.route(&policy.name),
+            metrics: Arc::new(metrics.route(&policy.name)),
             counts_addresses: policy
                 .counts_by(|source| matches!(source, KeySource::Address { .. })),
             concealed: policy.cost_headers(),
@@ -104,6 +104,15 @@ impl RouteState {
         Self {
             decoys: decoys.collect(),
             ..self
+        }
+    }
+
+    /// The same route for one worker: no other counts references to what requests refer to.
+    fn unshared(&self) -> Self {
+        Self {
+            metrics: Arc::new(RouteMetrics::clone(&self.metrics)),
+            policy: self.policy.unshared(),
+            ..self.clone()
         }
     }
 
@@ -219,7 +228,7 @@ pub enum ShadowOwner<'r> {
 pub struct RouteLayer(Arc<Routes>);
 
 struct Routes {
-    table: RouteTable,
+    table: Arc<RouteTable>,
     /// By the ids of the table, which is made of the same list.
     states: Vec<Arc<RouteState>>,
 }
@@ -228,7 +237,7 @@ impl RouteLayer {
     /// Finds these routes.
     pub fn new(routes: impl IntoIterator<Item = (RouteMatcher, Arc<RouteState>)>) -> Self {
         let (matchers, states) = routes.into_iter().unzip();
-        let table = RouteTable::new(matchers);
+        let table = Arc::new(RouteTable::new(matchers));
         Self(Arc::new(Routes { table, states }))
     }
 
@@ -242,9 +251,14 @@ impl<S> Layer<S> for RouteLayer {
     type Service = Route<S>;
 
     fn layer(&self, inner: S) -> Route<S> {
+        let states = self.0.states.iter();
+        let routes = Routes {
+            table: Arc::clone(&self.0.table),
+            states: states.map(|state| Arc::new(state.unshared())).collect(),
+        };
         Route {
             inner,
-            routes: Arc::clone(&self.0),
+            routes: Arc::new(routes),
         }
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_runtime::loop_time;
 
+use super::drain::DrainFlag;
+
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
@@ -54,13 +56,14 @@ pub(super) struct ConnectionState {
     closing: AtomicBool,
     /// No request may have a transfer coding.
     suspect: AtomicBool,
+    drain: DrainFlag,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after the
     /// connection was created.
     since: AtomicU64,
 }
 
 impl ConnectionState {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(drain: DrainFlag) -> Arc<Self> {
         Arc::new(Self {
             created: Instant::now(),
             in_flight: AtomicU32::new(0),
@@ -71,6 +74,7 @@ impl ConnectionState {
             upgraded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
+            drain,
             since: AtomicU64::new(0),
         })
     }
@@ -215,7 +219,7 @@ impl InFlight {
 
     /// Whether the connection closes after the response.
     pub(super) fn closes(&self) -> bool {
-        self.0.closing.load(Relaxed)
+        self.0.closing.load(Relaxed) || self.0.drain.is_set()
     }
 }
 
@@ -240,7 +244,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_sends_is_idle_from_its_beginning() {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(DrainFlag::default());
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);
         assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Fine(last));
@@ -250,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(DrainFlag::default());
         advance(Duration::from_secs(60)).await;
         for _ in 0..10 {
             state.received();
@@ -265,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_is_neither_idle_nor_slow() {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(DrainFlag::default());
         state.received();
         let request = state.request();
         advance(Duration::from_secs(3600)).await;
@@ -288,7 +292,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(DrainFlag::default());
         state.set_http2();
         state.received();
         advance(Duration::from_secs(75)).await;

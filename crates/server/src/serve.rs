@@ -236,13 +236,12 @@ impl Accepted {
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         S: ConnectionService,
     {
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(self.draining.flag());
         let stall_timeout = self.context.stall_timeout;
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,
             state: Arc::clone(&state),
-            drain: self.draining.flag(),
             in_flight: self.context.metrics.in_flight.clone(),
             stall_timeout,
             max_headers: self.context.max_headers,
@@ -338,7 +337,8 @@ impl Accepted {
         }
         if let HandshakeError::Plain(stream) = cause {
             let stall_timeout = self.context.stall_timeout;
-            let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
+            let state = ConnectionState::new(self.draining.flag());
+            let mut io = ClientIo::new(stream, state, stall_timeout, self.open);
             // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;
             let _ = io.shutdown().await;

@@ -27,7 +27,6 @@ use weir_telemetry::GaugeGuard;
 
 use super::challenges::Challenges;
 use super::connection_state::{ConnectionState, InFlight};
-use super::drain::DrainFlag;
 use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
 
@@ -73,7 +72,6 @@ pub(super) struct TrackInFlight<S> {
     /// What ACME servers ask, where certificates come from there.
     pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
-    pub(super) drain: DrainFlag,
     pub(super) in_flight: Gauge,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
@@ -150,7 +148,6 @@ impl<S: ConnectionService> TrackInFlight<S> {
                 state: self.state.request(),
                 _gauge: GaugeGuard::new(&self.in_flight),
             }),
-            drain: self.drain.clone(),
             answer: match own {
                 Some(response) => AnswerFuture::Own {
                     response: Some(Box::new(response)),
@@ -215,7 +212,6 @@ pin_project! {
         #[pin]
         answer: AnswerFuture<F>,
         guard: Option<InFlightGuard>,
-        drain: DrainFlag,
         version: Version,
         is_head: bool,
     }
@@ -284,7 +280,7 @@ where
             Version::HTTP_2 => false,
             // hyper closes there as well, but declares keep-alive.
             Version::HTTP_10 if ends_with_connection(&response) => true,
-            _ => this.drain.is_set() || guard.as_ref().is_some_and(closes),
+            _ => guard.as_ref().is_some_and(closes),
         };
         if closes {
             set_connection_close(&mut response, *this.version);

@@ -189,6 +189,19 @@ impl Borrow<LimitUse> for PreparedLimit {
 }
 
 impl RoutePolicy<PreparedLimit> {
+    /// The same policy, with copies of what requests refer to.
+    pub(crate) fn unshared(&self) -> Self {
+        let unshared = |limit: &PreparedLimit| PreparedLimit {
+            name: (*limit.name).into(),
+            document: Bytes::copy_from_slice(&limit.document),
+            ..limit.clone()
+        };
+        Self {
+            limits: self.limits.iter().map(unshared).collect(),
+            ..self.clone()
+        }
+    }
+
     /// A limit by its index.
     pub(crate) fn limit(&self, index: usize) -> Option<&PreparedLimit> {
         self.limits.get(index)

@@ -320,7 +320,7 @@ mod tests {
     async fn a_response_whose_next_piece_takes_long_keeps_no_buffer() {
         let (mut client, server) = duplex(1024);
         let settings = HttpSettings::default();
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(Draining::never().flag());
         let service = TrackInFlight {
             inner: service_fn(async |_: Request<RequestBody>| {
                 let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);
@@ -329,7 +329,6 @@ mod tests {
             }),
             challenges: None,
             state: Arc::clone(&state),
-            drain: Draining::never().flag(),
             in_flight: Metrics::new().server().in_flight.clone(),
             stall_timeout: settings.stall_timeout,
             max_headers: settings.max_headers,

@@ -11,11 +11,17 @@ use tokio::time::{Instant, sleep};
 
 use super::super::client_io::*;
 use super::super::connection_state::ConnectionState;
+use super::super::drain::Draining;
 
 const STALL: Duration = Duration::from_secs(60);
 
 fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
-    ClientIo::new(io, ConnectionState::new(), STALL, ())
+    ClientIo::new(
+        io,
+        ConnectionState::new(Draining::never().flag()),
+        STALL,
+        (),
+    )
 }
 
 /// A socket that has something to say when it is shut, as one with TLS has, and its other end,
@@ -87,7 +93,7 @@ async fn frames_of_a_tunnel_are_not_taken_for_a_request_with_two_lengths() {
     let both = b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
     for is_upgraded in [false, true] {
         let (near, mut far) = duplex(1024);
-        let state = ConnectionState::new();
+        let state = ConnectionState::new(Draining::never().flag());
         if is_upgraded {
             state.request().upgrades();
         }

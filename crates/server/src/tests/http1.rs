@@ -142,8 +142,8 @@ fn connect(buffer: usize) -> DuplexStream {
 fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Driver) {
     let (stream, server) = duplex(buffer);
     let settings = HttpSettings::default();
-    let state = ConnectionState::new();
     let draining = Draining::never();
+    let state = ConnectionState::new(draining.flag());
     let service = TrackInFlight {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
@@ -158,7 +158,6 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
         }),
         challenges: None,
         state: Arc::clone(&state),
-        drain: draining.flag(),
         in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout: settings.stall_timeout,
         max_headers: settings.max_headers,

@@ -145,7 +145,7 @@ where
 {
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
-    let state = ConnectionState::new();
+    let state = ConnectionState::new(draining.flag());
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
@@ -156,7 +156,6 @@ where
         inner,
         challenges: None,
         state: Arc::clone(&state),
-        drain: draining.flag(),
         in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout,
         max_headers: settings.max_headers,
