@@ -35,6 +35,7 @@ routes:
   - {name: one, match: {path: /one}, upstream: app, limits: [A]}
   - {name: three, match: {path: /three}, upstream: app, limits: [A, B, C]}
   - {name: denied, match: {path: /denied}, upstream: app, limits: [Denied]}
+  - {name: fixed, match: {path: /fixed}, response: {body: hello}}
   - {name: decoy, match: {path: /decoy}, upstream: app, limits: [AfterReal],
      on_denied: {shadow: hello}}
 ";
@@ -47,12 +48,17 @@ Denied: {per: address, burst: 1, count: 1, period: 24h}
 AfterReal: {per: address, burst: 300, count: 1, period: 24h}
 ";
 
-/// The layers over the routes of [`PATHS`] and [`DECOY`].
+/// The layers over the routes of [`PATHS`] and [`DECOY`], and `/fixed`, which responds itself.
 pub(crate) fn layers() -> Layers {
+    layers_with("")
+}
+
+/// The same layers, with these keys.
+pub(crate) fn layers_with(keys: &str) -> Layers {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("limits")).unwrap();
-    let write = |name: &str, text| std::fs::write(folder.path().join(name), text).unwrap();
-    write("gateway.yaml", GATEWAY);
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("gateway.yaml", &format!("{keys}\n{GATEWAY}"));
     write("limits/defaults.yaml", DEFAULTS);
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();

@@ -93,14 +93,19 @@ const GATEWAY: &str = "gateway, ";
 
 /// Whole gateways, and which of the threads that such a process starts is that of the gateway: the
 /// first is its own, the second writes the log, and the third is the upstream.
-const GATEWAYS: [&str; 5] = [
+const GATEWAYS: [&str; 7] = [
     "gateway, /none",
     "gateway, /one",
     "gateway, /three",
     "gateway, /denied",
+    "gateway, /blocked",
+    "gateway, /fixed",
     "gateway, /decoy",
 ];
 const GATEWAY_THREAD: &str = "04";
+
+/// Its clients are on the block list.
+const BLOCKED: &str = "/blocked";
 
 /// How many batches share a write to Redis, as they do in a gateway with some work to do.
 const TOGETHER: usize = 8;
@@ -257,7 +262,11 @@ fn ask_gateway(path: &str, times: usize) {
         true => support::DECOY_LATENCY,
         false => Duration::ZERO,
     };
-    let mut client = TcpStream::connect(gateway::start(support::layers, latency)).unwrap();
+    let layers = match path {
+        BLOCKED => || support::layers_with("block: {addresses: [127.0.0.0/8]}"),
+        _ => support::layers,
+    };
+    let mut client = TcpStream::connect(gateway::start(layers, latency)).unwrap();
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: app.example.com\r\nuser-agent: bench/1.0\r\naccept: */*\r\n\r\n"
     );
