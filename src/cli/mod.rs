@@ -9,6 +9,7 @@ mod check;
 mod checked;
 mod excerpt;
 mod findings;
+mod import;
 mod init;
 mod live_top;
 mod new_files;
@@ -36,6 +37,7 @@ use weir_config::Diagnostics;
 
 use self::admin::{BanCommand, BucketCommand, HealthArgs, OverrideCommand, TopArgs};
 use self::check::CheckArgs;
+use self::import::ImportArgs;
 use self::init::InitArgs;
 use self::replay::{ReplayArgs, SuggestArgs};
 use self::shell::{CompletionsArgs, ManArgs, SchemaArgs};
@@ -72,6 +74,8 @@ enum Command {
     Run(RunArgs),
     /// Write a configuration to begin with, from flags or three questions
     Init(InitArgs),
+    /// Translate the configuration of nginx, or HTTPRoutes of Kubernetes, and list the differences
+    Import(ImportArgs),
     /// Read the whole configuration and report every error and everything doubtful
     Check(CheckArgs),
     /// Say what would become of a request: its route, its limits and their buckets, and why
@@ -169,6 +173,7 @@ fn run_command(
         None => exit_code(run(config, cli.run.takeover)),
         Some(Command::Run(args)) => exit_code(run(config, args.takeover || cli.run.takeover)),
         Some(Command::Init(args)) => init::run(config, args),
+        Some(Command::Import(args)) => import::run(config, &args),
         Some(Command::Check(args)) => check::run(config, &args),
         Some(Command::Explain(request)) => print(app::explain(config, &request.into())),
         Some(Command::Top(top)) => print_answer(top_subjects(&top, config)),

@@ -47,35 +47,43 @@ impl NewFiles {
     /// A configuration at `config` with its limits beside it, and what editors need to complete
     /// both.
     pub(super) fn new(config: &Path, gateway: &str, defaults: &str) -> Self {
-        let folder = config.parent().unwrap_or(Path::new(""));
-        let (limits, schemas) = (folder.join("limits"), folder.join("schema"));
-        let is_installed = Path::new(INSTALLED_SCHEMAS).is_dir();
-        let line = |own: &str, name: &str| {
-            let place = if is_installed { INSTALLED_SCHEMAS } else { own };
-            format!("# yaml-language-server: $schema={place}/{name}.json\n")
-        };
-        let mut files = vec![
-            (
-                config.to_owned(),
-                line("schema", "gateway") + gateway.trim_start(),
-            ),
-            (
-                limits.join("defaults.yaml"),
-                line("../schema", "defaults") + defaults.trim_start(),
-            ),
-        ];
-        if !is_installed {
-            for (name, schema) in [
-                ("gateway.json", SchemaOf::Gateway),
-                ("defaults.json", SchemaOf::Defaults),
-            ] {
-                files.push((schemas.join(name), schema.text().to_owned()));
-            }
-        }
-        Self {
+        let mut files = Self {
             config: config.to_owned(),
-            files,
+            files: Vec::new(),
             mode: FOR_ALL,
+        };
+        files.add(config, "schema", SchemaOf::Gateway, gateway);
+        let limits = files.folder().join("limits/defaults.yaml");
+        files.add(&limits, "../schema", SchemaOf::Defaults, defaults);
+        files
+    }
+
+    /// The same with overrides beside the limits.
+    pub(super) fn with_overrides(mut self, overrides: &str) -> Self {
+        let path = self.folder().join("limits/overrides.yaml");
+        self.add(&path, "../schema", SchemaOf::Overrides, overrides);
+        self
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.config.parent().unwrap_or(Path::new("")).to_owned()
+    }
+
+    /// Adds a file and, unless a package has put it in its place, the schema that its first line
+    /// names, at `schemas` from the file's folder.
+    fn add(&mut self, path: &Path, schemas: &str, schema: SchemaOf, text: &str) {
+        let is_installed = Path::new(INSTALLED_SCHEMAS).is_dir();
+        let place = if is_installed {
+            INSTALLED_SCHEMAS
+        } else {
+            schemas
+        };
+        let name = schema.file_name();
+        let line = format!("# yaml-language-server: $schema={place}/{name}\n");
+        self.files.push((path.to_owned(), line + text.trim_start()));
+        if !is_installed {
+            let path = self.folder().join("schema").join(name);
+            self.files.push((path, schema.text().to_owned()));
         }
     }
 

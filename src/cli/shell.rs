@@ -43,6 +43,15 @@ pub(super) enum SchemaOf {
 }
 
 impl SchemaOf {
+    /// The name of the schema where it is a file.
+    pub(super) fn file_name(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway.json",
+            Self::Defaults => "defaults.json",
+            Self::Overrides => "overrides.json",
+        }
+    }
+
     /// The JSON Schema that is checked in.
     pub(super) fn text(self) -> &'static str {
         match self {

@@ -94,6 +94,7 @@ fn the_help_names_the_commands() {
     Commands:
       run          Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
       init         Write a configuration to begin with, from flags or three questions
+      import       Translate the configuration of nginx, or HTTPRoutes of Kubernetes, and list the differences
       check        Read the whole configuration and report every error and everything doubtful
       explain      Say what would become of a request: its route, its limits and their buckets, and why
       top          List the subjects that send most, are denied most, or are nearest to a limit
@@ -908,6 +909,22 @@ fn no_one_else_reads_a_configuration_by_init_that_holds_a_password() {
         let metadata = std::fs::metadata(folder.gateway()).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o077 == 0, is_private);
         assert_eq!(text.contains("# Only its owner"), is_private, "{text}");
+    }
+}
+
+#[test]
+fn nothing_that_is_imported_from_the_examples_gets_a_warning() {
+    for example in ["nginx.conf", "http_routes.yaml"] {
+        let source = format!(
+            "{}/crates/import/src/tests/{example}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let folder = Folder::with(&[]);
+        let path = folder.gateway();
+        let args = ["import", "--config", path.to_str().unwrap(), &source];
+        assert_eq!(exit_code(&args), ExitCode::SUCCESS);
+        let settings = folder.settings();
+        assert!(settings.warnings.is_empty(), "{}", settings.warnings);
     }
 }
 

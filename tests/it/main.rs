@@ -44,6 +44,7 @@ mod gateway_findings;
 mod grpc;
 mod headers;
 mod https;
+mod imports;
 mod in_flight;
 mod integrations;
 mod jwks;
@@ -51,6 +52,7 @@ mod limits;
 mod listings;
 mod logs;
 mod memory;
+mod migration;
 mod openapi;
 mod operating;
 #[cfg(feature = "otlp")]

@@ -1,8 +1,9 @@
-//! Proxies of others, which ask Weir about each request and forward it themselves: nginx, Caddy and
-//! Envoy, configured by the files in `deploy/examples`.
+//! Proxies of others: those that ask Weir about each request and forward it themselves (nginx, Caddy
+//! and Envoy, configured by the files in `deploy/examples`), and those that limit by themselves.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -16,7 +17,7 @@ const WEIR: &str = "127.0.0.1:9000";
 const APP: &str = "127.0.0.1:3000";
 
 /// What nginx needs to run as any user, in a folder of its own.
-const NGINX: &str = "user root;
+pub(crate) const NGINX: &str = "user root;
 daemon off;
 pid nginx.pid;
 error_log stderr;
@@ -64,24 +65,72 @@ impl Front {
         app: SocketAddr,
         edit: impl FnOnce(&str) -> String,
     ) -> Self {
+        Self::nginx_serving(&edit(&example("nginx/app.conf", weir, app)))
+    }
+
+    /// nginx with this text in its block `http`, in which it listens on port 80.
+    pub(crate) fn nginx_serving(text: &str) -> Self {
         let port = free_port();
-        let folder = TempDir::with_prefix("weir-nginx-").expect("a temporary folder");
         let listen = format!("listen 127.0.0.1:{port};");
-        let text = example("nginx/app.conf", weir, app).replace("listen 80;", &listen);
-        fs::write(folder.path().join("app.conf"), edit(&text)).expect("a file");
-        fs::write(folder.path().join("nginx.conf"), NGINX).expect("a file");
+        let text = text.replace("listen 80;", &listen);
+        Self::nginx_in(&[("nginx.conf", NGINX), ("app.conf", &text)], port)
+    }
+
+    /// nginx with these files, of which the first includes the others.
+    pub(crate) fn nginx_in(files: &[(&str, &str)], port: u16) -> Self {
+        let folder = TempDir::with_prefix("weir-nginx-").expect("a temporary folder");
         let mut command = Command::new(nginx());
         let prefix = folder.path().display().to_string();
         command.args(["-e", "stderr", "-p", &prefix, "-c", "nginx.conf"]);
-        Self::launch(command, folder, port)
+        Self::launch_with(command, folder, files, port)
+    }
+
+    /// HAProxy with this file, in which it listens on port 80.
+    pub(crate) fn haproxy(text: &str) -> Option<Self> {
+        let program = installed("haproxy").or_else(|| existing("/usr/sbin/haproxy".into()));
+        let program = tested("the limits of HAProxy", program)?;
+        let port = free_port();
+        let text = text.replace("bind :80\n", &format!("bind 127.0.0.1:{port}\n"));
+        let mut command = Command::new(program);
+        command.args(["-db", "-f", "haproxy.cfg"]);
+        let folder = TempDir::with_prefix("weir-haproxy-").expect("a temporary folder");
+        let files = [("haproxy.cfg", text.as_str())];
+        Some(Self::launch_with(command, folder, &files, port))
+    }
+
+    /// Envoy with this file, in which it listens on port 80.
+    pub(crate) fn envoy_with(text: &str) -> Option<Self> {
+        let program = tested("the limits of Envoy", tool("envoy"))?;
+        let port = free_port();
+        let text = text.replace("port_value: 80}", &format!("port_value: {port}}}"));
+        let mut command = Command::new(program);
+        command.args(["-c", "envoy.yaml", "--concurrency", "2", "-l", "error"]);
+        command.args(["--use-dynamic-base-id"]);
+        let folder = TempDir::with_prefix("weir-envoy-").expect("a temporary folder");
+        let files = [("envoy.yaml", text.as_str())];
+        Some(Self::launch_with(command, folder, &files, port))
+    }
+
+    /// Node.js with this module, which listens on port 80, and with the packages that
+    /// `tests/run.sh` installs.
+    pub(crate) fn node(text: &str) -> Option<Self> {
+        let packages = built_tools().join("node_modules");
+        let is_there = packages.join("express-rate-limit").is_dir();
+        let program = installed("node").filter(|_| is_there);
+        let program = tested("the limits of express-rate-limit", program)?;
+        let port = free_port();
+        let text = text.replace("listen(80", &format!("listen({port}"));
+        let mut command = Command::new(program);
+        command.arg("server.mjs");
+        let folder = TempDir::with_prefix("weir-node-").expect("a temporary folder");
+        symlink(packages, folder.path().join("node_modules")).expect("a link");
+        let files = [("server.mjs", text.as_str())];
+        Some(Self::launch_with(command, folder, &files, port))
     }
 
     /// The same with Caddy; none where it is not installed.
     pub(crate) fn caddy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
-        let Some(program) = tool("caddy") else {
-            eprintln!("NOT TESTED: decisions for Caddy, which is not installed");
-            return None;
-        };
+        let program = tested("decisions for Caddy", tool("caddy"))?;
         let port = free_port();
         let folder = TempDir::with_prefix("weir-caddy-").expect("a temporary folder");
         let site = format!(":{port} {{");
@@ -95,24 +144,24 @@ impl Front {
 
     /// The same with Envoy.
     pub(crate) fn envoy(weir: SocketAddr, app: SocketAddr) -> Option<Self> {
-        let Some(program) = tool("envoy") else {
-            eprintln!("NOT TESTED: decisions for Envoy, which is not installed");
-            return None;
-        };
-        let (port, (weir, app)) = (free_port(), (addressed(weir), addressed(app)));
-        let folder = TempDir::with_prefix("weir-envoy-").expect("a temporary folder");
-        let listen = format!("address: 127.0.0.1, port_value: {port}}}");
+        let (weir, app) = (addressed(weir), addressed(app));
         let text = read_example("envoy/envoy.yaml")
-            .replace("address: 0.0.0.0, port_value: 80}", &listen)
+            .replace(
+                "address: 0.0.0.0, port_value",
+                "address: 127.0.0.1, port_value",
+            )
             .replace("address: 127.0.0.1, port_value: 9000}", &weir)
             .replace("address: 127.0.0.1, port_value: 3000}", &app)
             // No machine is so slow that a decision is not waited for.
             .replace("timeout: 0.25s", "timeout: 60s");
-        fs::write(folder.path().join("envoy.yaml"), text).expect("a file");
-        let mut command = Command::new(program);
-        command.args(["-c", "envoy.yaml", "--concurrency", "2", "-l", "error"]);
-        command.args(["--use-dynamic-base-id"]);
-        Some(Self::launch(command, folder, port))
+        Self::envoy_with(&text)
+    }
+
+    fn launch_with(command: Command, folder: TempDir, files: &[(&str, &str)], port: u16) -> Self {
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).expect("a file");
+        }
+        Self::launch(command, folder, port)
     }
 
     fn launch(mut command: Command, folder: TempDir, port: u16) -> Self {
@@ -192,8 +241,20 @@ fn nginx() -> PathBuf {
 
 /// `tests/run.sh` installs it below the folder of what is built.
 fn tool(name: &str) -> Option<PathBuf> {
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
-    installed(name).or_else(|| existing(built.join("tools/bin").join(name)))
+    installed(name).or_else(|| existing(built_tools().join("bin").join(name)))
+}
+
+fn built_tools() -> PathBuf {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    built.expect("the folder of what is built").join("tools")
+}
+
+/// The program that a test needs; one that is not installed is said to be missing.
+fn tested(what: &str, program: Option<PathBuf>) -> Option<PathBuf> {
+    if program.is_none() {
+        eprintln!("NOT TESTED: {what}, as a program for it is not installed");
+    }
+    program
 }
 
 fn installed(program: &str) -> Option<PathBuf> {

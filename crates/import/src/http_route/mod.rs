@@ -1,0 +1,406 @@
+//! HTTPRoutes of the Kubernetes Gateway API: rules as routes, Services as upstreams.
+//!
+//! Weir's precedence of routes is that of the Gateway API; of equal routes the first wins, so they
+//! stand in the order that the API has for them.
+
+mod fields;
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use self::fields::Fields;
+use crate::configuration::{Configuration, Keys, below, exactly, is_plain_path, rewrite};
+use crate::source::{ImportError, Place};
+
+/// The greatest weight of a server in Weir. That of a backend goes up to 1,000,000.
+const MAX_WEIGHT: u64 = 1000;
+
+/// Translates the HTTPRoutes of a file.
+///
+/// # Errors
+/// When a document of the file is not YAML.
+pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportError> {
+    let mut configuration = Configuration::default();
+    let mut routes = Vec::new();
+    for (line, document) in documents(text) {
+        let value: Value = serde_yaml::from_str(&document).map_err(|error| {
+            let within = error.location().map_or(0, |location| location.line() - 1);
+            ImportError::Malformed(Place::new(path, line + within), error.to_string())
+        })?;
+        let mut document = Fields::new(value.clone(), String::new());
+        let items = match document.list("items") {
+            items if items.is_empty() => vec![value],
+            items => items,
+        };
+        for item in items.into_iter().filter(|item| !item.is_null()) {
+            routes.extend(HttpRoute::new(
+                item,
+                Place::new(path, line),
+                &mut configuration,
+            ));
+        }
+    }
+    // The oldest first, then by namespace and name. Times in RFC 3339 and UTC compare as texts.
+    routes.sort_by_key(|route| {
+        let created = route.created.clone();
+        (
+            created.is_none(),
+            created,
+            route.namespace.clone(),
+            route.name.clone(),
+        )
+    });
+    for mut route in routes {
+        let rules = std::mem::take(&mut route.rules);
+        for (index, rule) in rules.into_iter().enumerate() {
+            let title = format!("{}, rules[{index}]", route.name);
+            RuleImport {
+                route: &route,
+                title,
+                configuration: &mut configuration,
+            }
+            .add(rule);
+        }
+    }
+    Ok(configuration)
+}
+
+/// The documents of a file, each with the number of its first line.
+fn documents(text: &str) -> Vec<(usize, String)> {
+    let mut documents = vec![(1, String::new())];
+    for (index, line) in text.lines().enumerate() {
+        match (line.trim_end() == "---", documents.last_mut()) {
+            (false, Some((_, document))) => *document += &format!("{line}\n"),
+            _ => documents.push((index + 2, String::new())),
+        }
+    }
+    documents
+}
+
+struct HttpRoute {
+    place: Place,
+    created: Option<String>,
+    namespace: String,
+    /// With its namespace, as it is shown.
+    name: String,
+    hosts: Vec<Value>,
+    rules: Vec<Fields>,
+}
+
+impl HttpRoute {
+    fn new(item: Value, place: Place, configuration: &mut Configuration) -> Option<Self> {
+        let mut item = Fields::new(item, String::new());
+        let kind = item.text("kind").unwrap_or_default();
+        let mut metadata = item.object("metadata").unwrap_or_default();
+        let namespace = metadata.text("namespace").unwrap_or("default".to_owned());
+        let name = format!(
+            "{kind} {namespace}/{}",
+            metadata.text("name").unwrap_or_default()
+        );
+        if kind != "HTTPRoute" {
+            configuration.differ(
+                &place,
+                format!("{name} is left out"),
+                "only HTTPRoutes are translated",
+            );
+            return None;
+        }
+        let mut spec = item.object("spec").unwrap_or_default();
+        spec.ignore(&["parentRefs"]);
+        let route = Self {
+            created: metadata.text("creationTimestamp"),
+            hosts: spec.list("hostnames"),
+            rules: spec.objects("rules"),
+            place,
+            namespace,
+            name,
+        };
+        report(&spec, &route, configuration);
+        Some(route)
+    }
+}
+
+/// Lists the keys of an object that were not taken.
+fn report(fields: &Fields, route: &HttpRoute, configuration: &mut Configuration) {
+    for path in fields.left() {
+        let remedy = match path.rsplit('.').next().unwrap_or_default() {
+            "requestMirror" => "Weir copies no requests: let the app or a service mesh do it",
+            "cors" => "write `cors` on the route",
+            "retry" => "write `retries` on the upstream",
+            "sessionPersistence" => "write `balance: {hash: ...}` on the upstream",
+            "extensionRef" | "externalAuth" => {
+                "the route responds with 500, as the Gateway API has it: write what it does by hand"
+            }
+            _ => "docs/CONFIG.md lists the keys of routes and upstreams",
+        };
+        let what = format!("{}: `{path}` is not translated", route.name);
+        configuration.differ(&route.place, what, remedy);
+    }
+}
+
+/// A rule while it is translated.
+struct RuleImport<'r> {
+    route: &'r HttpRoute,
+    title: String,
+    configuration: &'r mut Configuration,
+}
+
+/// What a rule does with requests.
+#[derive(Default)]
+struct Action {
+    keys: Keys,
+    /// What takes the place of the path of a match, or of the whole path.
+    prefix: Option<String>,
+    full_path: Option<String>,
+    /// The `Host` of requests to the upstream.
+    host: Option<String>,
+    /// What stands in front of the path in a redirect, and its status.
+    redirect: Option<(String, u64)>,
+    /// A filter that must not be left out has no equal.
+    is_refused: bool,
+}
+
+impl RuleImport<'_> {
+    fn differ(&mut self, what: &str, remedy: &str) {
+        let what = format!("{}: {what}", self.title);
+        self.configuration.differ(&self.route.place, what, remedy);
+    }
+
+    fn report(&mut self, fields: &Fields) {
+        report(fields, self.route, self.configuration);
+    }
+
+    fn add(&mut self, mut rule: Fields) {
+        let mut matches = rule.objects("matches");
+        if matches.is_empty() {
+            matches.push(Fields::default());
+        }
+        let mut action = self.action(&mut rule);
+        rule.ignore(&["name"]);
+        self.report(&rule);
+        if let Some((before, _)) = &action.redirect
+            && before.contains("{{ host }}")
+            && action.prefix.is_none()
+            && action.full_path.is_none()
+        {
+            let remedy = "say `redirect_to_https: true` on a listener, beside one with `tls`";
+            return self.differ(
+                "the redirect to another scheme of the same host is left out",
+                remedy,
+            );
+        }
+        if action.is_refused {
+            action = Action::default();
+        }
+        let is_target = |key: &str| action.keys.contains_key(key);
+        if !is_target("upstream") && action.redirect.is_none() {
+            action
+                .keys
+                .insert("response".to_owned(), json!({"status": 500}));
+        }
+        for one in matches {
+            self.add_match(one, &action);
+        }
+    }
+
+    fn action(&mut self, rule: &mut Fields) -> Action {
+        let mut action = Action::default();
+        for mut filter in rule.objects("filters") {
+            let kind = filter.text("type").unwrap_or_default();
+            action.is_refused |= matches!(kind.as_str(), "ExtensionRef" | "ExternalAuth");
+            for (key, ours) in [
+                ("requestHeaderModifier", "request_headers"),
+                ("responseHeaderModifier", "response_headers"),
+            ] {
+                let edits = filter.object(key).map(edits);
+                action
+                    .keys
+                    .extend(edits.map(|edits| (ours.to_owned(), edits)));
+            }
+            for key in ["requestRedirect", "urlRewrite"] {
+                let Some(mut fields) = filter.object(key) else {
+                    continue;
+                };
+                let mut path = fields.object("path").unwrap_or_default();
+                action.prefix = path.text("replacePrefixMatch");
+                action.full_path = path.text("replaceFullPath");
+                match key {
+                    "urlRewrite" => action.host = fields.text("hostname"),
+                    _ => action.redirect = Some(redirect(&mut fields)),
+                }
+                self.report(&fields);
+            }
+            self.report(&filter);
+        }
+        let servers = self.servers(rule);
+        let mut timeouts = rule.object("timeouts").unwrap_or_default();
+        if let Some((name, servers)) = servers.filter(|_| action.redirect.is_none()) {
+            let upstream = match &action.host {
+                Some(host) => json!({"servers": servers, "host": host}),
+                None => json!({"servers": servers}),
+            };
+            let name = self.configuration.upstream(&name, upstream);
+            action.keys.insert("upstream".to_owned(), json!(name));
+            for (key, ours) in [
+                ("request", "total_timeout"),
+                ("backendRequest", "response_timeout"),
+            ] {
+                // Zero means none, which is the default.
+                let timeout = timeouts
+                    .text(key)
+                    .filter(|text| text.contains(|it| ('1'..='9').contains(&it)));
+                action
+                    .keys
+                    .extend(timeout.map(|timeout| (ours.to_owned(), json!(timeout))));
+            }
+        }
+        action
+    }
+
+    /// The name of an upstream, and its servers; none without a backend that gets requests.
+    fn servers(&mut self, rule: &mut Fields) -> Option<(String, Vec<Value>)> {
+        let mut servers = Vec::new();
+        for mut backend in rule.objects("backendRefs") {
+            let kind = backend.text("kind").unwrap_or("Service".to_owned());
+            let name = backend.text("name").unwrap_or_default();
+            let namespace = backend
+                .text("namespace")
+                .unwrap_or(self.route.namespace.clone());
+            let weight = backend.number("weight").unwrap_or(1);
+            let port = backend.number("port");
+            backend.ignore(&["group"]);
+            self.report(&backend);
+            match port.filter(|_| kind == "Service") {
+                Some(_) if weight == 0 => {}
+                Some(port) => servers.push((format!("{name}.{namespace}.svc:{port}"), weight)),
+                None => {
+                    let what = format!("the backend {kind} {name} is left out");
+                    self.differ(&what, "write its address as a server of the upstream");
+                }
+            }
+        }
+        let heaviest = servers
+            .iter()
+            .map(|(_, weight)| *weight)
+            .max()?
+            .max(MAX_WEIGHT);
+        let server = |(host, weight): &(String, u64)| match servers.len() {
+            1 => json!(format!("http://{host}")),
+            _ => {
+                json!({"url": format!("http://{host}"), "weight": (weight * MAX_WEIGHT).div_ceil(heaviest)})
+            }
+        };
+        let name = servers.first()?.0.replace(".svc", "");
+        Some((name, servers.iter().map(server).collect()))
+    }
+
+    fn add_match(&mut self, mut one: Fields, action: &Action) {
+        let mut path = one.object("path").unwrap_or_default();
+        let kind = path.text("type").unwrap_or("PathPrefix".to_owned());
+        let value = path.text("value").unwrap_or("/".to_owned());
+        let mut matches = Keys::new();
+        let pattern = match kind.as_str() {
+            "RegularExpression" if regex::Regex::new(&value).is_ok() => {
+                matches.insert("path_regex".to_owned(), json!(value));
+                "/*".to_owned()
+            }
+            "Exact" if is_plain_path(&value) => exactly(&value),
+            "PathPrefix" if is_plain_path(&value) => below(&value),
+            _ => {
+                return self.differ(
+                    &format!("the path `{value}` is left out"),
+                    "write a route for it by hand",
+                );
+            }
+        };
+        matches.insert("path".to_owned(), json!(pattern));
+        matches.extend(
+            one.text("method")
+                .map(|method| ("methods".to_owned(), json!([method]))),
+        );
+        for (key, ours) in [("headers", "headers"), ("queryParams", "query")] {
+            let conditions = conditions(one.objects(key));
+            matches.extend((!conditions.is_empty()).then(|| (ours.to_owned(), json!(conditions))));
+        }
+        self.report(&one);
+        let mut keys = action.keys.clone();
+        let replaced = match kind.as_str() {
+            "PathPrefix" => action.prefix.as_ref(),
+            "Exact" => action.full_path.as_ref(),
+            _ => None,
+        };
+        let is_fixed = action.redirect.is_some() && action.full_path.is_some();
+        if replaced.is_none()
+            && !is_fixed
+            && (action.prefix.is_some() || action.full_path.is_some())
+        {
+            let what = "the path is not rewritten: Weir replaces a prefix, or all of an exact path";
+            self.differ(what, "let the app take the path as it is");
+        }
+        let replaced = replaced
+            .filter(|_| !is_fixed)
+            .and_then(|to| rewrite(&value, to));
+        keys.extend(replaced.map(|rewrite| ("rewrite".to_owned(), rewrite)));
+        if let Some((before, status)) = &action.redirect {
+            let path = action.full_path.as_deref().unwrap_or("{{ uri }}");
+            keys.insert(
+                "redirect".to_owned(),
+                json!({"to": format!("{before}{path}"), "status": status}),
+            );
+            keys.remove("request_headers");
+        }
+        let hosts = self.route.hosts.iter().map(Some);
+        let any = self.route.hosts.is_empty().then_some(None);
+        for host in hosts.chain(any) {
+            let host = host.map(|host| ("host".to_owned(), host.clone()));
+            let matches: Keys = host.into_iter().chain(matches.clone()).collect();
+            let shown = crate::flow::flow(&Value::Object(matches.clone()));
+            if !self.configuration.add_route(&self.title, matches, &keys) {
+                let what = format!("a route is left out: an earlier one matches {shown}");
+                self.differ(
+                    &what,
+                    "of equal matches, the oldest HTTPRoute has the requests",
+                );
+            }
+        }
+    }
+}
+
+/// What stands in front of the path in a redirect, and its status.
+fn redirect(fields: &mut Fields) -> (String, u64) {
+    let scheme = fields.text("scheme").unwrap_or("{{ scheme }}".to_owned());
+    let host = fields.text("hostname").unwrap_or("{{ host }}".to_owned());
+    let port = match (scheme.as_str(), fields.number("port")) {
+        (_, None) | ("http", Some(80)) | ("https", Some(443)) => String::new(),
+        (_, Some(port)) => format!(":{port}"),
+    };
+    let status = fields.number("statusCode").unwrap_or(302);
+    (format!("{scheme}://{host}{port}"), status)
+}
+
+fn edits(mut edits: Fields) -> Value {
+    let mut keys = Keys::new();
+    let removed = edits.list("remove");
+    keys.extend((!removed.is_empty()).then(|| ("remove".to_owned(), json!(removed))));
+    for key in ["set", "add"] {
+        let headers = conditions(edits.objects(key));
+        keys.extend((!headers.is_empty()).then(|| (key.to_owned(), json!(headers))));
+    }
+    Value::Object(keys)
+}
+
+/// Values by name; of several for one name, the first counts.
+fn conditions(list: Vec<Fields>) -> Keys {
+    let mut conditions = Keys::new();
+    for mut condition in list {
+        let name = condition.text("name").unwrap_or_default();
+        let value = condition.text("value").unwrap_or_default();
+        let value = match condition.text("type").as_deref() {
+            Some("RegularExpression") => json!({"regex": value}),
+            _ => json!(value),
+        };
+        conditions.entry(name).or_insert(value);
+    }
+    conditions
+}

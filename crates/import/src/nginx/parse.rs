@@ -1,0 +1,145 @@
+//! The directives of a file, with those of the files that it includes in their place.
+
+use std::path::Path;
+
+use nginx_lint_parser::ast;
+
+use crate::configuration::Configuration;
+use crate::source::{ImportError, Place, read};
+
+/// Includes that include each other would never end.
+const MAX_DEPTH: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Directive {
+    pub(super) name: String,
+    pub(super) arguments: Vec<String>,
+    /// Empty for a directive that ends with `;`.
+    pub(super) block: Vec<Directive>,
+    pub(super) place: Place,
+}
+
+impl Directive {
+    pub(super) fn argument(&self, index: usize) -> &str {
+        self.arguments.get(index).map_or("", String::as_str)
+    }
+
+    /// The value of an argument such as `zone=one`.
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        let mut arguments = self.arguments.iter();
+        arguments.find_map(|argument| argument.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    pub(super) fn has(&self, argument: &str) -> bool {
+        self.arguments.iter().any(|other| other == argument)
+    }
+
+    /// The directive as it is written, without its block.
+    pub(super) fn written(&self) -> String {
+        let words = [&self.name].into_iter().chain(&self.arguments);
+        words.map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Reads a file; `folder` is the one from which nginx takes relative paths.
+///
+/// # Errors
+/// When the file or an included one is malformed.
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    (folder, depth): (&Path, usize),
+    configuration: &mut Configuration,
+) -> Result<Vec<Directive>, ImportError> {
+    let parsed = nginx_lint_parser::parse_string(text).map_err(|error| {
+        let line = error.position().map_or(1, |position| position.line);
+        ImportError::Malformed(Place::new(path, line), error.to_string())
+    })?;
+    let mut reader = Reader {
+        path,
+        folder,
+        depth,
+        configuration,
+    };
+    reader.directives(parsed.directives())
+}
+
+struct Reader<'r> {
+    path: &'r Path,
+    folder: &'r Path,
+    depth: usize,
+    configuration: &'r mut Configuration,
+}
+
+impl Reader<'_> {
+    fn directives<'d>(
+        &mut self,
+        parsed: impl Iterator<Item = &'d ast::Directive>,
+    ) -> Result<Vec<Directive>, ImportError> {
+        let mut directives = Vec::new();
+        for parsed in parsed {
+            let block = parsed.block.as_ref().filter(|block| !block.is_raw());
+            let directive = Directive {
+                name: parsed.name.clone(),
+                arguments: words(&parsed.args),
+                block: self.directives(block.into_iter().flat_map(ast::Block::directives))?,
+                place: Place::new(self.path, parsed.span.start.line),
+            };
+            match directive.name.as_str() {
+                "include" => directives.extend(self.included(&directive)?),
+                _ => directives.push(directive),
+            }
+        }
+        Ok(directives)
+    }
+
+    fn included(&mut self, include: &Directive) -> Result<Vec<Directive>, ImportError> {
+        let pattern = self.folder.join(include.argument(0)).display().to_string();
+        let found = glob::glob(&pattern).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = found.collect();
+        if paths.is_empty() && !pattern.contains('*') {
+            paths.push(pattern.into());
+        }
+        let mut directives = Vec::new();
+        for path in paths {
+            match read(&path) {
+                Ok(_) if self.depth == MAX_DEPTH => {
+                    let what = "the files include each other".to_owned();
+                    return Err(ImportError::Malformed(include.place.clone(), what));
+                }
+                Ok(text) => {
+                    let within = (self.folder, self.depth + 1);
+                    directives.extend(parse(&path, &text, within, self.configuration)?);
+                }
+                Err(error) => {
+                    let what = format!("`{}` was left out: {error}", include.written());
+                    let remedy = "import on the machine that has the file";
+                    self.configuration.differ(&include.place, what, remedy);
+                }
+            }
+        }
+        Ok(directives)
+    }
+}
+
+/// The arguments without their quotes. The parser takes a variable for an argument of its own, even
+/// where it stands within a word.
+fn words(arguments: &[ast::Argument]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut end = 0;
+    for argument in arguments {
+        let text = match argument.is_quoted() {
+            true => argument.as_str(),
+            false => &argument.raw,
+        };
+        match words
+            .last_mut()
+            .filter(|_| argument.span.start.offset == end)
+        {
+            Some(word) => word.push_str(text),
+            None => words.push(text.to_owned()),
+        }
+        end = argument.span.end.offset;
+    }
+    words
+}

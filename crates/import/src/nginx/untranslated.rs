@@ -1,0 +1,81 @@
+//! The list of directives that are not translated.
+
+use std::collections::BTreeSet;
+
+use super::parse::Directive;
+use crate::configuration::Configuration;
+use crate::source::Place;
+
+/// Directives that are translated, or are said of elsewhere.
+const TRANSLATED: &str = "http server location upstream limit_req_zone limit_req limit_req_status \
+    limit_req_dry_run limit_req_log_level limit_conn_zone limit_conn limit_conn_status \
+    limit_conn_dry_run limit_conn_log_level proxy_pass listen server_name map geo allow auth_basic \
+    auth_basic_user_file auth_request auth_jwt internal events";
+
+/// Blocks whose content is no directive, or concerns the block alone.
+const OPAQUE: &str = "map geo types if limit_except events upstream split_clients stream mail";
+
+/// What to do about a directive that decides who or how much comes in.
+fn remedy(directive: &Directive) -> Option<&'static str> {
+    Some(match directive.name.as_str() {
+        "deny" if directive.has("all") => return None,
+        "deny" => "`block: {addresses: [...]}` keeps clients out of all routes",
+        "satisfy" | "secure_link" | "valid_referers" | "ssl_verify_client" => {
+            "let the app decide who may come in, or `client_auth` of a listener"
+        }
+        "set_real_ip_from" | "real_ip_header" => {
+            "say who the client is: `client_address: {trusted_proxies: [...], header: ...}`"
+        }
+        "if" | "limit_except" => {
+            "write a route with `methods`, `headers` or `query` in its `match`"
+        }
+        "return" | "rewrite" => {
+            "write a route with `redirect`, `response` or `rewrite`; for HTTPS, say \
+             `redirect_to_https: true` on a listener"
+        }
+        "client_max_body_size" => "say `max_body_bytes` on the route",
+        "stream" | "mail" => "Weir speaks HTTP: leave it to nginx",
+        "limit_rate" | "limit_rate_after" => "Weir does not limit bandwidth",
+        name if name.contains("limit") => "docs/LIMITS.md says how to choose a limit",
+        _ => return None,
+    })
+}
+
+/// Lists all directives that are not translated: those that concern limits or access one by one, and
+/// the names of the others.
+pub(super) fn list(directives: &[Directive], file: &Place, configuration: &mut Configuration) {
+    let mut others = BTreeSet::new();
+    walk(directives, &mut others, configuration);
+    others.remove("deny");
+    if !others.is_empty() {
+        let names: Vec<&str> = others.into_iter().collect();
+        let what = "not translated, as they neither limit nor keep out anybody";
+        let what = format!("{what}: {}", names.join(", "));
+        let remedy = "docs/CONFIG.md has keys for headers, compression, time-outs, TLS and logs";
+        configuration.differ(file, what, remedy);
+    }
+}
+
+fn walk<'d>(
+    directives: &'d [Directive],
+    others: &mut BTreeSet<&'d str>,
+    configuration: &mut Configuration,
+) {
+    let is_of = |names: &str, name: &str| names.split(' ').any(|other| other == name);
+    for directive in directives {
+        let name = directive.name.as_str();
+        match remedy(directive) {
+            _ if is_of(TRANSLATED, name) => {}
+            Some(remedy) => {
+                let what = format!("`{}` is not translated", directive.written());
+                configuration.differ(&directive.place, what, remedy);
+            }
+            None => {
+                others.insert(name);
+            }
+        }
+        if !is_of(OPAQUE, name) {
+            walk(&directive.block, others, configuration);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `weir import`: the configuration of another gateway, in the files of Weir's.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use weir_config::pluralized;
+use weir_import::{Difference, ImportError};
+
+use super::BAD_CONFIGURATION;
+use super::checked::Checked;
+use super::init::next_steps;
+use super::new_files::{NewFiles, WriteError};
+
+/// What to translate.
+#[derive(Args, Debug)]
+pub(super) struct ImportArgs {
+    /// nginx.conf, or HTTPRoutes of the Kubernetes Gateway API as `kubectl get httproute -o yaml`
+    /// prints them
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Writes the translated configuration, and lists where it differs from its source.
+pub(super) fn run(config: &Path, args: &ImportArgs) -> ExitCode {
+    let imported = weir_import::import(&args.file);
+    let imported = imported.map_err(|error| {
+        let is_unreadable = matches!(error, ImportError::Unreadable { .. });
+        (
+            error.to_string(),
+            if is_unreadable { 1 } else { BAD_CONFIGURATION },
+        )
+    });
+    let written = imported.and_then(|imported| {
+        let mut files = NewFiles::new(config, &imported.gateway, &imported.defaults);
+        if let Some(overrides) = &imported.overrides {
+            files = files.with_overrides(overrides);
+        }
+        files.write().map_err(|error| match error {
+            WriteError::Configuration(_) => {
+                let told = untranslatable(&error, &imported.differences);
+                (told, BAD_CONFIGURATION)
+            }
+            _ => (error.to_string(), 1),
+        })?;
+        Ok((files, imported.differences))
+    });
+    match written {
+        Ok((files, differences)) => {
+            let _ = writeln!(io::stdout(), "wrote {}", files.names());
+            let _ = write!(io::stdout(), "{}", listed(&differences));
+            Checked::read(config).print();
+            let _ = writeln!(io::stdout(), "{}", next_steps(config));
+            ExitCode::SUCCESS
+        }
+        Err((error, code)) => {
+            let _ = writeln!(io::stderr(), "{}", error.trim_end());
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// The differences, and how many there are.
+fn listed(differences: &[Difference]) -> String {
+    let mut text = match differences.len() {
+        0 => return "all of it was translated\n".to_owned(),
+        number => format!("{} to look at:\n", pluralized(number, "difference")),
+    };
+    for difference in differences {
+        // Writing to a `String` never fails.
+        let _ = writeln!(text, "{difference}");
+    }
+    text
+}
+
+/// A translation that would not load is not written. The differences may say why.
+fn untranslatable(error: &WriteError, differences: &[Difference]) -> String {
+    format!(
+        "{}nothing was written, as Weir would not load the translation:\n{error}",
+        listed(differences)
+    )
+}

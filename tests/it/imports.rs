@@ -1,0 +1,218 @@
+//! `weir import`: what it writes does what its source does.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::support::front::{Front, NGINX};
+use crate::support::gateway::WEIR;
+use crate::support::upstream::{Received, text};
+use crate::support::*;
+
+/// Included by nginx.conf, where another gateway listens on PORT and the app on APP.
+const SITE: &str = r#"
+geo $limited { default 1; 127.0.2.0/24 0; }
+map $limited $client { 0 ""; 1 $binary_remote_addr; }
+limit_req_zone $client zone=clients:1m rate=1r/m;
+limit_req_zone $request_method zone=methods:1m rate=1r/m;
+limit_req_status 429;
+
+upstream app { server APP; }
+
+server {
+    listen 127.0.0.1:PORT default_server;
+    limit_req zone=clients burst=3 nodelay;
+    proxy_set_header Host $host;
+
+    location / { proxy_pass http://app; }
+    location /api/ {
+        limit_req zone=clients burst=1 nodelay;
+        limit_req zone=methods burst=5 nodelay;
+        limit_req_status 503;
+        proxy_pass http://app/v2/;
+    }
+    location = /login { limit_req zone=clients; proxy_pass http://app; }
+    location ~ \.gif$ { limit_req zone=clients burst=2 nodelay; proxy_pass http://app; }
+    location /free/ { limit_req zone=clients burst=3 nodelay; limit_req_dry_run on; proxy_pass http://app; }
+    location /private/ { deny all; proxy_pass http://app; }
+}
+
+server {
+    listen 127.0.0.1:PORT;
+    server_name other.example;
+    location / { internal; }
+}
+"#;
+
+fn weir(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(WEIR);
+    let output = command.current_dir(folder).args(arguments).output();
+    output.expect("the weir binary")
+}
+
+/// Imports a file of a folder and checks the result, in which all that is `replaced` is another
+/// text afterwards.
+fn imported(folder: TempDir, file: &str, replaced: &[(&str, &str)]) -> (Gateway, String) {
+    let output = weir(folder.path(), &["import", file]);
+    let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{told}");
+    let checked = weir(folder.path(), &["check", "--strict"]);
+    assert!(checked.status.success(), "{told}\n{:?}", checked);
+    let path = folder.path().join("gateway.yaml");
+    let mut text = fs::read_to_string(&path).unwrap();
+    for (usual, other) in replaced.iter().chain(&[("127.0.0.1:9901", "127.0.0.1:0")]) {
+        assert!(text.contains(usual), "no {usual} in {text}");
+        text = text.replace(usual, other);
+    }
+    fs::write(&path, text).unwrap();
+    (Gateway::start(folder), told)
+}
+
+fn send(address: SocketAddr, client: [u8; 2], request: &Request) -> (u16, String) {
+    let source = Ipv4Addr::new(127, 0, client[0], client[1]);
+    let response = Client::connect_from(source, address).send(request);
+    let told = match response.status {
+        200 => response.text().to_owned(),
+        _ => String::new(),
+    };
+    (response.status, told)
+}
+
+/// Nothing comes back meanwhile, so the order in which both are asked makes no difference.
+#[test]
+fn an_imported_nginx_conf_admits_denies_and_rewrites_nothing_otherwise() {
+    let upstream = Upstream::answering(|request: &Received| text(&request.target));
+    let port = free_port();
+    let site = SITE
+        .replace("APP", &upstream.address().to_string())
+        .replace("PORT", &port.to_string());
+    let nginx = Front::nginx_in(&[("nginx.conf", NGINX), ("app.conf", &site)], port);
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    fs::write(folder.path().join("nginx.conf"), NGINX).unwrap();
+    fs::write(folder.path().join("app.conf"), &site).unwrap();
+    let listens = format!("127.0.0.1:{port}");
+    let (gateway, told) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
+    assert!(
+        told.contains("nginx.conf:1: not translated, as they limit nobody"),
+        "{told}"
+    );
+    for (client, paths) in [
+        // The address, and how often each path is asked for.
+        ([1, 1], &[("/a?b=c", 6)][..]),
+        ([1, 2], &[("/api/x", 4), ("/api/y?z", 1)]),
+        ([1, 3], &[("/login", 3), ("/api/x", 1)]),
+        ([1, 4], &[("/pictures/a.gif", 5), ("/free/a", 9)]),
+        ([1, 5], &[("/private/a", 1), ("/other", 2)]),
+        ([2, 1], &[("/a", 9), ("/login", 3)]),
+    ] {
+        for (path, times) in paths {
+            for time in 0..*times {
+                let request = get(path);
+                let theirs = send(nginx.address(), client, &request);
+                let ours = send(gateway.address(), client, &request);
+                assert_eq!(ours, theirs, "{client:?} {path} {time}");
+            }
+        }
+    }
+    let elsewhere = get("/a").with("host", "other.example");
+    for address in [nginx.address(), gateway.address()] {
+        assert_eq!(send(address, [1, 6], &elsewhere).0, 404);
+    }
+}
+
+const HTTP_ROUTES: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: younger, namespace: shop, creationTimestamp: "2026-02-01T00:00:00Z"}
+spec:
+  hostnames: [shop.example.com]
+  rules:
+  - matches: [{path: {type: PathPrefix, value: /cart}}]
+    backendRefs: [{name: younger, port: 80}]
+  - matches:
+    - {path: {type: PathPrefix, value: /cart}, method: POST}
+    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /basket}}}]
+    backendRefs: [{name: younger, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: older, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  hostnames: ["*.example.com", shop.example.com]
+  rules:
+  - matches: [{path: {type: PathPrefix, value: /cart}}, {path: {type: Exact, value: /cart/now}}]
+    backendRefs: [{name: older, port: 80}]
+"#;
+
+#[test]
+fn imported_http_routes_lead_no_request_to_another_service() {
+    let older =
+        Upstream::answering(|request: &Received| text(&format!("older {}", request.target)));
+    let younger =
+        Upstream::answering(|request: &Received| text(&format!("younger {}", request.target)));
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    fs::write(folder.path().join("routes.yaml"), HTTP_ROUTES).unwrap();
+    let (gateway, told) = imported(
+        folder,
+        "routes.yaml",
+        &[
+            ("older.shop.svc:80", &older.address().to_string()),
+            ("younger.shop.svc:80", &younger.address().to_string()),
+            ("0.0.0.0:8080", "127.0.0.1:0"),
+        ],
+    );
+    assert!(
+        told.contains("HTTPRoute shop/younger, rules[0]: a route is left out"),
+        "{told}"
+    );
+    for (method, host, path, expected) in [
+        // Of equal matches, the older route has the requests.
+        ("GET", "shop.example.com", "/cart/1", "older /cart/1"),
+        // A method is more than none, whoever is older.
+        ("POST", "shop.example.com", "/cart/1", "younger /basket/1"),
+        // An exact path is more than a prefix with a method.
+        ("POST", "shop.example.com", "/cart/now", "older /cart/now"),
+        ("POST", "a.example.com", "/cart/1", "older /cart/1"),
+    ] {
+        let request = request(method, path)
+            .with("host", host)
+            .with("content-length", "0");
+        assert_eq!(
+            gateway.send(&request).text(),
+            expected,
+            "{method} {host} {path}"
+        );
+    }
+    let nowhere = get("/cart").with("host", "example.org");
+    assert_eq!(gateway.send(&nowhere).status, 404);
+}
+
+#[test]
+fn an_import_overwrites_no_file_and_writes_none_for_what_it_cannot_read() {
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("nginx.conf", "server { location / { internal; }");
+    write("empty.conf", "events {}");
+    for (file, code, told) in [
+        ("nginx.conf", 2, "nginx.conf:1: "),
+        ("empty.conf", 2, "no `server` of nginx"),
+        ("missing.conf", 1, "missing.conf: "),
+    ] {
+        let output = weir(folder.path(), &["import", file]);
+        assert_eq!(output.status.code(), Some(code), "{file}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains(told), "{errors}");
+        assert!(!folder.path().join("gateway.yaml").exists());
+    }
+    write("nginx.conf", "server { location / { internal; } }");
+    write("gateway.yaml", "mine");
+    let output = weir(folder.path(), &["import", "nginx.conf"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        fs::read_to_string(folder.path().join("gateway.yaml")).unwrap(),
+        "mine"
+    );
+}
