@@ -96,7 +96,7 @@ fn an_imported_nginx_conf_admits_denies_and_rewrites_nothing_otherwise() {
     let listens = format!("127.0.0.1:{port}");
     let (gateway, told) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
     assert!(
-        told.contains("nginx.conf:1: not translated, as they limit nobody"),
+        told.contains("nginx.conf:1: not translated, as they neither limit"),
         "{told}"
     );
     for (client, paths) in [
@@ -198,7 +198,7 @@ fn an_import_overwrites_no_file_and_writes_none_for_what_it_cannot_read() {
     write("empty.conf", "events {}");
     for (file, code, told) in [
         ("nginx.conf", 2, "nginx.conf:1: "),
-        ("empty.conf", 2, "no `server` of nginx"),
+        ("empty.conf", 2, "there is no `server`"),
         ("missing.conf", 1, "missing.conf: "),
     ] {
         let output = weir(folder.path(), &["import", file]);

@@ -54,6 +54,7 @@ pub(crate) struct Configuration {
     pub(crate) overrides: Vec<(String, Value)>,
     /// What routes match so far.
     matches: HashSet<String>,
+    names: HashSet<String>,
     /// The names of upstreams and limits that routes use.
     used: HashSet<String>,
     differences: BTreeSet<Difference>,
@@ -88,6 +89,18 @@ impl Configuration {
             above.clone_into(&mut self.above);
         }
         text += &format!("  - match: {}\n", flow(&matches));
+        // Without a name, a route is called by these alone.
+        let called = ["methods", "host", "path"].map(|key| matches.get(key).map(flow));
+        let called = called
+            .into_iter()
+            .flatten()
+            .collect::<String>()
+            .replace('"', "");
+        if self.names.contains(&called) {
+            let name = format!("{called} {}", self.routes.len() + 1);
+            text += &format!("    name: {}\n", scalar(&name));
+        }
+        self.names.insert(called);
         for (key, value) in keys {
             text += &format!("    {key}: {}\n", flow(value));
         }

@@ -93,7 +93,10 @@ impl<'d> Location<'d> {
             );
             let remedy =
                 "if some may come in, let the app decide and give the route its `upstream`";
-            configuration.differ(&guard.place, what, remedy);
+            let rules = self.scopes.all(&["allow", "deny"]);
+            if guard.name != "deny" || rules.iter().any(|rule| rule.name == "allow") {
+                configuration.differ(&guard.place, what, remedy);
+            }
             return closed(403);
         }
         let pass = self

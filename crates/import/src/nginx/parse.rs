@@ -51,10 +51,12 @@ pub(super) fn parse(
     (folder, depth): (&Path, usize),
     configuration: &mut Configuration,
 ) -> Result<Vec<Directive>, ImportError> {
-    let parsed = nginx_lint_parser::parse_string(text).map_err(|error| {
-        let line = error.position().map_or(1, |position| position.line);
-        ImportError::Malformed(Place::new(path, line), error.to_string())
-    })?;
+    let (parsed, errors) = nginx_lint_parser::parse_string_with_errors(text);
+    if let Some(error) = errors.first() {
+        let before = text.get(..error.offset).unwrap_or(text);
+        let place = Place::new(path, 1 + before.matches('\n').count());
+        return Err(ImportError::Malformed(place, error.message.clone()));
+    }
     let mut reader = Reader {
         path,
         folder,
