@@ -16,7 +16,7 @@ command -v faketime >/dev/null || packages+=(faketime)
 command -v pebble >/dev/null || packages+=(pebble)
 command -v chromium >/dev/null || packages+=(chromium)
 command -v chromedriver >/dev/null || packages+=(chromium-driver)
-command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || packages+=(haproxy)
+[ -x /usr/sbin/haproxy ] || packages+=(haproxy)
 command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages+=(nginx-light python3-venv)
 if [ ${#packages[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then
