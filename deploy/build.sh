@@ -44,6 +44,14 @@ build() {
     cargo build --profile dist --features jemalloc --locked --bin weir --target "$host"
 }
 
+# The id of a crate, which is in the names of its functions. A build whose ids differ from those of the
+# instrumented build ignores the profile without a word.
+crate_id() {
+  local newest
+  newest=$(ls -t "$target/pgo/$1/$host"/dist/deps/libhttparse-*.rlib | head -1)
+  "$(dirname "$profdata")/llvm-ar" t "$newest" | sed -n 's/.*\.httparse\.\([0-9a-f]*\)-cgu.*/\1/p'
+}
+
 train() {
   (cd benches/compare/load && CARGO_TARGET_DIR=$target/pgo/load cargo build --release --locked --quiet)
   # cargo does not look at a profile's contents: what was built by the last one goes.
@@ -77,9 +85,9 @@ if [ $pgo = no ] || [ -n "$reason" ]; then
 fi
 
 say "1 of 3: an instrumented build"
-# Functions are counted before link-time optimisation, so this build needs none. One codegen unit has to
-# stay: a function that only one unit sees is counted by that unit's name.
-CARGO_PROFILE_DIST_LTO=off build "$target/pgo/generate" "-Cprofile-generate=$target/pgo/profiles"
+# The same profile as the last build has, link-time optimisation and all, although it does not need
+# that: cargo hashes the profile's settings into the names of functions.
+build "$target/pgo/generate" "-Cprofile-generate=$target/pgo/profiles"
 instrumented=$target/pgo/generate/$host/dist/weir
 if [ "$profile" -nt "$instrumented" ]; then
   say "2 of 3: trained already"
@@ -89,6 +97,11 @@ else
 fi
 say "3 of 3: the build that the profile guides"
 build "$target/pgo/use" "-Cprofile-use=$profile"
+trained=$(crate_id generate)
+if [ -z "$trained" ] || [ "$trained" != "$(crate_id use)" ]; then
+  say "the profile does not fit: the two builds name their functions differently"
+  exit 1
+fi
 mkdir -p "$target/dist"
 # Without the old file's inode, which is one of cargo's own as well.
 install "$target/pgo/use/$host/dist/weir" "$target/dist/weir"
