@@ -22,6 +22,9 @@ use weir_rules::preflighted;
 use super::ResponseBody;
 use crate::HeaderForms;
 
+/// The longest host that DNS has (RFC 1035, section 2.3.4). A longer one would only make long headers.
+const MAX_HOST_BYTES: usize = 253;
+
 /// The rights of pages of other origins on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
@@ -88,12 +91,13 @@ impl OriginPattern {
 }
 
 /// Whether an origin has this host and port. As the client writes the origin, and it goes into a
-/// header, its host must consist of the characters of hosts.
+/// header, its host must consist of the characters of hosts, and it must not be longer than any.
 fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
     let colon = text.rfind(':').unwrap_or(text.len());
     let (origin_host, origin_port) = text.split_at(colon);
     let digits = origin_port.strip_prefix(':').unwrap_or("0");
-    let is_port = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = is_number && digits.parse::<u16>().is_ok();
     let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_host = match host.starts_with('.') {
         true => {
@@ -102,7 +106,8 @@ fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
         }
         false => origin_host == host,
     };
-    is_host && is_port && port.is_none_or(|port| port == origin_port)
+    let is_short = origin_host.len() <= MAX_HOST_BYTES;
+    is_host && is_short && is_port && port.is_none_or(|port| port == origin_port)
 }
 
 impl Cors {
@@ -411,11 +416,17 @@ mod tests {
             "https://evil.example:1@a.example.com",
             "https://a.example.com:8443",
             "https://a.example.com:",
+            "https://a.example.com:443",
             "null",
             "",
         ] {
             assert!(!matches(&below, origin), "{origin}");
         }
+        // The longest host that DNS has, and a longer one.
+        let host =
+            |bytes: usize| format!("{}.example.com", "a".repeat(bytes - ".example.com".len()));
+        assert!(matches(&below, &format!("https://{}", host(253))));
+        assert!(!matches(&below, &format!("https://{}", host(254))));
         let any_port = pattern("localhost", None);
         for origin in ["https://localhost", "https://localhost:3000"] {
             assert!(matches(&any_port, origin), "{origin}");
@@ -424,6 +435,8 @@ mod tests {
             "https://localhost:",
             "https://localhost:x",
             "https://localhost:1:2",
+            "https://localhost:65536",
+            "https://localhost:00000000000000000000000000000080",
         ] {
             assert!(!matches(&any_port, origin), "{origin}");
         }
