@@ -15,6 +15,6 @@
 //! ```
 
 pub use weir_telemetry::{
-    BanMetrics, Bans, Disposition, LimitMetrics, Metrics, PageFormat, Period, RequestId,
-    RouteMetrics, ServerMetrics, SubjectActivity,
+    BanMetrics, Bans, Disposition, LimitMetrics, ListenerKind, Metrics, PageFormat, Period,
+    RequestId, RouteMetrics, ServerMetrics, SubjectActivity,
 };

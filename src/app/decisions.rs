@@ -16,7 +16,7 @@ use weir_middleware::{
 };
 use weir_rules::{LimitUse, StatusSet};
 use weir_store::{Leases, Store};
-use weir_telemetry::{Metrics, Tracer};
+use weir_telemetry::{ListenerKind, Metrics, Tracer};
 
 use super::stack::{self, Layers, Stack};
 
@@ -42,7 +42,8 @@ impl DecisionLayers {
     ) -> Self {
         let trusted = settings.decides_for().unwrap_or_default();
         let settings = decidable(settings);
-        let layers = Layers::new(&settings, tarpit_slots, bans, metrics, tracer);
+        let listener = ListenerKind::Decide;
+        let layers = Layers::on(listener, &settings, tarpit_slots, bans, metrics, tracer);
         Self {
             decide: DecideLayer::new(trusted),
             layers: layers.refusing(refusal),

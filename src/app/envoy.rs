@@ -15,7 +15,7 @@ use weir_middleware::{
 };
 use weir_rules::{AccessLists, AccountRules};
 use weir_store::Store;
-use weir_telemetry::{Metrics, Tracer};
+use weir_telemetry::{ListenerKind, Metrics, Tracer};
 
 use super::decisions::refusal;
 use super::stack::{Checked, Layers};
@@ -50,9 +50,11 @@ impl EnvoyLayers {
         calls.access.lists = AccessLists::default();
         calls.access.bans.clear();
         calls.hsts = None;
+        let listener = ListenerKind::Decide;
+        let layers = Layers::on(listener, &calls, tarpit_slots, bans, metrics, tracer);
         Self {
             trusted: DecideLayer::new(settings.decides_for().unwrap_or_default()),
-            layers: Layers::new(&calls, tarpit_slots, bans, metrics, tracer).refusing(refusal),
+            layers: layers.refusing(refusal),
             domains: Arc::clone(&service.domains),
             accounts: settings.account.clone(),
         }

@@ -22,7 +22,7 @@ use weir_middleware::{
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
-use weir_telemetry::{Disposition, Metrics, Tracer};
+use weir_telemetry::{Disposition, ListenerKind, Metrics, Tracer};
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> = Checked<RateLimit<Forwarded<UpstreamRouter<S>>>>;
@@ -95,9 +95,22 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share. `tarpit_slots` and `bans` are those of the process.
-    /// Requests are traced if there is a tracer.
+    /// Prepares all that workers share, for listeners that forward. `tarpit_slots` and `bans` are
+    /// those of the process. Requests are traced if there is a tracer.
     pub fn new(
+        settings: &Settings,
+        tarpit_slots: &TarpitSlots,
+        bans: &KnownBans,
+        metrics: &Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> Self {
+        let listener = ListenerKind::Forward;
+        Self::on(listener, settings, tarpit_slots, bans, metrics, tracer)
+    }
+
+    /// The same for a kind of listener.
+    pub(super) fn on(
+        listener: ListenerKind,
         settings: &Settings,
         tarpit_slots: &TarpitSlots,
         bans: &KnownBans,
@@ -108,9 +121,11 @@ impl Layers {
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let decisions = possible_decisions(settings, Some(&route.policy));
-            metrics.route(&route.policy.name).expect(decisions);
+            let route_metrics = metrics.route(&route.policy.name).on(listener);
+            route_metrics.expect(decisions);
             let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
             let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
+            let state = state.on(listener);
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
@@ -118,11 +133,13 @@ impl Layers {
         let body_limit = BodyLimitLayer::new(route.routes().any(|route| route.bounds_requests()));
         metrics
             .unrouted()
+            .on(listener)
             .expect(possible_decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
             access_log: AccessLogLayer::new(
+                listener,
                 settings.log_queries,
                 settings.log_denied_per_second,
                 correlate.traces(),

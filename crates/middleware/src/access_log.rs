@@ -20,8 +20,9 @@ use tower::{Layer, Service};
 use weir_limit::time::Timestamp;
 use weir_runtime::loop_time;
 use weir_telemetry::{
-    ActiveTrace, Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
-    Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
+    ActiveTrace, Disposition, ListenerKind, LoggedHeaders, Metrics, RequestFinished, RouteMetrics,
+    SentResponse, Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse,
+    is_logged,
 };
 
 use crate::identify::UnverifiedAccount;
@@ -76,9 +77,10 @@ impl DeniedLines {
 }
 
 impl AccessLogLayer {
-    /// Logs requests, and their queries where `queries` says so, with a bound on those that were not
+    /// Logs requests of a kind of listener, and their queries where `queries` says so, with a bound on those that were not
     /// let through; and ends their traces, if they have some.
     pub fn new(
+        listener: ListenerKind,
         queries: bool,
         denied_per_second: Option<NonZeroU32>,
         traces: bool,
@@ -92,7 +94,7 @@ impl AccessLogLayer {
             })
         });
         Self(Arc::new(Settings {
-            unrouted: Arc::new(metrics.unrouted()),
+            unrouted: Arc::new(metrics.unrouted().on(listener)),
             queries,
             tail: Arc::clone(metrics.tail()),
             traces,

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_limit::time::Timestamp;
 use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
-use weir_telemetry::{Disposition, Metrics, RouteMetrics};
+use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
 #[cfg(feature = "gateway")]
@@ -105,6 +105,15 @@ impl RouteState {
             decoys: decoys.collect(),
             ..self
         }
+    }
+
+    /// The same route on this kind of listener.
+    #[must_use]
+    pub fn on(&self, listener: ListenerKind) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: Arc::new(self.metrics.on(listener)),
+            ..self.clone()
+        })
     }
 
     /// The same route for one worker: no other counts references to what requests refer to.

@@ -196,6 +196,7 @@ impl RequestFinished<'_> {
             query = self.query.map(clipped),
             status = u64::from(response.status.as_u16()),
             route = self.route.name(),
+            listener = self.route.listener().shown(),
             decision = self.decision.as_str(),
             limit = self.denied_by,
             ban = self.banned_by,

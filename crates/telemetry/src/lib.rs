@@ -48,7 +48,7 @@ pub use metrics::{DecisionSample, LatencyCounts, RouteErrors, RouteSample};
 pub use otlp::TracerSettings;
 #[cfg(feature = "gateway")]
 pub use otlp::{ActiveTrace, Tracer};
-pub use outcome::{Disposition, RequestId};
+pub use outcome::{Disposition, ListenerKind, RequestId};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
 #[cfg(feature = "gateway")]
 pub use tail::{Tail, TailFilter, Watch};

@@ -469,6 +469,10 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
 fn decision_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     let mut attributes = vec![KeyValue::new("weir.decision", request.decision.as_str())];
     let texts = [
+        (
+            "weir.listener",
+            request.route.listener().shown().map(str::to_owned),
+        ),
         ("weir.limit", request.denied_by.map(str::to_owned)),
         ("weir.ban", request.banned_by.map(str::to_owned)),
         ("weir.list", request.listed.map(str::to_owned)),

@@ -88,6 +88,26 @@ words! {
     }
 }
 
+words! {
+    /// What a listener does with its requests.
+    pub enum ListenerKind {
+        /// It forwards them, or answers them itself.
+        Forward = "forward",
+        /// It decides about them, and another proxy forwards them.
+        Decide = "decide",
+    }
+}
+
+impl ListenerKind {
+    /// The word for it in logs and metrics, which have none for the usual kind.
+    pub const fn shown(self) -> Option<&'static str> {
+        match self {
+            Self::Forward => None,
+            Self::Decide => Some(self.as_str()),
+        }
+    }
+}
+
 impl Disposition {
     /// Whether the request was kept from its upstream.
     pub const fn is_refused(self) -> bool {

@@ -17,13 +17,14 @@ use crate::access_log::{Field, FieldVisitor, RequestFinished};
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
-pub(crate) const FIELDS: [&str; 32] = [
+pub(crate) const FIELDS: [&str; 33] = [
     "client",
     "method",
     "path",
     "query",
     "status",
     "route",
+    "listener",
     "decision",
     "limit",
     "ban",

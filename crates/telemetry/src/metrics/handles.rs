@@ -17,7 +17,7 @@ use super::latency::LatencyCounts;
 use super::openmetrics::{Labels, registered};
 use crate::outcome::words;
 use crate::top_subjects::TopSubjects;
-use crate::{Disposition, names};
+use crate::{Disposition, ListenerKind, names};
 
 /// The metrics of the server.
 #[derive(Clone, Debug, Default)]
@@ -36,19 +36,25 @@ pub struct ServerMetrics {
     proxy_headers: Family<Labels, Counter>,
 }
 
-/// The metrics of a route's requests.
+/// The metrics of a route's requests on one kind of listener.
 #[derive(Clone, Debug)]
-pub struct RouteMetrics(Arc<RouteCounters>);
+pub struct RouteMetrics {
+    counters: Arc<RouteCounters>,
+    listener: ListenerKind,
+}
 
 #[derive(Debug)]
 struct RouteCounters {
     name: Arc<str>,
     seconds: Latency,
     requests: Family<Labels, Counter>,
-    /// By status class, then by disposition. A counter that was not expected is on the page from
-    /// its first request on.
-    counters: [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()],
+    /// By kind of listener.
+    counters: [OutcomeCounters; ListenerKind::ALL.len()],
 }
+
+/// By status class, then by disposition. A counter that was not expected is on the page from its
+/// first request on.
+type OutcomeCounters = [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()];
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -62,7 +68,7 @@ pub struct LimitMetrics {
     lazy: Arc<LazyLimitCounters>,
 }
 
-/// The counts of a route's requests at some time.
+/// The counts of a route's requests, on all listeners, at some time.
 #[cfg(feature = "gateway")]
 #[derive(Clone, Debug, Default)]
 pub struct RouteSample {
@@ -204,17 +210,35 @@ impl RouteMetrics {
         requests: &Family<Labels, Counter>,
         seconds: &Family<Labels, Latency>,
     ) -> Self {
-        Self(Arc::new(RouteCounters {
+        let counters = RouteCounters {
             seconds: member(seconds, [("route", &*name)]),
             name,
             requests: requests.clone(),
             counters: Default::default(),
-        }))
+        };
+        Self {
+            counters: Arc::new(counters),
+            listener: ListenerKind::Forward,
+        }
+    }
+
+    /// The metrics of the route's requests on this kind of listener.
+    #[must_use]
+    pub fn on(&self, listener: ListenerKind) -> Self {
+        Self {
+            counters: Arc::clone(&self.counters),
+            listener,
+        }
+    }
+
+    /// The kind of listener whose requests are counted.
+    pub const fn listener(&self) -> ListenerKind {
+        self.listener
     }
 
     /// The route's name.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.counters.name
     }
 
     /// Shows, at zero, the counters of these decisions. A counter that is born with its first event
@@ -229,7 +253,7 @@ impl RouteMetrics {
 
     /// Counts a request and its duration.
     pub fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
-        self.0.seconds.observe(took);
+        self.counters.seconds.observe(took);
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
         if let Some(counter) = self.cell(class, decision) {
             counter.inc();
@@ -240,10 +264,12 @@ impl RouteMetrics {
     #[cfg(feature = "gateway")]
     pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
-            latency: self.0.seconds.counts(),
+            latency: self.counters.seconds.counts(),
             ..RouteSample::default()
         };
-        for (class, cells) in CLASSES.iter().zip(&self.0.counters) {
+        let listeners = self.counters.counters.iter();
+        let classes = listeners.flat_map(|counters| CLASSES.iter().zip(counters));
+        for (class, cells) in classes {
             let errors = &mut sample.server_errors;
             let counts = sample.decisions.iter_mut().zip(errors);
             for ((decided, errors), cell) in counts.zip(cells) {
@@ -256,18 +282,22 @@ impl RouteMetrics {
     }
 
     fn cell(&self, class: usize, decision: Disposition) -> Option<&Counter> {
-        let cell = self.0.counters.get(class)?.get(decision.index())?;
+        let counters = self.counters.counters.get(self.listener as usize)?;
+        let cell = counters.get(class)?.get(decision.index())?;
         Some(cell.get_or_init(|| self.counter(class, decision)))
     }
 
     fn counter(&self, class: usize, decision: Disposition) -> Counter {
         let class = CLASSES.get(class).copied().unwrap_or_default();
-        let labels = [
-            ("route", &*self.0.name),
-            ("status", class),
-            ("decision", decision.as_str()),
+        let mut labels: Labels = vec![
+            ("route", Arc::clone(&self.counters.name)),
+            ("status", class.into()),
+            ("decision", decision.as_str().into()),
         ];
-        member(&self.0.requests, labels)
+        // Requests that are forwarded keep the labels that dashboards know.
+        let listener = self.listener.shown();
+        labels.extend(listener.map(|listener| ("listener", listener.into())));
+        self.counters.requests.get_or_create_owned(&labels)
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::*;
-use crate::{Disposition, GaugeGuard};
+use crate::{Disposition, GaugeGuard, ListenerKind};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -59,6 +59,24 @@ fn a_route_loaded_again_goes_on_counting_where_it_was() {
     finished(&metrics.route("login"), 429, Disposition::Denied);
     let name = "weir_requests_total{route=\"login\",status=\"4xx\",decision=\"denied\"}";
     assert_eq!(value(&metrics, name), "2");
+}
+
+#[test]
+fn decisions_for_other_proxies_are_not_counted_as_forwarded_requests() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    finished(&route, 200, Disposition::Allowed);
+    for _ in 0..2 {
+        finished(&route.on(ListenerKind::Decide), 200, Disposition::Allowed);
+    }
+    let name = "weir_requests_total{route=\"login\",status=\"2xx\",decision=\"allowed\"";
+    assert_eq!(value(&metrics, &format!("{name}}} ")), "1");
+    assert_eq!(
+        value(&metrics, &format!("{name},listener=\"decide\"}} ")),
+        "2"
+    );
+    let (_, sample) = metrics.route_samples().pop().unwrap();
+    assert_eq!(sample.decisions[Disposition::Allowed.index()], 3);
 }
 
 #[test]
