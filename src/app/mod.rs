@@ -51,7 +51,9 @@ use weir_server::{
 
 use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
-pub use self::explain::{Request, explain, parse_header, parse_path};
+pub use self::explain::{
+    Descriptor, Request, explain, explain_descriptor, parse_entry, parse_header, parse_path,
+};
 use self::file_descriptors::FileDescriptors;
 pub use self::file_descriptors::too_many_servers;
 use self::gateway::Gateway;

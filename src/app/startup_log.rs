@@ -7,7 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{HumanDuration, Listener, ProcessSettings, Route, Settings, pluralized};
+use weir_config::{
+    EnvoyService, HumanDuration, Listener, ProcessSettings, Route, Settings, WrittenDescriptor,
+    pluralized,
+};
 use weir_limit::{Algorithm, Alignment, Quota};
 use weir_middleware::{LocalResponse, OnDenied};
 use weir_rules::{AccessList, Ban, KeySource, Limit};
@@ -155,6 +158,12 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
         "routes",
         routes.map(|route| describe_route(route, settings)),
     )?;
+    let services = settings.envoy.iter();
+    let descriptors = services.flat_map(|envoy| {
+        let rules = envoy.rules.iter();
+        rules.map(|rule| describe_descriptor(rule, envoy))
+    });
+    write_list(text, "descriptors", descriptors)?;
     let limits = settings.limits().into_iter();
     write_list(text, "limits", limits.map(describe_limit))?;
     let access = &settings.access.lists;
@@ -226,6 +235,12 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
         "{}: {} -> {target}, {limits}, {denied}",
         route.policy.name, route.matcher
     )
+}
+
+fn describe_descriptor(rule: &WrittenDescriptor, envoy: &EnvoyService) -> String {
+    let limit = envoy.limit_of(rule);
+    let limit = limit.map_or("no limit", |usage| usage.limit.name());
+    format!("{}: {} -> {limit}", rule.domain, rule.entries)
 }
 
 fn describe_list(list: &AccessList) -> String {

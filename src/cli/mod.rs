@@ -24,7 +24,7 @@ mod version;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -114,20 +114,24 @@ struct RunArgs {
     takeover: bool,
 }
 
-/// The request to explain.
+/// The request to explain, or the descriptor.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "weir explain [OPTIONS] --path <PATH> --ip <IP>\n       \
+                            weir explain [OPTIONS] --domain <DOMAIN> --entry <KEY=VALUE>"
+)]
 struct ExplainArgs {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
 
     /// The path, with the query if there is one
-    #[arg(long, value_parser = app::parse_path)]
-    path: Uri,
+    #[arg(long, value_parser = app::parse_path, required_unless_present = "domain")]
+    path: Option<Uri>,
 
     /// The address that the connection comes from
-    #[arg(long)]
-    ip: IpAddr,
+    #[arg(long, required_unless_present = "domain")]
+    ip: Option<IpAddr>,
 
     /// The host that is asked
     #[arg(long)]
@@ -136,6 +140,31 @@ struct ExplainArgs {
     /// A header field; may be given several times
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = app::parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
+
+    /// In place of a request: the domain of a descriptor that Envoy sends
+    #[arg(long, requires = "entries", conflicts_with_all = ["path", "ip"])]
+    domain: Option<String>,
+
+    /// An entry of the descriptor; may be given several times
+    #[arg(
+        long = "entry",
+        value_name = "KEY=VALUE",
+        value_parser = app::parse_entry,
+        requires = "domain"
+    )]
+    entries: Vec<(String, String)>,
+}
+
+impl ExplainArgs {
+    fn explain(self, config: &Path) -> Result<String, Diagnostics> {
+        match self.domain {
+            Some(domain) => {
+                let entries = self.entries;
+                app::explain_descriptor(config, &app::Descriptor { domain, entries })
+            }
+            None => app::explain(config, &self.into()),
+        }
+    }
 }
 
 impl From<ExplainArgs> for app::Request {
@@ -147,8 +176,8 @@ impl From<ExplainArgs> for app::Request {
         }
         Self {
             method: args.method,
-            uri: args.path,
-            peer: args.ip,
+            uri: args.path.unwrap_or_default(),
+            peer: args.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             headers,
         }
     }
@@ -175,7 +204,7 @@ fn run_command(
         Some(Command::Init(args)) => init::run(config, args),
         Some(Command::Import(args)) => import::run(config, &args),
         Some(Command::Check(args)) => check::run(config, &args),
-        Some(Command::Explain(request)) => print(app::explain(config, &request.into())),
+        Some(Command::Explain(args)) => print(args.explain(config)),
         Some(Command::Top(top)) => print_answer(top_subjects(&top, config)),
         Some(Command::Bucket(bucket)) => print_answer(bucket.run(config)),
         Some(Command::Ban(ban)) => print_answer(ban.run(config)),

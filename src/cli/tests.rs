@@ -131,7 +131,8 @@ fn explain_has_its_own_help() {
     insta::assert_snapshot!(help(Some("explain")), @r#"
     Say what would become of a request: its route, its limits and their buckets, and why
 
-    Usage: explain [OPTIONS] --path <PATH> --ip <IP>
+    Usage: weir explain [OPTIONS] --path <PATH> --ip <IP>
+           weir explain [OPTIONS] --domain <DOMAIN> --entry <KEY=VALUE>
 
     Options:
           --method <METHOD>
@@ -150,6 +151,12 @@ fn explain_has_its_own_help() {
 
           --header <NAME:VALUE>
               A header field; may be given several times
+
+          --domain <DOMAIN>
+              In place of a request: the domain of a descriptor that Envoy sends
+
+          --entry <KEY=VALUE>
+              An entry of the descriptor; may be given several times
 
       -h, --help
               Print help
@@ -409,6 +416,72 @@ fn explain_says_what_a_request_without_a_value_gets() {
     let told = app::explain(&folder.gateway(), &request.into()).unwrap();
     let denial = "limit ByKey: denies, as the request has no header:x-key\n  with 403 Forbidden\n";
     assert!(told.contains(denial), "{told}");
+}
+
+#[test]
+fn explain_shows_which_limit_a_descriptor_meets() {
+    let gateway = format!(
+        "decide:\n  address: 127.0.0.1:9000\n  trusted_proxies: [127.0.0.1]\n  envoy:\n  - domain: \
+         edge\n    descriptors:\n    - key: tenant\n      descriptors: [{{key: path, value: '/a*', \
+         limit: {{limit: Costly, cost: 2}}}}]\n    - {{key: remote_address, limit: \
+         RequestsPerAddress}}{SMALLEST}"
+    );
+    let limits =
+        format!("{DEFAULTS}Costly: {{per: 'path:tenant', burst: 4, count: 4, period: 1h}}\n");
+    let overrides = "- Costly: {burst: 9, count: 9, period: 1h, ids: [gold]}\n";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &limits),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    let explained = |domain: &str, entries: &[&str]| {
+        let entries = entries.iter().flat_map(|entry| ["--entry", *entry]);
+        let args = ["weir", "explain", "--domain", domain]
+            .into_iter()
+            .chain(entries);
+        let cli = Cli::try_parse_from(args).unwrap();
+        let Some(Command::Explain(args)) = cli.command else {
+            panic!("another command");
+        };
+        args.explain(&folder.gateway()).unwrap()
+    };
+    insta::assert_snapshot!(explained("edge", &["tenant=gold", "path=/a=b"]), @r"
+    tenant=gold, path=/a=b of edge
+
+    rule: tenant, path=/a*
+
+    limit Costly: applies
+      is counted per path:tenant
+      bucket Costly:gold
+      burst 9, count 9, period 1h, cost 2
+      one unit comes back every 6m40s; an empty bucket is full after 1h
+      overridden for gold
+    note: no hash_key is configured, so each process has hashes of its own
+    ");
+    for (domain, entries, said) in [
+        (
+            "edge",
+            &["tenant=gold"][..],
+            "no rule limits such a descriptor",
+        ),
+        (
+            "elsewhere",
+            &["tenant=gold"],
+            "only these domains have any: edge",
+        ),
+        ("edge", &["remote_address=x"], "refused: INVALID_ARGUMENT"),
+    ] {
+        let told = explained(domain, entries);
+        assert!(told.contains(said), "{told}");
+    }
+    for args in [
+        &["--domain=a"][..],
+        &["--entry=a=b"],
+        &["--domain=a", "--entry=a", "--path=/"],
+    ] {
+        let args = [&["weir", "explain"], args].concat();
+        assert!(Cli::try_parse_from(&args).is_err(), "{args:?}");
+    }
 }
 
 #[test]

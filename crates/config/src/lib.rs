@@ -42,7 +42,7 @@ pub use settings::OtlpSettings;
 pub use settings::{
     AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, ApiOverride, EnvoyService, Jwks,
     JwksSettings, Listener, Parameters, ProcessSettings, RedisStore, Route, Settings,
-    StoreSettings, Upstream, prefetched_units,
+    StoreSettings, Upstream, WrittenDescriptor, prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

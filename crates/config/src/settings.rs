@@ -346,9 +346,27 @@ pub struct EnvoyService {
     pub route: Route,
     /// The rules that lead from descriptors to these limits.
     pub domains: Arc<Domains>,
+    /// The same rules, as they are written.
+    pub rules: Vec<WrittenDescriptor>,
+}
+
+/// A rule for descriptors of Envoy's, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenDescriptor {
+    /// The domain.
+    pub domain: String,
+    /// The entries that it matches, such as `tenant, path=/costly`.
+    pub entries: String,
+    /// The index of the limit; none where such descriptors are not limited.
+    pub limit: Option<usize>,
 }
 
 impl EnvoyService {
+    /// The limit of a rule for descriptors; none where they are not limited.
+    pub fn limit_of(&self, rule: &WrittenDescriptor) -> Option<&LimitUse> {
+        self.route.policy.limits.get(rule.limit?)
+    }
+
     pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.route.policy.limits.iter().map(|usage| &usage.limit)
     }

@@ -36,7 +36,7 @@ pub(super) fn write_limits(
     Ok(())
 }
 
-fn write_limit(
+pub(super) fn write_limit(
     out: &mut String,
     settings: &Settings,
     route: &Route,

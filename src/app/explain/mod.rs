@@ -5,6 +5,7 @@
 
 mod action;
 mod bans;
+mod descriptor;
 mod limits;
 
 use std::fmt::{self, Write};
@@ -26,6 +27,7 @@ use weir_rules::{
     RequestAttributes, RouteMatch, RouteTable,
 };
 
+pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
 use super::overrides;
 use super::stack::refusal;
 
@@ -66,10 +68,20 @@ impl Request {
 /// # Errors
 /// When the configuration is in error.
 pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
+    explained(path, |out, settings| write(out, settings, request))
+}
+
+/// What is written of the configuration at `path`, with the overrides in force.
+fn explained(
+    path: &Path,
+    write: impl FnOnce(&mut String, &Settings) -> fmt::Result,
+) -> Result<String, Diagnostics> {
     let key = HashKey::random();
     let settings = weir_config::load(path, &key)?;
     let (settings, note) = with_kept_overrides(settings);
-    let mut text = explain_in_force(&settings, request);
+    let mut text = String::new();
+    // Writing to a `String` never fails.
+    let _ = write(&mut text, &settings);
     text.push_str(&note);
     if settings.account.key == key {
         text.push_str(PASSING_KEY);

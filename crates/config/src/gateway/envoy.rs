@@ -15,7 +15,7 @@ use super::schema::{EnvoyDescriptor, Gateway};
 use crate::diagnostics::{Lowered, Reported};
 use crate::limits::{self, LimitTable, enforcement, limit_use};
 use crate::lowering::Lowering;
-use crate::settings::{EnvoyService, Route};
+use crate::settings::{EnvoyService, Route, WrittenDescriptor};
 use crate::yaml::{Span, Spanned, WordOr};
 
 /// The name of the route that calls take, in logs and metrics.
@@ -62,7 +62,8 @@ pub(super) fn envoy(
             cx,
             gateway,
             table,
-            keys: Vec::new(),
+            domain: &domain.domain.value,
+            entries: Vec::new(),
         };
         descriptors.add(&domain.descriptors, &mut rules, &mut lowered);
         let name = &domain.domain;
@@ -79,6 +80,7 @@ pub(super) fn envoy(
     Ok(Some(EnvoyService {
         route: route(path, lowered.limits),
         domains: Arc::new(domains),
+        rules: lowered.rules,
     }))
 }
 
@@ -115,6 +117,7 @@ fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
 #[derive(Default)]
 struct LoweredDescriptors {
     limits: Vec<LimitUse>,
+    rules: Vec<WrittenDescriptor>,
     reported: Option<Reported>,
 }
 
@@ -123,8 +126,9 @@ struct DescriptorLowering<'l, 's, 'w> {
     cx: &'l mut Lowering<'s>,
     gateway: &'w Gateway,
     table: &'l LimitTable,
-    /// The keys of the descriptors around the present one, and its own.
-    keys: Vec<&'w str>,
+    domain: &'w str,
+    /// The descriptors around the present one, and itself.
+    entries: Vec<&'w EnvoyDescriptor>,
 }
 
 impl<'w> DescriptorLowering<'_, '_, 'w> {
@@ -135,7 +139,7 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
         lowered: &mut LoweredDescriptors,
     ) {
         for descriptor in descriptors {
-            self.keys.push(&descriptor.key.value);
+            self.entries.push(&descriptor.value);
             let mut rule = DescriptorRule::default();
             if let Some(usage) = &descriptor.limit {
                 match self.limit(usage) {
@@ -146,8 +150,11 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
                     Err(reported) => lowered.reported = Some(reported),
                 }
             }
+            if rule.limit.is_some() || descriptor.descriptors.is_empty() {
+                lowered.rules.push(self.written(rule.limit));
+            }
             self.add(&descriptor.descriptors, &mut rule.below, lowered);
-            self.keys.pop();
+            self.entries.pop();
             let written = &descriptor.value;
             let (key, value) = (&written.key.value, written.value.as_ref());
             if !rules.add(key, value.map(|value| value.value.as_str()), rule) {
@@ -155,6 +162,20 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
                 let error = self.cx.error(descriptor.key.span, message);
                 lowered.reported = Some(error.help("leave one out"));
             }
+        }
+    }
+
+    /// The present descriptor with its limit.
+    fn written(&self, limit: Option<usize>) -> WrittenDescriptor {
+        let entry = |entry: &&EnvoyDescriptor| match &entry.value {
+            Some(value) => format!("{}={}", entry.key.value, value.value),
+            None => entry.key.value.clone(),
+        };
+        let entries: Vec<_> = self.entries.iter().map(entry).collect();
+        WrittenDescriptor {
+            domain: self.domain.to_owned(),
+            entries: entries.join(", "),
+            limit,
         }
     }
 
@@ -184,11 +205,11 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
         for source in usage.limit.per() {
             let keys = self.cx.ok(span, source.descriptor_keys())?;
             let is_here = |key: &&str| {
-                let mut here = self.keys.iter();
+                let mut here = self.entries.iter().map(|entry| &*entry.key.value);
                 // Entries are looked for as they are written, but for headers.
-                here.any(|known| match source {
+                here.any(|known: &str| match source {
                     KeySource::Header(_) => known.eq_ignore_ascii_case(key),
-                    _ => known == key,
+                    _ => known == *key,
                 })
             };
             if keys.is_empty() || keys.iter().any(is_here) {

@@ -54,6 +54,33 @@ fn a_descriptor_leads_to_the_limit_of_its_last_entry() {
 }
 
 #[test]
+fn rules_are_shown_in_their_order_with_the_entries_above_them() {
+    let settings = folder(
+        "    - {key: remote_address, value: 50.0.0.5}\n\
+         \x20   - key: remote_address\n\
+         \x20     limit: PerAddress\n\
+         \x20     descriptors: [{key: to_number, value: '4*', limit: PerNumber}]\n\
+         \x20   - {key: tenant, descriptors: [{key: X-Api-Key, limit: PerKey}]}",
+    )
+    .settings();
+    let envoy = settings.envoy.as_ref().unwrap();
+    let shown = envoy.rules.iter().map(|rule| {
+        let limit = envoy.limit_of(rule).map(|usage| usage.limit.name());
+        (rule.domain.as_str(), rule.entries.as_str(), limit)
+    });
+    let shown: Vec<_> = shown.collect();
+    assert_eq!(
+        shown,
+        [
+            ("edge", "remote_address=50.0.0.5", None),
+            ("edge", "remote_address", Some("PerAddress")),
+            ("edge", "remote_address, to_number=4*", Some("PerNumber")),
+            ("edge", "tenant, X-Api-Key", Some("PerKey")),
+        ]
+    );
+}
+
+#[test]
 fn an_override_by_the_admin_api_holds_for_descriptors() {
     let settings = folder("    - {key: remote_address, limit: PerAddress}").settings();
     let overriding = ApiOverride {
