@@ -67,7 +67,8 @@ pub(super) async fn run(
         move |connection: &Connection| ConnectionEntry {
             stack: Arc::clone(&stack),
             peer: peer(connection),
-            certificate: certificate(connection),
+            // That of another proxy is not its client's.
+            certificate: (!role.decides).then(|| certificate(connection)).flatten(),
             role: role.clone(),
             ends: snapshots
                 .borrow()

@@ -1,5 +1,6 @@
 //! Decisions about requests that other proxies forward, asked for as they ask.
 
+use crate::support::tls::{self, Authority, Certificate};
 use crate::support::upstream::{Received, text};
 use crate::support::*;
 
@@ -302,7 +303,17 @@ fn the_log_shows_the_original_request_and_the_status_that_was_meant() {
             (&"GET".into(), &"203.0.113.9".into())
         );
         assert_eq!(line["host"], "app.example.com");
+        assert_eq!(line["listener"], "decide");
     }
+    assert_eq!(gateway.statuses(&get("/forwarded"), 1), [200]);
+    let forwarded = eventually("a line", || gateway.access("/forwarded").pop());
+    assert_eq!(forwarded["listener"], serde_json::Value::Null);
+    let metric = |labels: &str| gateway.metric(&format!("weir_requests_total{{{labels}}} "));
+    let allowed = "route=\"all\",status=\"2xx\",decision=\"allowed\"";
+    assert_eq!(metric(allowed), Some(1.0), "{}", gateway.metrics());
+    assert_eq!(metric(&format!("{allowed},listener=\"decide\"")), Some(3.0));
+    let failed = "route=\"all\",status=\"5xx\",decision=\"denied\",listener=\"decide\"";
+    assert_eq!(metric(failed), Some(0.0), "it is there before the first");
     let denied: Vec<_> = lines
         .iter()
         .filter(|line| line["decision"] == "denied")
@@ -363,6 +374,48 @@ fn a_reload_changes_which_proxies_are_trusted_and_leaves_none_without_the_key() 
     gateway.logs("listen keeps its old value until a restart", 1);
     assert_eq!(ask(&gateway, &asked).status, 403);
     assert_eq!(upstream.count(), 0, "it never forwards");
+}
+
+/// The certificate of the connection is that of the proxy, whoever its client is.
+#[test]
+fn by_tls_only_proxies_with_a_certificate_ask_and_no_client_has_their_account() {
+    let upstream = Upstream::start();
+    let (server, authority) = (Certificate::of("weir.example"), Authority::new("proxies"));
+    let gateway = Setup::before(&upstream)
+        .file("1.pem", &server.certificate)
+        .file("1.key", &server.key)
+        .file("ca.pem", &authority.pem())
+        .listening(
+            "[{address: \"127.0.0.1:0\", tls: {certificate: 1.pem, key: 1.key}, \
+             client_auth: {ca: ca.pem}}]",
+        )
+        .key(
+            "decide: {address: \"127.0.0.1:0\", trusted_proxies: [127.0.0.1], \
+             tls: {certificate: 1.pem, key: 1.key}, client_auth: {ca: ca.pem}}",
+        )
+        .key("account: [certificate: subject_cn, header: x-api-key]")
+        .limits(&["L: {per: account, missing: deny, burst: 1, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    let asked = subrequest("GET", "/", "203.0.113.9");
+    let ask = |config: &std::sync::Arc<rustls::ClientConfig>, subrequest: &Request| {
+        let mut client = tls::connect(gateway.decides_at(), "weir.example", config).ok()?;
+        let response = client.try_send(subrequest).ok()?;
+        Some(response.status)
+    };
+    let proxy = authority.sign("proxy", 1).shown_to(&server, &[]);
+    assert_eq!(ask(&proxy, &asked), Some(403), "it has no account");
+    let named = asked.clone().with("x-api-key", "red");
+    assert_eq!(ask(&proxy, &named), Some(200));
+    assert_eq!(ask(&proxy, &named), Some(429));
+    assert_eq!(ask(&server.trusted(&[]), &named), None);
+    let stranger = Authority::new("proxies").sign("proxy", 1);
+    assert_eq!(ask(&stranger.shown_to(&server, &[]), &named), None);
+    let mut plain = Client::connect(gateway.decides_at());
+    assert_eq!(plain.send(&named).status, 400, "it speaks TLS alone");
+    let client = authority.sign("proxy", 2).shown_to(&server, &[]);
+    let mut client = tls::connect(gateway.address(), "weir.example", &client).unwrap();
+    assert_eq!(client.send(&get("/")).status, 200, "clients have accounts");
 }
 
 #[test]

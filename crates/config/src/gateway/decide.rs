@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use ipnet::IpNet;
 use weir_middleware::OnDenied;
 use weir_rules::ResponseUse;
+use weir_server::Certificates;
 
-use super::listen::plain;
+use super::listen::{plain, tls_certificates};
 use super::schema::{AccountSource, Decide, Gateway};
 use crate::bans::schema::Treatment;
 use crate::diagnostics::Lowered;
@@ -24,10 +25,24 @@ pub(super) fn decide(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option
     };
     let address = cx.required(&written.address);
     let trusted = trusted(cx, written);
+    let certificates = certificates(cx, written);
     Ok(Some(Listener {
+        certificates: certificates?,
         decides_for: Some(trusted?),
         ..plain(address?.0)
     }))
+}
+
+/// None by ACME, as its authority would have to reach the listener.
+fn certificates(cx: &mut Lowering<'_>, written: &Decide) -> Lowered<Option<Certificates>> {
+    let mut items = written.tls.iter().flat_map(|tls| &tls.0);
+    if let Some(acme) = items.find_map(|item| item.acme.as_ref()) {
+        let error = cx.error(acme.span, "this listener has certificates from files alone");
+        return Err(error.help("name `certificate` and `key`"));
+    }
+    let (tls, clients) = (written.tls.as_ref(), written.client_auth.as_ref());
+    let (certificates, _) = tls_certificates(cx, tls, clients, false)?;
+    Ok(certificates)
 }
 
 fn trusted(cx: &mut Lowering<'_>, written: &Decide) -> Lowered<Vec<IpNet>> {

@@ -79,25 +79,36 @@ fn listener(
     has_plain: bool,
 ) -> Lowered<Listener> {
     let address = cx.required(&written.address);
-    let clients = written.client_auth.as_ref();
-    let clients = clients.map(|written| client_auth(cx, written)).transpose();
-    if let (Some(client_auth), None) = (&written.client_auth, &written.tls) {
-        cx.error(client_auth.span, "clients show certificates by TLS alone")
-            .help("add `tls` to this listener, or leave `client_auth` out");
-    }
-    let tls = written.tls.as_ref();
-    let certificates = tls.map(|tls| certificates(cx, tls, clients, has_plain));
+    let (tls, clients) = (written.tls.as_ref(), written.client_auth.as_ref());
+    let certificates = tls_certificates(cx, tls, clients, has_plain);
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
     let redirect = redirect_to_https(cx, written);
-    let (certificates, acme) = certificates.transpose()?.unzip();
+    let (certificates, acme) = certificates?;
     Ok(Listener {
         certificates,
-        acme: acme.unwrap_or_default(),
+        acme,
         proxy_protocol: proxies.transpose()?,
         redirect_to_https: redirect?,
         ..plain(address?.0)
     })
+}
+
+/// What a listener shows if it speaks TLS, from files and by ACME.
+pub(super) fn tls_certificates(
+    cx: &mut Lowering<'_>,
+    tls: Option<&Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
+    clients: Option<&Spanned<schema::ClientAuth>>,
+    has_plain: bool,
+) -> Lowered<(Option<Certificates>, Vec<AcmeCertificate>)> {
+    let client_auth = clients.map(|written| client_auth(cx, written)).transpose();
+    if let (Some(clients), None) = (clients, tls) {
+        cx.error(clients.span, "clients show certificates by TLS alone")
+            .help("add `tls` to this listener, or leave `client_auth` out");
+    }
+    let certificates = tls.map(|tls| certificates(cx, tls, client_auth, has_plain));
+    let (certificates, acme) = certificates.transpose()?.unzip();
+    Ok((certificates, acme.unwrap_or_default()))
 }
 
 /// Which certificates of clients are accepted.

@@ -121,6 +121,11 @@ pub(crate) struct Decide {
     /// The proxies that may ask, and are believed what they say of a request. Type: list of
     /// addresses and networks.
     pub(crate) trusted_proxies: Spanned<Vec<Spanned<Network>>>,
+    /// The certificates of a TLS listener, from files; switching TLS on or off takes a restart. Type:
+    /// `{certificate, key}` or list of them. Default: none.
+    pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
+    /// The [certificates that the proxies show](#certificates-of-clients). Default: none.
+    pub(crate) client_auth: Option<Spanned<ClientAuth>>,
     /// [Limits for Envoy](#decideenvoy), which asks by its rate limit service. Type: list of
     /// `{domain, descriptors}`. Default: none.
     pub(crate) envoy: Option<Spanned<Vec<Spanned<EnvoyDomain>>>>,

@@ -94,6 +94,37 @@ fn a_listener_that_nobody_may_ask_or_that_is_taken_is_refused() {
 }
 
 #[test]
+fn a_listener_for_proxies_has_certificates_from_files_alone() {
+    let pair = Certificate::of("a");
+    let findings = |keys: &str| {
+        let decide = DECIDE.replace('}', &format!(", {keys}}}"));
+        let folder = folder(&format!("{decide}{SMALLEST}"));
+        folder.write("a.pem", &pair.certificate);
+        folder.write("a.key", &pair.key);
+        folder.write("ca.pem", &Authority::new("test").pem());
+        folder
+    };
+    let tls = "tls: {certificate: a.pem, key: a.key}";
+    let both = findings(&format!("{tls}, client_auth: {{ca: ca.pem}}"));
+    assert_eq!(both.findings(), "0 errors, 0 warnings");
+    let settings = both.settings();
+    assert_eq!(
+        addresses(&settings),
+        ["127.0.0.1:9000 with TLS for decisions"]
+    );
+    insta::assert_snapshot!(findings("client_auth: {ca: ca.pem}").findings(), @r"
+    gateway.yaml:1:79: decide.client_auth: clients show certificates by TLS alone
+      add `tls` to this listener, or leave `client_auth` out
+    1 error, 0 warnings
+    ");
+    insta::assert_snapshot!(findings("tls: {acme: www.example.com}").findings(), @r"
+    gateway.yaml:1:91: decide.tls.acme: this listener has certificates from files alone
+      name `certificate` and `key`
+    1 error, 0 warnings
+    ");
+}
+
+#[test]
 fn what_a_decision_cannot_do_is_told_once_for_each_limit() {
     let gateway = format!(
         "{DECIDE}
