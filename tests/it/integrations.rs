@@ -114,6 +114,37 @@ fn nginx_limits_by_decisions() {
     );
 }
 
+/// nginx took what Weir refused of a subrequest for a failure, and answered with 500.
+#[test]
+fn what_a_client_sends_is_no_failure_to_nginx_however_malformed() {
+    let (upstream, gateway) = (Upstream::start(), gateway());
+    let front = Front::nginx(gateway.decides_at(), upstream.address());
+    let fields = |count: usize| "x-n: 1\r\n".repeat(count);
+    for (request, status) in [
+        (
+            "GET / HTTP/1.1\r\nhost: a\r\nx-a: \u{1}\r\n\r\n".to_owned(),
+            400,
+        ),
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), 400),
+        ("GET /a/../../b HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), 400),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", fields(120)),
+            431,
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", fields(20)),
+            200,
+        ),
+    ] {
+        let mut client = from(front.address(), 5);
+        client.write(request.as_bytes()).unwrap();
+        let response = client.read("GET").unwrap();
+        assert_eq!(response.status, status, "{request}");
+        let reached = u64::from(status == 200);
+        assert_eq!(upstream.count() as u64, reached, "{request}");
+    }
+}
+
 #[test]
 fn caddy_limits_by_decisions() {
     let (upstream, gateway) = (Upstream::start(), gateway());

@@ -150,12 +150,10 @@ impl DecideLayer {
         }
     }
 
-    /// Puts the request that it describes in place of a subrequest.
-    fn restore<B>(&self, request: &mut Request<B>) -> Result<Protocol, SubrequestError> {
+    /// The protocol of a subrequest by a trusted proxy.
+    fn protocol<B>(&self, request: &Request<B>) -> Result<Protocol, SubrequestError> {
         self.require_trusted(request.extensions())?;
-        let protocol = Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)?;
-        OriginalRequest::read(request.headers())?.replace(request);
-        Ok(protocol)
+        Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)
     }
 }
 
@@ -190,13 +188,16 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let restored = self.layer.restore(&mut request);
-        let protocol = restored
-            .map_err(|error| request.extensions_mut().insert(error))
-            .ok();
+        let protocol = self.layer.protocol(&request);
+        let restored = protocol
+            .clone()
+            .and_then(|_| OriginalRequest::restore(&mut request));
+        if let Err(error) = restored {
+            request.extensions_mut().insert(error);
+        }
         DecideFuture {
             future: self.inner.call(request),
-            protocol,
+            protocol: protocol.ok(),
         }
     }
 }
@@ -207,7 +208,7 @@ pin_project! {
     pub struct DecideFuture<F> {
         #[pin]
         future: F,
-        // None for a subrequest that was not understood, whose proxy has to see an error.
+        // None where the configuration of the proxy or of Weir is wrong: the proxy has to see an error.
         protocol: Option<Protocol>,
     }
 }
@@ -258,6 +259,12 @@ impl OriginalRequest {
             },
             forwarded_for,
         })
+    }
+
+    /// Puts the request that it describes in place of a subrequest.
+    fn restore<B>(subrequest: &mut Request<B>) -> Result<(), SubrequestError> {
+        Self::read(subrequest.headers())?.replace(subrequest);
+        Ok(())
     }
 
     /// Puts it in place of the subrequest. The client's other fields are there already, as the
