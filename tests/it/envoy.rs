@@ -1,127 +1,16 @@
 //! Envoy's rate limit service, called by tonic.
 
-use std::net::SocketAddr;
-
+use tonic::Code;
 use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
 
+use crate::support::rate_limit_service::{
+    Call, Descriptor, Limit, OK, OVER_LIMIT, SHOULD_RATE_LIMIT, ask, client, descriptor,
+};
 use crate::support::*;
 
-const OK: i32 = 1;
-const OVER_LIMIT: i32 = 2;
-
-/// The messages by the numbers of Envoy's files, beside those of the gateway.
-#[derive(Clone, PartialEq, prost::Message)]
-struct Call {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<Descriptor>,
-    #[prost(uint32, tag = "3")]
-    hits_addend: u32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Descriptor {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Pair>,
-    #[prost(message, optional, tag = "2")]
-    limit: Option<Limit>,
-    #[prost(message, optional, tag = "3")]
-    hits_addend: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Pair {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Limit {
-    #[prost(uint32, tag = "1")]
-    requests_per_unit: u32,
-    #[prost(int32, tag = "2")]
-    unit: i32,
-    #[prost(string, tag = "3")]
-    name: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Reply {
-    #[prost(int32, tag = "1")]
-    overall_code: i32,
-    #[prost(message, repeated, tag = "2")]
-    statuses: Vec<DescriptorStatus>,
-    #[prost(message, repeated, tag = "3")]
-    response_headers_to_add: Vec<Pair>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct DescriptorStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(message, optional, tag = "2")]
-    current_limit: Option<Limit>,
-    #[prost(uint32, tag = "3")]
-    limit_remaining: u32,
-    #[prost(message, optional, tag = "4")]
-    duration_until_reset: Option<Duration>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Duration {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-}
-
-impl Reply {
-    fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.response_headers_to_add.iter();
-        Some(&fields.find(|field| field.key == name)?.value)
-    }
-
-    fn codes(&self) -> Vec<i32> {
-        self.statuses.iter().map(|status| status.code).collect()
-    }
-}
-
-fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
-    let pair = |(key, value): &(&str, &str)| Pair {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-    };
-    Descriptor {
-        entries: entries.iter().map(pair).collect(),
-        ..Descriptor::default()
-    }
-}
-
 fn call(descriptors: Vec<Descriptor>) -> Call {
-    Call {
-        domain: "edge".to_owned(),
-        descriptors,
-        hits_addend: 0,
-    }
-}
-
-async fn client(address: SocketAddr) -> Grpc<Channel> {
-    let channel = Channel::from_shared(format!("http://{address}")).unwrap();
-    Grpc::new(channel.connect().await.unwrap())
-}
-
-async fn ask(client: &mut Grpc<Channel>, call: Call) -> Result<Reply, Status> {
-    client.ready().await.unwrap();
-    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let path = PathAndQuery::from_static(path);
-    let codec = ProstCodec::<Call, Reply>::default();
-    let reply = client.unary(Request::new(call), path, codec).await?;
-    Ok(reply.into_inner())
+    Call::new("edge", descriptors)
 }
 
 const ENVOY: &str = "decide:
@@ -180,11 +69,9 @@ fn a_call_takes_from_the_bucket_that_a_forwarded_request_takes_from() {
         assert!(denied.field("ratelimit").unwrap().starts_with("\"L\";r=0;"));
         assert!(denied.field("retry-after").is_some());
         assert_eq!(gateway.statuses(&get("/"), 1), [429]);
-        let line = gateway
-            .access("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
-            .pop()
-            .unwrap();
+        let line = gateway.access(SHOULD_RATE_LIMIT).pop().unwrap();
         assert_eq!(line["route"], "envoy");
+        assert_eq!(line["listener"], "decide");
         assert_eq!(line["decision"], "denied");
         assert_eq!(line["limit"], "L");
     });
@@ -295,8 +182,7 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
         let error = ask(&mut client, call(vec![own])).await.unwrap_err();
         assert_eq!(error.code(), Code::Unimplemented);
         // By HTTP/1.1 there is no gRPC.
-        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        let asked = Client::connect(gateway.decides_at()).send(&post(path, ""));
+        let asked = Client::connect(gateway.decides_at()).send(&post(SHOULD_RATE_LIMIT, ""));
         assert_eq!(asked.status, 415);
     });
 }

@@ -36,6 +36,7 @@ mod definitions;
 mod drain;
 mod enforce;
 mod envoy;
+mod envoy_ratelimit;
 mod events;
 mod example;
 mod failures;

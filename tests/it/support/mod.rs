@@ -8,6 +8,7 @@ pub(crate) mod http2;
 mod load;
 pub(crate) mod page;
 pub(crate) mod pebble;
+pub(crate) mod rate_limit_service;
 pub(crate) mod recipe;
 mod setup;
 pub(crate) mod shell;

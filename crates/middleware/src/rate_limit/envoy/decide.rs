@@ -219,7 +219,10 @@ fn status(
     let Some((queried, limit)) = limit else {
         return DescriptorStatus::of_code(Code::Ok);
     };
-    let decision = outcome.decisions.get(index).copied().flatten();
+    // Where a denial of another limit is remembered, nobody knows how much this one has left.
+    let Some(decision) = outcome.decisions.get(index).copied().flatten() else {
+        return DescriptorStatus::of_code(Code::Ok);
+    };
     DescriptorStatus::new(queried, limit, decision)
 }
 
@@ -254,18 +257,15 @@ impl DescriptorStatus {
         status
     }
 
-    fn new(queried: &QueriedLimit, limit: &PreparedLimit, decision: Option<Decision>) -> Self {
-        let is_denied =
-            |decision: &Decision| meaning(queried.role, decision) == Disposition::Denied;
-        let code = match decision.as_ref().is_some_and(is_denied) {
-            true => Code::OverLimit,
-            false => Code::Ok,
+    fn new(queried: &QueriedLimit, limit: &PreparedLimit, decision: Decision) -> Self {
+        let code = match meaning(queried.role, &decision) {
+            Disposition::Denied => Code::OverLimit,
+            _ => Code::Ok,
         };
-        let remaining = decision.map_or(0, |decision| decision.remaining);
         Self {
             current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
-            limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-            duration_until_reset: decision.map(|decision| decision.reset_in.into()),
+            limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
+            duration_until_reset: Some(decision.reset_in.into()),
             ..Self::of_code(code)
         }
     }
