@@ -5,6 +5,7 @@
 #   run.sh [RESULTS] [--gateways 1,2] [--shards 1,3] [--limits 0,1,3] [--rounds 3] [--seconds 3]
 #
 #   run.sh --busy 300000      what a decision costs shards that are busy, by redis-benchmark
+#   run.sh --envoy RATELIMIT  what a call of Envoy costs, beside that binary of envoyproxy/ratelimit
 #
 # Weir is built as it is shipped, without a profile; WEIR=path takes that binary instead of building
 # one, and WEIR_LOAD=path that load generator. --help says the rest.

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from harness.processes import Failed
 
-from . import busy, memory, model
+from . import busy, envoy, memory, model
 from .measure import LIMITS, Cell, Machine, measure, typical
 
 
@@ -34,6 +34,7 @@ def options():
     add("--subjects", type=int, default=8, help="that share them [%(default)s]")
     add("--buckets", type=int, default=1_000_000, help="to measure memory by; 0: not [%(default)s]")
     add("--busy", type=int, default=0, metavar="N", help="instead, by N decisions of busy shards")
+    add("--envoy", metavar="PATH", help="instead, calls of Envoy beside envoyproxy/ratelimit at PATH")
     add("--requests", type=float, default=1e6, help="a second, to plan for [1000000]")
     add("--population", type=float, default=1e8, help="subjects to plan for [100000000]")
     add("--base-port", type=int, default=22_000, help="and the 60 after it [%(default)s]")
@@ -71,6 +72,9 @@ def main():
     with Machine(parsed) as machine:
         if parsed.busy:
             busy.table(machine, max(parsed.shards), parsed.busy, parsed.rounds)
+            return 0
+        if parsed.envoy:
+            envoy.table(machine, os.path.abspath(parsed.envoy), parsed.rounds)
             return 0
         print(TABLE_HEAD)
         for cell in cells(parsed):

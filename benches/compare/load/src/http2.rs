@@ -1,4 +1,5 @@
-//! As much of HTTP/2 as a load needs: GET without a body, prior knowledge, generous windows.
+//! As much of HTTP/2 as a load needs: GET without a body or calls of gRPC, prior knowledge, generous
+//! windows.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -19,12 +20,19 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 const INITIAL_WINDOW: u32 = 65_535;
 
 pub struct Http2 {
-    /// The header block of every request.
-    block: Rc<[u8]>,
+    request: Rc<Request>,
     next_stream: u32,
     streams: Vec<Stream>,
     pending: Vec<u8>,
     received: u32,
+}
+
+/// What every request consists of.
+pub struct Request {
+    /// The header block, without dynamic table, so that it is always the same.
+    block: Vec<u8>,
+    /// The body; none for GET. It is so short that all of those in flight fit into a server's window.
+    body: Option<Vec<u8>>,
 }
 
 struct Stream {
@@ -40,13 +48,23 @@ struct Frame<'a> {
     payload: &'a [u8],
 }
 
-/// The header block of every request, without dynamic table, so that it is always the same.
-pub fn block(options: &Options) -> Rc<[u8]> {
-    let mut block = vec![0x82, 0x86]; // :method GET, :scheme http
-    literal(&mut block, &[0x04], &options.path); // :path
-    literal(&mut block, &[0x01], &options.target.to_string()); // :authority
-    literal(&mut block, &[0x0f, 0x2b], "weir-load"); // user-agent
-    block.into()
+impl Request {
+    pub fn new(options: &Options) -> Rc<Self> {
+        let method = if options.grpc.is_some() { 0x83 } else { 0x82 };
+        let mut block = vec![method, 0x86]; // :method POST or GET, :scheme http
+        literal(&mut block, &[0x04], &options.path); // :path
+        literal(&mut block, &[0x01], &options.target.to_string()); // :authority
+        literal(&mut block, &[0x0f, 0x2b], "weir-load"); // user-agent
+        if options.grpc.is_some() {
+            literal(&mut block, &[0x0f, 0x10], "application/grpc"); // content-type
+            literal(&mut block, &[0x00, 2, b't', b'e'], "trailers");
+        }
+        let body = options.grpc.as_ref().map(|message| {
+            let length = (message.len() as u32).to_be_bytes();
+            [&[0], &length[..], message].concat()
+        });
+        Rc::new(Self { block, body })
+    }
 }
 
 fn literal(block: &mut Vec<u8>, name: &[u8], value: &str) {
@@ -64,7 +82,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
 }
 
 impl Http2 {
-    pub fn new(block: Rc<[u8]>, out: &mut Vec<u8>) -> Self {
+    pub fn new(request: Rc<Request>, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(PREFACE);
         let window = MAX_WINDOW.to_be_bytes();
         // No push, and windows of streams that never fill.
@@ -72,7 +90,7 @@ impl Http2 {
         frame(out, 4, 0, 0, &settings);
         frame(out, 8, 0, 0, &(MAX_WINDOW - INITIAL_WINDOW).to_be_bytes());
         Self {
-            block,
+            request,
             next_stream: 1,
             streams: Vec::new(),
             pending: Vec::new(),
@@ -93,7 +111,12 @@ impl Http2 {
             status: 0,
         };
         self.streams.push(stream);
-        frame(out, 1, END_STREAM | END_HEADERS, id, &self.block);
+        let Request { block, body } = &*self.request;
+        let end = if body.is_some() { 0 } else { END_STREAM };
+        frame(out, 1, end | END_HEADERS, id, block);
+        if let Some(body) = body {
+            frame(out, 0, END_STREAM, id, body);
+        }
     }
 
     pub fn receive(
@@ -218,7 +241,11 @@ mod tests {
         frame(&mut text, 1, END_HEADERS, 1, &[0x88]);
         frame(&mut text, 0, END_STREAM, 1, b"hello");
         for size in [1, 5, text.len()] {
-            let mut http = Http2::new(Rc::from(*b""), &mut Vec::new());
+            let request = Request {
+                block: Vec::new(),
+                body: None,
+            };
+            let mut http = Http2::new(Rc::new(request), &mut Vec::new());
             http.send(Instant::now(), &mut Vec::new());
             let (mut out, mut responses) = (Vec::new(), Vec::new());
             for piece in text.chunks(size) {
@@ -227,5 +254,21 @@ mod tests {
             assert_eq!((responses.len(), responses[0].status), (1, 200));
             assert_eq!(out.len(), FRAME_HEAD, "settings are acknowledged");
         }
+    }
+
+    #[test]
+    fn a_call_of_grpc_is_a_post_with_its_message_behind_a_prefix() {
+        let words = "--target 127.0.0.1:80 --http2 1 --path /call --grpc 0a00";
+        let options = Options::parse(words.split_whitespace().map(String::from)).unwrap();
+        let mut http = Http2::new(Request::new(&options), &mut Vec::new());
+        let mut out = Vec::new();
+        http.send(Instant::now(), &mut out);
+        let (head, rest) = split(&out).unwrap();
+        assert_eq!((head.kind, head.flags), (1, END_HEADERS));
+        assert_eq!(head.payload[0], 0x83);
+        let (data, rest) = split(rest).unwrap();
+        assert_eq!((data.kind, data.flags), (0, END_STREAM));
+        assert_eq!(data.payload, [0, 0, 0, 0, 2, 0x0a, 0]);
+        assert_eq!(rest, []);
     }
 }

@@ -16,14 +16,14 @@ const BATCH: usize = 64;
 /// What every request looks like, shared by all links.
 pub enum Pattern {
     Http1(Rc<[u8]>),
-    Http2(Rc<[u8]>),
+    Http2(Rc<http2::Request>),
 }
 
 impl Pattern {
     pub fn new(options: &Options) -> Self {
         match options.streams {
             0 => Self::Http1(http1::request(options)),
-            _ => Self::Http2(http2::block(options)),
+            _ => Self::Http2(http2::Request::new(options)),
         }
     }
 }
@@ -48,7 +48,7 @@ impl Link {
         let mut out = Vec::new();
         let protocol = match pattern {
             Pattern::Http1(request) => Protocol::Http1(Http1::new(Rc::clone(request))),
-            Pattern::Http2(block) => Protocol::Http2(Http2::new(Rc::clone(block), &mut out)),
+            Pattern::Http2(request) => Protocol::Http2(Http2::new(Rc::clone(request), &mut out)),
         };
         Ok(Self {
             wire,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const USAGE: &str = "usage: weir-load --target 127.0.0.1:PORT [--path /] [--connections 64] \
     [--idle 0] [--tls CERTIFICATE] [--reconnect no|full|resumed] [--http2 STREAMS] \
-    [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
+    [--grpc MESSAGE] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
 
 /// Whether a connection is used again, and how the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +46,8 @@ pub struct Options {
     pub reconnect: Reconnect,
     /// Streams at once on each connection; zero for HTTP/1.1.
     pub streams: usize,
+    /// The message of each call of gRPC, written in hexadecimal digits; none for GET.
+    pub grpc: Option<Vec<u8>>,
     /// Bytes of each request's body; zero for GET.
     pub upload: usize,
     /// The status that answers must have.
@@ -63,6 +65,7 @@ impl Options {
             tls: None,
             reconnect: Reconnect::No,
             streams: 0,
+            grpc: None,
             upload: 0,
             expect: 200,
             warm_up: Duration::from_millis(300),
@@ -83,6 +86,7 @@ impl Options {
             "--tls" => self.tls = Some(value.into()),
             "--reconnect" => self.reconnect = number(value)?,
             "--http2" => self.streams = number(value)?,
+            "--grpc" => self.grpc = Some(bytes(value)?),
             "--upload" => self.upload = number(value)?,
             "--expect" => self.expect = number(value)?,
             "--warm-up" => self.warm_up = Duration::from_secs_f64(number(value)?),
@@ -97,6 +101,9 @@ impl Options {
         }
         if self.streams > 0 && self.upload > 0 {
             return Err("--upload is for HTTP/1.1".into());
+        }
+        if self.streams == 0 && self.grpc.is_some() {
+            return Err("--grpc is for HTTP/2".into());
         }
         if self.streams > 0 && self.tls.is_some() {
             return Err("--tls is for HTTP/1.1".into());
@@ -119,6 +126,19 @@ pub fn number<N: FromStr>(text: &str) -> Result<N, String> {
         .map_err(|_| format!("not understood: {text}\n{USAGE}"))
 }
 
+/// What hexadecimal digits stand for.
+fn bytes(digits: &str) -> Result<Vec<u8>, String> {
+    let malformed = || format!("not understood: {digits}\n{USAGE}");
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2);
+        u8::from_str_radix(text?, 16).ok()
+    };
+    pairs.map(|pair| byte(pair).ok_or_else(malformed)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +159,8 @@ mod tests {
             parse("--target [::1]:80 --tls a.pem --reconnect resumed --expect 429").unwrap();
         assert_eq!(options.reconnect, Reconnect::Resumed);
         assert_eq!(options.expect, 429);
+        let options = parse("--target 127.0.0.1:80 --http2 1 --grpc 0aff").unwrap();
+        assert_eq!(options.grpc, Some(vec![0x0a, 0xff]));
     }
 
     #[test]
@@ -157,6 +179,9 @@ mod tests {
             "--http2 4 --tls a.pem",
             "--http2 4 --reconnect full",
             "--reconnect resumed",
+            "--grpc 0a",
+            "--http2 4 --grpc 0",
+            "--http2 4 --grpc 0x",
             "--reconnect always",
             "--connections 0",
             "--expect",
