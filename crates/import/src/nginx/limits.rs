@@ -69,6 +69,16 @@ impl Limits {
             uses.extend(self.used(zone, at_once, is_dry_run, directive, configuration));
         }
         for directive in connections {
+            let status_of = |name| scopes.value(name).parse().unwrap_or(503);
+            let (ours, theirs): (u16, u16) = (
+                status_of("limit_req_status"),
+                status_of("limit_conn_status"),
+            );
+            if !requests.is_empty() && ours != theirs {
+                let what = format!("`{}` denies by {ours}, not {theirs}", directive.written());
+                let remedy = "a route has one `on_denied` for all of its limits";
+                configuration.differ(&directive.place, what, remedy);
+            }
             let (zone, at_once) = (directive.argument(0), number(directive.arguments.get(1)));
             let is_dry_run = scopes.value("limit_conn_dry_run") == "on";
             uses.extend(self.used(zone, at_once, is_dry_run, directive, configuration));
@@ -126,11 +136,14 @@ impl Limits {
                 let is_other =
                     |letter: char| !(letter.is_ascii_alphanumeric() || "-_".contains(letter));
                 let plain = zone.replace(is_other, "-");
-                let name = if is_first {
-                    plain
-                } else {
-                    format!("{plain}-{at_once}")
-                };
+                let mut name = plain;
+                if !is_first {
+                    name = format!("{name}-{at_once}");
+                    let what = format!("`{}` counts apart from the zone", directive.written());
+                    let remedy =
+                        "nginx counts uses of a zone together; give them one `burst` for that";
+                    configuration.differ(&directive.place, what, remedy);
+                }
                 configuration
                     .limits
                     .push((name.clone(), known.limit(at_once)));

@@ -31,7 +31,9 @@ impl Zone {
             .map(source)
             .collect::<Result<Vec<_>, _>>()?;
         sources.dedup();
-        let rate = directive.parameter("rate").map(|text| {
+        let is_rate = directive.name == "limit_req_zone";
+        let rate = is_rate.then(|| {
+            let text = directive.parameter("rate").unwrap_or("1r/s");
             let malformed = || format!("`{text}` is not a rate");
             let (count, unit) = text.split_once("r/").ok_or_else(malformed)?;
             let count = count.parse().ok().filter(|count| *count > 0);

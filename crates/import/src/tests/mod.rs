@@ -181,6 +181,29 @@ fn an_expression_that_nginx_finds_within_a_path_matches_all_of_it() {
     );
 }
 
+/// What nginx counts together or denies otherwise would change without a word.
+#[test]
+fn no_limit_that_differs_goes_unsaid() {
+    let text = "limit_req_zone $remote_addr zone=a:1m; limit_conn_zone $host zone=b:1m;
+        server { limit_req_status 429; location / { limit_req zone=a; proxy_pass http://a; }
+        location /b/ { limit_req zone=a burst=2 nodelay; limit_conn b 3; proxy_pass http://a; } }";
+    let imported = imported(&[("nginx.conf", text)]).unwrap();
+    let told: Vec<_> = imported
+        .differences
+        .iter()
+        .map(|it| it.what.as_str())
+        .collect();
+    let expected = [
+        "`limit_conn b 3` denies by 429, not 503",
+        "`limit_req zone=a burst=2 nodelay` counts apart from the zone",
+    ];
+    assert_eq!(told, expected);
+    let limits = "a: {per: address, burst: 1, count: 1, period: 1s}\n\
+                  a-3: {per: address, burst: 3, count: 1, period: 1s}\n\
+                  b: {per: host, in_flight: 3}";
+    assert_eq!(imported.defaults.trim(), limits);
+}
+
 #[test]
 fn a_location_that_keeps_clients_out_never_becomes_open() {
     for guard in [
