@@ -60,7 +60,7 @@ fn imported(folder: TempDir, file: &str, replaced: &[(&str, &str)]) -> (Gateway,
     let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{told}");
     let checked = weir(folder.path(), &["check", "--strict"]);
-    assert!(checked.status.success(), "{told}\n{:?}", checked);
+    assert!(checked.status.success(), "{told}\n{checked:?}");
     let path = folder.path().join("gateway.yaml");
     let mut text = fs::read_to_string(&path).unwrap();
     for (usual, other) in replaced.iter().chain(&[("127.0.0.1:9901", "127.0.0.1:0")]) {

@@ -33,10 +33,9 @@ impl Limits {
                     limits.zones.insert(name.to_owned(), zone);
                 }
                 Err(what) => {
-                    let what = format!("`{}`: {what}", directive.written());
-                    let remedy =
-                        "define a limit by hand: `per` in docs/CONFIG.md lists what it can count";
-                    configuration.differ(&directive.place, what, remedy);
+                    let what = format!("has no equal: {what}");
+                    let remedy = "`per` in docs/CONFIG.md lists what limits can count by";
+                    directive.report(&what, remedy, configuration);
                 }
             }
         }
@@ -56,13 +55,9 @@ impl Limits {
                     at_once = 1 + number(directive.parameter("delay"));
                     delay = Some(duration(wait));
                 } else {
-                    let what = format!(
-                        "`{}` holds no request: as many pass, but at once",
-                        directive.written()
-                    );
-                    let remedy = "a route can hold requests for 2s, by `on_denied: {delay: 2s}` and a \
-                                  smaller `burst`";
-                    configuration.differ(&directive.place, what, remedy);
+                    let what = "holds no request: as many pass, but at once";
+                    let remedy = "a smaller `burst` and `on_denied: {delay: 2s}` hold some";
+                    directive.report(what, remedy, configuration);
                 }
             }
             let is_dry_run = scopes.value("limit_req_dry_run") == "on";
@@ -75,9 +70,9 @@ impl Limits {
                 status_of("limit_conn_status"),
             );
             if !requests.is_empty() && ours != theirs {
-                let what = format!("`{}` denies by {ours}, not {theirs}", directive.written());
+                let what = format!("denies by {ours}, not {theirs}");
                 let remedy = "a route has one `on_denied` for all of its limits";
-                configuration.differ(&directive.place, what, remedy);
+                directive.report(&what, remedy, configuration);
             }
             let (zone, at_once) = (directive.argument(0), number(directive.arguments.get(1)));
             let is_dry_run = scopes.value("limit_conn_dry_run") == "on";
@@ -120,12 +115,9 @@ impl Limits {
         configuration: &mut Configuration,
     ) -> Option<Value> {
         let Some(known) = self.zones.get(zone) else {
-            let what = format!(
-                "`{}` limits nothing: its zone was not translated",
-                directive.written()
-            );
+            let what = "limits nothing: its zone was not translated";
             let remedy = "define a limit by hand, and list it in `limits` of the route";
-            configuration.differ(&directive.place, what, remedy);
+            directive.report(what, remedy, configuration);
             return None;
         };
         let is_first = self.names.keys().all(|(other, _)| other != zone);
@@ -135,14 +127,12 @@ impl Limits {
             .or_insert_with(|| {
                 let is_other =
                     |letter: char| !(letter.is_ascii_alphanumeric() || "-_".contains(letter));
-                let plain = zone.replace(is_other, "-");
-                let mut name = plain;
+                let mut name = zone.replace(is_other, "-");
                 if !is_first {
                     name = format!("{name}-{at_once}");
-                    let what = format!("`{}` counts apart from the zone", directive.written());
-                    let remedy =
-                        "nginx counts uses of a zone together; give them one `burst` for that";
-                    configuration.differ(&directive.place, what, remedy);
+                    let what = "counts apart from other uses of the zone";
+                    let remedy = "nginx counts them together; give them one `burst` for that";
+                    directive.report(what, remedy, configuration);
                 }
                 configuration
                     .limits

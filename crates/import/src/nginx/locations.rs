@@ -30,13 +30,9 @@ pub(super) fn add_locations<'d>(
     all: &mut Vec<Location<'d>>,
 ) {
     for directive in named(block, "location").filter(|it| !it.argument(0).starts_with('@')) {
-        let location = Location::new(directive, scopes.within(&directive.block));
-        match location {
+        match Location::new(directive, scopes.within(&directive.block)) {
             Ok(location) => all.push(location),
-            Err(what) => {
-                let what = format!("`{}` {what}", directive.written());
-                configuration.differ(&directive.place, what, "write a route for it by hand");
-            }
+            Err(what) => directive.report(what, "write a route for it by hand", configuration),
         }
         add_locations(
             &directive.block,
@@ -75,11 +71,10 @@ impl<'d> Location<'d> {
     /// The keys of a route for where its requests go.
     pub(super) fn target(&self, http: &[Directive], configuration: &mut Configuration) -> Keys {
         let (modifier, pattern) = split(self.directive);
-        let written = self.directive.written();
         if modifier.is_empty() && !pattern.ends_with('/') {
-            let what = format!("`{written}` matches `{pattern}x` in nginx, and not in Weir");
+            let what = format!("matches `{pattern}x` in nginx, and not in Weir");
             let remedy = "the route is for the path and all below it; `path_regex` can say more";
-            configuration.differ(&self.directive.place, what, remedy);
+            self.directive.report(&what, remedy, configuration);
         }
         let closed =
             |status: u16| Keys::from_iter([("response".to_owned(), json!({"status": status}))]);
@@ -87,15 +82,11 @@ impl<'d> Location<'d> {
             return closed(404);
         }
         if let Some(guard) = self.guard() {
-            let what = format!(
-                "`{}`: `{written}` responds with 403 to everyone",
-                guard.written()
-            );
-            let remedy =
-                "if some may come in, let the app decide and give the route its `upstream`";
+            let what = format!("responds with 403 to everyone, for `{}`", guard.written());
+            let remedy = "to let some in, have the app decide and give the route its `upstream`";
             let rules = self.scopes.all(&["allow", "deny"]);
             if guard.name != "deny" || rules.iter().any(|rule| rule.name == "allow") {
-                configuration.differ(&guard.place, what, remedy);
+                self.directive.report(&what, remedy, configuration);
             }
             return closed(403);
         }
@@ -104,11 +95,10 @@ impl<'d> Location<'d> {
             .own("proxy_pass")
             .map_or("", |pass| pass.argument(0));
         let Some((scheme, rest)) = pass.split_once("://").filter(|_| !pass.contains('$')) else {
-            let what =
-                format!("`{written}` has no `proxy_pass` that Weir knows, and goes to {NGINX}");
-            let remedy = "let nginx listen there without its limits, or give the route an `upstream`, a \
-                          `redirect` or a `response`";
-            configuration.differ(&self.directive.place, what, remedy);
+            let what = format!("has no `proxy_pass` that Weir knows, and goes to {NGINX}");
+            let remedy =
+                "let nginx listen there without its limits, or give the route something else";
+            self.directive.report(&what, remedy, configuration);
             let name = configuration.upstream("nginx", json!({"servers": [NGINX]}));
             return Keys::from_iter([("upstream".to_owned(), json!(name))]);
         };
@@ -151,12 +141,12 @@ fn servers(
     let mut servers = Vec::new();
     for server in named(&group.block, "server").filter(|server| !server.has("down")) {
         if server.has("backup") {
-            let what = format!(
-                "`{}` is left out: Weir has no backup servers",
-                server.written()
-            );
             let remedy = "list it as a server; one that fails gets no requests for a while";
-            configuration.differ(&server.place, what, remedy);
+            server.report(
+                "is left out: Weir has no backup servers",
+                remedy,
+                configuration,
+            );
             continue;
         }
         let url = match server.argument(0).strip_prefix("unix:") {

@@ -65,10 +65,9 @@ impl Importer<'_> {
                 Some(address) if self.configuration.listen.contains(&address) => {}
                 Some(address) => self.configuration.listen.push(address),
                 None => {
-                    let what = format!("`{}` is left out", listen.written());
                     let remedy = "add a listener with `tls: {certificate: FILE, key: FILE}` or \
                                   `proxy_protocol: {trusted: [...]}`, at an IP address";
-                    self.configuration.differ(&listen.place, what, remedy);
+                    listen.report("is left out", remedy, &mut self.configuration);
                 }
             }
         }
@@ -117,16 +116,12 @@ impl Importer<'_> {
     fn hosts(&mut self, server: &Directive) -> Vec<Option<String>> {
         let mut hosts = Vec::new();
         for names in named(&server.block, "server_name") {
-            for name in names
-                .arguments
-                .iter()
-                .filter(|name| !matches!(name.as_str(), "_" | ""))
-            {
+            let is_name = |name: &&String| !matches!(name.as_str(), "_" | "");
+            for name in names.arguments.iter().filter(is_name) {
                 if name.starts_with('~') || name.ends_with('*') {
-                    let what = format!("the host `{name}` is left out");
-                    let remedy =
-                        "a host of `match` is whole, or `*.` and a domain: repeat the routes";
-                    self.configuration.differ(&names.place, what, remedy);
+                    let what = format!("has no equal for `{name}`");
+                    let remedy = "a `host` is whole, or `*.` and a domain: repeat the routes";
+                    names.report(&what, remedy, &mut self.configuration);
                     continue;
                 }
                 let below = name.strip_prefix('.').map(|name| format!("*.{name}"));
@@ -149,12 +144,9 @@ impl Importer<'_> {
         let directive = location.directive;
         let above = format!("{}: {}", directive.place, directive.written());
         if !self.configuration.add_route(&above, matches, keys) {
-            let what = format!(
-                "`{}` is left out: its host and path are taken",
-                directive.written()
-            );
             let remedy = "routes do not differ by listener or case: run two gateways";
-            self.configuration.differ(&directive.place, what, remedy);
+            let what = "is left out: its host and path are taken";
+            directive.report(what, remedy, &mut self.configuration);
         }
     }
 }

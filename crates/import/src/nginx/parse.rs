@@ -34,6 +34,11 @@ impl Directive {
         self.arguments.iter().any(|other| other == argument)
     }
 
+    /// Says what becomes of it, and what to do about that.
+    pub(super) fn report(&self, what: &str, remedy: &str, configuration: &mut Configuration) {
+        configuration.differ(&self.place, format!("`{}` {what}", self.written()), remedy);
+    }
+
     /// The directive as it is written, without its block.
     pub(super) fn written(&self) -> String {
         let words = [&self.name].into_iter().chain(&self.arguments);
@@ -114,9 +119,9 @@ impl Reader<'_> {
                     directives.extend(parse(&path, &text, within, self.configuration)?);
                 }
                 Err(error) => {
-                    let what = format!("`{}` was left out: {error}", include.written());
+                    let what = format!("is left out: {error}");
                     let remedy = "import on the machine that has the file";
-                    self.configuration.differ(&include.place, what, remedy);
+                    include.report(&what, remedy, self.configuration);
                 }
             }
         }

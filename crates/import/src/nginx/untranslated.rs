@@ -66,10 +66,7 @@ fn walk<'d>(
         let name = directive.name.as_str();
         match remedy(directive) {
             _ if is_of(TRANSLATED, name) => {}
-            Some(remedy) => {
-                let what = format!("`{}` is not translated", directive.written());
-                configuration.differ(&directive.place, what, remedy);
-            }
+            Some(remedy) => directive.report("is not translated", remedy, configuration),
             None => {
                 others.insert(name);
             }

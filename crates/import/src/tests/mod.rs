@@ -195,7 +195,7 @@ fn no_limit_that_differs_goes_unsaid() {
         .collect();
     let expected = [
         "`limit_conn b 3` denies by 429, not 503",
-        "`limit_req zone=a burst=2 nodelay` counts apart from the zone",
+        "`limit_req zone=a burst=2 nodelay` counts apart from other uses of the zone",
     ];
     assert_eq!(told, expected);
     let limits = "a: {per: address, burst: 1, count: 1, period: 1s}\n\
