@@ -63,7 +63,7 @@ fn layers() -> Layers {
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
     let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
-    Layers::new(&settings, &slots, &bans, &metrics, None)
+    Layers::new(&settings, &[], &slots, &bans, &metrics, None)
 }
 
 /// Sends one request and reads its response, which ends with `hello`.

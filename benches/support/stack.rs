@@ -64,7 +64,7 @@ pub(crate) fn layers_with(keys: &str) -> Layers {
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
     let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
-    Layers::new(&settings, &slots, &bans, &metrics, None)
+    Layers::new(&settings, &[], &slots, &bans, &metrics, None)
 }
 
 fn request(path: &str) -> Request<Body> {

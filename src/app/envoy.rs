@@ -51,7 +51,7 @@ impl EnvoyLayers {
         calls.access.bans.clear();
         calls.hsts = None;
         let listener = ListenerKind::Decide;
-        let layers = Layers::on(listener, &calls, tarpit_slots, bans, metrics, tracer);
+        let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);
         Self {
             trusted: DecideLayer::new(settings.decides_for().unwrap_or_default()),
             layers: layers.refusing(refusal),

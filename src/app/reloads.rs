@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
-use weir_middleware::{KnownBans, ShadowOwner, TarpitSlots};
+use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots};
 use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use weir_rules::HashKey;
 use weir_runtime::blocking;
@@ -93,6 +93,28 @@ pub(super) struct Snapshot {
     pub(super) sends_proxy_headers: bool,
     /// The state of the upstreams, in the order of the settings.
     upstreams: Vec<Arc<UpstreamState>>,
+    /// The limits on their requests in flight.
+    limiters: Vec<Option<ConcurrencyLimiter>>,
+}
+
+/// The limits on requests in flight of upstreams, those of the `earlier` snapshot where they are the
+/// same.
+fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<ConcurrencyLimiter>> {
+    let earlier = earlier.map_or(&[][..], |earlier| &earlier.limiters);
+    let limiter = |upstream: &weir_config::Upstream| {
+        let (name, settings) = (&upstream.settings.name, upstream.concurrency.as_ref()?);
+        let mut before = earlier.iter().flatten();
+        let before = before.find(|limiter| limiter.upstream() == name);
+        if let Some(before) = before.filter(|before| before.settings() == settings) {
+            return Some(before.clone());
+        }
+        let limiter = ConcurrencyLimiter::new(name, settings.clone());
+        if let Some(before) = before {
+            limiter.continue_counts(before);
+        }
+        Some(limiter)
+    };
+    settings.upstreams.iter().map(limiter).collect()
 }
 
 impl Snapshot {
@@ -121,8 +143,16 @@ impl Snapshot {
         }
         let (slots, bans) = (&process.tarpit_slots, &process.bans);
         let tracer = around.tracer.clone();
-        let layers = Layers::new(&settings, slots, bans, &around.metrics, tracer.clone())
-            .redirecting_to_https(around.sockets.redirect_to_https());
+        let limiters = limiters(&settings, earlier);
+        let layers = Layers::new(
+            &settings,
+            &limiters,
+            slots,
+            bans,
+            &around.metrics,
+            tracer.clone(),
+        )
+        .redirecting_to_https(around.sockets.redirect_to_https());
         let decision_layers = (around.sockets.decide())
             .then(|| DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer.clone()));
         let envoy = settings.envoy.as_ref().filter(|_| around.sockets.decide());
@@ -144,6 +174,7 @@ impl Snapshot {
         });
         Self {
             upstreams: upstreams.collect(),
+            limiters,
             overrides: checked.collect(),
             sends_proxy_headers: settings
                 .upstreams
@@ -169,7 +200,13 @@ impl Snapshot {
     }
 
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
-        self.upstreams.iter().map(|state| state.sample()).collect()
+        let upstreams = self.upstreams.iter().zip(&self.limiters);
+        let sample =
+            |(state, limiter): (&Arc<UpstreamState>, &Option<ConcurrencyLimiter>)| UpstreamSample {
+                concurrency: limiter.as_ref().map(ConcurrencyLimiter::sample),
+                ..state.sample()
+            };
+        upstreams.map(sample).collect()
     }
 
     fn named(&self, name: &str) -> Option<&Arc<UpstreamState>> {

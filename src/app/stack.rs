@@ -14,11 +14,11 @@ use weir_http::problem::Problem;
 use weir_limit::time::Clock;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
-    Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, KnownBans,
-    OnDenied, RateLimit, RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal,
-    RejectInvalid, RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteLayer,
-    RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
-    UpstreamRouter,
+    ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify,
+    IdentifyLayer, KnownBans, OnDenied, RateLimit, RateLimitLayer, RedirectToHttps,
+    RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat,
+    ResponseFormatLayer, Route, RouteConcurrency, RouteLayer, RoutePolicy, RouteState,
+    ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
@@ -95,23 +95,26 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share, for listeners that forward. `tarpit_slots` and `bans` are
-    /// those of the process. Requests are traced if there is a tracer.
+    /// Prepares all that workers share, for listeners that forward. `limiters` are those of the
+    /// upstreams, `tarpit_slots` and `bans` those of the process. Requests are traced if there is a
+    /// tracer.
     pub fn new(
         settings: &Settings,
+        limiters: &[Option<ConcurrencyLimiter>],
         tarpit_slots: &TarpitSlots,
         bans: &KnownBans,
         metrics: &Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
         let listener = ListenerKind::Forward;
-        Self::on(listener, settings, tarpit_slots, bans, metrics, tracer)
+        Self::on(listener, settings, limiters, tarpit_slots, bans, metrics, tracer)
     }
 
     /// The same for a kind of listener.
     pub(super) fn on(
         listener: ListenerKind,
         settings: &Settings,
+        limiters: &[Option<ConcurrencyLimiter>],
         tarpit_slots: &TarpitSlots,
         bans: &KnownBans,
         metrics: &Arc<Metrics>,
@@ -120,12 +123,15 @@ impl Layers {
         let correlate = CorrelateLayer::new(settings.request_id.clone(), tracer);
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
-            let decisions = possible_decisions(settings, Some(&route.policy));
+            let mut decisions = possible_decisions(settings, Some(&route.policy));
+            decisions.extend(sheds(settings, route).then_some(Disposition::Shed));
             let route_metrics = metrics.route(&route.policy.name).on(listener);
             route_metrics.expect(decisions);
             let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
             let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
-            let state = state.on(listener);
+            let state = state
+                .on(listener)
+                .with_concurrency(concurrency(settings, route, limiters));
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
@@ -236,6 +242,27 @@ impl Layers {
             .layer(self.body_limit)
             .service(limited)
     }
+}
+
+/// How requests of a route share the slots of its upstream, if these are limited.
+fn concurrency(
+    settings: &Settings,
+    route: &weir_config::Route,
+    limiters: &[Option<ConcurrencyLimiter>],
+) -> Option<RouteConcurrency> {
+    Some(RouteConcurrency {
+        limiter: limiters.get(route.upstream?)?.clone()?,
+        priority: route.priority,
+        clients: Arc::clone(&settings.priorities),
+    })
+}
+
+fn sheds(settings: &Settings, route: &weir_config::Route) -> bool {
+    let upstream = route
+        .upstream
+        .and_then(|place| settings.upstreams.get(place));
+    let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
+    limited.is_some_and(|limited| limited.enforcement > Enforcement::NONE)
 }
 
 /// The headers that requests are identified, routed and counted by, and that their ids are in.
@@ -360,7 +387,7 @@ mod tests {
         let settings = weir_config::load(&path, &HashKey::random()).unwrap();
         let metrics = Metrics::new();
         let (slots, bans) = (TarpitSlots::new(metrics.bans()), KnownBans::default());
-        Layers::new(&settings, &slots, &bans, &metrics, None)
+        Layers::new(&settings, &[], &slots, &bans, &metrics, None)
     }
 
     /// The status that a request gets, from an upstream that answers everything with 200.

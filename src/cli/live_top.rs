@@ -351,6 +351,7 @@ impl View {
             FindingKind::Configuration
             | FindingKind::Store
             | FindingKind::Upstream
+            | FindingKind::Overload
             | FindingKind::Errors
             | FindingKind::Abuse => Color::Red,
             FindingKind::Certificate

@@ -76,6 +76,7 @@ mod routing;
 mod sentinel;
 mod shadow_ban;
 mod shared_lists;
+mod shedding;
 mod timeouts;
 mod tls;
 mod tutorial;

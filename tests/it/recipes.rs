@@ -575,3 +575,35 @@ fn an_abuser_who_goes_on_after_ten_denials_finds_nothing_any_more() {
     assert_eq!(client(&gateway, 0, 2).send(&get("/search")).text(), "real");
     assert_eq!(upstream.count(), 21);
 }
+
+/// Nothing but the slots of the app is short here, as its limit has not fallen below its beginning.
+#[test]
+fn overload_sheds_no_request_of_an_app_that_keeps_up() {
+    let upstream = app();
+    let gateway = recipe("Overload").start(&upstream);
+    for path in ["/", "/checkout", "/recommendations"] {
+        let request = get(path).with("x-account", "acme");
+        assert_eq!(gateway.statuses(&request, 10), [200; 10], "{path}");
+    }
+    let limit = gateway.metric("weir_upstream_concurrency_limit{upstream=\"app\"}");
+    assert_eq!(limit, Some(20.0));
+    let explained = |path: &str, account: &str| {
+        let mut explain = weir();
+        let header = format!("x-account: {account}");
+        explain.args([
+            "explain",
+            "--path",
+            path,
+            "--ip",
+            "127.0.0.1",
+            "--header",
+            &header,
+        ]);
+        let explained = explain
+            .arg("--config")
+            .arg(gateway.folder().join("gateway.yaml"));
+        String::from_utf8(explained.output().unwrap().stdout).unwrap()
+    };
+    assert!(explained("/", "acme").contains("shed with priority high"));
+    assert!(explained("/checkout", "nightly-export").contains("shed with priority low"));
+}

@@ -13,9 +13,10 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
-use weir_limit::{Algorithm, Prefetch, Quota};
+use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
-    AccessSettings, Domains, ErrorPages, Redirect, RequestBounds, RouteAction, RoutePolicy,
+    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, ErrorPages, Redirect,
+    RequestBounds, RouteAction, RoutePolicy,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
@@ -96,6 +97,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// What Envoy's rate limit service decides; none where Envoy does not ask.
     pub envoy: Option<EnvoyService>,
+    /// The priorities of clients that are not by their routes alone.
+    pub priorities: Arc<ClientPriorities>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
     /// The header that ids of requests are sent in; none if they have no ids.
@@ -304,6 +307,8 @@ pub struct Upstream {
     pub settings: UpstreamSettings,
     /// It is the demo upstream, which responds with the request that it received.
     pub is_demo: bool,
+    /// How its requests in flight are limited, if they are.
+    pub concurrency: Option<ConcurrencySettings>,
     /// What its servers are chosen by, if that is a hash.
     pub hash: Option<SubjectHash>,
     /// How large requests may be, where a route does not say.
@@ -329,6 +334,8 @@ pub struct Route {
     pub policy: RoutePolicy,
     /// The index of its upstream; none where the route answers itself.
     pub upstream: Option<usize>,
+    /// How much its requests matter.
+    pub priority: Priority,
     /// What it does beside forwarding.
     pub action: RouteAction,
     /// The time-outs of its requests.

@@ -8,6 +8,7 @@
 
 mod bucket_key;
 mod calendar;
+mod concurrency;
 mod gcra;
 mod in_flight;
 mod levels;
@@ -20,6 +21,9 @@ mod window;
 
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
+pub use concurrency::{
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId,
+};
 pub use in_flight::{Claim, Claims};
 pub use levels::{LEVELS, Level, LevelChoice};
 pub use prefetch::Prefetch;

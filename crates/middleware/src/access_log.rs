@@ -253,6 +253,9 @@ impl LogLine {
             store: verdict.and_then(|verdict| verdict.store),
             delay: verdict.and_then(|verdict| verdict.delay),
             strictest: verdict.and_then(|verdict| verdict.strictest),
+            shed: verdict
+                .and_then(|verdict| verdict.shed)
+                .map(|shed| (shed.by, shed.priority.as_str())),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
             decided_at: verdict
                 .and_then(|verdict| verdict.decided_at)

@@ -19,6 +19,7 @@ mod backend;
 mod bans;
 #[cfg(feature = "gateway")]
 mod compression;
+mod concurrency;
 #[cfg(feature = "gateway")]
 mod correlate;
 mod cors;
@@ -69,6 +70,9 @@ pub use bans::{
 };
 #[cfg(feature = "gateway")]
 pub use compression::{Compression, ContentCoding};
+pub use concurrency::{
+    ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency,
+};
 #[cfg(feature = "gateway")]
 pub use correlate::{
     Correlate, CorrelateLayer, MAX_BYTES as MAX_REQUEST_ID_BYTES, ShowRequestId, ShowRequestIdLayer,
@@ -102,6 +106,7 @@ pub use response_body::ResponseBody;
 pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
+use weir_limit::Priority;
 use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;
 #[cfg(feature = "gateway")]
@@ -265,10 +270,21 @@ pub struct Verdict {
     pub delay: Option<Duration>,
     /// The client's requests in flight, if a limit on those applied.
     pub in_flight: Option<u64>,
+    /// What had too much to do for the request, if it was shed, or would be without a dry run.
+    pub shed: Option<Shed>,
     /// The time of the decision, if limits or bans were checked.
     pub decided_at: Option<Timestamp>,
     /// The client's state with the strictest limit, for the access log.
     strictest: Option<Strictest>,
+}
+
+/// Why a request was shed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// `upstream` or `gateway`.
+    pub by: &'static str,
+    /// The priority of the request.
+    pub priority: Priority,
 }
 
 /// A response that is on its way.
@@ -289,6 +305,7 @@ impl Verdict {
             store: None,
             delay: None,
             in_flight: None,
+            shed: None,
             decided_at: None,
             strictest: None,
         }

@@ -1,6 +1,7 @@
 //! Rejections: the honest responses to requests that are not let through.
 
 use std::mem;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
@@ -14,6 +15,9 @@ use super::{RequestContext, ResponseBody};
 
 /// When to try again: by then the circuit breaker has asked a store anew that has failed.
 const RETRY_SECS: u64 = 1;
+
+/// When a request that is shed may come back: overload rarely ends within a second.
+const SHED_RETRY_SECS: RangeInclusive<u64> = 1..=10;
 
 /// An honest response to a denied request; by default 429 with a problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +144,21 @@ pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
 /// The response when too many other passwords are being verified.
 pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
     try_again("The password cannot be verified at the moment.")
+}
+
+/// The response to a request that is shed. `Retry-After` differs from request to request, or all of
+/// them would come back at once.
+pub(super) fn shed<B>(by: &'static str) -> Response<ResponseBody<B>> {
+    let detail = "There are more requests than can be served at the moment; see Retry-After.";
+    let mut response = try_again(detail);
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, integer(rand::random_range(SHED_RETRY_SECS)));
+    // RFC 9209. It also says that the request was not forwarded.
+    let reason = format!("weir; error=http_request_denied; details=\"shed by {by}\"");
+    if let Ok(reason) = reason.parse() {
+        headers.insert("proxy-status", reason);
+    }
+    response
 }
 
 fn try_again<B>(detail: &str) -> Response<ResponseBody<B>> {

@@ -17,6 +17,7 @@ use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 use super::bans::{AccessControl, PreparedTreatment};
 #[cfg(feature = "gateway")]
 use super::compression::Compression;
+use super::concurrency::RouteConcurrency;
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::header_edits::HeaderEdits;
@@ -36,6 +37,8 @@ pub struct RouteState {
     /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
+    /// None where the upstream's requests in flight are not limited.
+    pub(super) concurrency: Option<RouteConcurrency>,
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
     /// What is changed about the headers of responses.
@@ -88,10 +91,23 @@ impl RouteState {
             policy: policy.prepare(metrics),
             decoys: Vec::new(),
             upstream: None,
+            concurrency: None,
             before_upstream: None,
             response_headers: None,
             needs_account: true,
         }
+    }
+
+    /// The same route to an upstream whose requests in flight are limited, if they are.
+    #[must_use]
+    pub fn with_concurrency(self: Arc<Self>, concurrency: Option<RouteConcurrency>) -> Arc<Self> {
+        let by_account = concurrency
+            .as_ref()
+            .is_some_and(|it| it.clients.concern_accounts());
+        let mut route = Arc::unwrap_or_clone(self);
+        route.needs_account |= by_account;
+        route.concurrency = concurrency;
+        Arc::new(route)
     }
 
     /// The same route behind these lists and bans.

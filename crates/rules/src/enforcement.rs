@@ -50,6 +50,11 @@ impl Enforcement {
         }
     }
 
+    /// The same for a client by its number, where there is no bucket.
+    pub fn acts_on_client(self, client: u64) -> bool {
+        client % u64::from(ALL) < u64::from(self.0)
+    }
+
     /// Whether there is a subject that decisions are not acted upon for.
     pub fn is_partial(self) -> bool {
         self != Self::FULL

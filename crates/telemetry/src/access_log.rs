@@ -69,6 +69,8 @@ pub struct RequestFinished<'a> {
     pub delay: Option<Duration>,
     /// Where it stands with the strictest of its limits.
     pub strictest: Option<Strictest>,
+    /// What had too much to do for it, and its priority, if it was shed or would have been.
+    pub shed: Option<(&'a str, &'a str)>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
     /// The time that its limits went by, in nanoseconds since the Unix epoch.
@@ -215,6 +217,8 @@ impl RequestFinished<'_> {
             duration_ms = Milliseconds::new(response.took),
             store_ms = self.store.map(Milliseconds::new),
             delay_ms = self.delay.map(Milliseconds::new),
+            shed = self.shed.map(|(by, _)| by),
+            priority = self.shed.map(|(_, priority)| priority),
             in_flight = self.in_flight,
             decided_ns = self.decided_at,
             upstream = self.upstream.map(|upstream| upstream.server),

@@ -36,8 +36,8 @@ pub use logging::log_level;
 #[cfg(feature = "gateway")]
 pub use logging::{LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install};
 pub use metrics::{
-    AcmeMetrics, GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics,
-    UpstreamSample, UpstreamServerSample,
+    AcmeMetrics, ConcurrencySample, GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled,
+    ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
 };
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,

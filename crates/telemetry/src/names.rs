@@ -69,6 +69,13 @@ names! {
         "Ejections of each server of an upstream, for its failures";
     UPSTREAM_RETRIES: "weir_upstream_retries",
         "Requests that were sent to another server after a failure, by upstream";
+    CONCURRENCY_LIMIT: "weir_upstream_concurrency_limit",
+        "How many requests may be in flight to an upstream, where that is limited";
+    SLOTS_TAKEN: "weir_upstream_slots_taken",
+        "Requests in flight that the limit of an upstream counts: until their responses begin";
+    SLOTS_WAITING: "weir_upstream_slots_waiting", "Requests that wait for a slot of an upstream";
+    SHED: "weir_shed_requests",
+        "Requests that were shed as their upstream bears no more, by upstream, priority and decision";
     LOG_DROPPED: "weir_log_lines_dropped", "Log lines dropped because the log's reader was too slow";
     LOG_LEFT_OUT: "weir_access_log_lines_left_out",
         "Lines of requests that were not let through, left out of the access log by its bound";

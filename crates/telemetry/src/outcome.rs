@@ -85,6 +85,8 @@ words! {
         Unavailable = "unavailable",
         /// It matched no route.
         Unrouted = "unrouted",
+        /// Its upstream, or the gateway itself, had too much to do.
+        Shed = "shed",
     }
 }
 
@@ -119,6 +121,7 @@ impl Disposition {
                 | Self::Tarpitted
                 | Self::Dropped
                 | Self::Unavailable
+                | Self::Shed
         )
     }
 
@@ -143,7 +146,8 @@ impl Disposition {
             | Self::Diverted
             | Self::Tarpitted
             | Self::Dropped
-            | Self::Unavailable => false,
+            | Self::Unavailable
+            | Self::Shed => false,
         }
     }
 

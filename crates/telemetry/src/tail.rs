@@ -223,6 +223,7 @@ mod tests {
             store: None,
             delay: None,
             strictest: None,
+            shed: None,
             in_flight: None,
             decided_at: None,
             upstream: None,

@@ -1,7 +1,8 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams with failing servers, routes with failing requests, and certificates that are about to
+//! upstreams with failing servers, routes whose requests are shed or fail, and certificates that are about to
 //! end.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
     found.extend(store(stores.unreachable(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
+    found.extend(overload(&failures.routes));
     found.extend(errors(&snapshot.settings, failures.routes));
     let forwarders = snapshot.layers.untrusted_forwarders();
     found.extend(forwarders.into_iter().map(forwarder));
@@ -110,6 +112,27 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
     })
 }
 
+/// The routes of whose requests some were shed, those of which the most were shed first.
+fn overload(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayFinding> {
+    let shed = routes.iter().filter(|(_, counts)| counts.shed > 0);
+    let mut shed: Vec<_> = shed
+        .map(|(name, counts)| (Arc::clone(name), *counts))
+        .collect();
+    shed.sort_by_key(|(_, counts)| Reverse(counts.shed));
+    let shed = shed.into_iter().take(MAX_ROUTES);
+    shed.map(|(name, RouteErrors { requests, shed, .. })| GatewayFinding {
+        kind: Kind::Overload,
+        text: format!(
+            "{shed} of {} requests of route {name} in the last minute were shed: there were more than \
+             can be served",
+            requests.saturating_add(shed)
+        ),
+        detail: None,
+        remedy: "Look at the app: is it slower than usual, or is there more to do? Give routes and \
+                 clients that matter less a low `priority`, so that they are shed first",
+    })
+}
+
 /// A peer that names other clients although nobody trusts it.
 fn forwarder(peer: IpAddr) -> GatewayFinding {
     GatewayFinding {
@@ -135,10 +158,17 @@ fn errors(
     };
     let mut failing: Vec<_> = routes
         .into_iter()
-        .filter(|(name, RouteErrors { requests, failed })| {
-            let percent = failed.saturating_mul(100) / requests.max(&1);
-            *failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
-        })
+        .filter(
+            |(
+                name,
+                RouteErrors {
+                    requests, failed, ..
+                },
+            )| {
+                let percent = failed.saturating_mul(100) / requests.max(&1);
+                *failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
+            },
+        )
         .collect();
     // The sort is stable, and the names are in order.
     failing.sort_by(|(_, one), (_, other)| {
@@ -147,7 +177,7 @@ fn errors(
         share(other, one).cmp(&share(one, other))
     });
     let failing = failing.into_iter().take(MAX_ROUTES);
-    failing.map(|(name, RouteErrors { requests, failed })| GatewayFinding {
+    failing.map(|(name, RouteErrors { requests, failed, .. })| GatewayFinding {
         kind: Kind::Errors,
         text: format!(
             "{failed} of {requests} requests of route {name} in the last minute ended with a server \
@@ -178,6 +208,7 @@ mod tests {
             name: "app".into(),
             servers,
             retries: 0,
+            concurrency: None,
         };
         upstream(&sample).map(|finding| finding.text)
     }

@@ -97,6 +97,8 @@ pub(super) enum GatewayFindingKind {
     Store,
     /// Servers of an upstream fail or are out of use.
     Upstream,
+    /// Requests of a route are shed.
+    Overload,
     /// Requests of a route end with server errors.
     Errors,
     /// A peer names other clients and is no trusted proxy.

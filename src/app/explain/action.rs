@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use weir_config::{Route, Settings};
+use weir_limit::ConcurrencyBounds;
 use weir_middleware::{ClientIdentity, HeaderEdits, LocalResponse, RequestValues};
-use weir_rules::RouteMatch;
+use weir_rules::{Enforcement, RouteMatch};
 
 use super::Request;
 
@@ -56,7 +57,7 @@ pub(super) fn write_action(
             )?;
         }
         None => {
-            write_upstream(out, settings, route)?;
+            write_upstream(out, settings, route, &identity)?;
             if let Some(target) = rewritten.as_ref().and_then(http::Uri::path_and_query) {
                 writeln!(out, "  as {target}")?;
             }
@@ -66,7 +67,12 @@ pub(super) fn write_action(
     write_edits(out, "response", action.response_headers.as_ref(), &values)
 }
 
-fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
+fn write_upstream(
+    out: &mut String,
+    settings: &Settings,
+    route: &Route,
+    identity: &ClientIdentity,
+) -> fmt::Result {
     let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
     let Some(upstream) = upstream else {
         return writeln!(
@@ -78,7 +84,25 @@ fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::
         true => " (the demo upstream)",
         false => "",
     };
-    writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)
+    writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)?;
+    let Some(limited) = &upstream.concurrency else {
+        return Ok(());
+    };
+    let ConcurrencyBounds { min, max } = limited.bounds;
+    let most = match min == max {
+        true => format!("{max}"),
+        false => "as many as it bears".to_owned(),
+    };
+    let priority = settings.priorities.of(Some(identity));
+    let priority = route.priority.of_client(priority).as_str();
+    let dry = match limited.enforcement {
+        Enforcement::NONE => ", in a dry run",
+        _ => "",
+    };
+    writeln!(
+        out,
+        "  is shed with priority {priority} while {most} requests are in flight there{dry}"
+    )
 }
 
 fn write_edits(

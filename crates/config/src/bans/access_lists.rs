@@ -32,7 +32,8 @@ pub(crate) fn access_lists(
     })
 }
 
-fn access_list(
+/// A list of these addresses and accounts.
+pub(crate) fn access_list(
     cx: &mut Lowering<'_>,
     addresses: &ListSchema,
     accounts: &ListSchema,

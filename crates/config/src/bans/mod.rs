@@ -20,7 +20,7 @@ use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, 
 use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
-pub(super) use access_lists::access_lists;
+pub(super) use access_lists::{access_list, access_lists};
 
 /// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_limit::Algorithm;
+use weir_limit::{Algorithm, Priority};
 use weir_middleware::{
     Domains, HeaderForms, RequestBounds, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
 };
@@ -106,6 +106,7 @@ fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
             ..RoutePolicy::default()
         },
         upstream: None,
+        priority: Priority::default(),
         action: RouteAction::default(),
         timeouts: Timeouts::default(),
         request_buffering: None,

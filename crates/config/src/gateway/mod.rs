@@ -24,7 +24,8 @@ use super::diagnostics::{Diagnostics, Lowered, all};
 use super::limits::{WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
 use super::lowering::Lowering;
 use super::routes::{
-    LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
+    LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
+    warn_of_routes,
 };
 use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
 use super::yaml::Spanned;
@@ -97,6 +98,7 @@ pub(crate) fn settings(
     let envoy = envoy(cx, gateway, &table);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let lists = access_lists(cx, gateway, &table.key);
+    let priorities = client_priorities(cx, gateway, &table.key);
     let error_pages = error_pages(cx, gateway.errors.as_ref());
     let blocked = gateway
         .block
@@ -137,6 +139,7 @@ pub(crate) fn settings(
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(|route| route.settings))?,
         envoy: envoy?,
+        priorities: priorities?,
         error_pages: error_pages?,
         request_id: request_id?,
         hsts: hsts?,

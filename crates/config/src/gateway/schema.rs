@@ -56,6 +56,9 @@ pub(crate) struct Gateway {
     pub(crate) allow: Option<Spanned<Allow>>,
     /// Clients that are [never let through](#allow-and-block). Default: none.
     pub(crate) block: Option<Spanned<Block>>,
+    /// Clients whose requests [matter more or less](#shedding) than others, whatever their routes.
+    /// Default: none.
+    pub(crate) priorities: Option<Spanned<Priorities>>,
     /// [Clients that are kept out for a while, and why](#bans).
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
     /// The folder of [`defaults.yaml` and `overrides.yaml`](#limits), or the limits themselves.
@@ -88,6 +91,20 @@ impl Gateway {
         let written = self.upstreams.as_ref();
         written.map_or(&[], |upstreams| upstreams.0.as_slice())
     }
+}
+
+/// Clients by how much their requests matter.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Priorities {
+    /// Clients whose requests are shed first, on all routes. Type: `{addresses, accounts}`, as of
+    /// [`allow`](#allow-and-block). Default: none.
+    pub(crate) low: Option<Allow>,
+    /// Clients whose requests have at least this priority. Type: the same. Default: none.
+    pub(crate) high: Option<Allow>,
+    /// Clients whose requests are shed last. Type: the same. Default: none.
+    pub(crate) critical: Option<Allow>,
 }
 
 /// A socket to listen on.

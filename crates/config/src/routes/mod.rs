@@ -3,6 +3,7 @@
 mod actions;
 mod balancing;
 mod compression;
+mod concurrency;
 mod cors;
 mod matching;
 mod request_buffering;
@@ -25,6 +26,7 @@ use crate::settings::Route;
 use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 use actions::action;
 use compression::compression;
+use concurrency::priority;
 use cors::{allows_none, cors};
 use matching::matcher;
 use request_buffering::request_buffering;
@@ -34,6 +36,7 @@ use schema::{Match, RouteDefaults, ValueMatch};
 use weir_middleware::{OnDenied, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 
+pub(super) use concurrency::client_priorities;
 pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
@@ -152,6 +155,7 @@ fn route(
                 compression: compression?.map(Arc::new),
             },
             matcher: matcher.clone()?,
+            priority: priority(route, defaults),
             timeouts: route.timeouts(timeouts.unwrap_or_default()),
             request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
             upstream: upstream?,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use thiserror::Error;
+use weir_limit::Priority;
 use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
@@ -37,6 +38,9 @@ pub(crate) struct RouteDefaults {
     /// What pages of other origins may do on routes without a [`cors`](#cors) of their own.
     /// Default: none.
     pub(crate) cors: Option<Spanned<Cors>>,
+    /// How much requests [matter](#shedding) on routes that do not say. Type: `low`, `normal`,
+    /// `high`, `critical`. Default: `normal`.
+    pub(crate) priority: Option<Spanned<Word<Priority>>>,
     /// Which responses are [compressed](#compression) on routes that do not say. Type: `off`, or
     /// keys.
     pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
@@ -81,6 +85,9 @@ pub(crate) struct Route {
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
+    /// How much its requests [matter](#shedding): when an upstream or the gateway has too much to do,
+    /// the least are shed first. Type: `low`, `normal`, `high`, `critical`. Default: the defaults.
+    pub(crate) priority: Option<Spanned<Word<Priority>>>,
     /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [What web pages of other origins may do](#cors). Default: the defaults.
@@ -324,6 +331,9 @@ pub(crate) struct Upstream {
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
     /// How many connections [each server may have](#connections-of-a-server).
     pub(crate) max_connections: Option<Spanned<usize>>,
+    /// How many requests it may have in flight; beyond that, requests [are shed](#shedding). Type:
+    /// `adaptive`, a number, or keys. Default: none.
+    pub(crate) concurrency: Option<Spanned<WordOr<Concurrency>>>,
     /// How long an idle connection is kept. Default: `60s`.
     pub(crate) idle_timeout: Option<PositiveDuration>,
     /// How long a connection to a server with a name serves requests; the next one resolves the
@@ -367,6 +377,27 @@ impl Upstream {
             max_body_bytes: self.max_body_bytes.map(|own| own.0),
         }
     }
+}
+
+/// How many requests may be in flight to an upstream.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Concurrency {
+    /// How many requests each gateway may have in flight, until their responses begin; `adaptive`
+    /// finds the number by the latency of responses. Type: `adaptive` or a number. Default:
+    /// `adaptive`.
+    pub(crate) limit: Option<Spanned<String>>,
+    /// With `adaptive`: the limit is never below this. Default: `1`.
+    pub(crate) min: Option<Spanned<NonZeroU32>>,
+    /// With `adaptive`: the limit is never above this. Default: `1000`.
+    pub(crate) max: Option<Spanned<NonZeroU32>>,
+    /// How long a request may wait before it is shed; `0s` for not at all. Default: half of the
+    /// upstream's latency, at most 500 ms.
+    pub(crate) max_wait: Option<Spanned<HumanDuration>>,
+    /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
+    /// [routes](#routes). Default: `true`.
+    pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -550,6 +581,13 @@ pub(crate) struct HealthCheck {
     /// How many checks in a row must fail before a healthy server is unhealthy. Default: `3`.
     pub(crate) unhealthy_after: Option<Spanned<u32>>,
 }
+
+words!(Priority:
+    "low" => Self::Low,
+    "normal" => Self::Normal,
+    "high" => Self::High,
+    "critical" => Self::Critical,
+);
 
 words!(ContentCoding: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
 

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use weir_proxy::{HostHeader, Protocol, Server, UpstreamSettings};
+use weir_rules::Enforcement;
 
 use super::balancing::{balancing, require_accounts, weight};
+use super::concurrency::concurrency;
 use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
 use crate::diagnostics::{Lowered, all};
 use crate::gateway::schema::Gateway;
+use crate::limits::enforcement;
 use crate::lowering::Lowering;
 use crate::settings::{Listener, Upstream};
 use crate::yaml::{Span, Spanned, WordOr};
@@ -41,7 +44,8 @@ pub(crate) fn upstreams<'w>(
         .iter()
         .map(|(name, written)| {
             require_accounts(cx, gateway, written);
-            upstream(cx, name, written, ipv6_prefix)
+            let of_all = enforcement(gateway.enforce.as_ref());
+            upstream(cx, name, written, ipv6_prefix, of_all)
         })
         .collect();
     Upstreams {
@@ -84,6 +88,7 @@ fn upstream(
     name: &Spanned<String>,
     upstream: &Spanned<schema::Upstream>,
     ipv6_prefix: u8,
+    of_all: Enforcement,
 ) -> Lowered<Upstream> {
     let servers = match (&upstream.servers, upstream.builtin) {
         (Some(written), None) => Some(servers(cx, written)?),
@@ -112,10 +117,12 @@ fn upstream(
     }
     settings.max_connections = max_connections(cx, &settings, upstream)?;
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
+    let concurrency = concurrency(cx, upstream, of_all);
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
     Ok(Upstream {
         settings,
         is_demo,
+        concurrency: concurrency?,
         hash,
         bounds: upstream.bounds(),
         request_buffering: buffering?.flatten(),

@@ -5,6 +5,7 @@ mod balancing;
 mod bans;
 mod boulder;
 mod compression;
+mod concurrency;
 mod cors;
 mod counting;
 mod decide;

@@ -1,5 +1,5 @@
 //! A request's way from the lists to what becomes of it: `start`, `ask`, `decided`, `lease`,
-//! `leased`, `conclude`, then `forward` or `deny`. What is decided on the way is in
+//! `leased`, `conclude`, then `enter` and `forward`, or `deny`. What is decided on the way is in
 //! `pending_decision`.
 //!
 //! Where the account is needed, and only a password that nobody has verified yet names it, what needs
@@ -33,6 +33,7 @@ use super::response_context::{DecoySample, Metered, ResponseContext};
 use super::{Denied, LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
+use crate::concurrency::Slot;
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
 use crate::rejection::{self, EmptyResponse, Rejection};
@@ -146,6 +147,9 @@ impl<S> RateLimit<S> {
         let conceals = route.conceals().then(|| Arc::clone(route));
         let mut context = ResponseContext::new(Verdict::new(Disposition::Unlimited), conceals);
         context.verdict.listed = listed;
+        if route.concurrency.is_some() {
+            return self.pass_by_slot(request, context);
+        }
         ResponseState::Forwarding {
             future: self.inner.call(request.map(Metered::unmetered)),
             context: Box::new(context),
@@ -277,15 +281,15 @@ impl<S> RateLimit<S> {
 
 /// A request whose limits are being checked. It is large, and boxed only if it has to wait: a step
 /// that passes all of it on moves nothing.
-struct PendingRequest<B> {
-    decision: PendingDecision,
+pub(super) struct PendingRequest<B> {
+    pub(super) decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
     /// not known yet.
     look: Option<Box<Batch>>,
     /// What its client gets whatever its limits say, which has to look real.
     kept_out: Option<Box<KeptOut>>,
-    request: Request<B>,
-    since: Instant,
+    pub(super) request: Request<B>,
+    pub(super) since: Instant,
 }
 
 impl<B: RequestBody> PendingRequest<B> {
@@ -301,7 +305,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// How long the store took; nothing where it answered in the same turn, as memory does.
-    fn waited(&self) -> Duration {
+    pub(super) fn waited(&self) -> Duration {
         loop_time::now().saturating_duration_since(self.since)
     }
 
@@ -421,7 +425,8 @@ impl<B: RequestBody> PendingRequest<B> {
         let queried = &self.decision.queried;
         route.policy.count(queried, &outcome, self.decision.arrived);
         match route.policy.denial(queried, &outcome) {
-            None => self.forward(limiter, outcome, in_flight),
+            None if route.concurrency.is_some() => self.enter(limiter, outcome, in_flight),
+            None => self.forward(limiter, outcome, in_flight, None),
             Some(denial) => self.deny(limiter, &denial, outcome),
         }
     }
@@ -479,19 +484,23 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Lets the request through.
-    fn forward<S: LimitedService<B>>(
+    pub(super) fn forward<S: LimitedService<B>>(
         self,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
+        slot: Option<Slot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
         let sample = DecoySample::new(&self.decision.route, &self.request);
-        let upload = sample.as_ref().and_then(|sample| sample.upload());
+        let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let backend = &limiter.settings.backend;
         let mut context = Box::new(self.decision.allowed(outcome, in_flight, backend));
         context.verdict.store = Some(store);
         context.sample = sample;
+        if let Some(slot) = slot {
+            context.hold(slot, &self.request, &mut upload);
+        }
         let charges = context.charges.as_ref();
         let meter = charges.filter(|charges| charges.is_by_body()).cloned();
         let mut request = self.request.map(|body| Metered::new(body, meter, upload));

@@ -54,18 +54,29 @@ impl LeaseRequest {
     /// Gives back what the other limits took, because no lease was granted, and takes it off their
     /// decisions.
     pub(super) fn undo(&self, queried: &QueriedLimits, outcome: &mut Outcome, backend: &Backend) {
-        let mut taken = Batch::new();
-        let asked = self.batch.iter().zip(&queried.limits);
-        for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
-            if let Some(decision) = decision
-                && transaction.has_taken(decision)
-            {
-                *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
-                taken.push(Transaction::clone(transaction));
-            }
-        }
-        backend.undo(taken);
+        give_back(&self.batch, queried, outcome, backend);
     }
+}
+
+/// Gives back what limits took by this batch for a request that goes no further, and takes it off
+/// their decisions.
+pub(super) fn give_back(
+    batch: &Batch,
+    queried: &QueriedLimits,
+    outcome: &mut Outcome,
+    backend: &Backend,
+) {
+    let mut taken = Batch::new();
+    let asked = batch.iter().zip(&queried.limits);
+    for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
+        if let Some(decision) = decision
+            && transaction.has_taken(decision)
+        {
+            *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
+            taken.push(Transaction::clone(transaction));
+        }
+    }
+    backend.undo(taken);
 }
 
 /// No decision for any of these limits.

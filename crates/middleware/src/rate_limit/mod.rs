@@ -25,6 +25,7 @@ mod plan;
 pub(super) mod policy;
 mod response_context;
 mod response_cost;
+mod shed;
 #[cfg(feature = "gateway")]
 mod simulation;
 

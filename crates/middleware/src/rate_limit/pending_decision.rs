@@ -16,13 +16,13 @@ use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::delay::DelayedRequest;
 use super::in_flight::InFlight;
-use super::lease_request::{LeaseRequest, join, undecided};
+use super::lease_request::{LeaseRequest, give_back, join, undecided};
 use super::plan::{MissingValue, StoreQuery};
 use super::response_context::ResponseContext;
-use crate::Verdict;
 use crate::backend::Backend;
 use crate::bans::{AccessControl, ActiveBan, BanCheck};
 use crate::route::RouteState;
+use crate::{Shed, Verdict};
 
 /// A request that bans and limits decide about.
 pub(super) struct PendingDecision {
@@ -34,6 +34,8 @@ pub(super) struct PendingDecision {
     pub(super) leases: Option<Box<LeaseRequest>>,
     /// What the limits are asked, on a route that delays requests.
     pub(super) delayed: Option<Box<Batch>>,
+    /// What the limits are asked, on a route whose requests may be shed afterwards.
+    sheddable: Option<Box<Batch>>,
     /// How long the request has waited for its turn.
     delay: Option<Duration>,
     /// What bans have to do with it, where there are any; their decisions come first.
@@ -53,6 +55,7 @@ impl PendingDecision {
             charges: Vec::new(),
             leases: None,
             delayed: None,
+            sheddable: None,
             delay: None,
             bans: None,
             missing: None,
@@ -80,6 +83,8 @@ impl PendingDecision {
         }
         let delays = self.route.policy.delay.is_some();
         self.delayed = delays.then(|| Box::new(batch.clone()));
+        let sheds = self.route.concurrency.is_some();
+        self.sheddable = sheds.then(|| Box::new(batch.clone()));
         if let Some((bans, checks)) = bans {
             batch.insert_many(0, checks);
             self.bans = Some(bans);
@@ -292,6 +297,27 @@ impl PendingDecision {
         ResponseContext {
             status: Some((self.queried, outcome)),
             bans,
+            ..ResponseContext::new(verdict, Some(self.route))
+        }
+    }
+
+    /// The result for a request that its limits allowed and that is shed: it gets back what they took,
+    /// and counts for no ban.
+    pub(super) fn shed(
+        mut self,
+        shed: Shed,
+        mut outcome: Outcome,
+        backend: &Backend,
+    ) -> ResponseContext {
+        if let Some(batch) = self.sheddable.take() {
+            give_back(&batch, &self.queried, &mut outcome, backend);
+        }
+        let verdict = Verdict {
+            shed: Some(shed),
+            ..self.verdict(Disposition::Shed, &outcome)
+        };
+        ResponseContext {
+            status: Some((self.queried, outcome)),
             ..ResponseContext::new(verdict, Some(self.route))
         }
     }

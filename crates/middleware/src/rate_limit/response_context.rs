@@ -23,6 +23,7 @@ use super::in_flight::InFlight;
 use super::policy::OnDenied;
 use crate::backend::PendingTasks;
 use crate::bans::BanCheck;
+use crate::concurrency::Slot;
 use crate::decoy::{Negotiation, ResponseSample, Shadow, target};
 use crate::header_text::append_to;
 use crate::route::RouteState;
@@ -42,6 +43,14 @@ pub(super) struct ResponseContext {
     pub(super) bans: Option<Box<BanCheck>>,
     /// What the request holds until its response is over.
     pub(super) in_flight: Option<InFlight>,
+    /// What it holds of its upstream until the response has begun.
+    pub(super) slot: Option<Box<HeldSlot>>,
+}
+
+/// A slot of the upstream, and when the request's body was read, if it has one.
+pub(super) struct HeldSlot {
+    pub(super) slot: Slot,
+    pub(super) upload: Option<Arc<UploadTime>>,
 }
 
 /// What decoys are to learn from an answer.
@@ -65,6 +74,7 @@ impl ResponseContext {
             charges: None,
             bans: None,
             in_flight: None,
+            slot: None,
         }
     }
 
@@ -74,6 +84,12 @@ impl ResponseContext {
         &mut self,
         response: &mut Response<B>,
     ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+        if let Some(held) = self.slot.take() {
+            let upload = held
+                .upload
+                .map_or(Some(Duration::ZERO), |upload| upload.took());
+            held.slot.replied(response, upload);
+        }
         let settled = self.settle(response);
         if let Some(route) = &self.route {
             route.conceal(response.headers_mut());

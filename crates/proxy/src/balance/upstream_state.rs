@@ -87,6 +87,7 @@ impl UpstreamState {
             name: Arc::clone(&self.name),
             servers: self.servers.iter().map(server).collect(),
             retries: self.retried.load(Relaxed),
+            concurrency: None,
         }
     }
 

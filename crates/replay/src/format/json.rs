@@ -209,7 +209,10 @@ impl<'l> WeirLine<'l> {
         let word = self.decision?;
         let mut all = Disposition::ALL.into_iter();
         let decision = all.find(|known| known.as_str() == word)?;
-        let is_decided = !matches!(decision, Disposition::FailedOpen | Disposition::Unavailable);
+        let is_decided = !matches!(
+            decision,
+            Disposition::FailedOpen | Disposition::Unavailable | Disposition::Shed
+        );
         Some(Recorded {
             decision,
             by: self.limit.or(self.ban).map(|name| names.find(name)),

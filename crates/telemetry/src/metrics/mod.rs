@@ -39,7 +39,7 @@ use self::openmetrics::{Labels, SampleKind, registered};
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]
 pub use self::recent::RouteErrors;
-pub use self::upstreams::{UpstreamSample, UpstreamServerSample};
+pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
 use super::names;
 #[cfg(feature = "gateway")]
 use super::tail::Tail;

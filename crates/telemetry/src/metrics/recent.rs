@@ -33,6 +33,8 @@ pub struct RouteErrors {
     pub requests: u64,
     /// Requests that ended with a status of 500 and above.
     pub failed: u64,
+    /// Requests that were shed, which are none of the others.
+    pub shed: u64,
 }
 
 /// The failures of the last minute, or since the start if that is later.
@@ -78,6 +80,7 @@ impl Metrics {
             let since = RouteErrors {
                 requests: now.requests - before.requests,
                 failed: now.failed - before.failed,
+                shed: now.shed - before.shed,
             };
             (name, since)
         });
@@ -104,12 +107,22 @@ impl Metrics {
 impl From<&RouteSample> for RouteErrors {
     fn from(sample: &RouteSample) -> Self {
         let counts = sample.decisions.iter().zip(sample.server_errors);
-        let through = Disposition::ALL.into_iter().zip(counts);
-        let through = through.filter(|(decision, _)| decision.lets_through());
-        through.fold(Self::default(), |sum, (_, (requests, failed))| Self {
-            requests: sum.requests + requests,
-            failed: sum.failed + failed,
-        })
+        let decided = Disposition::ALL.into_iter().zip(counts);
+        decided.fold(
+            Self::default(),
+            |sum, (decision, (requests, failed))| match decision {
+                Disposition::Shed => Self {
+                    shed: sum.shed + requests,
+                    ..sum
+                },
+                _ if decision.lets_through() => Self {
+                    requests: sum.requests + requests,
+                    failed: sum.failed + failed,
+                    ..sum
+                },
+                _ => sum,
+            },
+        )
     }
 }
 

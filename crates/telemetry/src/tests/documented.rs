@@ -11,8 +11,8 @@ use http::StatusCode;
 use weir_testing::promtool;
 
 use crate::{
-    Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled, UpstreamSample,
-    UpstreamServerSample,
+    ConcurrencySample, Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled,
+    ShedSample, UpstreamSample, UpstreamServerSample,
 };
 
 const METRICS: &str = include_str!("../../../../docs/METRICS.md");
@@ -63,6 +63,14 @@ fn upstream(available: bool) -> UpstreamSample {
         name: "app".into(),
         servers: vec![server],
         retries: 3,
+        concurrency: Some(ConcurrencySample {
+            shed: vec![ShedSample {
+                priority: "low",
+                shed: 4,
+                would_deny: 0,
+            }],
+            ..ConcurrencySample::default()
+        }),
     }
 }
 

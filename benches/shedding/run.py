@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""A slow app behind Weir, HAProxy and Envoy: it loses nine tenths of its workers for a phase, and gets
+twice its load all the time. Three of four requests have the lower priority.
+
+    WEIR=target/release/weir benches/shedding/run.py out     # writes out/curves.csv, prints a table
+
+HAProxy limits by `maxconn` of its server, which is set to the app's workers, and queues by priority;
+Envoy by its filter adaptive_concurrency, which knows no priorities. `haproxy` and `envoy` are found in
+PATH, or named by HAPROXY and ENVOY; one that is missing is left out. All run beside the app and the
+load on this machine, so the numbers compare within one run alone.
+"""
+
+import asyncio
+import csv
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+
+WORKERS = [20, 2, 20]
+SERVICE = 0.1
+PHASE = float(os.environ.get("PHASE", "60"))
+RATE = 2 * WORKERS[0] / SERVICE
+APP, PROXY = 18081, 18082
+GIVE_UP = 10
+
+
+class App:
+    """Serves as many requests at a time as it has workers; the others wait in their order."""
+
+    def __init__(self):
+        self.workers, self.busy, self.waiting = WORKERS[0], 0, deque()
+
+    async def work(self):
+        if self.busy >= self.workers:
+            turn = asyncio.get_running_loop().create_future()
+            self.waiting.append(turn)
+            await turn
+        self.busy += 1
+        await asyncio.sleep(SERVICE * random.uniform(0.8, 1.2))
+        self.busy -= 1
+        while self.waiting and self.busy < self.workers:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+
+    async def serve(self, reader, writer):
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await self.work()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def set_workers(self, workers):
+        self.workers = workers
+        for _ in range(workers - self.busy):
+            if self.waiting and not self.waiting[0].done():
+                self.waiting.popleft().set_result(None)
+
+
+class Load:
+    """Sends requests at random times, whether earlier ones were answered or not."""
+
+    def __init__(self):
+        self.idle, self.results = [], []
+
+    async def request(self, path, start, high):
+        began = time.monotonic()
+        status = 0
+        try:
+            status = await asyncio.wait_for(self.exchange(path), GIVE_UP)
+        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            pass
+        now = time.monotonic()
+        self.results.append((began - start, now - start, high, status, now - began))
+
+    async def exchange(self, path):
+        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(
+            "127.0.0.1", PROXY)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: app\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            fields = head.decode("latin-1").lower().split("\r\n")
+            length = [line for line in fields if line.startswith("content-length:")]
+            await reader.readexactly(int(length[0].split(":")[1]) if length else 0)
+        except BaseException:
+            writer.close()
+            raise
+        if length and "connection: close" not in fields:
+            self.idle.append((reader, writer))
+        else:
+            writer.close()
+        return int(head.split()[1])
+
+    async def run(self, app):
+        start, tasks, next_at = time.monotonic(), set(), 0.0
+        while next_at < len(WORKERS) * PHASE:
+            await asyncio.sleep(max(0, start + next_at - time.monotonic()))
+            phase = min(int((time.monotonic() - start) / PHASE), len(WORKERS) - 1)
+            if app.workers != WORKERS[phase]:
+                app.set_workers(WORKERS[phase])
+            high = random.random() < 0.25
+            task = asyncio.create_task(self.request("/high" if high else "/low", start, high))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            next_at += random.expovariate(RATE)
+        await asyncio.gather(*tasks)
+        return self.results
+
+
+def weir(folder):
+    (folder / "gateway.yaml").write_text(f"""
+listen: [{{address: "127.0.0.1:{PROXY}"}}]
+upstreams: {{app: {{servers: ["http://127.0.0.1:{APP}"], concurrency: adaptive}}}}
+defaults: {{limits: []}}
+log: {{access: false}}
+routes:
+  - {{match: {{path: /high}}, upstream: app, priority: high}}
+  - {{match: {{path: /low}}, upstream: app, priority: low}}
+""")
+    return [os.environ.get("WEIR", "weir"), "run", "--config", str(folder / "gateway.yaml")]
+
+
+def haproxy(folder):
+    (folder / "haproxy.cfg").write_text(f"""
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+  timeout queue 1s
+frontend front
+  bind 127.0.0.1:{PROXY}
+  http-request set-priority-class int(-10) if {{ path /high }}
+  default_backend app
+backend app
+  server app 127.0.0.1:{APP} maxconn {WORKERS[0]}
+""")
+    return [os.environ.get("HAPROXY", "haproxy"), "-f", str(folder / "haproxy.cfg")]
+
+
+def envoy(folder):
+    (folder / "envoy.yaml").write_text(f"""
+static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {PROXY}}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: front
+          route_config:
+            virtual_hosts:
+            - {{name: app, domains: ["*"], routes: [{{match: {{prefix: "/"}}, route: {{cluster: app, timeout: 60s}}}}]}}
+          http_filters:
+          - name: envoy.filters.http.adaptive_concurrency
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency
+              gradient_controller_config:
+                sample_aggregate_percentile: {{value: 50}}
+                concurrency_limit_params: {{concurrency_update_interval: 0.1s}}
+                min_rtt_calc_params: {{interval: 60s, request_count: 50}}
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+  clusters:
+  - name: app
+    connect_timeout: 5s
+    circuit_breakers: {{thresholds: [{{max_connections: 10000, max_pending_requests: 10000, max_requests: 10000}}]}}
+    load_assignment:
+      cluster_name: app
+      endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {APP}}}}}}}}}]}}]
+""")
+    return [os.environ.get("ENVOY", "envoy"), "-c", str(folder / "envoy.yaml"), "-l", "error"]
+
+
+def percentile(values, percent):
+    values = sorted(values)
+    return 1000 * values[min(len(values) * percent // 100, len(values) - 1)] if values else 0
+
+
+def report(name, results, rows):
+    cells = []
+    for phase, workers in enumerate(WORKERS):
+        # The first twelfth of a phase is the way there.
+        begin, end = (phase + 1 / 12) * PHASE, (phase + 1) * PHASE
+        sent = [row for row in results if begin <= row[0] < end]
+        good = [row for row in results if begin <= row[1] < end and row[3] == 200]
+        high = [row for row in sent if row[2]]
+        served = sum(row[3] == 200 for row in high) / max(1, len(high))
+        latencies = [row[4] for row in good]
+        goodput = len(good) / (end - begin) / (workers / SERVICE)
+        cells.append(f"{goodput:4.0%} {percentile(latencies, 50):6.0f} ms "
+                     f"{percentile(latencies, 99):6.0f} ms {served:4.0%}")
+    print(f"{name:8} | " + " | ".join(cells), flush=True)
+    for second in range(int(len(WORKERS) * PHASE)):
+        of_second = [row for row in results if int(row[1]) == second and row[3] == 200]
+        rows.append([name, second, len(of_second), sum(row[2] for row in of_second),
+                     round(percentile([row[4] for row in of_second], 50), 1)])
+
+
+async def measure(name, make, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        command = make(Path(folder))
+        if not shutil.which(command[0]):
+            print(f"{name:8} | left out: there is no {command[0]}")
+            return
+        app = App()
+        server = await asyncio.start_server(app.serve, "127.0.0.1", APP)
+        with open(Path(folder) / "log", "wb") as log:
+            proxy = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", PROXY)
+                    writer.close()
+                    break
+                except OSError:
+                    continue
+            report(name, await Load().run(app), rows)
+        finally:
+            proxy.terminate()
+            proxy.wait()
+            server.close()
+
+
+async def main(out):
+    print("for each phase: goodput of capacity, median and 99th percentile of the latency of what was "
+          "served, share of the better class that was")
+    rows = []
+    for name, make in [("Weir", weir), ("HAProxy", haproxy), ("Envoy", envoy)]:
+        await measure(name, make, rows)
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "curves.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["proxy", "second", "served", "better_class", "median_ms"])
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else "out")))

@@ -1,0 +1,75 @@
+//! Limits on an upstream's requests in flight, and priorities, as they are written.
+
+use std::time::Duration;
+
+use weir_limit::Priority;
+
+use super::*;
+
+fn gateway(upstream: &str, more: &str) -> Folder {
+    let gateway = format!(
+        "{more}\nupstreams:\n  app: {{servers: [\"http://a:1\"]{upstream}}}\n\
+         routes:\n  - {{match: {{path: \"/*\"}}, upstream: app, limits: [], priority: high}}\n"
+    );
+    Folder::with(&[("gateway.yaml", &gateway)])
+}
+
+#[test]
+fn nothing_is_limited_unless_it_is_asked_for_and_priorities_alone_are_warned_of() {
+    let folder = gateway("", "");
+    assert!(folder.settings().upstreams[0].concurrency.is_none());
+    let found = folder.findings();
+    assert!(found.contains("priorities make no difference"), "{found}");
+    assert!(found.contains("`concurrency: adaptive`"), "{found}");
+}
+
+#[test]
+fn a_limit_adapts_between_its_bounds_or_is_a_number() {
+    let bounds = |written: &str| {
+        let settings = gateway(&format!(", concurrency: {written}"), "").settings();
+        assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+        assert_eq!(settings.routes[0].priority, Priority::High);
+        let limited = settings.upstreams[0].concurrency.clone().unwrap();
+        let (min, max) = (limited.bounds.min.get(), limited.bounds.max.get());
+        (min, max, limited.max_wait)
+    };
+    assert_eq!(bounds("adaptive"), (1, 1000, None));
+    assert_eq!(bounds("{min: 5, max: 50}"), (5, 50, None));
+    assert_eq!(bounds("8"), (8, 8, None));
+    let wait = Some(Duration::from_secs(1));
+    assert_eq!(bounds("{limit: 8, max_wait: 1s}"), (8, 8, wait));
+}
+
+#[test]
+fn a_limit_that_cannot_hold_is_refused_with_what_to_write() {
+    for (written, message, help) in [
+        (
+            "adaptve",
+            "neither `adaptive` nor a number",
+            "`concurrency: adaptive`",
+        ),
+        ("0", "neither `adaptive` nor a number", "leave it out"),
+        ("{limit: 8, max: 9}", "does not adapt", "`limit: adaptive`"),
+        ("{min: 9, max: 9}", "no room to adapt", "raise `max`"),
+    ] {
+        let found = gateway(&format!(", concurrency: {written}"), "").findings();
+        assert!(found.contains(message), "{written}: {found}");
+        assert!(found.contains(help), "{written}: {found}");
+    }
+}
+
+#[test]
+fn priorities_by_accounts_need_accounts() {
+    let found = gateway(
+        ", concurrency: adaptive",
+        "priorities: {low: {accounts: [acme]}}",
+    )
+    .findings();
+    assert!(found.contains("no request names an account"), "{found}");
+    let found = gateway(
+        ", concurrency: adaptive",
+        "priorities: {low: {addresses: [192.0.2.0/24]}, critical: {addresses: [10.0.0.1]}}",
+    )
+    .findings();
+    assert_eq!(found, "0 errors, 0 warnings");
+}

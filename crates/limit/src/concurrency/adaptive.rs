@@ -1,0 +1,495 @@
+//! A limit on requests in flight that follows what their server bears: a gradient of latency, as in
+//! Envoy's adaptive concurrency and Netflix's concurrency-limits, with a baseline that is probed at
+//! half the limit. `docs/decisions/0078-concurrency-limits.md` compares the candidates.
+
+use std::num::NonZeroU32;
+
+use crate::time::{Nanos, Timestamp};
+
+/// A window of samples is at least this long, so that a burst is not taken for a trend.
+const MIN_WINDOW: Nanos = Nanos::new(100_000_000);
+
+/// Windows last for this many latencies, or slow responses would be missing from them.
+const LATENCIES_PER_WINDOW: f64 = 2.0;
+
+/// The median of exponential times varies by a fifth in as many samples.
+const MIN_SAMPLES: usize = 50;
+
+/// From so many samples on, latency that is twice what is borne ends a window early.
+const FEW_SAMPLES: usize = 20;
+const CLEARLY: f64 = 2.0;
+
+/// Of more samples in a window, the last ones count.
+const MAX_SAMPLES: usize = 256;
+
+/// Latency over the baseline that is no sign of a queue.
+const TOLERANCE: f64 = 1.25;
+
+/// What sockets and threads add to latency under load is not the server's queue.
+const SLACK: f64 = 1e6;
+
+/// The least that is left of the limit after a window.
+const MAX_DECREASE: f64 = 0.5;
+
+/// The limit after a window in which a tenth of the responses said that the server is overloaded.
+const OVERLOAD_DECREASE: f64 = 0.7;
+
+/// The share that the limit grows by in a window, and the least that it grows by.
+const GROWTH: f64 = 0.1;
+const MIN_GROWTH: f64 = 0.5;
+
+/// How long a baseline is relied upon while the limit is in use: a new one for the first of these
+/// times, and one that was measured again, and found no lower than `CONFIRMS`, for twice as long as
+/// before.
+const CONFIRMS: f64 = 0.75;
+const FIRST_LIFETIME: Nanos = Nanos::from_secs(1);
+const MAX_LIFETIME: Nanos = Nanos::from_secs(30);
+
+/// A limit that fell to this share, while latency stayed above `UNCHANGED` of its peak, fell in
+/// vain: responses take longer without any queue.
+const IN_VAIN: f64 = 0.25;
+const UNCHANGED: f64 = 0.7;
+
+/// Latency that is below this share of the baseline in two windows has it measured again.
+const FASTER: f64 = 0.75;
+
+/// The most by which one measurement raises the baseline is half of this.
+const SLOWER: f64 = 1.3;
+
+/// Where half of the limit has at most this share of the latency, there was a queue at the whole.
+const HAD_QUEUE: f64 = 0.6;
+
+/// Where a limit begins and between which numbers it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConcurrencyBounds {
+    /// The limit is never below this.
+    pub min: NonZeroU32,
+    /// The limit is never above this; with `min` the same, it is fixed.
+    pub max: NonZeroU32,
+}
+
+impl ConcurrencyBounds {
+    /// Where the limit begins, unless that is out of bounds.
+    pub const INITIAL: u32 = 20;
+
+    fn clamp(self, limit: f64) -> f64 {
+        let (min, max) = (f64::from(self.min.get()), f64::from(self.max.get()));
+        limit.max(min).min(max)
+    }
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerReply {
+    /// A response, which took this long.
+    Response(Nanos),
+    /// The server said that it is overloaded, or did not respond in time.
+    Overloaded,
+}
+
+/// The limit on a server's requests in flight.
+///
+/// It falls when the median latency of a window exceeds the baseline, which is the latency without a
+/// queue. It grows only after a window in which all slots were taken, and by a tenth at most.
+#[derive(Clone, Debug)]
+pub struct AdaptiveLimit {
+    bounds: ConcurrencyBounds,
+    limit: f64,
+    window: Window,
+    /// The median latency without a queue, in nanoseconds; none before the first window.
+    baseline: Option<f64>,
+    baseline_since: Timestamp,
+    lifetime: Nanos,
+    /// The limit to return to after a probe.
+    probing: Option<f64>,
+    /// The limit and the highest latency since latency began to exceed the baseline.
+    descent: Option<(f64, f64)>,
+    /// The latency of the window before.
+    last: Option<f64>,
+}
+
+/// Replies to requests that were admitted since the limit changed.
+#[derive(Clone, Debug)]
+struct Window {
+    since: Timestamp,
+    latencies: Vec<u64>,
+    responses: usize,
+    overloaded: usize,
+    /// Whether all slots were taken at some time.
+    saturated: bool,
+}
+
+impl Window {
+    const fn new(since: Timestamp) -> Self {
+        Self {
+            since,
+            latencies: Vec::new(),
+            responses: 0,
+            overloaded: 0,
+            saturated: false,
+        }
+    }
+
+    fn begin(&mut self, since: Timestamp) {
+        let mut latencies = std::mem::take(&mut self.latencies);
+        latencies.clear();
+        *self = Self {
+            latencies,
+            ..Self::new(since)
+        };
+    }
+
+    fn add(&mut self, reply: ServerReply) {
+        match reply {
+            ServerReply::Overloaded => self.overloaded += 1,
+            ServerReply::Response(latency) => {
+                let index = self.responses % MAX_SAMPLES;
+                match self.latencies.get_mut(index) {
+                    Some(oldest) => *oldest = latency.get(),
+                    None => self.latencies.push(latency.get()),
+                }
+                self.responses += 1;
+            }
+        }
+    }
+
+    /// Whether there is enough to go by, with the latency that is borne.
+    fn is_over(&mut self, now: Timestamp, borne: Option<f64>) -> bool {
+        let samples = self.responses + self.overloaded;
+        let length = now.since(self.since).get() as f64;
+        let latency = borne.unwrap_or_default();
+        if samples >= MIN_SAMPLES {
+            let shortest = (MIN_WINDOW.get() as f64).max(LATENCIES_PER_WINDOW * latency);
+            return length >= shortest;
+        }
+        let is_turn = samples >= FEW_SAMPLES && samples % 10 == 0;
+        let median = if is_turn { self.median() } else { None };
+        median.is_some_and(|median| borne.is_some_and(|borne| median > CLEARLY * borne))
+    }
+
+    fn says_overloaded(&self) -> bool {
+        self.overloaded * 10 > self.responses + self.overloaded
+    }
+
+    fn median(&mut self) -> Option<f64> {
+        let middle = self.latencies.len() / 2;
+        if self.latencies.is_empty() {
+            return None;
+        }
+        let (_, median, _) = self.latencies.select_nth_unstable(middle);
+        Some(*median as f64)
+    }
+}
+
+/// The latency that is no sign of a queue.
+fn borne(baseline: f64) -> f64 {
+    TOLERANCE.mul_add(baseline, SLACK)
+}
+
+impl AdaptiveLimit {
+    /// A limit for a server of which nothing is known.
+    pub fn new(bounds: ConcurrencyBounds, now: Timestamp) -> Self {
+        Self {
+            bounds,
+            limit: bounds.clamp(f64::from(ConcurrencyBounds::INITIAL)),
+            window: Window::new(now),
+            baseline: None,
+            baseline_since: now,
+            lifetime: FIRST_LIFETIME,
+            probing: None,
+            descent: None,
+            last: None,
+        }
+    }
+
+    /// How many requests may be in flight.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the limit is within bounds of 32 bits"
+    )]
+    pub fn get(&self) -> u32 {
+        (self.limit as u32).max(1)
+    }
+
+    /// The latency without a queue, as far as it is known.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was measured in whole nanoseconds"
+    )]
+    pub fn baseline(&self) -> Option<Nanos> {
+        self.baseline.map(|nanos| Nanos::new(nanos as u64))
+    }
+
+    /// Notes that all slots are taken.
+    pub const fn saturated(&mut self) {
+        self.window.saturated = true;
+    }
+
+    /// Learns what came of a request that got its slot at `admitted`.
+    pub fn replied(&mut self, admitted: Timestamp, reply: ServerReply, now: Timestamp) {
+        // A request of before the last change says nothing about the present limit.
+        if admitted < self.window.since {
+            return;
+        }
+        self.window.add(reply);
+        let borne = self.baseline.map(borne);
+        if self.window.is_over(now, borne) {
+            self.conclude(now);
+        }
+    }
+
+    fn conclude(&mut self, now: Timestamp) {
+        let latency = self.window.median();
+        let overloaded = self.window.says_overloaded();
+        let saturated = self.window.saturated;
+        let probed_from = self.probing.take();
+        if overloaded {
+            self.limit = self.bounds.clamp(self.limit * OVERLOAD_DECREASE);
+        } else if let Some(latency) = latency {
+            match probed_from {
+                Some(from) => self.probed(from, latency, now),
+                None => self.follow(latency, saturated, now),
+            }
+        }
+        self.window.begin(now);
+    }
+
+    /// Follows the gradient.
+    fn follow(&mut self, latency: f64, saturated: bool, now: Timestamp) {
+        let Some(baseline) = self.baseline else {
+            self.set_baseline(latency, now);
+            // There may have been a queue already.
+            self.probe();
+            return;
+        };
+        let borne = borne(baseline);
+        if latency <= borne {
+            self.descent = None;
+        } else if self.fell_in_vain(latency) {
+            let (from, _) = self.descent.unwrap_or((self.limit, latency));
+            self.set_baseline(latency, now);
+            self.limit = self.bounds.clamp(from * MAX_DECREASE);
+            return;
+        }
+        let slower_of_two = self
+            .last
+            .replace(latency)
+            .map_or(latency, |last| last.max(latency));
+        if slower_of_two < baseline * FASTER {
+            self.set_baseline(slower_of_two, now);
+            self.probe();
+            return;
+        }
+        if saturated && now.since(self.baseline_since) > self.lifetime {
+            self.probe();
+            return;
+        }
+        let gradient = (borne / latency).clamp(MAX_DECREASE, 1.0);
+        let headroom = match saturated {
+            true => (self.limit * GROWTH).max(MIN_GROWTH),
+            false => 0.0,
+        };
+        self.limit = self.bounds.clamp(self.limit.mul_add(gradient, headroom));
+    }
+
+    /// Goes on after a window at half the limit `from`.
+    fn probed(&mut self, from: f64, latency: f64, now: Timestamp) {
+        let baseline = self.baseline.unwrap_or(latency);
+        if latency > CLEARLY * borne(baseline) {
+            // The server has become slower meanwhile; whether by a queue will be seen.
+            return;
+        }
+        if latency < baseline * HAD_QUEUE {
+            // There was a queue at the whole limit, and there may be one at the half.
+            self.set_baseline(latency, now);
+            self.probe();
+            return;
+        }
+        // Much slower without a queue is a change of the server, which `fell_in_vain` finds.
+        let near = latency.min(baseline * SLOWER);
+        self.lifetime = match latency < baseline * CONFIRMS {
+            true => FIRST_LIFETIME,
+            false => Nanos::new(2 * self.lifetime.get()).min(MAX_LIFETIME),
+        };
+        self.set_baseline(f64::midpoint(baseline, near), now);
+        self.limit = self.bounds.clamp(from);
+    }
+
+    /// Whether latency stays high although the limit has fallen.
+    fn fell_in_vain(&mut self, latency: f64) -> bool {
+        let (from, peak) = self.descent.unwrap_or((self.limit, latency));
+        self.descent = Some((from, peak.max(latency)));
+        self.limit <= (from * IN_VAIN).max(1.0) && latency > peak * UNCHANGED
+    }
+
+    fn probe(&mut self) {
+        self.probing = Some(self.limit);
+        self.limit = self.bounds.clamp(self.limit / 2.0);
+    }
+
+    fn set_baseline(&mut self, latency: f64, now: Timestamp) {
+        self.baseline = Some(latency);
+        self.baseline_since = now;
+        self.descent = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    fn bounds(min: u32, max: u32) -> ConcurrencyBounds {
+        ConcurrencyBounds {
+            min: NonZeroU32::new(min).unwrap(),
+            max: NonZeroU32::new(max).unwrap(),
+        }
+    }
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    /// A server of so many workers that each take 20 ms, always asked for more than it can do.
+    struct Server {
+        workers: VecDeque<u64>,
+        in_flight: VecDeque<(u64, u64)>,
+        now: u64,
+    }
+
+    impl Server {
+        fn new(workers: usize) -> Self {
+            Self {
+                workers: std::iter::repeat_n(0, workers).collect(),
+                in_flight: VecDeque::new(),
+                now: 0,
+            }
+        }
+
+        /// Serves for a while, and returns how many requests it has served, and the latency of the
+        /// last one.
+        fn serve(&mut self, limit: &mut AdaptiveLimit, millis: u64) -> (u64, u64) {
+            let (end, mut served, mut latency) = (self.now + millis * MILLI, 0, 0);
+            while self.now < end {
+                while self.in_flight.len() < limit.get() as usize {
+                    let free = self.workers.pop_front().unwrap();
+                    let done = free.max(self.now) + 20 * MILLI;
+                    self.workers.push_back(done);
+                    self.in_flight.push_back((self.now, done));
+                }
+                limit.saturated();
+                let (admitted, done) = self.in_flight.pop_front().unwrap();
+                self.now = self.now.max(done);
+                latency = self.now - admitted;
+                served += 1;
+                let reply = ServerReply::Response(Nanos::new(latency));
+                limit.replied(at(admitted), reply, at(self.now));
+            }
+            (served, latency)
+        }
+    }
+
+    #[test]
+    fn the_limit_finds_what_a_server_bears_and_keeps_its_latency_below_twice_the_usual() {
+        for workers in [2, 10, 100, 400] {
+            let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+            let mut server = Server::new(workers);
+            server.serve(&mut limit, 20_000);
+            let (served, latency) = server.serve(&mut limit, 10_000);
+            let capacity = workers as u64 * 10_000 / 20;
+            assert!(
+                served >= capacity * 9 / 10,
+                "{workers}: {served} of {capacity}"
+            );
+            assert!(latency <= 40 * MILLI, "{workers}: {latency} ns");
+        }
+    }
+
+    #[test]
+    fn a_server_that_loses_most_of_its_workers_does_not_stay_slow() {
+        let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+        let mut server = Server::new(40);
+        server.serve(&mut limit, 20_000);
+        server.workers.drain(4..);
+        server.serve(&mut limit, 3000);
+        let (served, latency) = server.serve(&mut limit, 10_000);
+        assert!(served >= 4 * 500 * 9 / 10, "{served}");
+        assert!(latency < 50 * MILLI, "{latency} ns");
+        let now = server.now;
+        server.workers.extend(std::iter::repeat_n(now, 36));
+        server.serve(&mut limit, 5000);
+        let (served, _) = server.serve(&mut limit, 10_000);
+        assert!(served >= 40 * 500 * 9 / 10, "{served}");
+    }
+
+    #[test]
+    fn replies_that_are_slower_without_a_queue_do_not_keep_the_limit_low() {
+        let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+        let mut now = 0;
+        let mut reply = |latency: u64, limit: &mut AdaptiveLimit| {
+            limit.saturated();
+            let admitted = now;
+            now += 4 * MILLI;
+            let reply = ServerReply::Response(Nanos::new(latency * MILLI));
+            limit.replied(at(admitted), reply, at(now));
+        };
+        for _ in 0..10_000 {
+            reply(20, &mut limit);
+        }
+        let before = limit.get();
+        for _ in 0..10_000 {
+            reply(100, &mut limit);
+        }
+        assert!(limit.get() >= before / 2, "{} after {before}", limit.get());
+        assert_eq!(limit.baseline(), Some(Nanos::new(100 * MILLI)));
+    }
+
+    #[test]
+    fn a_server_that_says_it_is_overloaded_gets_less_though_it_says_so_quickly() {
+        let mut limit = AdaptiveLimit::new(bounds(2, 1000), at(0));
+        for request in 0..1000 {
+            limit.saturated();
+            let (admitted, now) = (request * 10 * MILLI, request * 10 * MILLI + MILLI);
+            limit.replied(at(admitted), ServerReply::Overloaded, at(now));
+        }
+        assert_eq!(limit.get(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_is_never_out_of_bounds_nor_grows_while_slots_are_free(
+            min in 1..50_u32,
+            more in 0..500_u32,
+            replies in prop::collection::vec((1..400_u64, any::<bool>(), 0..20_u8), 1..2000),
+        ) {
+            let bounds = bounds(min, min + more);
+            let mut limit = AdaptiveLimit::new(bounds, at(0));
+            let (mut now, mut saturated, mut highest) = (0, false, limit.get());
+            for (latency, is_saturated, kind) in replies {
+                if is_saturated && kind > 10 {
+                    limit.saturated();
+                    saturated = true;
+                }
+                let admitted = now;
+                now += latency * MILLI;
+                let reply = match kind {
+                    0 => ServerReply::Overloaded,
+                    _ => ServerReply::Response(Nanos::new(latency * MILLI)),
+                };
+                limit.replied(at(admitted), reply, at(now));
+                prop_assert!((min..=min + more).contains(&limit.get()));
+                if !saturated {
+                    prop_assert!(limit.get() <= highest, "it grew without need");
+                }
+                highest = highest.max(limit.get());
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Slots of a server, the requests that hold one, and those that wait for one.
+
+use std::collections::HashMap;
+
+/// How much a request matters. Under pressure the least are shed first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Shed first, and always: work that can be done later, clients that are only tolerated.
+    Low,
+    /// All that nothing is said of.
+    #[default]
+    Normal,
+    /// Shed after all that is normal.
+    High,
+    /// Shed last.
+    Critical,
+}
+
+impl Priority {
+    /// All of them, the least first.
+    pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
+
+    /// The priority's name in configurations, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+            Self::Critical => "critical",
+        }
+    }
+
+    /// The priority of a client's request on a route: the higher one, unless the client's is low.
+    #[must_use]
+    pub fn of_client(self, client: Option<Self>) -> Self {
+        match client {
+            Some(Self::Low) => Self::Low,
+            Some(client) => self.max(client),
+            None => self,
+        }
+    }
+}
+
+/// A request that waits, among those of one [`Slots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WaiterId(u64);
+
+/// What becomes of a request that arrives.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival<T> {
+    /// It has a slot.
+    Admitted,
+    /// It waits for a slot. `displaced` waited in its place, and is shed.
+    Waits {
+        /// By which it can stop waiting.
+        id: WaiterId,
+        /// What the request that is shed left.
+        displaced: Option<T>,
+    },
+    /// It is shed.
+    Shed,
+}
+
+/// The slots of a server. `T` is what a waiting request leaves, to be told by.
+#[derive(Debug)]
+pub struct Slots<T> {
+    taken: u32,
+    clients: HashMap<u64, Client>,
+    /// In the order in which they came.
+    waiting: Vec<Waiter<T>>,
+    next_id: u64,
+    /// Slots that were given until now.
+    given: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Client {
+    slots: u32,
+    waiting: u32,
+    /// How many slots others had been given before its last one.
+    served: u64,
+}
+
+#[derive(Debug)]
+struct Waiter<T> {
+    id: WaiterId,
+    priority: Priority,
+    client: u64,
+    left: T,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self {
+            taken: 0,
+            clients: HashMap::new(),
+            waiting: Vec::new(),
+            next_id: 0,
+            given: 0,
+        }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Slots that are taken.
+    pub const fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes a slot whether one is free or not.
+    pub fn take(&mut self, client: u64) {
+        self.taken += 1;
+        self.given += 1;
+        let held = self.clients.entry(client).or_default();
+        held.slots += 1;
+        held.served = self.given;
+    }
+
+    /// Gives a request of this client one of `limit` slots, or one of `queue` places to wait in,
+    /// perhaps that of a request that matters less.
+    pub fn arrive(
+        &mut self,
+        limit: u32,
+        queue: usize,
+        priority: Priority,
+        client: u64,
+        left: impl FnOnce() -> T,
+    ) -> Arrival<T> {
+        if self.taken < limit && self.waiting.is_empty() {
+            self.take(client);
+            return Arrival::Admitted;
+        }
+        let displaced = match self.waiting.len() < queue {
+            true => None,
+            false => match self.least(priority, client) {
+                Some(index) => Some(self.remove(index).left),
+                None => return Arrival::Shed,
+            },
+        };
+        let id = WaiterId(self.next_id);
+        self.next_id += 1;
+        self.clients.entry(client).or_default().waiting += 1;
+        self.waiting.push(Waiter {
+            id,
+            priority,
+            client,
+            left: left(),
+        });
+        Arrival::Waits { id, displaced }
+    }
+
+    /// Gives back a slot.
+    pub fn release(&mut self, client: u64) {
+        self.taken = self.taken.saturating_sub(1);
+        self.update(client, |held| held.slots = held.slots.saturating_sub(1));
+    }
+
+    /// Gives a free slot to the request that is next, and returns what it left with its client.
+    ///
+    /// The highest priority is next; of its clients, the one that holds the fewest slots; of the
+    /// client's requests, the newest, whose sender is the least likely to have given up.
+    pub fn grant(&mut self, limit: u32) -> Option<(u64, T)> {
+        if self.taken >= limit {
+            return None;
+        }
+        let highest = self.waiting.iter().map(|waiter| waiter.priority).max()?;
+        let mut newest: HashMap<u64, usize> = HashMap::new();
+        for (index, waiter) in self.waiting.iter().enumerate() {
+            if waiter.priority == highest {
+                newest.insert(waiter.client, index);
+            }
+        }
+        // Of clients with as many slots, the one that has been given none for the longest time.
+        let next = newest.into_iter().min_by_key(|(client, index)| {
+            let held = self.client(*client);
+            (held.slots, held.served, *index)
+        });
+        let waiter = self.remove(next?.1);
+        self.take(waiter.client);
+        Some((waiter.client, waiter.left))
+    }
+
+    /// Lets a request wait no longer. None if it waits no more.
+    pub fn give_up(&mut self, id: WaiterId) -> Option<T> {
+        let index = self.waiting.iter().position(|waiter| waiter.id == id)?;
+        Some(self.remove(index).left)
+    }
+
+    /// The waiting request that matters less than one of this priority and client: the oldest one of
+    /// the client with the most slots and places among the least.
+    fn least(&self, priority: Priority, client: u64) -> Option<usize> {
+        let lowest = self.waiting.iter().map(|waiter| waiter.priority).min()?;
+        if lowest > priority {
+            return None;
+        }
+        let load = |client: u64| {
+            let held = self.client(client);
+            held.slots + held.waiting
+        };
+        let least = self.waiting.iter().enumerate();
+        let least = least.filter(|(_, waiter)| waiter.priority == lowest);
+        let (index, found) =
+            least.max_by_key(|(index, waiter)| (load(waiter.client), usize::MAX - index))?;
+        let is_less = lowest < priority || load(found.client) > load(client);
+        (is_less || found.client == client).then_some(index)
+    }
+
+    fn client(&self, client: u64) -> Client {
+        self.clients.get(&client).copied().unwrap_or_default()
+    }
+
+    fn remove(&mut self, index: usize) -> Waiter<T> {
+        let waiter = self.waiting.remove(index);
+        self.update(waiter.client, |held| {
+            held.waiting = held.waiting.saturating_sub(1)
+        });
+        waiter
+    }
+
+    /// Changes what is held by a client, who is forgotten when that is nothing.
+    fn update(&mut self, client: u64, change: impl FnOnce(&mut Client)) {
+        if let Some(held) = self.clients.get_mut(&client) {
+            change(held);
+            if held.slots == 0 && held.waiting == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Arrive(Priority, u64),
+        /// Ends the request that has held its slot for the longest time.
+        End,
+        GiveUp(usize),
+        Limit(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let priority = prop::sample::select(Priority::ALL.to_vec());
+        let step = prop_oneof![
+            6 => (priority, 0..4_u64).prop_map(|(priority, client)| Step::Arrive(priority, client)),
+            4 => Just(Step::End),
+            1 => (0..8_usize).prop_map(Step::GiveUp),
+            1 => (1..6_u32).prop_map(Step::Limit),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    const QUEUE: usize = 4;
+
+    /// Requests by number: where each is.
+    #[derive(Default)]
+    struct Model {
+        slots: Slots<usize>,
+        held: Vec<(usize, u64)>,
+        waiting: Vec<(usize, WaiterId, Priority, u64)>,
+        shed: usize,
+        ended: usize,
+    }
+
+    impl Model {
+        fn held_by(&self, client: u64) -> usize {
+            self.held.iter().filter(|(_, of)| *of == client).count()
+        }
+
+        /// Passes on free slots, and holds each one against what was waiting.
+        fn pass_on(&mut self, limit: u32) {
+            while let Some((client, number)) = self.slots.grant(limit) {
+                let index = self.waiting.iter().position(|waits| waits.0 == number);
+                let (_, _, priority, of) = self.waiting.remove(index.unwrap());
+                assert_eq!(of, client);
+                let highest = self.waiting.iter().map(|waits| waits.2).max();
+                assert!(
+                    highest.is_none_or(|highest| highest <= priority),
+                    "a lower one was next"
+                );
+                for (_, _, other, rival) in &self.waiting {
+                    let fewer = self.held_by(*rival) < self.held_by(client);
+                    assert!(
+                        *other < priority || !fewer,
+                        "a client with fewer slots waits"
+                    );
+                }
+                self.held.push((number, client));
+            }
+        }
+    }
+
+    proptest! {
+        /// Each request has a slot, waits, was shed, or has ended, and never two of these.
+        #[test]
+        fn no_request_is_lost_or_counted_twice_and_no_more_than_the_limit_are_let_in(
+            steps in steps(),
+        ) {
+            let (mut model, mut limit, mut arrived) = (Model::default(), 3, 0);
+            for step in steps {
+                match step {
+                    Step::Arrive(priority, client) => {
+                        let number = arrived;
+                        arrived += 1;
+                        let before = model.slots.taken();
+                        match model.slots.arrive(limit, QUEUE, priority, client, || number) {
+                            Arrival::Admitted => {
+                                prop_assert!(before < limit);
+                                model.held.push((number, client));
+                            }
+                            Arrival::Waits { id, displaced } => {
+                                if let Some(displaced) = displaced {
+                                    let index = model.waiting.iter().position(|it| it.0 == displaced);
+                                    let gone = model.waiting.remove(index.unwrap());
+                                    prop_assert!(gone.2 <= priority, "a higher one was displaced");
+                                    model.shed += 1;
+                                }
+                                model.waiting.push((number, id, priority, client));
+                            }
+                            Arrival::Shed => model.shed += 1,
+                        }
+                    }
+                    Step::End if !model.held.is_empty() => {
+                        let (_, client) = model.held.remove(0);
+                        model.slots.release(client);
+                        model.ended += 1;
+                    }
+                    Step::End => {}
+                    Step::GiveUp(index) => {
+                        if index < model.waiting.len() {
+                            let (number, id, ..) = model.waiting.remove(index);
+                            prop_assert_eq!(model.slots.give_up(id), Some(number));
+                            prop_assert_eq!(model.slots.give_up(id), None);
+                            model.shed += 1;
+                        }
+                    }
+                    Step::Limit(changed) => limit = changed,
+                }
+                model.pass_on(limit);
+                prop_assert_eq!(model.slots.taken() as usize, model.held.len());
+                prop_assert_eq!(model.slots.waiting(), model.waiting.len());
+                prop_assert!(model.waiting.len() <= QUEUE);
+                let known = model.held.len() + model.waiting.len() + model.shed + model.ended;
+                prop_assert_eq!(known, arrived, "a request is lost");
+            }
+            let clients = model.slots.clients.len();
+            prop_assert!(clients <= model.held.len() + model.waiting.len(), "clients are kept");
+        }
+
+        /// One client floods; another sends as many as have a slot at a time, and gets half of them.
+        #[test]
+        fn no_client_is_starved_by_another_of_the_same_priority(
+            limit in 1..8_u32,
+            flood in 2..20_usize,
+        ) {
+            let mut slots = Slots::default();
+            let (mut held, mut served): (Vec<u64>, _) = (Vec::new(), [0, 0]);
+            for _ in 0..200 {
+                let arrivals = std::iter::repeat_n(0, flood).chain([1]);
+                for client in arrivals {
+                    match slots.arrive(limit, 8, Priority::Normal, client, || client) {
+                        Arrival::Admitted => held.push(client),
+                        Arrival::Waits { .. } | Arrival::Shed => {}
+                    }
+                }
+                let client = held.remove(0);
+                served[usize::from(client == 1)] += 1;
+                slots.release(client);
+                while let Some((client, _)) = slots.grant(limit) {
+                    held.push(client);
+                }
+            }
+            prop_assert!(served[1] >= 95, "{served:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_low_is_low_on_a_route_that_is_critical_and_no_client_is_lowered_else() {
+        let of = |route: Priority, client| route.of_client(Some(client));
+        assert_eq!(of(Priority::Critical, Priority::Low), Priority::Low);
+        assert_eq!(of(Priority::Critical, Priority::High), Priority::Critical);
+        assert_eq!(of(Priority::Low, Priority::High), Priority::High);
+        assert_eq!(Priority::Low.of_client(None), Priority::Low);
+    }
+}

@@ -1,0 +1,388 @@
+//! Limits how many requests an upstream has in flight, and sheds those that are too many: the least
+//! important first, and fairly among clients. The arithmetic is `weir_limit`'s; here are the locks,
+//! the waits and the clock.
+//!
+//! A slot is held from the request's admission to the head of its response. A body that streams, or
+//! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::{Extensions, Response, StatusCode};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId,
+};
+use weir_rules::{AccessList, Enforcement};
+use weir_runtime::loop_time;
+use weir_telemetry::{ConcurrencySample, ShedSample, UpstreamFailed, UpstreamOutcome};
+
+use super::ClientIdentity;
+
+/// How long a request may wait while the upstream's latency is unknown.
+const DEFAULT_WAIT: Duration = Duration::from_millis(10);
+
+/// Upper bound on the wait that Weir chooses, and on the requests that wait.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAITING: usize = 100;
+
+/// How often it is logged that an upstream is at its limit.
+const LOG_INTERVAL: Nanos = Nanos::from_secs(60);
+
+/// How requests in flight to an upstream are limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrencySettings {
+    /// Between which numbers the limit adapts; it is fixed where they are the same.
+    pub bounds: ConcurrencyBounds,
+    /// How long a request waits for a slot; by default, half of the upstream's latency.
+    pub max_wait: Option<Duration>,
+    /// Whether requests are shed, or only logged and counted.
+    pub enforcement: Enforcement,
+}
+
+/// The limit on an upstream's requests in flight. Clones are the same limit, for all workers.
+#[derive(Clone)]
+pub struct ConcurrencyLimiter(Arc<Shared>);
+
+struct Shared {
+    upstream: Arc<str>,
+    settings: ConcurrencySettings,
+    epoch: Instant,
+    state: Mutex<State>,
+    /// By priority.
+    shed: [AtomicU64; Priority::ALL.len()],
+    would_shed: [AtomicU64; Priority::ALL.len()],
+}
+
+struct State {
+    limit: AdaptiveLimit,
+    slots: Slots<oneshot::Sender<Slot>>,
+    logged: Option<Timestamp>,
+}
+
+/// What becomes of a request that its limits allow.
+pub(super) enum Admission {
+    Admitted(Slot),
+    Waits(SlotWait),
+    Shed,
+}
+
+impl ConcurrencyLimiter {
+    /// A limit for this upstream, of which nothing is known yet.
+    pub fn new(upstream: &str, settings: ConcurrencySettings) -> Self {
+        let epoch = Instant::now();
+        let limit = AdaptiveLimit::new(settings.bounds, Timestamp::from_nanos(0));
+        Self(Arc::new(Shared {
+            upstream: upstream.into(),
+            settings,
+            epoch,
+            state: Mutex::new(State {
+                limit,
+                slots: Slots::default(),
+                logged: None,
+            }),
+            shed: Default::default(),
+            would_shed: Default::default(),
+        }))
+    }
+
+    /// The name of its upstream.
+    pub fn upstream(&self) -> &str {
+        &self.0.upstream
+    }
+
+    /// The settings that it was made with.
+    pub fn settings(&self) -> &ConcurrencySettings {
+        &self.0.settings
+    }
+
+    /// Goes on counting where the limiter of an `earlier` configuration has stopped.
+    pub fn continue_counts(&self, earlier: &Self) {
+        let shed = self.0.shed.iter().chain(&self.0.would_shed);
+        let before = earlier.0.shed.iter().chain(&earlier.0.would_shed);
+        for (count, before) in shed.zip(before) {
+            count.store(before.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// The values for metrics and findings.
+    pub fn sample(&self) -> ConcurrencySample {
+        let state = self.0.state.lock();
+        let counts = self.0.shed.iter().zip(&self.0.would_shed);
+        let counts = Priority::ALL.iter().zip(counts);
+        let shed = counts.map(|(priority, (shed, would_deny))| ShedSample {
+            priority: priority.as_str(),
+            shed: shed.load(Relaxed),
+            would_deny: would_deny.load(Relaxed),
+        });
+        ConcurrencySample {
+            limit: state.limit.get(),
+            taken: state.slots.taken(),
+            waiting: state.slots.waiting(),
+            shed: shed.collect(),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        let since = loop_time::now().saturating_duration_since(self.0.epoch);
+        Timestamp::from_nanos(Nanos::from(since).get())
+    }
+
+    fn admit(&self, priority: Priority, client: u64, always: bool) -> Admission {
+        let now = self.now();
+        let settings = &self.0.settings;
+        let mut state = self.0.state.lock();
+        let State { limit, slots, .. } = &mut *state;
+        let most = limit.get();
+        if always || !settings.enforcement.acts_on_client(client) {
+            let is_full = slots.taken() >= most;
+            if is_full {
+                limit.saturated();
+            }
+            slots.take(client);
+            drop(state);
+            let mut slot = self.slot(client, now);
+            if is_full && !always {
+                count(&self.0.would_shed, priority);
+                slot.would_shed = Some(priority);
+            }
+            return Admission::Admitted(slot);
+        }
+        let longest = settings.max_wait.unwrap_or_else(|| {
+            let latency = limit.baseline().map(Duration::from);
+            latency.map_or(DEFAULT_WAIT, |latency| (latency / 2).min(MAX_WAIT))
+        });
+        let queue = match longest.is_zero() {
+            true => 0,
+            false => MAX_WAITING.min(usize::try_from(most).unwrap_or(MAX_WAITING)),
+        };
+        let mut receiver = None;
+        let sender = || {
+            let (sender, waits) = oneshot::channel();
+            receiver = Some(waits);
+            sender
+        };
+        let arrival = slots.arrive(most, queue, priority, client, sender);
+        if slots.taken() >= most {
+            limit.saturated();
+        }
+        drop(state);
+        match (arrival, receiver) {
+            (Arrival::Admitted, _) => Admission::Admitted(self.slot(client, now)),
+            (Arrival::Waits { id, .. }, Some(receiver)) => Admission::Waits(SlotWait {
+                limiter: self.clone(),
+                priority,
+                id,
+                receiver,
+                longest,
+            }),
+            _ => {
+                self.count_shed(priority, most, now);
+                Admission::Shed
+            }
+        }
+    }
+
+    fn slot(&self, client: u64, admitted: Timestamp) -> Slot {
+        Slot {
+            limiter: self.clone(),
+            client,
+            admitted,
+            reply: None,
+            would_shed: None,
+        }
+    }
+
+    fn count_shed(&self, priority: Priority, limit: u32, now: Timestamp) {
+        count(&self.0.shed, priority);
+        let mut state = self.0.state.lock();
+        let logged = state.logged;
+        if logged.is_some_and(|logged| now.since(logged) < LOG_INTERVAL) {
+            return;
+        }
+        state.logged = Some(now);
+        drop(state);
+        let (upstream, priority) = (&*self.0.upstream, priority.as_str());
+        tracing::warn!(
+            target: "weir::middleware::concurrency",
+            upstream,
+            limit,
+            priority,
+            "an upstream has as many requests in flight as it bears; requests are shed"
+        );
+    }
+
+    /// Gives back a slot, and passes on the slots that are free now.
+    fn release(&self, slot: &Slot) {
+        let now = self.now();
+        let mut granted = SmallVec::<[_; 1]>::new();
+        {
+            let mut state = self.0.state.lock();
+            let State { limit, slots, .. } = &mut *state;
+            slots.release(slot.client);
+            if let Some(reply) = slot.reply {
+                limit.replied(slot.admitted, reply, now);
+            }
+            while let Some(next) = slots.grant(limit.get()) {
+                granted.push(next);
+            }
+            if slots.taken() >= limit.get() {
+                limit.saturated();
+            }
+        }
+        // Outside of the lock: a slot that nobody waits for any more is given back when it is dropped.
+        for (client, sender) in granted {
+            let _ = sender.send(self.slot(client, now));
+        }
+    }
+}
+
+fn count(counts: &[AtomicU64; Priority::ALL.len()], priority: Priority) {
+    if let Some(count) = counts.get(priority as usize) {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+impl fmt::Debug for ConcurrencyLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let upstream = &self.0.upstream;
+        f.debug_struct("ConcurrencyLimiter")
+            .field("upstream", upstream)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request's slot among those in flight, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    limiter: ConcurrencyLimiter,
+    client: u64,
+    admitted: Timestamp,
+    reply: Option<ServerReply>,
+    /// The request's priority, if it has a slot because it is in a dry run.
+    pub(super) would_shed: Option<Priority>,
+}
+
+impl Slot {
+    /// Gives the slot back, with the upstream's response, for whose request body the time `upload`
+    /// went by; none if the body is still on its way.
+    pub(super) fn replied<B>(mut self, response: &Response<B>, upload: Option<Duration>) {
+        let latency = self.limiter.now().since(self.admitted);
+        let upload = upload.map(Nanos::from);
+        self.reply = reply(
+            response,
+            upload.map(|upload| latency.saturating_sub(upload)),
+        );
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let limiter = self.limiter.clone();
+        limiter.release(self);
+    }
+}
+
+/// What a response says about the load of its server; none if it says nothing, as a failure that may
+/// be quick.
+fn reply<B>(response: &Response<B>, latency: Option<Nanos>) -> Option<ServerReply> {
+    let extensions = response.extensions();
+    if let Some(UpstreamFailed { reason }) = extensions.get() {
+        let is_load = matches!(
+            *reason,
+            "response_timeout" | "total_timeout" | "server_busy" | "refused"
+        );
+        return is_load.then_some(ServerReply::Overloaded);
+    }
+    let outcome = extensions.get::<UpstreamOutcome>()?;
+    match outcome.status {
+        StatusCode::SERVICE_UNAVAILABLE => Some(ServerReply::Overloaded),
+        _ => latency.map(ServerReply::Response),
+    }
+}
+
+/// A request that waits for a slot. It waits no longer when this is dropped.
+#[derive(Debug)]
+pub(super) struct SlotWait {
+    limiter: ConcurrencyLimiter,
+    priority: Priority,
+    id: WaiterId,
+    receiver: oneshot::Receiver<Slot>,
+    longest: Duration,
+}
+
+impl SlotWait {
+    /// Waits for a slot. `None` if the request is shed.
+    pub(super) async fn wait(mut self) -> Option<Slot> {
+        let slot = match timeout(self.longest, &mut self.receiver).await {
+            Ok(slot) => slot.ok(),
+            // It may have been granted at the last moment.
+            Err(_) => self.receiver.try_recv().ok(),
+        };
+        if slot.is_none() {
+            let (limit, now) = (self.limiter.0.state.lock().limit.get(), self.limiter.now());
+            self.limiter.count_shed(self.priority, limit, now);
+        }
+        slot
+    }
+}
+
+impl Drop for SlotWait {
+    fn drop(&mut self) {
+        let given_up = self.limiter.0.state.lock().slots.give_up(self.id);
+        drop(given_up);
+    }
+}
+
+/// The priorities of clients that are not by their routes alone.
+#[derive(Clone, Debug, Default)]
+pub struct ClientPriorities(Vec<(Priority, AccessList)>);
+
+impl ClientPriorities {
+    /// The first of these lists that a client is on says its priority.
+    pub fn new(lists: impl IntoIterator<Item = (Priority, AccessList)>) -> Self {
+        let lists = lists.into_iter();
+        Self(lists.filter(|(_, list)| !list.is_empty()).collect())
+    }
+
+    /// Whether priorities go by accounts.
+    pub(super) fn concern_accounts(&self) -> bool {
+        self.0.iter().any(|(_, list)| list.has_accounts())
+    }
+
+    /// The priority of a client's requests, if it is on a list.
+    pub fn of(&self, identity: Option<&ClientIdentity>) -> Option<Priority> {
+        let identity = identity?;
+        let account = identity.account.as_ref().map(|account| account.id);
+        let mut lists = self.0.iter();
+        let found = lists.find(|(_, list)| list.find(identity.client.address, account).is_some());
+        found.map(|(priority, _)| *priority)
+    }
+}
+
+/// How requests of a route share their upstream's slots.
+#[derive(Clone, Debug)]
+pub struct RouteConcurrency {
+    /// The limit of the route's upstream.
+    pub limiter: ConcurrencyLimiter,
+    /// The route's priority.
+    pub priority: Priority,
+    /// The priorities of clients.
+    pub clients: Arc<ClientPriorities>,
+}
+
+impl RouteConcurrency {
+    /// Asks for a slot; one that is `always` granted is counted all the same.
+    pub(super) fn admit(&self, extensions: &Extensions, always: bool) -> (Priority, Admission) {
+        let identity = ClientIdentity::from_extensions(extensions);
+        let priority = self.priority.of_client(self.clients.of(identity));
+        let client = identity.map_or(0, ClientIdentity::fingerprint);
+        (priority, self.limiter.admit(priority, client, always))
+    }
+}

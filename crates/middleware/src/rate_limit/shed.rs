@@ -1,0 +1,162 @@
+//! The slot among the requests in flight that a request needs where its upstream's are limited. It is
+//! asked for when all limits have allowed the request; one that is shed gets back what they took.
+
+use std::sync::Arc;
+
+use http::Request;
+use http_body::Body;
+use weir_limit::Priority;
+use weir_runtime::loop_time;
+use weir_store::Outcome;
+use weir_telemetry::Disposition;
+
+use super::decide::PendingRequest;
+use super::in_flight::InFlight;
+use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
+use super::{LimitedService, RateLimit, RequestBody, ResponseState};
+use crate::concurrency::{Admission, Slot};
+use crate::{Shed, Verdict, rejection};
+
+const fn by_upstream(priority: Priority) -> Shed {
+    Shed {
+        by: "upstream",
+        priority,
+    }
+}
+
+impl<S> RateLimit<S> {
+    /// Goes on with a request that has a slot or is shed: at once, or when it has waited.
+    fn when_admitted<W, N, F, R>(
+        &mut self,
+        (priority, admission): (Priority, Admission),
+        waiting: W,
+        next: N,
+    ) -> ResponseState<F, R>
+    where
+        N: FnOnce(W, &mut Self, Result<Slot, Shed>) -> ResponseState<F, R> + Send + 'static,
+        W: Send + 'static,
+        S: Clone + Send + 'static,
+    {
+        let shed = by_upstream(priority);
+        match admission {
+            Admission::Admitted(slot) => next(waiting, self, Ok(slot)),
+            Admission::Shed => next(waiting, self, Err(shed)),
+            Admission::Waits(wait) => {
+                // The service that is ready waits too; its clone takes its place.
+                let clone = self.clone();
+                let mut ready = std::mem::replace(self, clone);
+                ResponseState::Waiting {
+                    decision: Box::pin(async move {
+                        let slot = wait.wait().await;
+                        next(waiting, &mut ready, slot.ok_or(shed))
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Forwards a request that no limit applies to. One of a client on the allow list is counted, and
+    /// never shed.
+    #[cold]
+    pub(super) fn pass_by_slot<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+        context: ResponseContext,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let route = self.settings.route_or_none(request.extensions());
+        let always = context.verdict.listed.is_some();
+        let concurrency = route.concurrency.as_ref();
+        let admission = concurrency.map(|limited| limited.admit(request.extensions(), always));
+        let Some(admission) = admission else {
+            return ResponseState::Forwarding {
+                future: self.inner.call(request.map(Metered::unmetered)),
+                context: Box::new(context),
+            };
+        };
+        self.when_admitted(
+            admission,
+            (request, context),
+            |(request, mut context), limiter, slot| match slot {
+                Ok(slot) => {
+                    let mut upload = None;
+                    context.hold(slot, &request, &mut upload);
+                    let request = request.map(|body| Metered::new(body, None, upload));
+                    ResponseState::Forwarding {
+                        future: limiter.inner.call(request),
+                        context: Box::new(context),
+                    }
+                }
+                Err(shed) => {
+                    let verdict = Verdict {
+                        shed: Some(shed),
+                        ..Verdict::new(Disposition::Shed)
+                    };
+                    respond(ResponseContext::new(verdict, None), shed)
+                }
+            },
+        )
+    }
+}
+
+impl<B: RequestBody> PendingRequest<B> {
+    /// Goes on with a request that its limits allow, when its upstream has a slot for it.
+    #[cold]
+    pub(super) fn enter<S: LimitedService<B>>(
+        self,
+        limiter: &mut RateLimit<S>,
+        outcome: Outcome,
+        in_flight: Option<InFlight>,
+    ) -> ResponseState<S::Future, S::ResponseBody> {
+        let concurrency = self.decision.route.concurrency.as_ref();
+        let admission = concurrency.map(|limited| limited.admit(self.request.extensions(), false));
+        let Some(admission) = admission else {
+            return self.forward(limiter, outcome, in_flight, None);
+        };
+        let arrived = loop_time::now();
+        limiter.when_admitted(
+            admission,
+            (self, outcome, in_flight),
+            move |(mut pending, outcome, in_flight), limiter, slot| {
+                // The store did not take the time that the request waited here.
+                pending.since += loop_time::now().saturating_duration_since(arrived);
+                match slot {
+                    Ok(slot) => pending.forward(limiter, outcome, in_flight, Some(slot)),
+                    Err(shed) => {
+                        let store = pending.waited();
+                        let backend = &limiter.settings.backend;
+                        let mut context = pending.decision.shed(shed, outcome, backend);
+                        context.verdict.store = Some(store);
+                        respond(context, shed)
+                    }
+                }
+            },
+        )
+    }
+}
+
+impl ResponseContext {
+    /// Holds a slot until the response begins. `upload` notes when the request's body is read, which
+    /// is no time of the upstream's.
+    pub(super) fn hold<B: Body>(
+        &mut self,
+        slot: Slot,
+        request: &Request<B>,
+        upload: &mut Option<Arc<UploadTime>>,
+    ) {
+        self.verdict.shed = slot.would_shed.map(by_upstream);
+        if !request.body().is_end_stream() {
+            upload.get_or_insert_default();
+        }
+        let upload = upload.clone();
+        self.slot = Some(Box::new(HeldSlot { slot, upload }));
+    }
+}
+
+fn respond<F, R>(context: ResponseContext, shed: Shed) -> ResponseState<F, R> {
+    let mut response = rejection::shed(shed.by);
+    let strikes = context.complete(&mut response);
+    ResponseState::answered(response, strikes)
+}

@@ -1,0 +1,174 @@
+//! Limits on an upstream's requests in flight: which requests wait, and which are shed.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::support::upstream::text;
+use crate::support::*;
+
+/// An app that answers requests below `/held` as it is told to, and all others at once.
+struct App {
+    upstream: Upstream,
+    answers: Arc<Semaphore>,
+}
+
+impl App {
+    fn start() -> Self {
+        let answers = Arc::new(Semaphore::new(0));
+        let told = Arc::clone(&answers);
+        let upstream = Upstream::serving(move |request| {
+            let told = Arc::clone(&told);
+            async move {
+                if request.uri().path().starts_with("/held") {
+                    told.acquire().await.unwrap().forget();
+                }
+                text("real")
+            }
+        });
+        Self { upstream, answers }
+    }
+
+    /// A gateway whose routes are limited to 10 requests, and whose upstream to `concurrency`.
+    fn gateway(&self, concurrency: &str, more: &str) -> Gateway {
+        let app = self.upstream.address();
+        let keys = format!("servers: [\"http://{app}\"], concurrency: {concurrency}");
+        Setup::with_upstreams(&format!("{{app: {{{keys}}}}}"))
+            .key("defaults: {limits: [Requests]}")
+            .key(more)
+            .routes(&[
+                "{name: all, match: {path: \"/*\"}, upstream: app}",
+                "{name: low, match: {path: /held/low}, upstream: app, priority: low}",
+                "{name: high, match: {path: /held/high}, upstream: app, priority: high}",
+                "{name: free, match: {path: /free}, upstream: app, limits: []}",
+            ])
+            .limits(&["Requests: {per: address, burst: 10, count: 10, period: 1h}"])
+            .start()
+    }
+
+    /// Sends a request that the app does not answer yet, and waits until it has it.
+    fn hold(&self, gateway: &Gateway, path: &str) -> Client {
+        let before = self.upstream.count();
+        let client = send_only(gateway, path);
+        eventually("a request at the app", || {
+            (self.upstream.count() > before).then_some(())
+        });
+        client
+    }
+
+    fn answer(&self, requests: usize) {
+        self.answers.add_permits(requests);
+    }
+}
+
+fn send_only(gateway: &Gateway, path: &str) -> Client {
+    let mut client = gateway.client();
+    client.write(&get(path).bytes()).unwrap();
+    client
+}
+
+fn line(gateway: &Gateway, path: &str) -> Value {
+    eventually("a line of the access log", || gateway.access(path).pop())
+}
+
+fn status(client: &mut Client) -> u16 {
+    client.read("GET").unwrap().status
+}
+
+fn remaining(response: &Response) -> String {
+    let field = response.field("ratelimit").unwrap_or_default();
+    field.split(';').nth(1).unwrap_or_default().to_owned()
+}
+
+fn waiting(gateway: &Gateway, requests: f64) {
+    eventually("requests that wait", || {
+        let waiting = gateway.metric("weir_upstream_slots_waiting{upstream=\"app\"}");
+        (waiting == Some(requests)).then_some(())
+    });
+}
+
+fn shed(gateway: &Gateway, priority: &str, decision: &str) -> Option<f64> {
+    let labels = format!("upstream=\"app\",priority=\"{priority}\",decision=\"{decision}\"");
+    gateway.metric(&format!("weir_shed_requests_total{{{labels}}}"))
+}
+
+#[test]
+fn a_shed_request_gets_503_with_a_reason_and_is_charged_by_no_limit() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 1, max_wait: 0s}", "");
+    let _held = app.hold(&gateway, "/held");
+    for path in ["/", "/free"] {
+        let response = gateway.send(&get(path));
+        assert_eq!(response.status, 503, "{path}");
+        let after: u64 = response.field("retry-after").unwrap().parse().unwrap();
+        assert!((1..=10).contains(&after), "{after}");
+        let reason = response.field("proxy-status").unwrap();
+        assert!(reason.contains("shed by upstream"), "{reason}");
+        assert_eq!(response.json()["status"], 503);
+    }
+    assert_eq!(shed(&gateway, "normal", "shed"), Some(2.0));
+    // The one that is held took one of ten units, and the shed ones got theirs back.
+    assert_eq!(remaining(&gateway.send(&get("/"))), "r=9");
+    app.answer(1);
+    eventually("a free slot", || {
+        let response = gateway.send(&get("/"));
+        (response.status == 200).then(|| assert_eq!(remaining(&response), "r=8"))
+    });
+    let line = line(&gateway, "/free");
+    assert_eq!(line["decision"], "shed");
+    assert_eq!(line["shed"], "upstream");
+    assert_eq!(line["priority"], "normal");
+}
+
+#[test]
+fn a_free_slot_goes_to_no_lower_priority_while_a_higher_one_waits() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 1, max_wait: 60s}", "");
+    let mut first = app.hold(&gateway, "/held");
+    let mut low = send_only(&gateway, "/held/low");
+    waiting(&gateway, 1.0);
+    // There is one place to wait in, as there is one slot.
+    let mut high = send_only(&gateway, "/held/high");
+    assert_eq!(status(&mut low), 503);
+    app.answer(2);
+    assert_eq!(status(&mut first), 200);
+    assert_eq!(status(&mut high), 200);
+    assert_eq!(shed(&gateway, "low", "shed"), Some(1.0));
+    assert_eq!(shed(&gateway, "high", "shed"), Some(0.0));
+}
+
+#[test]
+fn a_client_that_leaves_keeps_no_slot_and_no_place_to_wait_in() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 1, max_wait: 60s}", "");
+    let held = app.hold(&gateway, "/held");
+    let waits = send_only(&gateway, "/");
+    waiting(&gateway, 1.0);
+    drop(waits);
+    waiting(&gateway, 0.0);
+    drop(held);
+    eventually("a free slot", || {
+        (gateway.send(&get("/")).status == 200).then_some(())
+    });
+}
+
+#[test]
+fn a_dry_run_and_the_allow_list_shed_nothing() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 1, max_wait: 0s, enforce: false}", "");
+    let _held = app.hold(&gateway, "/held");
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    assert_eq!(shed(&gateway, "normal", "would_deny"), Some(1.0));
+    let line = line(&gateway, "/");
+    assert_eq!(line["decision"], "allowed");
+    assert_eq!(line["shed"], "upstream");
+
+    let gateway = app.gateway(
+        "{limit: 1, max_wait: 0s}",
+        "allow: {addresses: [127.0.0.0/8]}",
+    );
+    let _held = app.hold(&gateway, "/held");
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    assert_eq!(shed(&gateway, "normal", "would_deny"), Some(0.0));
+}
