@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::process::Command;
 use std::thread;
 
 use http::{HeaderValue, StatusCode};
@@ -9,6 +10,7 @@ use jsonwebtoken::Algorithm;
 use serde_json::json;
 
 use crate::accounts::{SECRET, in_an_hour, token};
+use crate::support::gateway::WEIR;
 use crate::support::recipe::Recipe;
 use crate::support::upstream::{Received, text};
 use crate::support::*;
@@ -588,7 +590,7 @@ fn overload_sheds_no_request_of_an_app_that_keeps_up() {
     let limit = gateway.metric("weir_upstream_concurrency_limit{upstream=\"app\"}");
     assert_eq!(limit, Some(20.0));
     let explained = |path: &str, account: &str| {
-        let mut explain = weir();
+        let mut explain = Command::new(WEIR);
         let header = format!("x-account: {account}");
         explain.args([
             "explain",

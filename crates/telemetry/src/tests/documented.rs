@@ -304,6 +304,9 @@ fn troubles() -> Vec<Trouble> {
             gateway.requests(StatusCode::OK, Disposition::Allowed, 9);
             gateway.requests(StatusCode::BAD_GATEWAY, Disposition::Allowed, 1);
         }),
+        ("WeirSheds", |gateway| {
+            gateway.requests(StatusCode::SERVICE_UNAVAILABLE, Disposition::Shed, 1);
+        }),
         ("WeirManyDenials", |gateway| {
             let limit = gateway.metrics.limit("LoginsPerAddress");
             (0..100).for_each(|_| limit.decided(Disposition::Denied));
@@ -324,6 +327,7 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirClockDrifts",
             "WeirStoreErrors",
             "WeirServerErrors",
+            "WeirSheds",
             "WeirManyDenials",
             "WeirServerUnavailable",
             "WeirCertificateNotObtained",
