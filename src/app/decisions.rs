@@ -43,7 +43,15 @@ impl DecisionLayers {
         let trusted = settings.decides_for().unwrap_or_default();
         let settings = decidable(settings);
         let listener = ListenerKind::Decide;
-        let layers = Layers::on(listener, &settings, &[], tarpit_slots, bans, metrics, tracer);
+        let layers = Layers::on(
+            listener,
+            &settings,
+            &[],
+            tarpit_slots,
+            bans,
+            metrics,
+            tracer,
+        );
         Self {
             decide: DecideLayer::new(trusted),
             layers: layers.refusing(refusal),

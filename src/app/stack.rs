@@ -107,7 +107,15 @@ impl Layers {
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
         let listener = ListenerKind::Forward;
-        Self::on(listener, settings, limiters, tarpit_slots, bans, metrics, tracer)
+        Self::on(
+            listener,
+            settings,
+            limiters,
+            tarpit_slots,
+            bans,
+            metrics,
+            tracer,
+        )
     }
 
     /// The same for a kind of listener.
