@@ -34,7 +34,7 @@ pub use weir_store::{
     DenialCache, DenialCached, GuardSettings, Guarded, HealthCheck, KeyScan, LeaseGuard, Leased,
     Leases, Memory, MemoryLeases, MemorySettings, MemoryStats, NodeChange, Observer, OnFailure,
     Outcome, Owed, OwedBatch, PendingReply, Reachability, Remote, ScanPosition, ScannedKeys,
-    SharedEntry, SharedLists, Store, StoreClock, StoreError, StoreFuture, Unobserved,
+    SharedEntry, SharedLists, SharedTexts, Store, StoreClock, StoreError, StoreFuture, Unobserved,
 };
 #[cfg(feature = "redis")]
 pub use weir_store::{

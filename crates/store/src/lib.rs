@@ -26,6 +26,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
@@ -143,6 +144,15 @@ pub trait SharedLists: Send + Sync + 'static {
         skip: usize,
         count: usize,
     ) -> StoreFuture<Vec<SharedEntry>>;
+}
+
+/// A store that keeps texts beside the buckets, each for a time, for all gateways to see.
+pub trait SharedTexts: Send + Sync + 'static {
+    /// Keeps a text by this name for so long, in place of an earlier one.
+    fn put(&self, name: &str, text: String, length: Duration) -> StoreFuture<()>;
+
+    /// The text by this name; none if it is over.
+    fn text(&self, name: &str) -> StoreFuture<Option<String>>;
 }
 
 /// What came of a change of a list.

@@ -25,8 +25,8 @@ use crate::breaker::CircuitSupervisor;
 use crate::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::{
     Call, ChangedList, DecisionSource, HealthCheck, KeyScan, LeaseGuard, Leased, Leases, Memory,
-    Outcome, Owed, OwedBatch, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists, Store,
-    StoreError, StoreFuture,
+    Outcome, Owed, OwedBatch, Remote, ScanPosition, ScannedKeys, SharedEntry, SharedLists,
+    SharedTexts, Store, StoreError, StoreFuture,
 };
 
 /// How long it is tried to send a refund to a server that is out of reach: one that is frozen or
@@ -459,6 +459,16 @@ impl<S: Remote + SharedLists> SharedLists for Guarded<S> {
     ) -> StoreFuture<Vec<SharedEntry>> {
         let entries = |store: &S| store.entries(list, from, skip, count);
         self.call(Call::List, entries)
+    }
+}
+
+impl<S: Remote + SharedTexts> SharedTexts for Guarded<S> {
+    fn put(&self, name: &str, text: String, length: Duration) -> StoreFuture<()> {
+        self.call(Call::Share, |store| store.put(name, text, length))
+    }
+
+    fn text(&self, name: &str) -> StoreFuture<Option<String>> {
+        self.call(Call::List, |store| store.text(name))
     }
 }
 

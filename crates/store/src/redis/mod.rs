@@ -40,6 +40,7 @@ mod scan;
 mod sentinel;
 mod settings;
 mod shared_list;
+mod shared_text;
 mod sliding_log;
 mod sliding_window;
 mod window;

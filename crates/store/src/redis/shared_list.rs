@@ -86,7 +86,7 @@ impl Redis {
     }
 
     /// Asks the node that holds a key, and reads its replies.
-    fn call_node<T: Send + 'static>(
+    pub(super) fn call_node<T: Send + 'static>(
         &self,
         key: &[u8],
         fill: impl FnOnce(&mut Request),
@@ -113,7 +113,7 @@ impl Redis {
                     .each_node(requests.into_requests(), &awaited, send)
                     .await?;
                 let parsed = parse(&mut replies.into_iter().flatten());
-                parsed.ok_or_else(|| StoreError::Failed("a list that is none".into()))
+                parsed.ok_or_else(|| StoreError::Failed("a reply of another form".into()))
             })
         })
     }

@@ -24,7 +24,7 @@ use crate::tests::contract::{
     NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
 };
 use crate::tests::support::{Recorder, eventually, eventually_some};
-use crate::{Call, DecisionSource, OwedBatch, Unobserved};
+use crate::{Call, DecisionSource, OwedBatch, SharedTexts, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -278,6 +278,30 @@ async fn a_denied_request_costs_redis_the_same_whatever_its_cost_is() {
     let bytes = received() - before;
     assert!(bytes < 4000, "four denied requests sent {bytes} bytes");
     assert_eq!(fixture.server.calls("zadd"), 1);
+}
+
+#[tokio::test]
+async fn a_shared_text_is_never_there_after_its_time_nor_taken_for_a_bucket() {
+    let fixture = Fixture::new().await;
+    let put = async |text: &str, length| {
+        let put = fixture.redis.put("gateway:a", text.to_owned(), length);
+        put.await.unwrap();
+    };
+    let text = async |name| fixture.redis.text(name).await.unwrap();
+    put("one", PATIENCE).await;
+    put("{\"a\": \"\r\n\"}", PATIENCE).await;
+    assert_eq!(
+        text("gateway:a").await.as_deref(),
+        Some("{\"a\": \"\r\n\"}")
+    );
+    assert!(fixture.ttl("weir::gateway:a") > 0);
+    assert_eq!(text("gateway:b").await, None);
+    put("two", Duration::from_millis(1)).await;
+    eventually("the end of the text", || {
+        fixture.ttl("weir::gateway:a") == -2
+    })
+    .await;
+    assert_eq!(text("gateway:a").await, None);
 }
 
 #[tokio::test]
