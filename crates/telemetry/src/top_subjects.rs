@@ -7,6 +7,9 @@
 //! hashes. Weights halve every few minutes. What is told of a subject counts from when it got its
 //! place: it may be too little, and is never too much.
 //!
+//! A set counts the requests of the subjects that lost their places. No subject has sent more than
+//! those beyond its own count.
+//!
 //! Each thread has a sketch of its own, so that none waits for another; they are merged when they
 //! are asked for.
 
@@ -116,7 +119,9 @@ impl TopSubjects {
         let entry = sketch
             .get_or_insert_default()
             .admit(hash, key, seconds(now), name)?;
-        entry.count(seconds(now), |counts| counts.requests += 1);
+        entry
+            .counts
+            .count(seconds(now), |counts| counts.requests += 1);
         Some(hash)
     }
 
@@ -128,7 +133,7 @@ impl TopSubjects {
         if denied || used_percent >= NEAR_PERCENT {
             entry.weight = entry.weight.saturating_add(HEAVY - 1);
         }
-        entry.count(seconds(now), |counts| {
+        entry.counts.count(seconds(now), |counts| {
             counts.denied += u32::from(denied);
             counts.used_percent = counts.used_percent.max(used_percent);
         });
@@ -142,7 +147,7 @@ impl TopSubjects {
             let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
             let entries = sets.flat_map(|set| set.hashes.iter().zip(&set.entries));
             for (hash, entry) in entries {
-                let counts = entry.counts(period, seconds(now));
+                let counts = entry.counts.estimate(period, seconds(now));
                 let Some(hash) = hash.filter(|_| counts.requests > 0) else {
                     continue;
                 };
@@ -162,6 +167,18 @@ impl TopSubjects {
             }
         }
         merged.into_values().collect()
+    }
+
+    /// How many requests of a subject may be missing from its count, at most: as many as those of
+    /// the subjects that lost their places in one set of each thread.
+    pub(super) fn uncounted(&self, period: Period, now: u64) -> u64 {
+        let sketches = self.0.sketches.iter().map(|sketch| {
+            let sketch = sketch.lock();
+            let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
+            let lost = sets.map(|set| set.lost.estimate(period, seconds(now)).requests);
+            u64::from(lost.max().unwrap_or_default())
+        });
+        sketches.sum()
     }
 
     /// Seconds of a period for which subjects have been counted: one at least.
@@ -207,6 +224,8 @@ struct Set {
     /// Apart from the entries, as most reads are of hashes alone.
     hashes: [Option<NonZeroU64>; WAYS],
     entries: [Entry; WAYS],
+    /// The requests of subjects that lost their places here.
+    lost: Windows,
 }
 
 /// A subject; without one, all is zero.
@@ -216,8 +235,7 @@ struct Entry {
     weight: u32,
     /// When the weight was halved last, in half-lives since 1970.
     weighed: u32,
-    minute: Window<MINUTE>,
-    hour: Window<HOUR>,
+    counts: Windows,
     key: SmallVec<[u8; 64]>,
     name: Option<Box<str>>,
 }
@@ -271,6 +289,7 @@ impl Set {
         let (weight, index) = lightest;
         let place = self.hashes.get_mut(index).zip(self.entries.get_mut(index));
         if let Some((place, entry)) = place {
+            self.lost.add_lost(&entry.counts, now);
             *place = Some(hash);
             *entry = Entry {
                 weight,
@@ -291,18 +310,6 @@ impl Entry {
             self.weighed = now / HALF_LIFE;
         }
     }
-
-    fn count(&mut self, now: u32, change: impl Fn(&mut Counts)) {
-        change(self.minute.current(now));
-        change(self.hour.current(now));
-    }
-
-    fn counts(&self, period: Period, now: u32) -> Counts {
-        match period {
-            Period::Minute => self.minute.estimate(now),
-            Period::Hour => self.hour.estimate(now),
-        }
-    }
 }
 
 fn shortened(name: &str) -> Box<str> {
@@ -314,6 +321,38 @@ fn shortened(name: &str) -> Box<str> {
     let mut kept = name.get(..end).unwrap_or_default().to_owned();
     kept.push(ELLIPSIS);
     kept.into()
+}
+
+/// The counts of each period.
+#[derive(Default)]
+struct Windows {
+    minute: Window<MINUTE>,
+    hour: Window<HOUR>,
+}
+
+impl Windows {
+    fn count(&mut self, now: u32, change: impl Fn(&mut Counts)) {
+        change(self.minute.current(now));
+        change(self.hour.current(now));
+    }
+
+    fn estimate(&self, period: Period, now: u32) -> Counts {
+        match period {
+            Period::Minute => self.minute.estimate(now),
+            Period::Hour => self.hour.estimate(now),
+        }
+    }
+
+    /// Adds the requests of a subject that loses its place. They count from now on, so for longer
+    /// than they would have counted there.
+    fn add_lost(&mut self, counts: &Self, now: u32) {
+        let lost = self.minute.current(now);
+        let requests = counts.estimate(Period::Minute, now).requests;
+        lost.requests = lost.requests.saturating_add(requests);
+        let lost = self.hour.current(now);
+        let requests = counts.estimate(Period::Hour, now).requests;
+        lost.requests = lost.requests.saturating_add(requests);
+    }
 }
 
 /// A sliding window: the counts of the current fixed window, and of the one before it.
@@ -480,6 +519,35 @@ mod tests {
         assert!(known.len() <= SETS * WAYS);
     }
 
+    /// The law that lets sketches of several gateways be added up.
+    #[test]
+    fn no_subject_has_sent_more_than_its_count_and_what_is_said_to_be_uncounted() {
+        let top = TopSubjects::new();
+        ask(&top, "L:a", 3, NOW);
+        assert_eq!(top.uncounted(Period::Minute, NOW), 0);
+        let mut sent = HashMap::new();
+        for round in 0..3_000_u32 {
+            let key = match round % 3 {
+                0 => format!("L:{}", round % 600),
+                _ => format!("L:once-{round}"),
+            };
+            ask(&top, &key, 1, NOW + u64::from(round / 100));
+            *sent.entry(key).or_insert(0) += 1;
+        }
+        let now = NOW + 30;
+        for period in [Period::Minute, Period::Hour] {
+            let uncounted = top.uncounted(period, now);
+            let known: HashMap<_, _> = known(&top, period, now).into_iter().collect();
+            for (key, sent) in &sent {
+                let counted = known.get(key).copied().unwrap_or_default();
+                assert!(counted + uncounted >= *sent, "{key}: {counted} of {sent}");
+            }
+            // Each set has lost about a sixteenth of all.
+            assert!((100..400).contains(&uncounted), "{uncounted}");
+        }
+        assert_eq!(top.uncounted(Period::Minute, now + 120), 0);
+    }
+
     #[test]
     fn a_subject_of_few_requests_that_is_denied_outweighs_others() {
         let top = TopSubjects::new();
@@ -553,6 +621,7 @@ mod tests {
                 let entry = sketch.admit(NonZeroU64::MIN, b"L:a", seconds(NOW), || name);
                 entry
                     .unwrap()
+                    .counts
                     .count(seconds(NOW), |counts| counts.requests += 1);
             }
             let found = top.activity(Period::Minute, NOW);

@@ -206,6 +206,14 @@ impl Metrics {
         subjects.map_or_else(Vec::new, |subjects| subjects.activity(period, now))
     }
 
+    /// How many requests of a subject of a limit may be missing from its count, at most, because
+    /// there was no room for all subjects.
+    pub fn uncounted(&self, limit: &str, period: Period, now: u64) -> u64 {
+        let subjects = self.subjects.lock();
+        let subjects = subjects.as_ref().and_then(|all| all.get(limit)).cloned();
+        subjects.map_or(0, |subjects| subjects.uncounted(period, now))
+    }
+
     /// Seconds of a period for which the subjects of a limit have been counted: one at least, and
     /// less than the period while the limit is new.
     pub fn counted_seconds(&self, limit: &str, period: Period) -> u32 {

@@ -26,15 +26,17 @@ struct Counts {
     failed_store_calls: u64,
 }
 
-/// Requests that limits, bans and lists let through, and those that failed.
+/// Requests that limits, bans and lists let through, those that failed, and those that were held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteErrors {
-    /// All of them.
+    /// All that were let through.
     pub requests: u64,
-    /// Requests that ended with a status of 500 and above.
+    /// Those of them that ended with a status of 500 and above.
     pub failed: u64,
     /// Requests that were shed, which are none of the others.
     pub shed: u64,
+    /// Others that were denied, or whose client was banned or blocked.
+    pub denied: u64,
 }
 
 /// The failures of the last minute, or since the start if that is later.
@@ -81,6 +83,7 @@ impl Metrics {
                 requests: now.requests - before.requests,
                 failed: now.failed - before.failed,
                 shed: now.shed - before.shed,
+                denied: now.denied - before.denied,
             };
             (name, since)
         });
@@ -120,7 +123,10 @@ impl From<&RouteSample> for RouteErrors {
                     failed: sum.failed + failed,
                     ..sum
                 },
-                _ => sum,
+                _ => Self {
+                    denied: sum.denied + requests,
+                    ..sum
+                },
             },
         )
     }
