@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use weir_config::{Inputs, Settings};
+use weir_config::{Inputs, Settings, StoreSettings};
 use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
 use weir_server::AdminApi;
 use weir_telemetry::{LogLevel, Metrics};
@@ -16,13 +16,14 @@ use weir_telemetry::{LogLevel, Metrics};
 use super::admin_api;
 use super::decisions::DecisionStack;
 use super::envoy::EnvoyStack;
+use super::fleet::{Fleet, Identity, Surroundings};
 use super::jwks::KeySets;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
 use super::shared_bans::{SharedBans, StandingBan};
 use super::shared_list::{ListChanges, ListKeeper, ListTarget};
 use super::stack::Stack;
-use super::stores::{Stores, WorkerStores};
+use super::stores::{SharedStores, Stores, WorkerStores};
 
 /// Interval of sweeps of a part of the memory store.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -40,6 +41,8 @@ pub(super) struct ListKeepers {
 /// The parts of a process that are no sockets and no threads.
 pub(super) struct Gateway {
     pub(super) stores: Stores,
+    /// None if this process is alone.
+    pub(super) shared: Option<SharedStores>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) key_sets: KeySets,
@@ -60,7 +63,8 @@ impl Gateway {
     ) -> io::Result<(Self, ListKeepers)> {
         let metrics = Arc::clone(&environment.metrics);
         let stores = Stores::new(&settings.process.store, &metrics);
-        let lists = stores.lists().await?;
+        let shared = stores.shared().await?;
+        let lists = shared.as_ref().map(|shared| Arc::clone(&shared.lists));
         let (shared_bans, mut standing_bans) =
             SharedBans::new(KnownBans::default(), stores.clock(), lists.clone());
         let process_state = ProcessState {
@@ -88,6 +92,7 @@ impl Gateway {
         let gateway = Self {
             reloads: Reloads::new(source, files, publish, process_state, key_sets.clone()),
             stores,
+            shared,
             snapshots,
             key_sets,
             shared_bans,
@@ -110,15 +115,30 @@ impl Gateway {
         Arc::clone(&self.metrics)
     }
 
+    /// What this gateway and the others of its store know of each other.
+    pub(super) fn fleet(&self, identity: Identity) -> Fleet {
+        let store = &self.snapshot().settings.process.store;
+        let is_off = matches!(store, StoreSettings::Redis(redis) if !redis.has_fleet);
+        let around = Surroundings {
+            snapshots: self.snapshots.clone(),
+            stores: self.stores.clone(),
+            metrics: self.metrics(),
+            findings: admin_api::published_findings,
+        };
+        Fleet::new(identity, around, self.shared.clone().filter(|_| !is_off))
+    }
+
     /// The admin API, which ends what it streams when the gateway is `draining`.
     pub(super) fn admin_api(
         &self,
+        fleet: Fleet,
         log_level: LogLevel,
         draining: watch::Receiver<bool>,
     ) -> AdminApi {
         admin_api::service(
             self.snapshots.clone(),
             self.stores.clone(),
+            fleet,
             self.override_changes.clone(),
             self.metrics(),
             log_level,

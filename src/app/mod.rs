@@ -7,11 +7,13 @@
 mod acme;
 mod admin_api;
 mod admin_client;
+mod against;
 mod client_certificate;
 mod decisions;
 mod envoy;
 mod explain;
 mod file_descriptors;
+mod fleet;
 mod gateway;
 mod jwks;
 #[cfg(feature = "otlp")]
@@ -42,6 +44,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use weir_proxy::demo;
 use weir_server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
@@ -51,11 +54,13 @@ use weir_server::{
 
 use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
+pub use self::against::{EffectKind, LiveCheck};
 pub use self::explain::{
     Descriptor, Request, explain, explain_descriptor, parse_entry, parse_header, parse_path,
 };
 use self::file_descriptors::FileDescriptors;
 pub use self::file_descriptors::too_many_servers;
+use self::fleet::Identity;
 use self::gateway::Gateway;
 use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
@@ -71,6 +76,9 @@ use self::worker::WorkerContext;
 
 /// Upper bound on the wait for threads that read or write files when the process ends.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Upper bound on the wait until other gateways are told that this one ends.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the gateway ended other than by a drain.
 #[derive(Debug, Error)]
@@ -167,8 +175,11 @@ async fn serve(
     let tracer = environment.tracer.clone();
     let (gateway, mut keepers) = Gateway::start(source, (settings, inputs), environment).await?;
 
+    let admin_address = admin.listeners.addresses().first().copied();
+    let fleet = gateway.fleet(Identity::of_process(admin_address, &listening));
+
     // The admin listener tells why the gateway is not ready yet.
-    let api = gateway.admin_api(log_level, clients.draining.subscribe());
+    let api = gateway.admin_api(fleet.clone(), log_level, clients.draining.subscribe());
     let service = admin_service(&gateway, &acme, &clients.draining).with_api(api);
     let admin_address = start_admin(admin.listeners, service, admin.draining)?;
 
@@ -205,7 +216,9 @@ async fn serve(
     let ended = tokio::select! {
         ended = supervise(&mut workers, &clients.drain, next, &handler) => ended?,
         never = gateway.follow(&mut keepers) => match never {},
+        never = fleet.follow() => match never {},
     };
+    let _ = timeout(LEAVE_TIMEOUT, fleet.leave()).await;
     end_tracer(tracer).await;
     if ended == Ended::Forced {
         return Err(RunError::ForcedShutdown);

@@ -16,6 +16,7 @@ use weir_telemetry::{Metrics, PageFormat};
 
 use super::RunError;
 use super::acme::AcmeCertificates;
+use super::fleet::Identity;
 use super::gateway::{Gateway, WorkerStack};
 use super::reloads::{Environment, Snapshot, Source};
 use super::sockets::Sockets;
@@ -71,7 +72,9 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         let snapshots = gateway.snapshots.clone();
         let stack = WorkerStack::start(&gateway.stores, snapshots, services).await?;
         let (drain, draining) = Drain::new();
-        let api = gateway.admin_api(log_level, draining.subscribe());
+        // It publishes nothing: nobody follows the fleet.
+        let fleet = gateway.fleet(Identity::default());
+        let api = gateway.admin_api(fleet, log_level, draining.subscribe());
         let started = Rc::new(Self {
             gateway,
             stack,

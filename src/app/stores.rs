@@ -8,7 +8,7 @@ use weir_config::{RedisStore, StoreSettings};
 use weir_limit::time::{Clock, SystemClock};
 use weir_store::{
     DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, KeyScan, Leases,
-    Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, Store,
+    Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, SharedTexts, Store,
 };
 use weir_telemetry::Metrics;
 
@@ -49,6 +49,13 @@ pub(super) struct AdminStores {
     pub(super) leases: Arc<dyn Leases>,
     /// Lists the keys of buckets; none where the store has hashes in their place.
     pub(super) scan: Option<Arc<dyn KeyScan>>,
+}
+
+/// What gateways share beside the buckets, by one connection.
+#[derive(Clone)]
+pub(super) struct SharedStores {
+    pub(super) lists: Arc<dyn SharedLists>,
+    pub(super) texts: Arc<dyn SharedTexts>,
 }
 
 #[derive(Clone)]
@@ -124,11 +131,15 @@ impl Stores {
 
     /// What all gateways see beside the buckets; none if this process is alone. Must be called on a
     /// runtime that lasts as long as the process.
-    pub(super) async fn lists(&self) -> io::Result<Option<Arc<dyn SharedLists>>> {
-        Ok(match &self.remote {
-            None => None,
-            Some(remote) => Some(Arc::new(remote.for_operators(self.memory()).await?) as _),
-        })
+    pub(super) async fn shared(&self) -> io::Result<Option<SharedStores>> {
+        let Some(remote) = &self.remote else {
+            return Ok(None);
+        };
+        let guarded = Arc::new(remote.for_operators(self.memory()).await?);
+        Ok(Some(SharedStores {
+            lists: Arc::clone(&guarded) as _,
+            texts: guarded,
+        }))
     }
 
     /// The memory store: the only one, or the fallback.

@@ -10,7 +10,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use super::findings::{self, Finding};
-use super::tables::{ban_table, bucket_table, lines, override_table, top_table, total};
+use super::tables::{
+    ban_table, bucket_table, gateway_table, lines, override_table, top_table, total,
+};
 use crate::app::{AdminClient, AdminError};
 
 /// The variable that has the token where no file is named.
@@ -69,6 +71,10 @@ pub(super) struct TopQuery {
     /// How many; by default 20, and in the live view 100
     #[arg(long, value_name = "NUMBER")]
     pub(super) count: Option<u32>,
+
+    /// Of all gateways that share the Redis, in place of the one that is asked
+    #[arg(long)]
+    pub(super) fleet: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -99,6 +105,13 @@ pub(super) struct HealthArgs {
     /// The admin listener, in place of the one in the configuration
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
+}
+
+/// The gateway to ask for the others.
+#[derive(Args, Debug)]
+pub(super) struct GatewaysArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// What to do with a bucket.
@@ -279,9 +292,21 @@ impl Call {
     }
 }
 
+/// The token for the admin API: that of the file, or of the environment.
+pub(super) fn admin_token(file: Option<&Path>) -> Result<Option<String>, AdminError> {
+    let Some(file) = file else {
+        return Ok(std::env::var(TOKEN_VARIABLE).ok());
+    };
+    match fs::read_to_string(file) {
+        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Err(cause) => Err(AdminError::Refused(format!("{}: {cause}", file.display()))),
+    }
+}
+
 impl AdminArgs {
     fn client(&self, config: &Path) -> Result<AdminClient, AdminError> {
-        AdminClient::new(config, self.admin, self.token()?)
+        let token = admin_token(self.token_file.as_deref())?;
+        AdminClient::new(config, self.admin, token)
     }
 
     fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
@@ -316,16 +341,6 @@ impl AdminArgs {
                     return Ok(page);
                 }
             }
-        }
-    }
-
-    fn token(&self) -> Result<Option<String>, AdminError> {
-        let Some(file) = &self.token_file else {
-            return Ok(std::env::var(TOKEN_VARIABLE).ok());
-        };
-        match fs::read_to_string(file) {
-            Ok(token) => Ok(Some(token.trim().to_owned())),
-            Err(cause) => Err(AdminError::Refused(format!("{}: {cause}", file.display()))),
         }
     }
 
@@ -368,9 +383,18 @@ impl TopArgs {
         if self.admin.json {
             return Ok(answer.to_string());
         }
-        let found = findings::ask(&client)?;
+        let found = findings::ask(&client, self.query.fleet)?;
         let found = Finding::all(&found, self.query.limit.as_deref());
         Ok(findings::paragraph(&found) + &top_table(&answer))
+    }
+}
+
+impl GatewaysArgs {
+    /// Lists the gateways that share the Redis, and how their configurations differ.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let call = Call::new(Method::GET, "/v1/gateways".to_owned());
+        let answer = self.admin.call(config, call)?;
+        Ok(self.admin.print(&answer, gateway_table))
     }
 }
 
@@ -383,6 +407,9 @@ impl TopQuery {
         if let Some(limit) = &self.limit {
             path.push_str("&limit=");
             path.push_str(&encoded(limit));
+        }
+        if self.fleet {
+            path.push_str("&scope=fleet");
         }
         path
     }

@@ -32,6 +32,7 @@ pub(super) enum FindingKind {
     Errors,
     Proxy,
     Certificate,
+    Fleet,
     Abuse,
     OverLimit,
     DryRun,
@@ -49,6 +50,7 @@ impl FindingKind {
             Self::Errors => "ERRORS",
             Self::Proxy => "PROXY",
             Self::Certificate => "CERT",
+            Self::Fleet => "FLEET",
             Self::Abuse => "ABUSE",
             Self::OverLimit => "OVER LIMIT",
             Self::DryRun => "DRY RUN",
@@ -58,9 +60,14 @@ impl FindingKind {
     }
 }
 
-/// The findings of the admin API; null from an older gateway, which has no such path.
-pub(super) fn ask(client: &AdminClient) -> Result<Value, AdminError> {
-    match client.request(Method::GET, PATH, None) {
+/// The findings of the admin API, about one gateway or the fleet; null from an older gateway, which
+/// has no such path.
+pub(super) fn ask(client: &AdminClient, fleet: bool) -> Result<Value, AdminError> {
+    let path = match fleet {
+        true => format!("{PATH}?scope=fleet"),
+        false => PATH.to_owned(),
+    };
+    match client.request(Method::GET, &path, None) {
         Err(AdminError::NotFound(_)) => Ok(Value::Null),
         answer => answer,
     }
@@ -84,9 +91,11 @@ impl Finding {
 
     fn parse_of_gateway(found: &Value) -> Option<Self> {
         let details = found["detail"].as_str().unwrap_or_default().lines();
+        let text = escaped(found["text"].as_str()?);
+        let gateway = found["gateway"].as_str().map(escaped);
         Some(Self {
             kind: FindingKind::deserialize(&found["kind"]).ok()?,
-            text: escaped(found["text"].as_str()?),
+            text: gateway.map_or(text.clone(), |gateway| format!("{gateway}: {text}")),
             details: details.map(escaped).collect(),
             advice: escaped(found["remedy"].as_str()?),
             command: None,
@@ -169,7 +178,7 @@ mod tests {
                 stream.write_all(answer.as_bytes()).unwrap();
             });
             let client = AdminClient::new(Path::new("none"), Some(address), None).unwrap();
-            let answer = ask(&client);
+            let answer = ask(&client, false);
             gateway.join().unwrap();
             answer.map_err(|error| error.to_string())
         };
@@ -206,14 +215,14 @@ mod tests {
             {"kind": "configuration", "text": "the configuration was refused",
              "detail": "gateway.yaml:1\n  a\u{1b}[2J", "remedy": "Correct the files"},
             {"kind": "upstream", "text": "of the servers of upstream app, 1 of 1 fail",
-             "detail": null, "remedy": "Look at the app there"},
+             "detail": null, "remedy": "Look at the app there", "gateway": "gw-2\u{1b} (a:1)"},
         ]});
         insta::assert_snapshot!(paragraph(&Finding::all(&answer, None)), @r"
         CONFIG      the configuration was refused
                     gateway.yaml:1
                       a\u{1b}[2J
                     Correct the files
-        UPSTREAM    of the servers of upstream app, 1 of 1 fail
+        UPSTREAM    gw-2\u{1b} (a:1): of the servers of upstream app, 1 of 1 fail
                     Look at the app there
         ABUSE       203.0.113.9\u{1b}[2J goes on
                     Ban it

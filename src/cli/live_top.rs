@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin::{Period, Sort, TopQuery};
 use super::findings::{self, Finding, FindingKind};
-use super::tables::name_or_id;
+use super::tables::{fleet_line, name_or_id};
 use crate::app::{AdminClient, AdminError};
 
 /// How often the gateway is asked.
@@ -58,7 +58,7 @@ const GIVE_WAY: [(Column, u16); 7] = [
 const NEAR: f64 = 0.8;
 
 const KEYS: &str =
-    "q quit  r requests  d denied  u used  p period  l limit  \u{2191}\u{2193} scroll";
+    "q quit  r requests  d denied  u used  p period  l limit  f fleet  \u{2191}\u{2193} scroll";
 
 /// Rows that the table has at least for each finding that is shown.
 const ROWS_FOR_FINDING: u16 = 4;
@@ -81,7 +81,7 @@ enum Message {
 /// Shows the view until a key or a signal ends it.
 pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError> {
     // An error of the first query is printed like all errors of commands.
-    let first = fetch(&client, &query.path(COUNT))?;
+    let first = fetch(&client, &query)?;
     let mut view = View::new(query, !is_colorless());
     view.update(Ok(first));
     let of_terminal = |error: io::Error| AdminError::Refused(format!("the terminal: {error}"));
@@ -90,10 +90,10 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
     let _restored = Restored;
     let (messages, received) = channel();
     let (queries, asked) = channel();
-    let path = view.path();
+    let query = view.query.clone();
     thread::spawn({
         let messages = messages.clone();
-        move || poll_gateway(&client, path, &asked, &messages)
+        move || poll_gateway(&client, query, &asked, &messages)
     });
     thread::spawn({
         let messages = messages.clone();
@@ -107,7 +107,7 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
             Ok(Message::Key(key)) => match view.pressed(key) {
                 Pressed::End => return Ok(()),
                 // The asking thread ends with the process alone.
-                Pressed::Ask => drop(queries.send(view.path())),
+                Pressed::Ask => drop(queries.send(view.query.clone())),
                 Pressed::Redraw => {}
             },
             Ok(Message::Resized) => {}
@@ -118,9 +118,9 @@ pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError
 }
 
 /// The subjects, and what needs attention among them.
-fn fetch(client: &AdminClient, path: &str) -> Result<Value, AdminError> {
-    let mut answer = client.request(Method::GET, path, None)?;
-    let mut found = findings::ask(client)?;
+fn fetch(client: &AdminClient, query: &TopQuery) -> Result<Value, AdminError> {
+    let mut answer = client.request(Method::GET, &query.path(COUNT), None)?;
+    let mut found = findings::ask(client, query.fleet)?;
     for name in ["gateway", "findings"] {
         let found = found.get_mut(name).map(Value::take);
         if let (Some(members), Some(found)) = (answer.as_object_mut(), found) {
@@ -146,18 +146,18 @@ fn is_colorless() -> bool {
 /// Asks each second, and at once after the query has changed.
 fn poll_gateway(
     client: &AdminClient,
-    mut path: String,
-    asked: &Receiver<String>,
+    mut query: TopQuery,
+    asked: &Receiver<TopQuery>,
     messages: &Sender<Message>,
 ) {
     loop {
         match asked.recv_timeout(REFRESH) {
             // Only the last of several counts.
-            Ok(other) => path = asked.try_iter().last().unwrap_or(other),
+            Ok(other) => query = asked.try_iter().last().unwrap_or(other),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let answer = fetch(client, &path).map_err(|error| error.to_string());
+        let answer = fetch(client, &query).map_err(|error| error.to_string());
         if messages.send(Message::Response(answer)).is_err() {
             return;
         }
@@ -209,6 +209,8 @@ struct View {
     /// The limits that subjects were seen of.
     limits: BTreeSet<String>,
     error: Option<String>,
+    /// Which gateways are counted; none of the fleet.
+    counted: Option<String>,
     /// How many subjects are above the first that is shown.
     scrolled: usize,
 }
@@ -222,6 +224,7 @@ struct Subject {
     rate: f64,
     /// The share of the bucket.
     used: f64,
+    uncounted: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,12 +253,9 @@ impl View {
             findings: Vec::new(),
             subjects: Vec::new(),
             error: None,
+            counted: None,
             scrolled: 0,
         }
-    }
-
-    fn path(&self) -> String {
-        self.query.path(COUNT)
     }
 
     /// Takes a response. The last rows stay after an error.
@@ -266,6 +266,9 @@ impl View {
                 let subjects = answer.get("subjects").and_then(Value::as_array);
                 let subjects = subjects.into_iter().flatten();
                 self.subjects = subjects.map(Subject::from_json).collect();
+                let uncounted = self.subjects.iter().map(|subject| subject.uncounted).max();
+                let is_fleet = answer["scope"] == "fleet";
+                self.counted = is_fleet.then(|| fleet_line(&answer, uncounted.unwrap_or_default()));
                 let limits = self.subjects.iter().map(|subject| subject.limit.clone());
                 self.limits.extend(limits);
                 self.error = None;
@@ -290,6 +293,7 @@ impl View {
                 }
             }
             KeyCode::Char('l') => self.query.limit = self.next_limit(),
+            KeyCode::Char('f') => self.query.fleet = !self.query.fleet,
             KeyCode::Up => return self.scroll(-1),
             KeyCode::Down => return self.scroll(1),
             KeyCode::PageUp => return self.scroll(-10),
@@ -356,6 +360,7 @@ impl View {
             | FindingKind::Abuse => Color::Red,
             FindingKind::Certificate
             | FindingKind::Proxy
+            | FindingKind::Fleet
             | FindingKind::OverLimit
             | FindingKind::DryRun => Color::Yellow,
             FindingKind::NearLimit => Color::Cyan,
@@ -386,7 +391,9 @@ impl View {
         };
         let limit = self.query.limit.as_deref();
         let limit = limit.map_or("all limits".to_owned(), escaped);
-        format!("weir top: {sort}, {period}, {limit}")
+        let counted = self.counted.as_deref();
+        let counted = counted.map_or_else(String::new, |counted| format!(", {counted}"));
+        format!("weir top: {sort}, {period}, {limit}{counted}")
     }
 
     fn draw_subjects(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -540,6 +547,7 @@ impl Subject {
             denied: count("denied"),
             rate: number("rate"),
             used: number("used"),
+            uncounted: count("uncounted"),
         }
     }
 }
@@ -609,7 +617,7 @@ mod tests {
         Logins              a\u{1b}[2Jb                   1         0        0.02  █░░░░░░░░░░░░░░░░░░░   0%
 
 
-        q quit  r requests  d denied  u used  p period  l limit  ↑↓ scroll
+        q quit  r requests  d denied  u used  p period  l limit  f fleet  ↑↓ scroll
         ");
     }
 
@@ -774,9 +782,11 @@ mod tests {
                 "/v1/top?sort=rate&period=minute&count=100&limit=RequestsPerAddress",
             ),
             ('l', "/v1/top?sort=rate&period=minute&count=100"),
+            ('f', "/v1/top?sort=rate&period=minute&count=100&scope=fleet"),
+            ('f', "/v1/top?sort=rate&period=minute&count=100"),
         ] {
             assert_eq!(press(&mut view, key), Pressed::Ask, "{key}");
-            assert_eq!(view.path(), path, "{key}");
+            assert_eq!(view.query.path(COUNT), path, "{key}");
         }
         assert_eq!(press(&mut view, 'x'), Pressed::Redraw);
         assert_eq!(press(&mut view, 'q'), Pressed::End);

@@ -35,7 +35,7 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use weir_config::Diagnostics;
 
-use self::admin::{BanCommand, BucketCommand, HealthArgs, OverrideCommand, TopArgs};
+use self::admin::{BanCommand, BucketCommand, GatewaysArgs, HealthArgs, OverrideCommand, TopArgs};
 use self::check::CheckArgs;
 use self::import::ImportArgs;
 use self::init::InitArgs;
@@ -82,6 +82,8 @@ enum Command {
     Explain(ExplainArgs),
     /// List the subjects that send most, are denied most, or are nearest to a limit
     Top(TopArgs),
+    /// List the gateways that share the Redis, and how their configurations differ
+    Gateways(GatewaysArgs),
     /// Show, reset or refund the bucket of a subject
     #[command(subcommand)]
     Bucket(BucketCommand),
@@ -206,6 +208,7 @@ fn run_command(
         Some(Command::Check(args)) => check::run(config, &args),
         Some(Command::Explain(args)) => print(args.explain(config)),
         Some(Command::Top(top)) => print_answer(top_subjects(&top, config)),
+        Some(Command::Gateways(gateways)) => print_answer(gateways.run(config)),
         Some(Command::Bucket(bucket)) => print_answer(bucket.run(config)),
         Some(Command::Ban(ban)) => print_answer(ban.run(config)),
         Some(Command::Override(command)) => print_answer(command.run(config)),

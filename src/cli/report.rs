@@ -1,10 +1,13 @@
-//! The report of `weir check` for programs.
+//! The report of `weir check` for programs, and what it says of live subjects.
+
+use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use weir_config::{Diagnostic, Location, Severity};
+use weir_config::{Diagnostic, Location, Severity, pluralized};
 
 use super::checked::Checked;
+use crate::app::{EffectKind, LiveCheck};
 
 /// What a path must not have in a URI.
 const NOT_IN_PATHS: &AsciiSet = &CONTROLS
@@ -24,10 +27,40 @@ const NOT_IN_PATHS: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// One object: whether the configuration is valid, and each diagnostic with its place.
-pub(super) fn json(checked: &Checked) -> Value {
+/// What the configuration would do to live subjects, a line each.
+pub(super) fn live_text(live: &LiveCheck) -> String {
+    let gateways = usize::try_from(live.gateways).unwrap_or(usize::MAX);
+    let gateways = pluralized(gateways, "gateway");
+    let subjects = pluralized(live.subjects, "subject");
+    let alone = live.alone.as_ref();
+    let alone = alone.map_or_else(String::new, |why| format!(" (others unknown: {why})"));
+    let mut text = format!("against {subjects} of {gateways}{alone}: ");
+    if live.effects.is_empty() {
+        return text + "nobody would be over a limit\n";
+    }
+    let over = live.effects.iter();
+    let over = over.filter(|effect| effect.kind == EffectKind::OverAtOnce);
+    // Writing to a string never fails.
+    let _ = writeln!(text, "{} over at once", over.count());
+    for effect in &live.effects {
+        let title = match effect.kind {
+            EffectKind::OverAtOnce => "OVER AT ONCE",
+            EffectKind::Unknown => "UNKNOWN",
+            EffectKind::NotLimited => "NOT LIMITED",
+        };
+        let subject = effect.subject.as_ref();
+        let subject = subject.map_or_else(String::new, |id| format!(" {}", id.escape_debug()));
+        let (limit, effect) = (&effect.limit, &effect.text);
+        let _ = writeln!(text, "{title:<12}  {limit}{subject}: {effect}");
+    }
+    text
+}
+
+/// One object: whether the configuration is valid, each diagnostic with its place, and what it
+/// would do to live subjects.
+pub(super) fn json(checked: &Checked, live: Option<&LiveCheck>) -> Value {
     let found = &checked.diagnostics;
-    json!({
+    let mut report = json!({
         "file": checked.file,
         "valid": checked.summary.is_some(),
         "errors": found.count(Severity::Error),
@@ -35,7 +68,11 @@ pub(super) fn json(checked: &Checked) -> Value {
         "summary": checked.summary,
         "notes": checked.notes,
         "diagnostics": found.iter().map(json_diagnostic).collect::<Vec<_>>(),
-    })
+    });
+    if let (Some(live), Some(members)) = (live, report.as_object_mut()) {
+        members.insert("live".to_owned(), json!(live));
+    }
+    report
 }
 
 fn json_diagnostic(diagnostic: &Diagnostic) -> Value {

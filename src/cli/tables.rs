@@ -5,7 +5,92 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use weir_config::HumanDuration;
+use weir_config::{HumanDuration, pluralized};
+
+/// The gateways, why no others are shown, and the limits that differ.
+pub(super) fn gateway_table(answer: &Value) -> String {
+    let heads = [
+        "GATEWAY",
+        "ADDRESS",
+        "VERSION",
+        "CONFIGURATION",
+        "SINCE",
+        "STATE",
+        "FIGURES",
+        "REQUESTS",
+        "DENIED",
+        "FAILED",
+    ];
+    let own = answer["gateways"][0]["configuration"].clone();
+    let rows = rows(answer, "gateways", |gateway| {
+        let name = match gateway["is_self"].as_bool() {
+            Some(true) => format!("{} *", shown(&gateway["name"])),
+            _ => shown(&gateway["name"]),
+        };
+        let state = match gateway["state"].as_str() {
+            Some("up") => "up".to_owned(),
+            _ => {
+                let seen = gateway["seen"].as_f64().unwrap_or_default();
+                format!("{} for {}", shown(&gateway["state"]), span(seen))
+            }
+        };
+        let configuration = match gateway["configuration"] == own {
+            true => shown(&gateway["configuration"]),
+            false => format!("{} differs", shown(&gateway["configuration"])),
+        };
+        let count = |name: &str| match &gateway["counts"][name] {
+            Value::Null => "-".to_owned(),
+            count => count.to_string(),
+        };
+        [
+            name,
+            shown(&gateway["address"]),
+            shown(&gateway["version"]),
+            configuration,
+            shown(&gateway["since"]),
+            state,
+            shown(&gateway["figures"]).replace('_', " "),
+            count("requests"),
+            count("denied"),
+            count("failed"),
+        ]
+    });
+    let mut text = table(heads, 7, &rows, "no gateways");
+    if let Value::String(why) = &answer["alone"] {
+        // Writing to a string never fails.
+        let _ = writeln!(text, "alone: {}", why.escape_debug());
+    }
+    for other in answer["configurations"].as_array().into_iter().flatten() {
+        write_differences(&mut text, other);
+    }
+    text
+}
+
+/// The limits of another configuration that differ, a line each.
+fn write_differences(text: &mut String, other: &Value) {
+    let digest = shown(&other["configuration"]);
+    let (limits, none) = (other["limits"].as_array(), Vec::new());
+    // Writing to a string never fails.
+    let _ = match limits {
+        None => writeln!(text, "{digest}: its limits are not known"),
+        Some(limits) if limits.is_empty() => writeln!(text, "{digest}: no limit differs"),
+        Some(_) => Ok(()),
+    };
+    for limit in limits.unwrap_or(&none) {
+        let side = |name: &str| match &limit[name] {
+            Value::Null => "none".to_owned(),
+            definition => shown(definition),
+        };
+        let _ = writeln!(
+            text,
+            "{digest}: {}: here {}; there {}\n  meanwhile: {}",
+            shown(&limit["limit"]),
+            side("here"),
+            side("there"),
+            shown(&limit["meanwhile"])
+        );
+    }
+}
 
 pub(super) fn top_table(answer: &Value) -> String {
     let heads = [
@@ -27,7 +112,34 @@ pub(super) fn top_table(answer: &Value) -> String {
             format!("{used:.0}%"),
         ]
     });
-    table(heads, 2, &rows, "no subjects")
+    let mut text = table(heads, 2, &rows, "no subjects");
+    if answer["scope"] == "fleet" {
+        let uncounted = answer["subjects"].as_array().into_iter().flatten();
+        let uncounted = uncounted.filter_map(|subject| subject["uncounted"].as_u64());
+        let fleet = fleet_line(answer, uncounted.max().unwrap_or_default());
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&fleet);
+        text.push('\n');
+    }
+    text
+}
+
+/// Which gateways are counted, and how many requests of a subject may be missing.
+pub(super) fn fleet_line(answer: &Value, uncounted: u64) -> String {
+    let gateways = answer["gateways"].as_u64().unwrap_or_default();
+    let gateways = usize::try_from(gateways).unwrap_or(usize::MAX);
+    let mut text = pluralized(gateways, "gateway");
+    if let Value::String(why) = &answer["alone"] {
+        text = format!("this gateway alone: {}", why.escape_debug());
+    }
+    if uncounted > 0 {
+        let requests = pluralized(usize::try_from(uncounted).unwrap_or(usize::MAX), "request");
+        // Writing to a string never fails.
+        let _ = write!(text, "; up to {requests} of a subject may be missing");
+    }
+    text
 }
 
 /// The name of a subject's account where that is known, and else its id.
@@ -254,6 +366,53 @@ mod tests {
         SearchesPerAccount  a\u{1b}[2J          5       0        0.08   50%
         ");
         assert_eq!(top_table(&json!({ "subjects": [] })), "no subjects");
+    }
+
+    #[test]
+    fn a_gateway_that_is_silent_or_differs_never_looks_like_the_others() {
+        let gateway = |name: &str, configuration: &str, state: &str, counts: Value| {
+            json!({
+                "name": name, "address": "10.0.0.1:9901", "version": "0.1.0",
+                "configuration": configuration, "since": "2026-11-26T12:00:07Z",
+                "is_self": name == "gw-1", "state": state, "seen": 8.2,
+                "figures": if counts.is_null() { "another_version" } else { "shared" },
+                "counts": counts,
+            })
+        };
+        let counts = json!({"requests": 412, "denied": 3, "failed": 0});
+        let answer = json!({
+            "alone": "NOPERM\u{1b}[2J",
+            "gateways": [
+                gateway("gw-1", "5b1d", "up", counts.clone()),
+                gateway("gw-2", "90e2", "behind", counts),
+                gateway("gw\u{1b}[2J", "5b1d", "silent", Value::Null),
+            ],
+            "configurations": [
+                {"configuration": "90e2", "gateways": ["gw-2"], "limits": [
+                    {"limit": "L", "here": "5 at once", "there": null, "meanwhile": "all"},
+                ]},
+                {"configuration": "77aa", "gateways": ["gw-4"], "limits": null},
+            ],
+        });
+        insta::assert_snapshot!(gateway_table(&answer), @r"
+        GATEWAY      ADDRESS        VERSION  CONFIGURATION  SINCE                 STATE          FIGURES          REQUESTS  DENIED  FAILED
+        gw-1 *       10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  up             shared                412       3       0
+        gw-2         10.0.0.1:9901  0.1.0    90e2 differs   2026-11-26T12:00:07Z  behind for 9s  shared                412       3       0
+        gw\u{1b}[2J  10.0.0.1:9901  0.1.0    5b1d           2026-11-26T12:00:07Z  silent for 9s  another version         -       -       -
+        alone: NOPERM\u{1b}[2J
+        90e2: L: here 5 at once; there none
+          meanwhile: all
+        77aa: its limits are not known
+        ");
+        let top = json!({"scope": "fleet", "gateways": 3, "alone": null, "subjects": [
+            {"limit": "L", "subject": "a", "requests": 9, "denied": 0, "rate": 0.1, "used": 0.5,
+             "uncounted": 4},
+        ]});
+        insta::assert_snapshot!(top_table(&top), @r"
+        LIMIT  SUBJECT  REQUESTS  DENIED  PER SECOND  USED
+        L      a               9       0         0.1   50%
+        3 gateways; up to 4 requests of a subject may be missing
+        ");
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn the_help_names_the_commands() {
       check        Read the whole configuration and report every error and everything doubtful
       explain      Say what would become of a request: its route, its limits and their buckets, and why
       top          List the subjects that send most, are denied most, or are nearest to a limit
+      gateways     List the gateways that share the Redis, and how their configurations differ
       bucket       Show, reset or refund the bucket of a subject
       ban          Show, add or lift the ban of a subject
       override     List, set or delete overrides of limits
@@ -794,7 +795,7 @@ fn faulty() -> Folder {
 #[test]
 fn the_report_as_json_has_each_diagnostic_with_its_place() {
     let folder = faulty();
-    let report = report::json(&Checked::read(&folder.gateway()));
+    let report = report::json(&Checked::read(&folder.gateway()), None);
     let counts = ["valid", "errors", "warnings"].map(|key| report[key].to_string());
     assert_eq!(counts, ["false", "3", "2"]);
     let second = folder.relative(&format!("{:#}", report["diagnostics"][1]));
@@ -810,7 +811,7 @@ fn the_report_as_json_has_each_diagnostic_with_its_place() {
     }
     "#);
     let folder = self::folder();
-    let report = report::json(&Checked::read(&folder.gateway()));
+    let report = report::json(&Checked::read(&folder.gateway()), None);
     assert_eq!(report["valid"], true);
     assert_eq!(report["diagnostics"], serde_json::json!([]));
     assert!(report["summary"].as_str().unwrap().starts_with("3 routes"));

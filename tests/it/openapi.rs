@@ -41,13 +41,22 @@ fn requests() -> HashMap<&'static str, Vec<(&'static str, &'static str, u16)>> {
             vec![
                 ("/v1/top", "", 200),
                 ("/v1/top?limit=Calls&period=hour&sort=rate&count=1", "", 200),
+                ("/v1/top?scope=fleet", "", 200),
                 ("/v1/top?sort=most", "", 400),
                 ("/v1/top?limit=None", "", 404),
             ],
         ),
         (
             "listFindings",
-            vec![("/v1/findings", "", 200), ("/v1/findings?all=1", "", 400)],
+            vec![
+                ("/v1/findings", "", 200),
+                ("/v1/findings?scope=fleet", "", 200),
+                ("/v1/findings?all=1", "", 400),
+            ],
+        ),
+        (
+            "listGateways",
+            vec![("/v1/gateways", "", 200), ("/v1/gateways?all=1", "", 400)],
         ),
         (
             "listBuckets",

@@ -298,6 +298,8 @@ pub struct RedisStore {
     pub guard: GuardSettings,
     /// The memory store that stands in for it with `on_failure: local`.
     pub local: MemorySettings,
+    /// Whether gateways tell each other how they do.
+    pub has_fleet: bool,
 }
 
 /// An upstream.
@@ -524,6 +526,7 @@ impl PartialEq for RedisStore {
             && self.clock == other.clock
             && self.guard == other.guard
             && self.local == other.local
+            && self.has_fleet == other.has_fleet
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 pub(super) enum Endpoint {
     Top,
     Findings,
+    Gateways,
     Buckets,
     Bucket,
     Refund,
@@ -43,9 +44,10 @@ const fn path(template: &'static str, methods: &'static str, endpoint: Endpoint)
 pub(super) const EXPLAIN: &str = "/v1/explain";
 
 /// All paths. `docs/openapi.json` has the same, which a test compares.
-pub(super) const PATHS: [PathEntry; 15] = [
+pub(super) const PATHS: [PathEntry; 16] = [
     path("/v1/top", "GET, HEAD", Endpoint::Top),
     path("/v1/findings", "GET, HEAD", Endpoint::Findings),
+    path("/v1/gateways", "GET, HEAD", Endpoint::Gateways),
     path("/v1/buckets/{limit}", "GET, HEAD", Endpoint::Buckets),
     path(
         "/v1/buckets/{limit}/{subject}",

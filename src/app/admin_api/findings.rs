@@ -20,14 +20,15 @@ use weir_config::{HumanDuration, Settings, pluralized};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_rules::{Ban, Enforcement, KeySource, Limit};
-use weir_telemetry::{Metrics, Period, SubjectActivity};
+use weir_telemetry::{Period, SubjectActivity};
 
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;
 use super::responses::{
-    self, FindingKind as Kind, Findings, FoundBan, GatewayFinding, RaisedLimit, Remedy,
-    RemedyAction, finite_seconds,
+    self, FindingKind as Kind, FoundBan, RaisedLimit, Remedy, RemedyAction, finite_seconds,
+    rounded_down,
 };
+use crate::app::fleet::{CountedSubject, Scope};
 
 const MAX_FINDINGS: usize = 12;
 
@@ -37,7 +38,7 @@ const MAX_BAN_LOOKUPS: usize = 64;
 /// Findings of subjects that are only near a limit.
 const MAX_NEAR_LIMIT: usize = 4;
 
-const PERIOD: Period = Period::Minute;
+pub(super) const PERIOD: Period = Period::Minute;
 
 /// A person who tries again and again is denied less often than that in a minute. Below this rate a
 /// client is listed only after it was denied.
@@ -69,8 +70,8 @@ struct Finding<'s> {
     members: Vec<String>,
     requests: u64,
     denied: u64,
-    /// Over how many seconds these were counted.
-    seconds: u32,
+    /// Requests a second.
+    rate: f64,
     used_percent: u8,
     /// Other limits per the same that deny it as well.
     also: Vec<&'s str>,
@@ -79,27 +80,25 @@ struct Finding<'s> {
     forwards: bool,
 }
 
-pub(super) async fn response(
+/// The findings about subjects, the worst first.
+pub(super) async fn subjects(
     settings: &Settings,
-    metrics: &Metrics,
-    of_gateway: Vec<GatewayFinding>,
+    scope: Scope<'_>,
     forwarders: &[IpAddr],
     by: Option<BanStores<'_>>,
     now: Timestamp,
-) -> Findings {
+) -> Vec<responses::Finding> {
     let mut found = Vec::new();
     for limit in settings.limits() {
-        let subjects = metrics.subjects(limit.name(), PERIOD, now.as_secs());
+        let subjects = scope.subjects(limit.name(), PERIOD);
         let (enforced, dry): (Vec<_>, Vec<_>) = subjects
             .into_iter()
-            .partition(|subject| is_enforced(settings, limit, &subject.key));
-        let seconds = metrics.counted_seconds(limit.name(), PERIOD);
+            .partition(|subject| is_enforced(settings, limit, &subject.activity.key));
         let alone = enforced.into_iter();
-        let alone =
-            alone.map(|subject| Finding::for_subject(settings, limit, subject, seconds, now));
+        let alone = alone.map(|subject| Finding::for_subject(settings, limit, subject, now));
         let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= MIN_REQUESTS);
         found.extend(by_network(limit, noted.collect()));
-        found.extend(Finding::dry_run(settings, limit, &dry, seconds));
+        found.extend(Finding::dry_run(settings, limit, &dry));
     }
     let (mut found, mut others): (Vec<_>, Vec<_>) = merged(found)
         .into_iter()
@@ -127,15 +126,11 @@ pub(super) async fn response(
         finding.forwards = forwarders.iter().any(|peer| finding.is_of(*peer));
     }
     let found = found.iter().map(|finding| finding.response(settings, now));
-    Findings {
-        period: PERIOD.seconds(),
-        gateway: of_gateway,
-        findings: found.collect(),
-    }
+    found.collect()
 }
 
 /// Whether denials of this bucket are acted upon on some route.
-fn is_enforced(settings: &Settings, limit: &Limit, key: &str) -> bool {
+pub(in crate::app) fn is_enforced(settings: &Settings, limit: &Limit, key: &str) -> bool {
     let key = BucketKey::from(key);
     let mut uses = settings.limit_uses();
     uses.any(|used| {
@@ -278,10 +273,10 @@ impl<'s> Finding<'s> {
     fn for_subject(
         settings: &Settings,
         limit: &'s Arc<Limit>,
-        subject: SubjectActivity,
-        seconds: u32,
+        counted: CountedSubject,
         now: Timestamp,
     ) -> Self {
+        let (subject, rate) = (counted.activity, counted.rate);
         let is_near_limit = subject.is_near_limit();
         let SubjectActivity {
             requests,
@@ -304,7 +299,7 @@ impl<'s> Finding<'s> {
             name: subject.name.filter(|_| settings.account.keeps_names),
             requests,
             denied,
-            seconds,
+            rate,
             used_percent,
             also: Vec::new(),
             banned: None,
@@ -322,7 +317,7 @@ impl<'s> Finding<'s> {
             name: None,
             requests: sum(|member| member.requests),
             denied: sum(|member| member.denied),
-            seconds: members.iter().map(|member| member.seconds).max()?,
+            rate: members.iter().map(|member| member.rate).sum(),
             used_percent: members.iter().map(|member| member.used_percent).max()?,
             members: members.iter().map(|member| member.id.clone()).collect(),
             also: Vec::new(),
@@ -336,12 +331,12 @@ impl<'s> Finding<'s> {
     fn dry_run(
         settings: &Settings,
         limit: &'s Arc<Limit>,
-        subjects: &[SubjectActivity],
-        seconds: u32,
+        subjects: &[CountedSubject],
     ) -> Option<Self> {
-        let sum = |of: fn(&SubjectActivity) -> u64| subjects.iter().map(of).sum();
+        let activities = || subjects.iter().map(|subject| &subject.activity);
+        let sum = |of: fn(&SubjectActivity) -> u64| activities().map(of).sum();
         let denied = sum(|subject| subject.denied);
-        let most = subjects.iter().max_by_key(|subject| subject.denied)?;
+        let most = activities().max_by_key(|subject| subject.denied)?;
         let id = limit.id_of(&most.key);
         (denied > 0).then(|| Self {
             kind: Kind::DryRun,
@@ -351,7 +346,7 @@ impl<'s> Finding<'s> {
             name: most.name.clone().filter(|_| settings.account.keeps_names),
             requests: sum(|subject| subject.requests),
             denied,
-            seconds,
+            rate: subjects.iter().map(|subject| subject.rate).sum(),
             used_percent: most.used_percent,
             also: Vec::new(),
             banned: None,
@@ -412,8 +407,7 @@ impl<'s> Finding<'s> {
 
     /// Requests a second, to a tenth.
     fn rate(&self) -> f64 {
-        let tenths = self.requests.saturating_mul(10) / u64::from(self.seconds);
-        tenths as f64 / 10.0
+        rounded_down(self.rate, 10.0)
     }
 
     /// A sentence about the subject.
@@ -581,7 +575,7 @@ fn command(verb: &[&str], id: &str, options: &[&str]) -> Option<String> {
 }
 
 /// The quota of a subject, be it that of an override.
-fn quota_of(limit: &Limit, id: &str, now: Timestamp) -> Option<Quota> {
+pub(in crate::app) fn quota_of(limit: &Limit, id: &str, now: Timestamp) -> Option<Quota> {
     let overridden = limit.override_of(id, now).ok().flatten();
     overridden.map(|entry| entry.quota).or(limit.quota())
 }
@@ -622,6 +616,7 @@ mod tests {
 
     use super::*;
     use weir_config::testing::Folder;
+    use weir_telemetry::Metrics;
 
     const NOW: u64 = 1_800_000_000;
 
@@ -677,9 +672,10 @@ routes:
             let metrics = counted(sent);
             advance(Duration::from_secs(seconds)).await;
             let now = Timestamp::from_nanos(NOW * 1_000_000_000);
-            let response = response(settings, &metrics, Vec::new(), &PROXIES, None, now).await;
-            let response = serde_json::to_value(response).unwrap();
-            response["findings"].as_array().unwrap().clone()
+            let scope = Scope::Gateway(&metrics, now);
+            let found = subjects(settings, scope, &PROXIES, None, now).await;
+            let found = serde_json::to_value(found).unwrap();
+            found.as_array().unwrap().clone()
         })
     }
 

@@ -44,23 +44,19 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
                 format!("a certificate of the listener {listener} ends in {left}")
             }
         };
-        GatewayFinding {
-            kind: Kind::Certificate,
-            text,
-            detail: None,
-            remedy: "Renew it: a new file is loaded by itself. ACME renews without you; if it fails, \
-                     the log says why",
-        }
+        let remedy = "Renew it: a new file is loaded by itself. ACME renews without you; if it \
+                      fails, the log says why";
+        GatewayFinding::new(Kind::Certificate, text, remedy)
     }));
     found
 }
 
 fn configuration(error: String) -> GatewayFinding {
+    let text = "the configuration was refused, and the one before stays in force".to_owned();
+    let remedy = "Correct the files, and reload them if `watch` is off";
     GatewayFinding {
-        kind: Kind::Configuration,
-        text: "the configuration was refused, and the one before stays in force".to_owned(),
         detail: Some(error),
-        remedy: "Correct the files, and reload them if `watch` is off",
+        ..GatewayFinding::new(Kind::Configuration, text, remedy)
     }
 }
 
@@ -74,12 +70,8 @@ fn store(unreachable: Option<String>, failed_calls: u64) -> Option<GatewayFindin
             "the store failed {calls} in the last minute; on_failure decided what depended on them"
         ),
     };
-    Some(GatewayFinding {
-        kind: Kind::Store,
-        text,
-        detail: None,
-        remedy: "Look at Redis, and at what the gateway's log says of the store",
-    })
+    let remedy = "Look at Redis, and at what the gateway's log says of the store";
+    Some(GatewayFinding::new(Kind::Store, text, remedy))
 }
 
 /// An upstream some of whose servers are out of use, or fail although they are in use.
@@ -104,12 +96,9 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
         (out, 0) => format!("{out} of {all} get no requests"),
         (out, failing) => format!("{out} of {all} get no requests, and {failing} fail"),
     };
-    Some(GatewayFinding {
-        kind: Kind::Upstream,
-        text: format!("of the servers of upstream {name}, {what}: {named}{more}"),
-        detail: None,
-        remedy: "Look at the app there. Its server is used again by itself once it answers",
-    })
+    let text = format!("of the servers of upstream {name}, {what}: {named}{more}");
+    let remedy = "Look at the app there. Its server is used again by itself once it answers";
+    Some(GatewayFinding::new(Kind::Upstream, text, remedy))
 }
 
 /// The routes of whose requests some were shed, those of which the most were shed first.
@@ -120,31 +109,28 @@ fn overload(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayF
         .collect();
     shed.sort_by_key(|(_, counts)| Reverse(counts.shed));
     let shed = shed.into_iter().take(MAX_ROUTES);
-    shed.map(|(name, RouteErrors { requests, shed, .. })| GatewayFinding {
-        kind: Kind::Overload,
-        text: format!(
-            "{shed} of {} requests of route {name} in the last minute were shed: there were more than \
+    shed.map(|(name, route)| {
+        let text = format!(
+            "{} of {} requests of route {name} in the last minute were shed: there were more than \
              can be served",
-            requests.saturating_add(shed)
-        ),
-        detail: None,
-        remedy: "Look at the app: is it slower than usual, or is there more to do? Give routes and \
-                 clients that matter less a low `priority`, so that they are shed first",
+            route.shed,
+            route.requests.saturating_add(route.shed)
+        );
+        let remedy = "Look at the app: is it slower than usual, or is there more to do? Give routes \
+                      and clients that matter less a low `priority`, so that they are shed first";
+        GatewayFinding::new(Kind::Overload, text, remedy)
     })
 }
 
 /// A peer that names other clients although nobody trusts it.
 fn forwarder(peer: IpAddr) -> GatewayFinding {
-    GatewayFinding {
-        kind: Kind::Proxy,
-        text: format!(
-            "{peer} names other clients in its requests, but is no trusted proxy: limits count all \
-             of them as one"
-        ),
-        detail: None,
-        remedy: "If it is your proxy, add it to client_address.trusted_proxies; do not raise its \
-                 limits. If not, a client makes these names up, and nothing need be done",
-    }
+    let text = format!(
+        "{peer} names other clients in its requests, but is no trusted proxy: limits count all of \
+         them as one"
+    );
+    let remedy = "If it is your proxy, add it to client_address.trusted_proxies; do not raise its \
+                  limits. If not, a client makes these names up, and nothing need be done";
+    GatewayFinding::new(Kind::Proxy, text, remedy)
 }
 
 /// The routes of upstreams of whose requests more than a few fail.
@@ -158,17 +144,10 @@ fn errors(
     };
     let mut failing: Vec<_> = routes
         .into_iter()
-        .filter(
-            |(
-                name,
-                RouteErrors {
-                    requests, failed, ..
-                },
-            )| {
-                let percent = failed.saturating_mul(100) / requests.max(&1);
-                *failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
-            },
-        )
+        .filter(|(name, route)| {
+            let percent = route.failed.saturating_mul(100) / route.requests.max(1);
+            route.failed >= MIN_FAILURES && percent >= MIN_FAILED_PERCENT && has_upstream(name)
+        })
         .collect();
     // The sort is stable, and the names are in order.
     failing.sort_by(|(_, one), (_, other)| {
@@ -177,15 +156,15 @@ fn errors(
         share(other, one).cmp(&share(one, other))
     });
     let failing = failing.into_iter().take(MAX_ROUTES);
-    failing.map(|(name, RouteErrors { requests, failed, .. })| GatewayFinding {
-        kind: Kind::Errors,
-        text: format!(
-            "{failed} of {requests} requests of route {name} in the last minute ended with a server \
-             error (5xx), those that limits denied left aside"
-        ),
-        detail: None,
-        remedy: "Look at the app: the access log has `upstream_status` for what it answered, or \
-                 `upstream_error` if it did not answer",
+    failing.map(|(name, route)| {
+        let text = format!(
+            "{} of {} requests of route {name} in the last minute ended with a server error (5xx), \
+             those that limits denied left aside",
+            route.failed, route.requests
+        );
+        let remedy = "Look at the app: the access log has `upstream_status` for what it answered, \
+                      or `upstream_error` if it did not answer";
+        GatewayFinding::new(Kind::Errors, text, remedy)
     })
 }
 

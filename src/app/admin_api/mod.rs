@@ -15,6 +15,7 @@ mod error;
 mod events;
 mod explain;
 mod findings;
+mod fleet;
 mod gateway_findings;
 mod overrides;
 mod process;
@@ -46,11 +47,14 @@ use self::bucket_list::BucketList;
 use self::endpoint::{Endpoint, Target};
 use self::error::ApiError;
 use self::events::Events;
+pub(super) use self::findings::{is_enforced, quota_of};
+pub(super) use self::fleet::published_findings;
 use self::overrides::OverridesRequest;
 use self::request::Page;
-use self::responses::BucketNotes;
+use self::responses::{BucketNotes, CountedScope, Findings};
 use self::top::TopQuery;
 use self::wrong_tokens::WrongTokens;
+use super::fleet::{Fleet, FleetView};
 use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
@@ -66,15 +70,18 @@ struct Api {
     log_level: LogLevel,
     shared_bans: SharedBans,
     events: Arc<Events>,
+    fleet: Fleet,
     override_changes: ListChanges<KeptOverride>,
     wrong_tokens: WrongTokens,
 }
 
-/// The service, which uses the configuration in force, these stores, what was counted, the level of
-/// the log, and what is known of bans; and ends what it streams when the gateway is `draining`.
+/// The service, which uses the configuration in force, these stores, what is known of other
+/// gateways, what was counted, the level of the log, and what is known of bans; and ends what it
+/// streams when the gateway is `draining`.
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
+    fleet: Fleet,
     override_changes: ListChanges<KeptOverride>,
     metrics: Arc<Metrics>,
     log_level: LogLevel,
@@ -95,6 +102,7 @@ pub(super) fn service(
         clock: stores.clock(),
         stores,
         admin_stores: OnceCell::new(),
+        fleet,
         metrics,
         override_changes,
         log_level,
@@ -159,16 +167,31 @@ impl Api {
         match target.endpoint {
             Endpoint::Top => {
                 let query = TopQuery::parse(query, settings)?;
-                json(&query.response(settings, &self.metrics, now))
+                let view = self.view(query.scope).await;
+                let (scope, counted) = fleet::counted(view.as_deref(), &self.metrics, now);
+                json(&query.response(settings, scope, counted))
             }
             Endpoint::Findings => {
-                request::no_parameters(query)?;
+                let view = self.view(fleet::scope(query)?).await;
+                let (scope, counted) = fleet::counted(view.as_deref(), &self.metrics, now);
                 let by = self.ban_stores(now).await.ok();
-                let of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
-                let forwarders = snapshot.layers.untrusted_forwarders();
-                let response =
-                    findings::response(settings, &self.metrics, of_gateway, &forwarders, by, now);
-                json(&response.await)
+                let mut of_gateway = gateway_findings::all(snapshot, &self.stores, &self.metrics);
+                let mut forwarders = snapshot.layers.untrusted_forwarders();
+                if let Some(view) = &view {
+                    of_gateway.extend(fleet::findings(view));
+                    forwarders = view.forwarders();
+                }
+                let found = findings::subjects(settings, scope, &forwarders, by, now).await;
+                json(&Findings {
+                    period: findings::PERIOD.seconds(),
+                    counted,
+                    gateway: of_gateway,
+                    findings: found,
+                })
+            }
+            Endpoint::Gateways => {
+                request::no_parameters(query)?;
+                json(&fleet::gateways(&*self.fleet.view().await))
             }
             Endpoint::Buckets => {
                 let page = Page::parse(query)?;
@@ -235,6 +258,14 @@ impl Api {
                 let response = process::log_level(&self.log_level, &head.method, body, operator);
                 json(&response.await?)
             }
+        }
+    }
+
+    /// All gateways, for an answer about the fleet.
+    async fn view(&self, scope: CountedScope) -> Option<Arc<FleetView>> {
+        match scope {
+            CountedScope::Gateway => None,
+            CountedScope::Fleet => Some(self.fleet.view().await),
         }
     }
 

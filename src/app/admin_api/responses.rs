@@ -1,17 +1,19 @@
 //! The responses of the admin API, as JSON. docs/openapi.json is derived from these types: their
 //! comments are its descriptions.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 #[cfg(test)]
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_config::Until;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::OverrideOrigin;
 
+use crate::app::fleet::{FiguresState, GatewayState};
 use crate::app::shared_bans::ListedCause;
 
 /// A moment in UTC, to the second.
@@ -39,11 +41,52 @@ pub(super) fn finite_seconds(span: Nanos) -> Option<f64> {
     (span != Nanos::NEVER).then(|| seconds(span))
 }
 
+/// A number of so many parts in one, rounded down.
+pub(super) fn rounded_down(number: f64, parts: f64) -> f64 {
+    // A sum of rates may be a little below the number that it stands for.
+    (number * parts + 1e-6).floor() / parts
+}
+
+/// Whose figures are shown.
+#[derive(Clone, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Counted {
+    pub(super) scope: CountedScope,
+    /// How many gateways are counted.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) gateways: usize,
+    /// Why the fleet is this gateway alone, or lacks figures of others.
+    pub(super) alone: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum CountedScope {
+    /// The gateway that is asked.
+    Gateway,
+    /// All gateways that share its store.
+    Fleet,
+}
+
+impl CountedScope {
+    /// The scope of this name.
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "gateway" => Some(Self::Gateway),
+            "fleet" => Some(Self::Fleet),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct Top {
     #[cfg_attr(test, schemars(extend("enum" = [60, 3600])))]
     pub(super) period: u32,
+    #[serde(flatten)]
+    pub(super) counted: Counted,
     pub(super) subjects: Vec<TopSubject>,
 }
 
@@ -62,6 +105,8 @@ pub(super) struct TopSubject {
     #[cfg_attr(test, schemars(range(max = 1)))]
     pub(super) used: f64,
     pub(super) key: String,
+    /// How many of its requests may be missing, at most, as there was no room for all subjects.
+    pub(super) uncounted: u64,
 }
 
 #[derive(Serialize)]
@@ -69,25 +114,42 @@ pub(super) struct TopSubject {
 pub(super) struct Findings {
     #[cfg_attr(test, schemars(extend("enum" = [60])))]
     pub(super) period: u32,
+    #[serde(flatten)]
+    pub(super) counted: Counted,
     pub(super) gateway: Vec<GatewayFinding>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// Something about the gateway, and what can be done.
+/// Something about a gateway, and what can be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct GatewayFinding {
     pub(super) kind: GatewayFindingKind,
+    /// Which gateway it is about, if it is another than the one that is asked.
+    pub(super) gateway: Option<String>,
     /// A sentence about it.
     pub(super) text: String,
-    /// The errors of a configuration that was refused, in lines.
+    /// The errors of a configuration that was refused, or the limits that differ between gateways,
+    /// in lines.
     pub(super) detail: Option<String>,
     /// What can be done.
-    pub(super) remedy: &'static str,
+    pub(super) remedy: Cow<'static, str>,
+}
+
+impl GatewayFinding {
+    pub(super) fn new(kind: GatewayFindingKind, text: String, remedy: &'static str) -> Self {
+        Self {
+            kind,
+            gateway: None,
+            text,
+            detail: None,
+            remedy: remedy.into(),
+        }
+    }
 }
 
 /// What a finding is about, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GatewayFindingKind {
@@ -105,6 +167,8 @@ pub(super) enum GatewayFindingKind {
     Proxy,
     /// A certificate is about to end.
     Certificate,
+    /// Gateways of the fleet are silent, or have different configurations.
+    Fleet,
 }
 
 #[derive(Serialize)]
@@ -443,4 +507,76 @@ pub(super) struct LogLevel {
 #[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct Explanation {
     pub(super) explanation: String,
+}
+
+/// The gateways that share the store.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Gateways {
+    /// Why no others are shown, or none of their figures.
+    pub(super) alone: Option<String>,
+    /// The one that is asked comes first.
+    pub(super) gateways: Vec<Gateway>,
+    /// The configurations of others that differ from that of the gateway that is asked.
+    pub(super) configurations: Vec<OtherConfiguration>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct Gateway {
+    /// Of the process, at random.
+    pub(super) id: String,
+    /// Of the machine.
+    pub(super) name: String,
+    /// Of its admin listener, or of its first listener for clients.
+    pub(super) address: String,
+    pub(super) version: String,
+    /// The digest of what a reload applies of its configuration.
+    pub(super) configuration: String,
+    pub(super) since: DateTime,
+    /// It is the one that is asked.
+    pub(super) is_self: bool,
+    pub(super) state: GatewayState,
+    /// How many seconds ago it published its figures.
+    pub(super) seen: f64,
+    pub(super) figures: FiguresState,
+    /// Of the last minute; null where figures are not known.
+    pub(super) counts: Option<GatewayCounts>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct GatewayCounts {
+    /// Requests that were let through.
+    pub(super) requests: u64,
+    /// Those of them that ended with a server error.
+    pub(super) failed: u64,
+    /// Requests that were not.
+    pub(super) denied: u64,
+    /// Now.
+    pub(super) in_flight: u64,
+    /// Now.
+    pub(super) connections: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct OtherConfiguration {
+    pub(super) configuration: String,
+    /// The gateways that have it.
+    pub(super) gateways: Vec<String>,
+    /// The limits that differ; null where they are not known.
+    pub(super) limits: Option<Vec<LimitDifference>>,
+}
+
+/// A limit of which two configurations have different definitions.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub(super) struct LimitDifference {
+    pub(super) limit: String,
+    /// On the gateway that is asked; null if it has no such limit.
+    pub(super) here: Option<String>,
+    pub(super) there: Option<String>,
+    /// What passes of one subject while both are in force.
+    pub(super) meanwhile: String,
 }

@@ -1,17 +1,17 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
 use weir_config::Settings;
-use weir_limit::time::Timestamp;
 use weir_rules::Limit;
-use weir_telemetry::{Metrics, Period, SubjectActivity};
+use weir_telemetry::{Period, SubjectActivity};
 
 use super::bucket::limit_named;
 use super::error::ApiError;
 use super::request::parameters;
-use super::responses::{Top, TopSubject};
+use super::responses::{Counted, CountedScope, Top, TopSubject, rounded_down};
+use crate::app::fleet::{CountedSubject, Scope};
 
 const PARAMETERS: &str = "there are limit=NAME, sort=rate, denied or remaining, period=minute or \
-     hour, and count=NUMBER";
+     hour, scope=gateway or fleet, and count=NUMBER";
 
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
@@ -20,6 +20,7 @@ pub(super) struct TopQuery {
     limit: Option<String>,
     sort: Sort,
     period: Period,
+    pub(super) scope: CountedScope,
     count: usize,
 }
 
@@ -38,6 +39,7 @@ impl TopQuery {
             limit: None,
             sort: Sort::Rate,
             period: Period::Minute,
+            scope: CountedScope::Gateway,
             count: COUNT,
         };
         for (pair, (name, value)) in parameters(text) {
@@ -51,6 +53,7 @@ impl TopQuery {
                 ("sort", "remaining") => query.sort = Sort::Remaining,
                 ("period", "minute") => query.period = Period::Minute,
                 ("period", "hour") => query.period = Period::Hour,
+                ("scope", word) => query.scope = CountedScope::parse(word).ok_or_else(refused)?,
                 ("count", number) => query.count = number.parse().map_err(|_| refused())?,
                 _ => return Err(refused()),
             }
@@ -58,21 +61,22 @@ impl TopQuery {
         Ok(query)
     }
 
-    pub(super) fn response(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Top {
+    pub(super) fn response(&self, settings: &Settings, scope: Scope<'_>, counted: Counted) -> Top {
         let limits = settings.limits().into_iter();
         let limits = limits.filter(|limit| {
             self.limit
                 .as_deref()
                 .is_none_or(|name| name == limit.name())
         });
-        let mut subjects: Vec<(&Limit, SubjectActivity)> = limits
+        let mut subjects: Vec<(&Limit, CountedSubject)> = limits
             .flat_map(|limit| {
-                let subjects = metrics.subjects(limit.name(), self.period, now.as_secs());
+                let subjects = scope.subjects(limit.name(), self.period);
                 subjects.into_iter().map(|subject| (&**limit, subject))
             })
-            .filter(|(_, subject)| self.sort.lists(subject))
+            .filter(|(_, subject)| self.sort.lists(&subject.activity))
             .collect();
         subjects.sort_by(|(_, one), (_, other)| {
+            let (one, other) = (&one.activity, &other.activity);
             let order = self.sort.rank(other).cmp(&self.sort.rank(one));
             order.then_with(|| one.key.cmp(&other.key))
         });
@@ -80,21 +84,23 @@ impl TopQuery {
         let subjects = subjects.into_iter();
         // What was named before a reload may not be shown any more.
         let shows_names = settings.account.keeps_names;
-        let describe = |(limit, subject): (&Limit, SubjectActivity)| TopSubject {
-            limit: limit.name().to_owned(),
-            subject: limit.id_of(&subject.key),
-            name: subject.name.filter(|_| shows_names),
-            requests: subject.requests,
-            denied: subject.denied,
-            rate: rate(
-                subject.requests,
-                metrics.counted_seconds(limit.name(), self.period),
-            ),
-            used: f64::from(subject.used_percent) / 100.0,
-            key: subject.key,
+        let describe = |(limit, counted): (&Limit, CountedSubject)| {
+            let subject = counted.activity;
+            TopSubject {
+                limit: limit.name().to_owned(),
+                subject: limit.id_of(&subject.key),
+                name: subject.name.filter(|_| shows_names),
+                requests: subject.requests,
+                denied: subject.denied,
+                rate: rounded_down(counted.rate, 100.0),
+                used: f64::from(subject.used_percent) / 100.0,
+                key: subject.key,
+                uncounted: counted.uncounted,
+            }
         };
         Top {
             period: self.period.seconds(),
+            counted,
             subjects: subjects.map(describe).collect(),
         }
     }
@@ -116,10 +122,4 @@ impl Sort {
             Self::Remaining => (subject.used_percent.into(), subject.requests),
         }
     }
-}
-
-/// Requests a second, to a hundredth.
-fn rate(requests: u64, seconds: u32) -> f64 {
-    let hundredths = requests.saturating_mul(100) / u64::from(seconds);
-    f64::from(u32::try_from(hundredths).unwrap_or(u32::MAX)) / 100.0
 }

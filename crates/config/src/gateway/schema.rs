@@ -504,6 +504,9 @@ pub(crate) struct Redis {
     /// How long a request in flight still counts when its gateway is gone; at least `1s`, and the
     /// same on all gateways. A lease is renewed three times during its length. Default: `30s`.
     pub(crate) lease: Option<Spanned<HumanDuration>>,
+    /// Whether this gateway tells the others of the same Redis and prefix how it does, and shows
+    /// [the fleet](ADMIN_API.md#the-fleet). Default: `true`.
+    pub(crate) fleet: Option<bool>,
     /// The user to log in as, at every server that holds buckets; a file is read again for each
     /// connection. Default: the URL's.
     pub(crate) username: Option<Spanned<WordOr<Secret>>>,

@@ -99,6 +99,7 @@ fn redis(
         clock,
         guard,
         local: local?,
+        has_fleet: written.fleet.unwrap_or(true),
     })
 }
 

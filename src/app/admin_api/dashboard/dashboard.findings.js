@@ -19,12 +19,15 @@ const ABOUT_GATEWAY = {
   errors: ['bad', 'Server errors'],
   proxy: ['warn', 'Proxy'],
   certificate: ['warn', 'Certificate'],
+  fleet: ['warn', 'Fleet'],
 };
 
 /** What the gateway says of itself; the place tells several of a kind apart. */
-function aboutGateway({ kind: of, text, detail, remedy }, place) {
+function aboutGateway({ kind: of, gateway, text, detail, remedy }, place) {
   const [kind, title] = ABOUT_GATEWAY[of] ?? ['warn', of];
-  const sentence = `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  const sentence = gateway
+    ? `${gateway}: ${text}.`
+    : `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
   return { kind, title, subject: place, text: [sentence], detail, remedy };
 }
 

@@ -19,11 +19,14 @@ import {
 } from './dashboard.api.js';
 import { Chart, meter } from './dashboard.charts.js';
 import { findings } from './dashboard.findings.js';
+import { scope, showCounted, showGateways } from './dashboard.fleet.js';
 import { addressOf, configure, length, openBan, openBucket } from './dashboard.subject.js';
 import { NOT_LIMITED, showTables, showTiles } from './dashboard.tables.js';
 
 /** How often subjects are asked for. */
 const SUBJECTS_EVERY = 3000;
+/** How often the gateways of the fleet are asked for. */
+const GATEWAYS_EVERY = 3000;
 /** How often bans are asked for, of which a store has many. */
 const BANS_EVERY = 5000;
 /** How many bans are shown. */
@@ -125,15 +128,30 @@ async function askSubjects() {
   if (state.paused || !state.configuration) return;
   const sort = document.querySelector('input[name=sort]:checked').value;
   const [limit, period] = [$('subjects-limit').value, $('subjects-period').value];
-  const query = new URLSearchParams({ sort, period, count: 15, ...(limit && { limit }) });
+  const of = scope();
+  const query = new URLSearchParams({
+    sort,
+    period,
+    count: 15,
+    scope: of,
+    ...(limit && { limit }),
+  });
   const [listed, found] = await Promise.all([
     ask('GET', `v1/top?${query}`),
-    ask('GET', 'v1/findings'),
+    ask('GET', `v1/findings?scope=${of}`),
   ]);
+  // Another scope was chosen meanwhile.
+  if (of !== scope()) return;
   state.gateway = found.gateway;
   state.findings = found.findings;
   showSubjects(listed.subjects);
+  showCounted(listed);
   showFindings();
+}
+
+async function askGateways() {
+  if (state.paused || !state.configuration?.is_shared) return;
+  if (showGateways(await ask('GET', 'v1/gateways'))) await askSubjects();
 }
 
 /** The bans of all gateways that share the store. */
@@ -532,7 +550,7 @@ on('tail-form', 'submit', restartTail);
 for (const id of ['tail-on', 'tail-decision', 'tail-by', 'tail-route', 'tail-text'])
   on(id, 'change', restartTail);
 for (const input of document.querySelectorAll(
-  'input[name=sort], #subjects-limit, #subjects-period',
+  'input[name=sort], input[name=scope], #subjects-limit, #subjects-period',
 )) {
   input.addEventListener('change', () => {
     askSubjects().catch(() => {});
@@ -541,5 +559,6 @@ for (const input of document.querySelectorAll(
 
 run();
 setInterval(showConnection, 1000);
+poll(askGateways, GATEWAYS_EVERY);
 poll(askSubjects, SUBJECTS_EVERY);
 poll(askBans, BANS_EVERY);

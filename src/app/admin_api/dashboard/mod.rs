@@ -19,7 +19,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// By path: the media type, and the contents.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("index.html")),
     (
         "/dashboard.svg",
@@ -47,6 +47,11 @@ const FILES: [(&str, &str, &str); 10] = [
         "/dashboard.findings.js",
         SCRIPT,
         include_str!("dashboard.findings.js"),
+    ),
+    (
+        "/dashboard.fleet.js",
+        SCRIPT,
+        include_str!("dashboard.fleet.js"),
     ),
     (
         "/dashboard.subject.js",

@@ -96,6 +96,11 @@ impl Operation {
         self
     }
 
+    fn scope(self) -> Self {
+        let words = json!({"enum": ["gateway", "fleet"], "default": "gateway"});
+        self.query("scope", "Whose figures are counted.", words)
+    }
+
     fn body<T: JsonSchema>(mut self, examples: Value) -> Self {
         let settings = SchemaSettings::draft2020_12().for_deserialize();
         let inline = settings.with(|settings| settings.inline_subschemas = true);
@@ -167,6 +172,7 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "How many.",
             json!({"type": "integer", "minimum": 0, "default": 20}),
         )
+        .scope()
         .responses::<responses::Top>("The subjects.", schemas)
         .refuses(&[404]),
         ("GET", "/v1/findings") => operation(
@@ -174,7 +180,14 @@ fn described(method: &str, path: &str, schemas: &mut SchemaGenerator) -> Operati
             "The subjects that need attention, the worst first, with what can be done about each",
             "buckets",
         )
+        .scope()
         .responses::<responses::Findings>("The findings.", schemas),
+        ("GET", "/v1/gateways") => operation(
+            "listGateways",
+            "The gateways that share the store, and how their configurations differ",
+            "process",
+        )
+        .responses::<responses::Gateways>("The gateways.", schemas),
         ("GET", "/v1/buckets/{limit}") => operation(
             "listBuckets",
             "Known subjects of a limit, each with what remains",

@@ -1,0 +1,98 @@
+// The gateways that share the store, and the choice between all of them and this one.
+
+import { $, duration, fill, h, number, rows } from './dashboard.api.js';
+
+/** Whose figures are asked for: those of all gateways, once there were several. */
+export function scope() {
+  const chosen = document.querySelector('input[name=scope]:checked').value;
+  return $('scope').hidden ? 'gateway' : chosen;
+}
+
+const FIGURES = {
+  forbidden: 'its Redis user may not share figures',
+  another_version: 'its figures have the form of another version',
+  missing: 'no figures',
+};
+
+/**
+ * Shows the gateways, if there are several.
+ * @param {{alone: string|null, gateways: object[], configurations: object[]}} fleet
+ * @return {boolean} whether the scope has changed by that
+ */
+export function showGateways({ alone, gateways, configurations }) {
+  const isNew = $('scope').hidden && gateways.length > 1;
+  for (const id of ['scope', 'gateways', 'gateways-link']) {
+    $(id).hidden &&= gateways.length < 2;
+  }
+  const own = gateways[0].configuration;
+  rows(
+    $('gateway-rows'),
+    gateways,
+    ({ id }) => id,
+    (gateway) => [
+      [
+        '',
+        h(
+          'span',
+          {},
+          gateway.name,
+          h('span', { class: 'sub' }, gateway.address, gateway.is_self ? ', this one' : ''),
+        ),
+      ],
+      [
+        '',
+        h(
+          'span',
+          { class: 'chips' },
+          state(gateway),
+          h('span', { class: 'sub' }, FIGURES[gateway.figures]),
+        ),
+      ],
+      ['', configuration(gateway, own, configurations)],
+      ['', gateway.version],
+      ['', new Date(gateway.since).toLocaleString('en', { hour12: false })],
+      ...['requests', 'denied', 'failed', 'in_flight'].map((name) => [
+        'number',
+        number(gateway.counts?.[name]),
+      ]),
+    ],
+  );
+  fill($('gateways-note'), alone ? `This gateway shows itself alone: ${alone}.` : '');
+  $('gateways-note').hidden = !alone;
+  return isNew;
+}
+
+function state({ state: word, seen }) {
+  const kind = { up: 'good', behind: 'warn' }[word] ?? 'bad';
+  const text = word === 'up' ? word : `${word} for ${duration(seen * 1000)}`;
+  return h('span', { class: `chip ${kind}` }, text);
+}
+
+/** The digest of a gateway's configuration, and how it differs from that of this gateway. */
+function configuration({ configuration: digest }, own, others) {
+  if (digest === own) return digest;
+  const limits = others.find((other) => other.configuration === digest)?.limits;
+  const lines = limits?.map(
+    ({ limit, here, there, meanwhile }) =>
+      `${limit}: here ${here ?? 'none'}; there ${there ?? 'none'}. Meanwhile: ${meanwhile}`,
+  );
+  return h(
+    'span',
+    {},
+    digest,
+    h('span', { class: 'chip plain warn' }, 'differs'),
+    lines?.map((line) => h('span', { class: 'sub' }, line)),
+  );
+}
+
+/** Says which gateways are counted, and how many requests of a subject may be missing. */
+export function showCounted({ scope: of, gateways, alone, subjects }) {
+  const missing = Math.max(0, ...subjects.map(({ uncounted }) => uncounted));
+  const counted = alone ? `This gateway alone: ${alone}.` : `Of ${number(gateways)} gateways.`;
+  fill(
+    $('subjects-note'),
+    counted,
+    missing ? ` Up to ${number(missing)} requests of a subject may be missing.` : '',
+  );
+  $('subjects-note').hidden = of !== 'fleet' || subjects.length === 0;
+}

@@ -1,0 +1,214 @@
+//! The fleet: which gateways share the store, whose figures an answer counts, and what needs
+//! attention among the gateways.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use weir_config::{HumanDuration, pluralized};
+use weir_limit::time::Timestamp;
+use weir_telemetry::Metrics;
+
+use super::error::ApiError;
+use super::gateway_findings;
+use super::request::parameters;
+use super::responses::{
+    Counted, CountedScope, DateTime, Gateway, GatewayCounts, GatewayFinding,
+    GatewayFindingKind as Kind, Gateways, LimitDifference, OtherConfiguration,
+};
+use crate::app::fleet::{
+    self, FleetView, GatewayState, KnownGateway, PublishedFinding, Scope, Solitude,
+};
+use crate::app::reloads::Snapshot;
+use crate::app::stores::Stores;
+
+/// Upper bound on findings that are shown of other gateways.
+const MAX_FINDINGS: usize = 12;
+
+const PARAMETERS: &str = "there is scope=gateway or fleet";
+
+/// The scope of a query without other parameters.
+pub(super) fn scope(query: Option<&str>) -> Result<CountedScope, ApiError> {
+    let mut scope = CountedScope::Gateway;
+    for (pair, (name, value)) in parameters(query) {
+        let known = CountedScope::parse(&value).filter(|_| name == "scope");
+        scope = known.ok_or_else(|| ApiError::parameter(pair, PARAMETERS))?;
+    }
+    Ok(scope)
+}
+
+/// Whose figures are counted in an answer about this gateway, or about the fleet.
+pub(super) fn counted<'v>(
+    fleet: Option<&'v FleetView>,
+    metrics: &'v Metrics,
+    now: Timestamp,
+) -> (Scope<'v>, Counted) {
+    match fleet {
+        None => {
+            let counted = Counted {
+                scope: CountedScope::Gateway,
+                gateways: 1,
+                alone: None,
+            };
+            (Scope::Gateway(metrics, now), counted)
+        }
+        Some(fleet) => {
+            let counted = Counted {
+                scope: CountedScope::Fleet,
+                gateways: fleet.figures().count(),
+                alone: fleet.alone.as_ref().map(why_alone),
+            };
+            (Scope::Fleet(fleet), counted)
+        }
+    }
+}
+
+fn why_alone(alone: &Solitude) -> String {
+    match alone {
+        Solitude::Configured(why) => (*why).to_owned(),
+        Solitude::Failed(why) => why.clone(),
+    }
+}
+
+pub(super) fn gateways(view: &FleetView) -> Gateways {
+    let others = view.configurations.iter();
+    Gateways {
+        alone: view.alone.as_ref().map(why_alone),
+        gateways: view.gateways.iter().map(gateway).collect(),
+        configurations: others
+            .map(|other| OtherConfiguration {
+                configuration: other.digest.clone(),
+                gateways: other.gateways.clone(),
+                limits: other
+                    .limits
+                    .as_ref()
+                    .map(|limits| limits.iter().map(difference).collect()),
+            })
+            .collect(),
+    }
+}
+
+fn gateway(known: &KnownGateway) -> Gateway {
+    let entry = &known.entry;
+    let since = Timestamp::from_nanos(entry.since.saturating_mul(1_000_000_000));
+    let figures = known.figures.as_ref().ok();
+    Gateway {
+        id: entry.id.clone(),
+        name: entry.name.clone(),
+        address: entry.address.clone(),
+        version: entry.version.clone(),
+        configuration: entry.configuration.clone(),
+        since: DateTime(since),
+        is_self: known.is_self,
+        state: known.state(),
+        seen: known.seen.as_secs_f64(),
+        figures: known.figures_state(),
+        counts: figures.map(|figures| GatewayCounts {
+            requests: figures.requests,
+            failed: figures.failed,
+            denied: figures.denied,
+            in_flight: figures.in_flight,
+            connections: figures.connections,
+        }),
+    }
+}
+
+fn difference(difference: &fleet::LimitDifference) -> LimitDifference {
+    LimitDifference {
+        limit: difference.limit.clone(),
+        here: difference.here.clone(),
+        there: difference.there.clone(),
+        meanwhile: difference.bound.clone(),
+    }
+}
+
+/// What is wrong with this gateway, in the form in which others read it.
+pub(in crate::app) fn published_findings(
+    snapshot: &Snapshot,
+    stores: &Stores,
+    metrics: &Metrics,
+) -> Vec<PublishedFinding> {
+    let findings = gateway_findings::all(snapshot, stores, metrics).into_iter();
+    let published = findings.map(|finding| {
+        let kind = serde_json::to_value(finding.kind).unwrap_or_default();
+        PublishedFinding {
+            kind: kind.as_str().unwrap_or_default().to_owned(),
+            text: finding.text,
+            remedy: finding.remedy.into_owned(),
+        }
+    });
+    published.collect()
+}
+
+/// What needs attention among the gateways, and what the others say of themselves.
+pub(super) fn findings(view: &FleetView) -> Vec<GatewayFinding> {
+    let mut found: Vec<GatewayFinding> = Vec::new();
+    if let Some(Solitude::Failed(why)) = &view.alone {
+        let text = format!("this gateway shows its own figures alone: {why}");
+        let remedy = "Look at Redis, and at the rights of its user: docs/REDIS.md has them. Ask \
+                      other gateways what they see";
+        found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
+    }
+    let silent = view.gateways.iter();
+    let silent = silent.filter(|gateway| gateway.state() == GatewayState::Silent);
+    found.extend(silent.map(|gateway| {
+        let seen = Duration::from_secs(gateway.seen.as_secs());
+        let text = format!(
+            "gateway {} has been silent for {}",
+            gateway.title(),
+            HumanDuration(seen)
+        );
+        let remedy = "Look whether it runs, and reaches Redis. One that was killed is forgotten \
+                      five minutes after its last word";
+        GatewayFinding::new(Kind::Fleet, text, remedy)
+    }));
+    found.extend(view.configurations.iter().map(other_configuration));
+    found.extend(view.figures().flat_map(|(gateway, figures)| {
+        let others = figures.findings.iter().filter(|_| !gateway.is_self);
+        others.filter_map(|finding| of_other(gateway, finding))
+    }));
+    found.truncate(MAX_FINDINGS);
+    found
+}
+
+fn other_configuration(other: &fleet::OtherConfiguration) -> GatewayFinding {
+    let gateways = pluralized(other.gateways.len(), "gateway");
+    let mut text = format!(
+        "{gateways} with another configuration: {}",
+        other.gateways.join(", ")
+    );
+    let lines = other.limits.as_deref().map(|limits| {
+        let shown = |side: &Option<String>| side.clone().unwrap_or_else(|| "none".to_owned());
+        let lines = limits.iter().map(|difference| {
+            let (here, there) = (shown(&difference.here), shown(&difference.there));
+            let (limit, bound) = (&difference.limit, &difference.bound);
+            format!("{limit}: here {here}; there {there}. Meanwhile: {bound}")
+        });
+        lines.collect::<Vec<_>>()
+    });
+    match other.limits.as_deref() {
+        None => text.push_str("; its limits are not known"),
+        Some([]) => text.push_str("; no limit differs"),
+        Some(limits) => {
+            let names: Vec<_> = limits.iter().map(|limit| &*limit.limit).collect();
+            text = format!("{text}; different limits: {}", names.join(", "));
+        }
+    }
+    let remedy = "Roll out one configuration. Units that were spent stay spent meanwhile";
+    GatewayFinding {
+        detail: lines
+            .filter(|lines| !lines.is_empty())
+            .map(|lines| lines.join("\n")),
+        ..GatewayFinding::new(Kind::Fleet, text, remedy)
+    }
+}
+
+/// A finding that another gateway has published; none of a kind that this version does not know.
+fn of_other(gateway: &KnownGateway, finding: &PublishedFinding) -> Option<GatewayFinding> {
+    let kind = Kind::deserialize(&Value::from(&*finding.kind)).ok()?;
+    Some(GatewayFinding {
+        gateway: Some(gateway.title()),
+        remedy: finding.remedy.clone().into(),
+        ..GatewayFinding::new(kind, finding.text.clone(), "")
+    })
+}

@@ -1,0 +1,223 @@
+//! The configuration of a gateway as others compare it with theirs: a digest of it, and its limits.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use hmac_sha256::Hash;
+use serde_json::Value;
+use weir_config::{FileSchemas, HumanDuration, Settings};
+use weir_limit::Algorithm;
+use weir_rules::{KeySource, Limit};
+
+use super::published::{LimitDefinition, PublishedLimits};
+use crate::app::schemas;
+use crate::app::startup_log::describe_quota;
+
+/// Bytes of the digest that are shown.
+const DIGEST_BYTES: usize = 6;
+
+/// A limit that two configurations define differently, or that one of them lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::app) struct LimitDifference {
+    pub(in crate::app) limit: String,
+    pub(in crate::app) here: Option<String>,
+    pub(in crate::app) there: Option<String>,
+    /// What passes while both are in force.
+    pub(in crate::app) bound: String,
+}
+
+/// The digest of what a reload applies. Gateways may differ in the other keys, such as addresses
+/// and threads. It is made of what is shown of the configuration, so nobody can guess a secret by
+/// it.
+pub(super) fn digest(settings: &Settings) -> String {
+    let mut files = settings.to_json(None);
+    let files = files
+        .as_object_mut()
+        .map(std::mem::take)
+        .unwrap_or_default();
+    let mut files: Vec<Value> = files.into_iter().map(|(_, file)| file).collect();
+    if let Some(gateway) = files.first_mut() {
+        let schema = serde_json::from_str(schemas::GATEWAY).unwrap_or_default();
+        let schemas = FileSchemas {
+            gateway: &schema,
+            defaults: &Value::Null,
+            overrides: &Value::Null,
+        };
+        for key in schemas.restart_keys() {
+            let keys: Vec<&str> = key.split('.').collect();
+            remove(gateway, &keys);
+        }
+        // Where a gateway listens is its own.
+        remove(gateway, &["listen"]);
+    }
+    let text = Value::from(files).to_string();
+    let mut digest = String::new();
+    for byte in Hash::hash(text.as_bytes()).iter().take(DIGEST_BYTES) {
+        // Writing to a `String` never fails.
+        let _ = write!(digest, "{byte:02x}");
+    }
+    digest
+}
+
+fn remove(value: &mut Value, keys: &[&str]) {
+    match (value, keys) {
+        (Value::Object(members), [key]) => drop(members.shift_remove(*key)),
+        (Value::Object(members), [key, below @ ..]) => {
+            if let Some(value) = members.get_mut(*key) {
+                remove(value, below);
+            }
+        }
+        (Value::Array(items), _) => items.iter_mut().for_each(|item| remove(item, keys)),
+        _ => {}
+    }
+}
+
+/// The limits that routes use.
+pub(super) fn limits(settings: &Settings) -> PublishedLimits {
+    let limits = settings.limits().into_iter();
+    let limits = limits.map(|limit| (limit.name().to_owned(), definition(limit)));
+    PublishedLimits::new(limits.collect())
+}
+
+fn definition(limit: &Limit) -> LimitDefinition {
+    let per: Vec<_> = limit.per().iter().map(KeySource::to_string).collect();
+    let per = per.join(" and ");
+    let Some(quota) = limit.quota() else {
+        return LimitDefinition {
+            text: format!("for overrides alone, per {per}"),
+            per,
+            algorithm: "none".to_owned(),
+            burst: 0,
+            period: 0,
+        };
+    };
+    LimitDefinition {
+        text: format!("{}, per {per}", describe_quota(quota)),
+        per,
+        algorithm: quota.algorithm().name().to_owned(),
+        burst: quota.burst().get(),
+        period: quota.tolerance().get(),
+    }
+}
+
+/// The limits that differ between two configurations, in the order of their names.
+pub(super) fn differences(here: &PublishedLimits, there: &PublishedLimits) -> Vec<LimitDifference> {
+    let names: BTreeSet<&String> = here.limits.keys().chain(there.limits.keys()).collect();
+    let differing = names.into_iter().filter_map(|name| {
+        let (here, there) = (here.limits.get(name), there.limits.get(name));
+        let text = |definition: Option<&LimitDefinition>| {
+            definition.map(|definition| definition.text.clone())
+        };
+        (here != there).then(|| LimitDifference {
+            limit: name.clone(),
+            here: text(here),
+            there: text(there),
+            bound: bound(here, there),
+        })
+    });
+    differing.collect()
+}
+
+/// What passes of one subject while both definitions are in force: docs/ALGORITHMS.md, "Changed
+/// limits" and "Changed periods".
+fn bound(here: Option<&LimitDefinition>, there: Option<&LimitDefinition>) -> String {
+    let (Some(here), Some(there)) = (here, there) else {
+        return "a gateway without the limit lets everything through".to_owned();
+    };
+    if here.per != there.per || here.algorithm != there.algorithm {
+        return "each counts for itself: what both allow passes in all".to_owned();
+    }
+    let most = here.burst.max(there.burst);
+    let span = |nanos| HumanDuration(Duration::from_nanos(nanos));
+    let names = [Algorithm::Gcra, Algorithm::InFlight].map(|algorithm| algorithm.name());
+    if here.algorithm == names[0] {
+        let interval = |of: &LimitDefinition| of.period / of.burst.max(1);
+        return format!(
+            "at most {} at once, then one each {}",
+            here.burst.saturating_add(there.burst),
+            span(interval(here).min(interval(there))),
+        );
+    }
+    if here.algorithm == names[1] {
+        return format!("at most {most} in flight");
+    }
+    match here.period == there.period {
+        true => format!("at most {most} in a window"),
+        false => format!(
+            "at most {most} in {}, and windows end by both definitions",
+            span(here.period.min(there.period))
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_config::testing::Folder;
+
+    const GATEWAY: &str = r#"
+listen: [{address: "127.0.0.1:8080"}]
+admin: {address: 127.0.0.1:9901}
+workers: 2
+store: {redis: {url: "redis://ann:secret@127.0.0.1:1"}}
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes: [{name: all, match: {}, upstream: app, limits: [A, B, C, D, E]}]
+"#;
+
+    const LIMITS: &str = "A: {per: address, burst: 10, count: 60, period: 1m}\n\
+                          B: {per: address, algorithm: fixed_window, count: 5, period: 1h}\n\
+                          C: {per: address, in_flight: 5}\n\
+                          D: {per: address, algorithm: sliding_window, count: 5, period: 1h}\n\
+                          E: {per: address, burst: 10, count: 60, period: 1m}\n";
+
+    fn settings(gateway: &str, limits: &str) -> Settings {
+        let files = [("gateway.yaml", gateway), ("limits/defaults.yaml", limits)];
+        Folder::with(&files).settings()
+    }
+
+    #[test]
+    fn gateways_on_other_addresses_never_look_as_if_they_had_another_configuration() {
+        let one = digest(&settings(GATEWAY, LIMITS));
+        assert_eq!(one.len(), 2 * DIGEST_BYTES);
+        let moved = GATEWAY
+            .replace("8080", "8081")
+            .replace("9901", "9902")
+            .replace("workers: 2", "workers: 3")
+            .replace("secret", "other");
+        assert_eq!(digest(&settings(&moved, LIMITS)), one);
+        let raised = LIMITS.replace("burst: 10", "burst: 11");
+        assert_ne!(digest(&settings(GATEWAY, &raised)), one);
+        let routed = GATEWAY.replace("match: {}", "match: {path: /a}");
+        assert_ne!(digest(&settings(&routed, LIMITS)), one);
+    }
+
+    #[test]
+    fn each_limit_that_differs_is_named_with_what_passes_meanwhile() {
+        let here = limits(&settings(GATEWAY, LIMITS));
+        assert_eq!(differences(&here, &here), []);
+        let there = LIMITS
+            .replace("burst: 10, count: 60", "burst: 20, count: 120")
+            .replace("count: 5, period: 1h", "count: 7, period: 2h")
+            .replace("in_flight: 5", "in_flight: 9")
+            .replace("E: {per: address,", "E: {per: address/24/48,");
+        let gateway = GATEWAY.replace(", D,", ",");
+        let there = limits(&settings(&gateway, &there.replace("D: ", "# ")));
+        let found = differences(&here, &there);
+        let shown: Vec<_> = found
+            .iter()
+            .map(|found| {
+                let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+                let (here, there) = (text(&found.here), text(&found.there));
+                format!("{}: {here} | {there} | {}", found.limit, found.bound)
+            })
+            .collect();
+        insta::assert_snapshot!(shown.join("\n"), @r"
+        A: 10 at once, then one each 1s, per address/64 | 20 at once, then one each 500ms, per address/64 | at most 30 at once, then one each 500ms
+        B: 5 in each 1h, counted from the Unix epoch, per address/64 | 7 in each 2h, counted from the Unix epoch, per address/64 | at most 7 in 1h, and windows end by both definitions
+        C: 5 in flight, per address/64 | 9 in flight, per address/64 | at most 9 in flight
+        D: 5 in any 1h, per address/64 | - | a gateway without the limit lets everything through
+        E: 10 at once, then one each 1s, per address/64 | 20 at once, then one each 500ms, per address/24/48 | each counts for itself: what both allow passes in all
+        ");
+    }
+}

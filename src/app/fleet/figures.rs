@@ -1,0 +1,158 @@
+//! The figures of this gateway: all of them for itself, and as many as may be published.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use weir_telemetry::{Metrics, Period};
+
+use super::published::{
+    Figures, LimitFigures, PeriodFigures, PublishedFinding, SubjectFigures, keep_subjects,
+};
+use crate::app::reloads::Snapshot;
+use crate::app::stores::Stores;
+
+/// Upper bounds on what is published, so that a gateway costs Redis the same whatever clients do.
+const MAX_SUBJECTS: usize = 256;
+const MAX_BYTES: usize = 32 * 1024;
+const MAX_FINDINGS: usize = 8;
+const MAX_FINDING_BYTES: usize = 400;
+const MAX_FORWARDERS: usize = 16;
+
+const PERIODS: [Period; 2] = [Period::Minute, Period::Hour];
+
+/// The parts of a gateway that figures are taken of.
+#[derive(Clone)]
+pub(in crate::app) struct Surroundings {
+    pub(in crate::app) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(in crate::app) stores: Stores,
+    pub(in crate::app) metrics: Arc<Metrics>,
+    /// Says what is wrong with a gateway itself.
+    pub(in crate::app) findings: fn(&Snapshot, &Stores, &Metrics) -> Vec<PublishedFinding>,
+}
+
+impl Surroundings {
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
+    }
+
+    /// All figures, at a time in seconds.
+    pub(super) fn figures(&self, now: u64) -> Figures {
+        let (snapshot, metrics) = (self.snapshot(), &self.metrics);
+        let server = metrics.server();
+        let gauge = |value: i64| u64::try_from(value).unwrap_or_default();
+        let routes = metrics.failures().routes;
+        let sum = |of: fn(&weir_telemetry::RouteErrors) -> u64| {
+            routes.iter().map(|(_, route)| of(route)).sum()
+        };
+        let shows_names = snapshot.settings.account.keeps_names;
+        let limits = snapshot.settings.limits().into_iter().filter_map(|limit| {
+            let subjects = subjects(metrics, limit.name(), shows_names, now);
+            let period = |period| PeriodFigures {
+                seconds: metrics.counted_seconds(limit.name(), period),
+                uncounted: metrics.uncounted(limit.name(), period, now),
+                left_out: 0,
+            };
+            let [minute, hour] = PERIODS.map(period);
+            let is_used = !subjects.is_empty();
+            is_used.then(|| {
+                let figures = LimitFigures::new(minute, hour, subjects);
+                (limit.name().to_owned(), figures)
+            })
+        });
+        Figures {
+            in_flight: gauge(server.in_flight.get()),
+            connections: gauge(server.open.get()),
+            requests: sum(|route| route.requests),
+            failed: sum(|route| route.failed),
+            denied: sum(|route| route.denied),
+            findings: (self.findings)(&snapshot, &self.stores, metrics),
+            forwarders: snapshot.layers.untrusted_forwarders(),
+            limits: limits.collect(),
+            ..Figures::new()
+        }
+    }
+
+    /// As many of the figures as may be published, as text. Beside its subjects, each limit in use
+    /// takes some hundred bytes.
+    pub(super) fn text(&self, now: u64) -> String {
+        let mut figures = self.figures(now);
+        figures.findings.truncate(MAX_FINDINGS);
+        for finding in &mut figures.findings {
+            let end = finding.text.floor_char_boundary(MAX_FINDING_BYTES);
+            finding.text.truncate(end);
+        }
+        figures.forwarders.truncate(MAX_FORWARDERS);
+        bounded_text(figures, MAX_SUBJECTS, MAX_BYTES)
+    }
+}
+
+/// Leaves out subjects, which may have long names, until the text has at most so many bytes.
+fn bounded_text(mut figures: Figures, max_subjects: usize, max_bytes: usize) -> String {
+    let mut count = max_subjects;
+    loop {
+        keep_subjects(&mut figures.limits, count);
+        let text = figures.text();
+        if text.len() <= max_bytes || count == 0 {
+            return text;
+        }
+        count /= 2;
+    }
+}
+
+/// The subjects of a limit, each once, with the counts of both periods.
+fn subjects(metrics: &Metrics, limit: &str, shows_names: bool, now: u64) -> Vec<SubjectFigures> {
+    let mut all: HashMap<String, SubjectFigures> = HashMap::new();
+    for period in PERIODS {
+        for mut subject in metrics.subjects(limit, period, now) {
+            subject.name = subject.name.filter(|_| shows_names);
+            let figures = all.entry(subject.key.clone());
+            let figures = figures.or_insert_with_key(|key| SubjectFigures::new(key.clone()));
+            figures.add(period, subject);
+        }
+    }
+    all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use weir_telemetry::SubjectActivity;
+
+    /// A client may choose what it counts as, and how long that is.
+    #[test]
+    fn figures_never_take_more_bytes_than_they_may_whatever_clients_are_called() {
+        let subject = |name: String| {
+            let mut figures = SubjectFigures::new(name.clone());
+            let activity = SubjectActivity {
+                key: name,
+                name: None,
+                requests: 10,
+                denied: 5,
+                used_percent: 100,
+            };
+            figures.add(Period::Minute, activity);
+            figures
+        };
+        let period = PeriodFigures {
+            seconds: 60,
+            uncounted: 0,
+            left_out: 0,
+        };
+        for length in [10, 500, 8_000, 200_000] {
+            let names = (0..300).map(|number| format!("L:{number}-{}", "\u{1}".repeat(length)));
+            let limit = LimitFigures::new(period, period, names.map(subject).collect());
+            let limits = BTreeMap::from([("L".to_owned(), limit)]);
+            let figures = Figures {
+                limits,
+                ..Figures::new()
+            };
+            let text = bounded_text(figures, MAX_SUBJECTS, MAX_BYTES);
+            assert!(text.len() <= MAX_BYTES, "{length}: {}", text.len());
+            let read = Figures::parse(&text).unwrap();
+            assert_eq!(read.limits["L"].period(Period::Minute).left_out, 10);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The forms in which gateways tell each other of themselves, as JSON in Redis: an entry in the list
+//! of gateways, the figures of each, and the limits of each configuration.
+//!
+//! Another version may publish other forms. They are told apart by `form`, and what has another one
+//! is not read.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use weir_telemetry::{Period, SubjectActivity};
+
+/// The number of the forms of this version.
+const FORM: u32 = 1;
+
+/// How often a gateway publishes its figures.
+pub(in crate::app) const INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long figures are kept: beyond that, those of a gateway that is gone say nothing of now.
+pub(super) const FIGURES_KEPT: Duration = Duration::from_secs(10);
+
+/// How long a gateway that is gone is listed.
+pub(super) const ENTRY_KEPT: Duration = Duration::from_secs(300);
+
+/// How often the limits of a configuration are published, and how long they are kept.
+pub(super) const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
+pub(super) const LIMITS_KEPT: Duration = Duration::from_secs(300);
+
+/// A gateway in the list.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(in crate::app) struct GatewayEntry {
+    form: u32,
+    /// Of the process, at random.
+    pub(in crate::app) id: String,
+    /// Of the machine.
+    pub(in crate::app) name: String,
+    /// Of the admin listener, or of the first listener for clients.
+    pub(in crate::app) address: String,
+    pub(in crate::app) version: String,
+    /// The digest of the configuration.
+    pub(in crate::app) configuration: String,
+    /// When it started, in seconds since the Unix epoch.
+    pub(in crate::app) since: u64,
+    pub(in crate::app) figures: FiguresState,
+}
+
+/// Whether the figures of a gateway are known.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(in crate::app) enum FiguresState {
+    /// They are counted in the fleet.
+    Shared,
+    /// The Redis user of that gateway has no right to share them.
+    Forbidden,
+    /// They have the form of another version.
+    AnotherVersion,
+    /// They are over, or cannot be read.
+    Missing,
+}
+
+impl GatewayEntry {
+    pub(super) fn new(id: &str, name: &str, address: &str, since: u64) -> Self {
+        Self {
+            form: FORM,
+            id: id.to_owned(),
+            name: name.to_owned(),
+            address: address.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            configuration: String::new(),
+            since,
+            figures: FiguresState::Shared,
+        }
+    }
+
+    /// Reads an entry. Of another form, it has what can be read; none if there is no id.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let entry: Value = serde_json::from_str(text).ok()?;
+        if entry["form"] == FORM {
+            return serde_json::from_value(entry).ok();
+        }
+        let text = |name: &str| entry[name].as_str().map(str::to_owned);
+        Some(Self {
+            form: 0,
+            id: text("id")?,
+            name: text("name").unwrap_or_default(),
+            address: text("address").unwrap_or_default(),
+            version: text("version").unwrap_or_default(),
+            configuration: text("configuration").unwrap_or_default(),
+            since: entry["since"].as_u64().unwrap_or_default(),
+            figures: FiguresState::AnotherVersion,
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        json(self)
+    }
+}
+
+/// The name of a gateway's figures in the store.
+pub(super) fn figures_name(id: &str) -> String {
+    format!("gateway:{id}")
+}
+
+/// The name of a configuration's limits in the store.
+pub(super) fn limits_name(digest: &str) -> String {
+    format!("configuration:{digest}")
+}
+
+/// What a gateway has counted, and what needs attention there.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(in crate::app) struct Figures {
+    pub(super) form: u32,
+    pub(in crate::app) in_flight: u64,
+    pub(in crate::app) connections: u64,
+    /// Requests that were let through in the last minute, and those of them that failed.
+    pub(in crate::app) requests: u64,
+    pub(in crate::app) failed: u64,
+    /// Those that were not.
+    pub(in crate::app) denied: u64,
+    pub(in crate::app) findings: Vec<PublishedFinding>,
+    /// Peers that name other clients and are no trusted proxies.
+    pub(in crate::app) forwarders: Vec<IpAddr>,
+    pub(in crate::app) limits: BTreeMap<String, LimitFigures>,
+}
+
+impl Figures {
+    pub(super) fn new() -> Self {
+        Self {
+            form: FORM,
+            ..Self::default()
+        }
+    }
+
+    /// Reads figures.
+    ///
+    /// # Errors
+    /// When they have another form.
+    pub(super) fn parse(text: &str) -> Result<Self, FiguresState> {
+        let another = |_| FiguresState::AnotherVersion;
+        let figures: Value = serde_json::from_str(text).map_err(another)?;
+        match figures["form"] == FORM {
+            true => serde_json::from_value(figures).map_err(another),
+            false => Err(FiguresState::AnotherVersion),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        json(self)
+    }
+}
+
+/// A finding about a gateway itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(in crate::app) struct PublishedFinding {
+    pub(in crate::app) kind: String,
+    pub(in crate::app) text: String,
+    pub(in crate::app) remedy: String,
+}
+
+/// What a gateway has counted of a limit's subjects.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(in crate::app) struct LimitFigures {
+    minute: PeriodFigures,
+    hour: PeriodFigures,
+    pub(super) subjects: Vec<SubjectFigures>,
+}
+
+/// How complete the counts of a period are.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct PeriodFigures {
+    /// Over how many seconds was counted.
+    pub(super) seconds: u32,
+    /// How many requests may be missing from the count of a subject.
+    pub(super) uncounted: u64,
+    /// The requests of the heaviest subject that was left out.
+    pub(super) left_out: u64,
+}
+
+/// A subject, with its counts of the last minute and of the last hour.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct SubjectFigures(String, Option<String>, Counts, Counts);
+
+/// Requests, those of them that were denied, and the most of the burst that was used, in percent.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Counts(u64, u64, u8);
+
+impl Counts {
+    /// As sketches weigh subjects.
+    fn weight(self) -> u64 {
+        let Self(requests, denied, _) = self;
+        requests.saturating_add(denied.saturating_mul(3))
+    }
+}
+
+impl SubjectFigures {
+    pub(super) fn new(key: String) -> Self {
+        Self(key, None, Counts::default(), Counts::default())
+    }
+
+    pub(super) fn add(&mut self, period: Period, activity: SubjectActivity) {
+        let counts = Counts(activity.requests, activity.denied, activity.used_percent);
+        self.1 = self.1.take().or(activity.name);
+        match period {
+            Period::Minute => self.2 = counts,
+            Period::Hour => self.3 = counts,
+        }
+    }
+
+    pub(super) fn activity(&self, period: Period) -> SubjectActivity {
+        let Counts(requests, denied, used_percent) = self.counts(period);
+        SubjectActivity {
+            key: self.0.clone(),
+            name: self.1.clone(),
+            requests,
+            denied,
+            used_percent,
+        }
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.0
+    }
+
+    fn counts(&self, period: Period) -> Counts {
+        match period {
+            Period::Minute => self.2,
+            Period::Hour => self.3,
+        }
+    }
+
+    fn weight(&self, period: Period) -> u64 {
+        self.counts(period).weight()
+    }
+}
+
+impl LimitFigures {
+    pub(super) fn new(
+        minute: PeriodFigures,
+        hour: PeriodFigures,
+        subjects: Vec<SubjectFigures>,
+    ) -> Self {
+        Self {
+            minute,
+            hour,
+            subjects,
+        }
+    }
+
+    pub(super) fn period(&self, period: Period) -> PeriodFigures {
+        match period {
+            Period::Minute => self.minute,
+            Period::Hour => self.hour,
+        }
+    }
+
+    /// Keeps so many subjects: half of them the heaviest of the minute, the others those of the
+    /// hour.
+    fn keep(&mut self, count: usize) {
+        if self.subjects.len() <= count {
+            return;
+        }
+        let heaviest_first = |subjects: &mut Vec<SubjectFigures>, period| {
+            subjects.sort_by_key(|subject| std::cmp::Reverse(subject.weight(period)));
+        };
+        heaviest_first(&mut self.subjects, Period::Minute);
+        let mut others = self.subjects.split_off(count.div_ceil(2));
+        heaviest_first(&mut others, Period::Hour);
+        let left_out = others.split_off(others.len().min(count / 2));
+        self.subjects.extend(others);
+        let most = |period| {
+            let requests = left_out.iter().map(|subject| subject.counts(period).0);
+            requests.max().unwrap_or_default()
+        };
+        self.minute.left_out = self.minute.left_out.max(most(Period::Minute));
+        self.hour.left_out = self.hour.left_out.max(most(Period::Hour));
+    }
+}
+
+/// Keeps so many subjects of all limits: what one limit does not need of its share, the others get.
+pub(super) fn keep_subjects(limits: &mut BTreeMap<String, LimitFigures>, count: usize) {
+    let mut limits: Vec<_> = limits.values_mut().collect();
+    limits.sort_by_key(|limit| limit.subjects.len());
+    let (mut places, mut left) = (count, limits.len());
+    for limit in limits {
+        limit.keep(places / left);
+        places -= limit.subjects.len();
+        left -= 1;
+    }
+}
+
+/// The limits of a configuration, by their names.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(super) struct PublishedLimits {
+    form: u32,
+    pub(super) limits: BTreeMap<String, LimitDefinition>,
+}
+
+/// A limit as a configuration defines it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct LimitDefinition {
+    /// In words.
+    pub(super) text: String,
+    pub(super) per: String,
+    pub(super) algorithm: String,
+    /// Units that may pass at once, or the count of a window.
+    pub(super) burst: u64,
+    /// In how many nanoseconds these come back.
+    pub(super) period: u64,
+}
+
+impl PublishedLimits {
+    pub(super) fn new(limits: BTreeMap<String, LimitDefinition>) -> Self {
+        Self { form: FORM, limits }
+    }
+
+    /// Reads the limits; none of another form.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let parsed: Self = serde_json::from_str(text).ok()?;
+        (parsed.form == FORM).then_some(parsed)
+    }
+
+    pub(super) fn text(&self) -> String {
+        json(self)
+    }
+}
+
+/// The keys of what is published are names of fields and texts, so it can always be written.
+fn json(published: &impl Serialize) -> String {
+    serde_json::to_string(published).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(key: &str, minute: u64, hour: u64) -> SubjectFigures {
+        SubjectFigures(
+            key.to_owned(),
+            None,
+            Counts(minute, 0, 0),
+            Counts(hour, 0, 0),
+        )
+    }
+
+    fn limit(subjects: Vec<SubjectFigures>) -> LimitFigures {
+        let period = |seconds| PeriodFigures {
+            seconds,
+            uncounted: 0,
+            left_out: 0,
+        };
+        LimitFigures::new(period(60), period(3600), subjects)
+    }
+
+    fn keys(limit: &LimitFigures) -> Vec<&str> {
+        let mut keys: Vec<_> = limit.subjects.iter().map(SubjectFigures::key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn a_subject_that_is_left_out_never_sent_more_than_is_said() {
+        let mut figures = limit(vec![
+            subject("a", 50, 50),
+            subject("b", 0, 900),
+            subject("c", 40, 40),
+            subject("d", 1, 100),
+        ]);
+        figures.keep(2);
+        assert_eq!(keys(&figures), ["a", "b"]);
+        assert_eq!(figures.period(Period::Minute).left_out, 40);
+        assert_eq!(figures.period(Period::Hour).left_out, 100);
+        figures.keep(2);
+        assert_eq!(figures.period(Period::Minute).left_out, 40);
+    }
+
+    #[test]
+    fn a_limit_of_many_subjects_never_crowds_out_one_of_few() {
+        let many = |count: u64| {
+            let subjects = (0..count).map(|number| subject(&number.to_string(), 1000 + number, 1));
+            limit(subjects.collect())
+        };
+        let mut limits: BTreeMap<String, LimitFigures> = [
+            ("few".to_owned(), limit(vec![subject("a", 1, 1)])),
+            ("many".to_owned(), many(500)),
+            ("more".to_owned(), many(900)),
+        ]
+        .into();
+        keep_subjects(&mut limits, 101);
+        let kept: Vec<_> = limits.values().map(|limit| limit.subjects.len()).collect();
+        assert_eq!(kept, [1, 50, 50]);
+        keep_subjects(&mut limits, 0);
+        assert!(limits.values().all(|limit| limit.subjects.is_empty()));
+    }
+
+    #[test]
+    fn what_another_version_writes_is_never_read_as_if_it_were_known() {
+        let entry = GatewayEntry::new("1a", "gw-1", "127.0.0.1:9901", 7);
+        assert_eq!(GatewayEntry::parse(&entry.text()), Some(entry.clone()));
+        let other = entry.text().replace("\"form\":1", "\"form\":2");
+        let read = GatewayEntry::parse(&other).unwrap();
+        assert_eq!(
+            (&*read.id, &*read.name, read.figures),
+            ("1a", "gw-1", FiguresState::AnotherVersion)
+        );
+        assert!(GatewayEntry::parse("{\"form\":2,\"id\":[\"1a\"],\"new\":true}").is_none());
+        assert!(GatewayEntry::parse("nonsense").is_none());
+        let figures = Figures::new();
+        assert_eq!(Figures::parse(&figures.text()), Ok(figures.clone()));
+        for other in [
+            figures.text().replace("\"form\":1", "\"form\":2"),
+            figures.text().replace("\"limits\":{}", "\"limits\":[]"),
+            String::new(),
+        ] {
+            assert_eq!(Figures::parse(&other), Err(FiguresState::AnotherVersion));
+        }
+        assert!(PublishedLimits::parse("{\"form\":2,\"limits\":{}}").is_none());
+    }
+}

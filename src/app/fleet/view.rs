@@ -1,0 +1,307 @@
+//! The gateways of one store as one: which there are, and their subjects, added up.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use weir_limit::time::Timestamp;
+use weir_telemetry::{Metrics, Period, SubjectActivity};
+
+use super::definitions::LimitDifference;
+use super::published::{
+    Figures, FiguresState, GatewayEntry, INTERVAL, LimitFigures, SubjectFigures,
+};
+
+/// For how long nothing is heard of a gateway that is behind, or silent: it has missed one
+/// publication, or three.
+const BEHIND_AFTER: Duration = INTERVAL.saturating_mul(2).saturating_add(SLACK);
+const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
+
+/// How late a publication may be.
+const SLACK: Duration = Duration::from_millis(800);
+
+/// All gateways that this one knows of.
+pub(in crate::app) struct FleetView {
+    /// This one is the first.
+    pub(in crate::app) gateways: Vec<KnownGateway>,
+    /// Other configurations than that of this gateway.
+    pub(in crate::app) configurations: Vec<OtherConfiguration>,
+    /// Why this gateway shows its own figures alone; none if it does not.
+    pub(in crate::app) alone: Option<Solitude>,
+}
+
+/// Why a gateway knows nothing of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::app) enum Solitude {
+    /// It has nothing to do with others by its configuration.
+    Configured(&'static str),
+    /// It should know of them.
+    Failed(String),
+}
+
+/// A gateway, as this one knows it.
+pub(in crate::app) struct KnownGateway {
+    pub(in crate::app) entry: GatewayEntry,
+    pub(in crate::app) is_self: bool,
+    /// How long ago it has published.
+    pub(in crate::app) seen: Duration,
+    pub(in crate::app) figures: Result<Figures, FiguresState>,
+}
+
+/// A configuration that other gateways have.
+pub(in crate::app) struct OtherConfiguration {
+    pub(in crate::app) digest: String,
+    /// The names of the gateways.
+    pub(in crate::app) gateways: Vec<String>,
+    /// The limits that differ; none where they are not known.
+    pub(in crate::app) limits: Option<Vec<LimitDifference>>,
+}
+
+/// Whether a gateway publishes in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(in crate::app) enum GatewayState {
+    Up,
+    /// It has missed a publication.
+    Behind,
+    /// It has missed three: it has ended, hangs, or does not reach the store.
+    Silent,
+}
+
+/// Whose subjects are counted.
+#[derive(Clone, Copy)]
+pub(in crate::app) enum Scope<'v> {
+    Gateway(&'v Metrics, Timestamp),
+    Fleet(&'v FleetView),
+}
+
+/// A subject of a limit.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::app) struct CountedSubject {
+    pub(in crate::app) activity: SubjectActivity,
+    /// Requests a second.
+    pub(in crate::app) rate: f64,
+    /// How many of its requests may be missing, at most.
+    pub(in crate::app) uncounted: u64,
+}
+
+impl KnownGateway {
+    pub(in crate::app) fn state(&self) -> GatewayState {
+        match self.seen {
+            seen if seen > SILENT_AFTER => GatewayState::Silent,
+            seen if seen > BEHIND_AFTER => GatewayState::Behind,
+            _ => GatewayState::Up,
+        }
+    }
+
+    /// The name and the address, as several may run on one machine.
+    pub(in crate::app) fn title(&self) -> String {
+        format!("{} ({})", self.entry.name, self.entry.address)
+    }
+
+    pub(in crate::app) fn figures_state(&self) -> FiguresState {
+        match &self.figures {
+            Ok(_) => FiguresState::Shared,
+            Err(state) => *state,
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// The subjects of a limit that sent requests within the period, in no order.
+    pub(in crate::app) fn subjects(self, limit: &str, period: Period) -> Vec<CountedSubject> {
+        match self {
+            Self::Gateway(metrics, now) => own_subjects(metrics, limit, period, now),
+            Self::Fleet(fleet) => fleet.subjects(limit, period),
+        }
+    }
+}
+
+fn own_subjects(
+    metrics: &Metrics,
+    limit: &str,
+    period: Period,
+    now: Timestamp,
+) -> Vec<CountedSubject> {
+    let seconds = metrics.counted_seconds(limit, period);
+    let uncounted = metrics.uncounted(limit, period, now.as_secs());
+    let subjects = metrics.subjects(limit, period, now.as_secs()).into_iter();
+    let counted = subjects.map(|activity| CountedSubject {
+        rate: rate(&activity, seconds),
+        activity,
+        uncounted,
+    });
+    counted.collect()
+}
+
+fn rate(activity: &SubjectActivity, seconds: u32) -> f64 {
+    activity.requests as f64 / f64::from(seconds.max(1))
+}
+
+impl FleetView {
+    /// The figures of all gateways that share them.
+    pub(in crate::app) fn figures(&self) -> impl Iterator<Item = (&KnownGateway, &Figures)> {
+        let gateways = self.gateways.iter();
+        gateways.filter_map(|gateway| Some((gateway, gateway.figures.as_ref().ok()?)))
+    }
+
+    /// Peers that name other clients and are no trusted proxies, of any gateway.
+    pub(in crate::app) fn forwarders(&self) -> Vec<IpAddr> {
+        let peers = self.figures().flat_map(|(_, figures)| &figures.forwarders);
+        let mut peers: Vec<IpAddr> = peers.copied().collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Adds up what the gateways have counted. A gateway that does not list a subject may have left
+    /// it out, and each may have lost some of its requests.
+    fn subjects(&self, limit: &str, period: Period) -> Vec<CountedSubject> {
+        let figures = self.figures();
+        let of_limit: Vec<&LimitFigures> = figures
+            .filter_map(|(_, figures)| figures.limits.get(limit))
+            .collect();
+        let missing = of_limit.iter().map(|figures| {
+            let period = figures.period(period);
+            period.uncounted.saturating_add(period.left_out)
+        });
+        let missing = missing.fold(0, u64::saturating_add);
+        let mut merged: HashMap<&str, CountedSubject> = HashMap::new();
+        for figures in of_limit {
+            let counted = figures.period(period);
+            for subject in &figures.subjects {
+                let known = merged
+                    .entry(subject.key())
+                    .or_insert_with(|| CountedSubject {
+                        activity: SubjectFigures::new(subject.key().to_owned()).activity(period),
+                        rate: 0.0,
+                        uncounted: missing,
+                    });
+                known.add(subject.activity(period), counted.seconds);
+                known.uncounted = known.uncounted.saturating_sub(counted.left_out);
+            }
+        }
+        let active = merged.into_values();
+        active
+            .filter(|subject| subject.activity.requests > 0)
+            .collect()
+    }
+}
+
+impl CountedSubject {
+    fn add(&mut self, other: SubjectActivity, seconds: u32) {
+        self.rate += rate(&other, seconds);
+        let sum = &mut self.activity;
+        sum.name = sum.name.take().or(other.name);
+        sum.requests = sum.requests.saturating_add(other.requests);
+        sum.denied = sum.denied.saturating_add(other.denied);
+        sum.used_percent = sum.used_percent.max(other.used_percent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::published::PeriodFigures;
+    use super::*;
+
+    fn subject(key: &str, requests: u64, denied: u64) -> SubjectFigures {
+        let mut figures = SubjectFigures::new(key.to_owned());
+        let activity = SubjectActivity {
+            key: key.to_owned(),
+            name: None,
+            requests,
+            denied,
+            used_percent: 50,
+        };
+        figures.add(Period::Minute, activity);
+        figures
+    }
+
+    fn gateway(subjects: Vec<SubjectFigures>, period: PeriodFigures) -> KnownGateway {
+        let limit = LimitFigures::new(period, period, subjects);
+        KnownGateway {
+            entry: GatewayEntry::new("1", "gw", "127.0.0.1:9901", 0),
+            is_self: false,
+            seen: Duration::ZERO,
+            figures: Ok(Figures {
+                limits: BTreeMap::from([("L".to_owned(), limit)]),
+                ..Figures::new()
+            }),
+        }
+    }
+
+    fn period(seconds: u32, uncounted: u64, left_out: u64) -> PeriodFigures {
+        PeriodFigures {
+            seconds,
+            uncounted,
+            left_out,
+        }
+    }
+
+    fn fleet(gateways: Vec<KnownGateway>) -> FleetView {
+        FleetView {
+            gateways,
+            configurations: Vec::new(),
+            alone: None,
+        }
+    }
+
+    #[test]
+    fn a_subject_never_has_fewer_requests_than_are_shown_or_more_than_may_be_missing() {
+        let silent = KnownGateway {
+            figures: Err(FiguresState::Missing),
+            ..gateway(vec![subject("a", 9, 9)], period(60, 9, 9))
+        };
+        let fleet = fleet(vec![
+            gateway(
+                vec![subject("a", 60, 30), subject("b", 6, 0)],
+                period(60, 5, 2),
+            ),
+            // It has begun to count ten seconds ago.
+            gateway(
+                vec![subject("a", 10, 10), subject("c", 0, 0)],
+                period(10, 1, 7),
+            ),
+            silent,
+        ]);
+        let mut counted = Scope::Fleet(&fleet).subjects("L", Period::Minute);
+        counted.sort_by(|one, other| one.activity.key.cmp(&other.activity.key));
+        let shown: Vec<_> = counted
+            .iter()
+            .map(|subject| {
+                let SubjectActivity {
+                    key,
+                    requests,
+                    denied,
+                    ..
+                } = &subject.activity;
+                (&**key, *requests, *denied, subject.rate, subject.uncounted)
+            })
+            .collect();
+        // Both list a, so neither can have left it out; the second may have left out b.
+        assert_eq!(shown, [("a", 70, 40, 2.0, 6), ("b", 6, 0, 0.1, 13)]);
+        assert!(
+            Scope::Fleet(&fleet)
+                .subjects("Other", Period::Minute)
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_gateway_that_misses_three_publications_is_never_shown_as_up() {
+        let seen = |seconds: f64| {
+            let known = KnownGateway {
+                seen: Duration::from_secs_f64(seconds),
+                ..gateway(Vec::new(), period(60, 0, 0))
+            };
+            known.state()
+        };
+        assert_eq!(seen(0.0), GatewayState::Up);
+        assert_eq!(seen(4.5), GatewayState::Up);
+        assert_eq!(seen(5.0), GatewayState::Behind);
+        assert_eq!(seen(7.0), GatewayState::Silent);
+    }
+}
