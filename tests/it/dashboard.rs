@@ -620,3 +620,33 @@ fn the_page_says_that_the_gateway_is_gone_and_goes_on_when_it_is_back() {
     browser.sees("#limit-rows", "5 allowed, 4 denied");
     browser.sees("#connection", "live");
 }
+
+#[test]
+fn the_page_of_one_gateway_never_hides_what_others_of_its_redis_have_counted() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream).key(&crate::redis::store(&server.url()));
+    let all = [setup.start(), setup.start()];
+    for gateway in &all {
+        gateway.statuses(&from("203.0.113.77"), 9);
+    }
+    let browser = dashboard(&all[0]);
+    choose_hour(&browser);
+    // The figures of both are shown as soon as there are two gateways.
+    browser.sees("#subject-rows td.number", "18");
+    browser.sees("#subjects-note", "Of 2 gateways.");
+    for gateway in &all {
+        browser.sees("#gateway-rows", &gateway.admin_address().to_string());
+    }
+    browser.sees("#findings", "203.0.113.77");
+    browser.run("document.querySelector('input[name=scope][value=gateway]').click()");
+    browser.sees("#subject-rows td.number", "9");
+    browser.run("document.querySelector('input[name=scope][value=fleet]').click()");
+    browser.sees("#subject-rows td.number", "18");
+    let markup = all[1].read("gateway.yaml");
+    all[1].write("gateway.yaml", &markup.replace("count: 9", "count: 8"));
+    all[1].reload();
+    browser.sees("#gateway-rows", "differs");
+    browser.sees("#findings", "no limit differs");
+    assert_quiet(&browser);
+}

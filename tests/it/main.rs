@@ -40,6 +40,7 @@ mod envoy_ratelimit;
 mod events;
 mod example;
 mod failures;
+mod fleet;
 mod forwarding;
 mod gateway_findings;
 mod grpc;

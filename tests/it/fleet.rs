@@ -1,0 +1,430 @@
+//! Gateways of one Redis, seen as one: who is limited on all of them, which of them are there, and how
+//! their configurations differ.
+
+use serde_json::{Value, json};
+
+use crate::support::gateway::weir;
+use crate::support::*;
+use crate::{redis, redis_cluster};
+
+const ABUSER: &str = "203.0.113.9";
+
+const LIMIT: &str = "Requests: {per: address, burst: 20, count: 1, period: 1000h}";
+
+fn setup(upstream: &Upstream, store: &str) -> Setup {
+    Setup::before(upstream)
+        .limits(&[LIMIT])
+        .limited_by("Requests")
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key(
+            "bans: {abusers: {per: address, strikes: {paths: /trap, count: 9, period: 1h}, for: 1h}}",
+        )
+        .key(store)
+}
+
+fn three(setup: &Setup) -> [Gateway; 3] {
+    [setup.start(), setup.start(), setup.start()]
+}
+
+fn from(address: &str) -> Request {
+    get("/").with("x-forwarded-for", address)
+}
+
+fn ask(gateway: &Gateway, path: &str) -> Value {
+    let response = gateway.admin(&get(path).with("host", "localhost"));
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
+}
+
+fn gateways(gateway: &Gateway) -> Vec<Value> {
+    let answer = ask(gateway, "/v1/gateways");
+    answer["gateways"].as_array().unwrap().clone()
+}
+
+/// The gateways that are listed, by the address of their admin listeners.
+fn states(gateway: &Gateway) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let listed = gateways(gateway).into_iter();
+    let states = listed.map(|listed| (text(&listed["address"]), text(&listed["state"])));
+    states.collect()
+}
+
+/// Waits until each of these knows all of them, with their figures.
+fn know_each_other(gateways: &[Gateway]) {
+    for gateway in gateways {
+        eventually("all gateways with their figures", || {
+            let listed = self::gateways(gateway);
+            let shared = listed.iter().filter(|listed| listed["figures"] == "shared");
+            (shared.count() == gateways.len()).then_some(())
+        });
+    }
+}
+
+/// What is said of the fleet.
+fn said(gateway: &Gateway) -> Vec<String> {
+    let answer = ask(gateway, "/v1/findings?scope=fleet");
+    let found = answer["gateway"].as_array().unwrap().iter();
+    let of_fleet = found.filter(|found| found["kind"] == "fleet");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    of_fleet
+        .map(|found| format!("{}\n{}", text(&found["text"]), text(&found["detail"])))
+        .collect()
+}
+
+/// Waits until this is said of the fleet.
+fn says(gateway: &Gateway, part: &str) {
+    eventually(&format!("{part:?} in the findings"), || {
+        let said = said(gateway);
+        said.iter().any(|text| text.contains(part)).then_some(())
+    });
+}
+
+fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = weir();
+    let output = command.current_dir(gateway.folder()).args(arguments);
+    let output = output.output().unwrap();
+    let (out, errors) = (output.stdout, output.stderr);
+    let text = [out, errors].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), text.concat())
+}
+
+/// He sends to three gateways, and is seen by none of them as what he is: each is sent a third.
+fn an_abuser_of_all_is_named_with_what_all_have_counted(gateways: &[Gateway; 3]) {
+    for gateway in gateways {
+        gateway.statuses(&from(ABUSER), 40);
+        gateway.statuses(&from("198.51.100.7"), 1);
+    }
+    know_each_other(gateways);
+    for gateway in gateways {
+        let subject = eventually("all of his requests", || {
+            let top = ask(gateway, "/v1/top?scope=fleet");
+            assert_eq!(top["alone"], Value::Null);
+            let first = top["subjects"][0].clone();
+            (first["requests"] == 120).then_some(first)
+        });
+        assert_eq!(subject["subject"], ABUSER);
+        assert_eq!(
+            (&subject["denied"], &subject["uncounted"]),
+            (&json!(100), &json!(0))
+        );
+        let own = ask(gateway, "/v1/top");
+        assert_eq!(own["subjects"][0]["requests"], 40);
+        assert_eq!(
+            (&own["scope"], &own["gateways"]),
+            (&json!("gateway"), &json!(1))
+        );
+        let found = ask(gateway, "/v1/findings?scope=fleet");
+        let worst = &found["findings"][0];
+        assert_eq!(
+            (&worst["kind"], &worst["subject"], &worst["requests"]),
+            (&json!("abuse"), &json!(ABUSER), &json!(120))
+        );
+        assert_eq!(
+            worst["remedy"]["command"],
+            format!("weir ban add abusers {ABUSER} --for 1h")
+        );
+        assert_eq!(said(gateway), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_abuser_who_spreads_over_all_gateways_is_never_taken_for_three_small_ones() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let all = three(&setup(&upstream, &redis::store(&server.url())));
+    an_abuser_of_all_is_named_with_what_all_have_counted(&all);
+
+    let address = all[0].admin_address().to_string();
+    let (code, text) = run(&all[1], &["top", "--fleet", "--once", "--admin", &address]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.starts_with("ABUSE       203.0.113.9 goes on"),
+        "{text}"
+    );
+    assert!(text.trim_end().ends_with("3 gateways"), "{text}");
+    let (code, text) = run(&all[1], &["gateways", "--admin", &address]);
+    assert_eq!(code, Some(0), "{text}");
+    for gateway in &all {
+        let listed = format!(" {} ", gateway.admin_address());
+        assert!(text.contains(&listed), "{text}");
+    }
+    let response = all[0].admin(&get("/v1/top?scope=all").with("host", "localhost"));
+    assert_eq!(response.status, 400);
+}
+
+#[test]
+fn an_abuser_is_found_where_the_nodes_of_a_cluster_share_the_figures_out() {
+    let cluster = RedisCluster::start(0);
+    let upstream = Upstream::start();
+    let all = three(&setup(&upstream, &redis_cluster::store(&cluster, "deny")));
+    an_abuser_of_all_is_named_with_what_all_have_counted(&all);
+}
+
+#[test]
+fn a_gateway_that_is_killed_is_never_shown_as_up_and_one_that_ends_is_not_shown() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let [one, mut other, killed] = three(&setup(&upstream, &redis::store(&server.url())));
+    eventually("three gateways", || (states(&one).len() == 3).then_some(()));
+    let of_killed = (killed.admin_address().to_string(), "silent".to_owned());
+    drop(killed);
+    eventually("its silence", || {
+        states(&one).contains(&of_killed).then_some(())
+    });
+    says(&one, &format!("({}) has been silent for", of_killed.0));
+    assert!(said(&other).iter().any(|text| text.contains(&of_killed.0)));
+    other.signal("TERM");
+    assert!(other.ended().success());
+    eventually("the other has left", || {
+        (states(&one).len() == 2).then_some(())
+    });
+}
+
+#[test]
+fn without_redis_each_shows_itself_and_never_as_if_it_were_the_fleet() {
+    let mut server = RedisServer::start();
+    let upstream = Upstream::start();
+    let store = redis::store(&server.url()).replace("deny", "local");
+    let all = three(&setup(&upstream, &store));
+    know_each_other(&all);
+    server.kill();
+    for gateway in &all {
+        let top = eventually("that it is alone", || {
+            let top = ask(gateway, "/v1/top?scope=fleet");
+            top["alone"].is_string().then_some(top)
+        });
+        assert_eq!(top["gateways"], 1);
+        assert_eq!(states(gateway).len(), 1);
+        says(gateway, "this gateway shows its own figures alone");
+        gateway.statuses(&from(ABUSER), 2);
+        eventually("its own figures", || {
+            let top = ask(gateway, "/v1/top?scope=fleet");
+            (top["subjects"][0]["requests"] == 2).then_some(())
+        });
+    }
+    let address = all[0].admin_address().to_string();
+    let (_, text) = run(&all[0], &["top", "--fleet", "--once", "--admin", &address]);
+    assert!(text.contains("this gateway alone: the store"), "{text}");
+    server.restart();
+    know_each_other(&all);
+    eventually("no finding", || said(&all[0]).is_empty().then_some(()));
+}
+
+/// Its predecessor was a finding for five minutes more.
+#[test]
+fn a_gateway_that_was_killed_and_is_back_is_never_told_of_as_silent() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let one = setup.start();
+    let killed = setup.start();
+    killed.keep_ports();
+    let address = killed.admin_address().to_string();
+    let files = ["gateway.yaml", "limits/defaults.yaml"].map(|file| (file, killed.read(file)));
+    eventually("both", || (states(&one).len() == 2).then_some(()));
+    drop(killed);
+    says(&one, &format!("({address}) has been silent for"));
+    let folder = setup.written();
+    for (file, text) in files {
+        std::fs::write(folder.path().join(file), text).unwrap();
+    }
+    let _back = Gateway::start(folder);
+    eventually("the one that is back", || {
+        (states(&one).len() == 2 && said(&one).is_empty()).then_some(())
+    });
+}
+
+/// An upgrade adds commands to those that gateways give, and not everybody reads what is new.
+#[test]
+fn a_right_that_is_lacking_is_told_once_and_in_the_view_and_takes_no_decision() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    server.command(&["ACL", "SETUSER", "default", "-set"]);
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let all = [setup.start(), setup.start()];
+    let message = "other gateways do not know how this one does";
+    all[0].logs(message, 1);
+    eventually("both, without figures of the other", || {
+        let listed = gateways(&all[0]);
+        let of_other = listed.iter().find(|listed| listed["is_self"] == false)?;
+        (of_other["figures"] == "forbidden" && of_other["state"] == "up").then_some(())
+    });
+    let top = ask(&all[0], "/v1/top?scope=fleet");
+    assert_eq!(top["gateways"], 1);
+    assert_eq!(all[0].statuses(&from(ABUSER), 21)[19..], [200, 429]);
+    assert_eq!(all[0].metric("weir_store_reachable "), Some(1.0));
+    assert_eq!(all[0].times_logged(message), 1);
+
+    server.command(&["ACL", "SETUSER", "default", "+set", "-get"]);
+    let others = [setup.start(), setup.start()];
+    eventually("why it knows no figures", || {
+        let answer = ask(&others[0], "/v1/gateways");
+        let why = answer["alone"].as_str()?;
+        (why.contains("'get'") && states(&others[0]).len() == 4).then_some(())
+    });
+}
+
+#[test]
+fn what_another_version_publishes_is_named_as_that_and_never_counted() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &redis::store(&server.url())).start();
+    let other = |id: &str, form: u32| {
+        let entry = json!({
+            "form": form, "id": id, "name": id, "address": "10.0.0.9:9901", "version": "9.0.0",
+            "configuration": "", "since": 1, "figures": "shared",
+        });
+        let until = format!("{}", 4_102_444_800_000_u64);
+        let entry = format!("'{entry}'");
+        server.command(&["ZADD", "weir::list:gateways", &until, &entry]);
+    };
+    other("new-entry", 2);
+    other("new-figures", 1);
+    server.command(&["ZADD", "weir::list:gateways", "4102444800000", "nonsense"]);
+    let figures = "'{\"form\":2,\"limits\":7}'";
+    server.command(&["SET", "weir::gateway:new-figures", figures]);
+    let listed = eventually("both", || {
+        let listed = gateways(&gateway);
+        (listed.len() == 3).then_some(listed)
+    });
+    for name in ["new-entry", "new-figures"] {
+        let listed = listed.iter().find(|listed| listed["name"] == name).unwrap();
+        assert_eq!(listed["figures"], "another_version", "{listed}");
+        assert_eq!(listed["version"], "9.0.0");
+    }
+    gateway.statuses(&from(ABUSER), 2);
+    eventually("the own figures", || {
+        let top = ask(&gateway, "/v1/top?scope=fleet");
+        (top["subjects"][0]["requests"] == 2 && top["gateways"] == 1).then_some(())
+    });
+}
+
+#[test]
+fn gateways_with_different_limits_are_named_with_what_passes_meanwhile() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let all = [setup.start(), setup.start()];
+    know_each_other(&all);
+    assert_eq!(said(&all[0]), Vec::<String>::new());
+    let lowered = LIMIT.replace("burst: 20, count: 1", "burst: 5, count: 2");
+    all[1].write("limits/defaults.yaml", &lowered);
+    all[1].reload();
+    for (gateway, here, there) in [(&all[0], 20, 5), (&all[1], 5, 20)] {
+        says(gateway, "1 gateway with another configuration");
+        let said = said(gateway).concat();
+        for part in [
+            "different limits: Requests".to_owned(),
+            format!("Requests: here {here} at once"),
+            format!("; there {there} at once"),
+            "Meanwhile: at most 25 at once, then one each".to_owned(),
+        ] {
+            assert!(said.contains(&part), "{part:?} in {said}");
+        }
+    }
+    let address = all[0].admin_address().to_string();
+    let (_, text) = run(&all[0], &["gateways", "--admin", &address]);
+    assert!(text.contains(" differs "), "{text}");
+    assert!(text.contains("meanwhile: at most 25 at once"), "{text}");
+    all[0].write("limits/defaults.yaml", &lowered);
+    all[0].reload();
+    eventually("one configuration", || {
+        said(&all[0]).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_lower_limit_is_never_rolled_out_without_a_word_on_who_is_over_it_at_once() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let all = [setup.start(), setup.start()];
+    for gateway in &all {
+        gateway.statuses(&from("198.51.100.7"), 6);
+        gateway.statuses(&from("198.51.100.8"), 2);
+    }
+    let against = format!("http://{}/", all[1].admin_address());
+    let check = |burst: u32, arguments: &[&str]| {
+        let limit = LIMIT.replace("burst: 20", &format!("burst: {burst}"));
+        all[0].write("limits/defaults.yaml", &limit);
+        run(
+            &all[0],
+            &[&["check", "--against", &against], arguments].concat(),
+        )
+    };
+    let text = eventually("both gateways' subjects", || {
+        let (code, text) = check(5, &[]);
+        assert_eq!(code, Some(0), "{text}");
+        let is_complete = text.contains("against 2 subjects of 2 gateways: 1 over at once");
+        (is_complete && text.contains("sent 12 requests")).then_some(text)
+    });
+    assert!(
+        text.contains("OVER AT ONCE  Requests 198.51.100.7: sent 12 requests in the last 1m"),
+        "{text}"
+    );
+    assert!(!text.contains("198.51.100.8"), "{text}");
+    assert_eq!(check(5, &["--strict"]).0, Some(1));
+    let (code, text) = check(20, &["--strict"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("nobody would be over a limit"), "{text}");
+    let (_, report) = check(5, &["--format", "json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["live"]["effects"][0]["kind"], "over_at_once");
+    let (code, text) = run(&all[0], &["check", "--against", "http://127.0.0.1:1"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no gateway answers at 127.0.0.1:1"), "{text}");
+}
+
+#[test]
+fn a_gateway_that_shares_nothing_by_its_configuration_publishes_nothing_and_says_why() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let url = server.url();
+    let off = setup(
+        &upstream,
+        &format!("store: {{redis: {{url: \"{url}\", fleet: false}}}}"),
+    )
+    .start();
+    let on = setup(&upstream, &redis::store(&url)).start();
+    eventually("the figures of one", || {
+        let keys = server.command(&["KEYS", "weir::gateway:*"]);
+        keys.starts_with("*1").then_some(())
+    });
+    let alone = |gateway: &Gateway| ask(gateway, "/v1/gateways")["alone"].clone();
+    assert_eq!(alone(&off), "store.redis.fleet is false");
+    assert_eq!(alone(&on), Value::Null);
+    assert_eq!((states(&on).len(), states(&off).len()), (1, 1));
+    let memory = setup(&upstream, "").start();
+    let why = alone(&memory);
+    assert!(why.as_str().unwrap().contains("memory"), "{why}");
+    assert_eq!(said(&memory), Vec::<String>::new());
+}
+
+/// Whoever may read this Redis can read what gateways publish.
+#[test]
+fn nothing_that_is_published_names_an_account_or_a_secret() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["Calls: {per: account, burst: 5, count: 1, period: 1000h}"])
+        .limited_by("Calls")
+        .key("account: [header: x-api-key]")
+        .file("hash.key", "a key that gateways share")
+        .key("hash_key: {file: hash.key}")
+        .key(&redis::store(&server.url()))
+        .start();
+    gateway.statuses(&get("/").with("x-api-key", "planted-secret"), 3);
+    let published = eventually("the figures with the subject", || {
+        let keys = server.command(&["KEYS", "weir::*"]);
+        let names = keys.lines().filter(|line| line.starts_with("weir::"));
+        let values = names.map(|name| match name.contains(":list:") {
+            true => server.command(&["ZRANGE", name, "0", "-1"]),
+            false => server.command(&["GET", name]),
+        });
+        let text = values.collect::<String>();
+        text.contains("[3,0,").then_some(text)
+    });
+    assert!(published.contains("Calls:"), "{published}");
+    assert!(published.contains("5 at once"), "{published}");
+    assert!(!published.contains("planted"), "{published}");
+}
