@@ -43,7 +43,7 @@ impl TextFormatter {
         text: &mut String,
     ) -> fmt::Result {
         self.write(&mut Writer::new(text), Level::INFO, |fields| {
-            request.visit(fields)
+            request.visit(fields);
         })
     }
 
