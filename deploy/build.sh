@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what is shipped, into target/dist/weir: the profile `dist` with jemalloc, guided by a profile
-# (PGO) of a first build under the requests of benches/compare.
+# Builds what is shipped, into target/dist/weir: the profile `dist` with jemalloc and OpenTelemetry,
+# guided by a profile (PGO) of a first build under the requests of benches/compare.
 #
 #   deploy/build.sh                 without PGO where the tools are missing; the last line says which it is
 #   deploy/build.sh --require-pgo   fails where the tools are missing
@@ -23,6 +23,7 @@ export WEIR_COMMIT=${WEIR_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null ||
 host=$(rustc -vV | sed -n 's/^host: //p')
 profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
 profile=$target/pgo/weir.profdata
+features=jemalloc,otlp
 
 say() { echo "build.sh: $*" >&2; }
 
@@ -41,7 +42,7 @@ missing() {
 build() {
   local folder=$1 flags=$2
   RUSTFLAGS="${RUSTFLAGS:-} $flags" CARGO_TARGET_DIR=$folder \
-    cargo build --profile dist --features jemalloc --locked --bin weir --target "$host"
+    cargo build --profile dist --features "$features" --locked --bin weir --target "$host"
 }
 
 # The id of a crate, which is in the names of its functions. A build whose ids differ from those of the
@@ -79,7 +80,7 @@ if [ $pgo = required ] && [ -n "$reason" ]; then
   exit 1
 fi
 if [ $pgo = no ] || [ -n "$reason" ]; then
-  cargo build --profile dist --features jemalloc --locked --bin weir
+  cargo build --profile dist --features "$features" --locked --bin weir
   say "built $target/dist/weir WITHOUT PGO${reason:+: $reason}"
   exit
 fi
