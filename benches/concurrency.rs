@@ -46,7 +46,7 @@ struct Scenario {
     varies: bool,
 }
 
-const SCENARIOS: [Scenario; 4] = [
+const SCENARIOS: [Scenario; 5] = [
     Scenario {
         name: "a tenth of its workers for a minute",
         phases: [(40, 0.020), (4, 0.020), (40, 0.020)],
@@ -56,6 +56,12 @@ const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "the same, regular times",
         phases: [(40, 0.020), (4, 0.020), (40, 0.020)],
+        load: 2.0,
+        varies: false,
+    },
+    Scenario {
+        name: "20 workers that take 100 ms, then 2",
+        phases: [(20, 0.100), (2, 0.100), (20, 0.100)],
         load: 2.0,
         varies: false,
     },

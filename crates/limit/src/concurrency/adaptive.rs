@@ -15,9 +15,14 @@ const LATENCIES_PER_WINDOW: f64 = 2.0;
 /// The median of exponential times varies by a fifth in as many samples.
 const MIN_SAMPLES: usize = 50;
 
-/// From so many samples on, latency that is twice what is borne ends a window early.
+/// From so many samples on, latency that is twice what is borne ends a window early, and so does
+/// latency as without a queue while all slots are taken: a limit that fell to a few requests would
+/// else take a minute to come back.
 const FEW_SAMPLES: usize = 20;
 const CLEARLY: f64 = 2.0;
+
+/// After so many nanoseconds, few samples are enough.
+const LONG_WINDOW: f64 = 1e9;
 
 /// Of more samples in a window, the last ones count.
 const MAX_SAMPLES: usize = 256;
@@ -39,7 +44,7 @@ const GROWTH: f64 = 0.1;
 const MIN_GROWTH: f64 = 0.5;
 
 /// How long a baseline is relied upon while the limit is in use: a new one for the first of these
-/// times, and one that was measured again, and found no lower than `CONFIRMS`, for twice as long as
+/// times, and one that was measured again, and found the same but for `CONFIRMS`, for twice as long as
 /// before.
 const CONFIRMS: f64 = 0.75;
 const FIRST_LIFETIME: Nanos = Nanos::from_secs(1);
@@ -54,7 +59,7 @@ const UNCHANGED: f64 = 0.7;
 const FASTER: f64 = 0.75;
 
 /// The most by which one measurement raises the baseline is half of this.
-const SLOWER: f64 = 1.3;
+const SLOWER: f64 = 2.0;
 
 /// Where half of the limit has at most this share of the latency, there was a queue at the whole.
 const HAD_QUEUE: f64 = 0.6;
@@ -154,17 +159,27 @@ impl Window {
     }
 
     /// Whether there is enough to go by, with the latency that is borne.
-    fn is_over(&mut self, now: Timestamp, borne: Option<f64>) -> bool {
+    fn is_over(&mut self, now: Timestamp, borne: Option<f64>, grows: bool) -> bool {
         let samples = self.responses + self.overloaded;
         let length = now.since(self.since).get() as f64;
         let latency = borne.unwrap_or_default();
-        if samples >= MIN_SAMPLES {
+        let enough = match length >= LONG_WINDOW {
+            true => FEW_SAMPLES,
+            false => MIN_SAMPLES,
+        };
+        if samples >= enough {
             let shortest = (MIN_WINDOW.get() as f64).max(LATENCIES_PER_WINDOW * latency);
             return length >= shortest;
         }
         let is_turn = samples >= FEW_SAMPLES && samples % 10 == 0;
-        let median = if is_turn { self.median() } else { None };
-        median.is_some_and(|median| borne.is_some_and(|borne| median > CLEARLY * borne))
+        let (Some(borne), true) = (borne, is_turn) else {
+            return false;
+        };
+        let is_long = length >= LATENCIES_PER_WINDOW * latency;
+        self.median().is_some_and(|median| {
+            let has_no_queue = grows && self.saturated && is_long && median < borne / TOLERANCE;
+            has_no_queue || median > CLEARLY * borne
+        })
     }
 
     fn says_overloaded(&self) -> bool {
@@ -235,7 +250,8 @@ impl AdaptiveLimit {
         }
         self.window.add(reply);
         let borne = self.baseline.map(borne);
-        if self.window.is_over(now, borne) {
+        let grows = self.probing.is_none();
+        if self.window.is_over(now, borne, grows) {
             self.conclude(now);
         }
     }
@@ -265,6 +281,12 @@ impl AdaptiveLimit {
             return;
         };
         let borne = borne(baseline);
+        if self.window.responses < MIN_SAMPLES && latency < borne {
+            // The window ended when it looked best, so it says nothing about the baseline.
+            self.descent = None;
+            self.limit = self.bounds.clamp(self.limit + self.headroom());
+            return;
+        }
         if latency <= borne {
             self.descent = None;
         } else if self.fell_in_vain(latency) {
@@ -288,7 +310,7 @@ impl AdaptiveLimit {
         }
         let gradient = (borne / latency).clamp(MAX_DECREASE, 1.0);
         let headroom = match saturated {
-            true => (self.limit * GROWTH).max(MIN_GROWTH),
+            true => self.headroom(),
             false => 0.0,
         };
         self.limit = self.bounds.clamp(self.limit.mul_add(gradient, headroom));
@@ -309,9 +331,9 @@ impl AdaptiveLimit {
         }
         // Much slower without a queue is a change of the server, which `fell_in_vain` finds.
         let near = latency.min(baseline * SLOWER);
-        self.lifetime = match latency < baseline * CONFIRMS {
-            true => FIRST_LIFETIME,
-            false => Nanos::new(2 * self.lifetime.get()).min(MAX_LIFETIME),
+        self.lifetime = match latency > baseline * CONFIRMS && latency < baseline / CONFIRMS {
+            true => Nanos::new(2 * self.lifetime.get()).min(MAX_LIFETIME),
+            false => FIRST_LIFETIME,
         };
         self.set_baseline(f64::midpoint(baseline, near), now);
         self.limit = self.bounds.clamp(from);
@@ -322,6 +344,10 @@ impl AdaptiveLimit {
         let (from, peak) = self.descent.unwrap_or((self.limit, latency));
         self.descent = Some((from, peak.max(latency)));
         self.limit <= (from * IN_VAIN).max(1.0) && latency > peak * UNCHANGED
+    }
+
+    fn headroom(&self) -> f64 {
+        (self.limit * GROWTH).max(MIN_GROWTH)
     }
 
     fn probe(&mut self) {
