@@ -33,17 +33,17 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut text = String::new();
+        let mut text = Vec::new();
         let metadata = event.metadata();
         let mut line = JsonLine::begin(&mut text, *metadata.level());
         event.record(&mut line);
         line.end(metadata.target());
-        to.write_str(&text)
+        to.write_str(&String::from_utf8_lossy(&text))
     }
 }
 
 /// Appends the line of a request.
-pub(super) fn write_request(request: &RequestFinished<'_>, text: &mut String) {
+pub(super) fn write_request(request: &RequestFinished<'_>, text: &mut Vec<u8>) {
     let mut line = JsonLine::begin(text, Level::INFO);
     request.visit(&mut line);
     line.end(ACCESS_TARGET);
@@ -51,11 +51,11 @@ pub(super) fn write_request(request: &RequestFinished<'_>, text: &mut String) {
 
 /// A line while it is being written.
 struct JsonLine<'t> {
-    text: &'t mut String,
+    text: &'t mut Vec<u8>,
 }
 
 impl<'t> JsonLine<'t> {
-    fn begin(text: &'t mut String, level: Level) -> Self {
+    fn begin(text: &'t mut Vec<u8>, level: Level) -> Self {
         let mut line = Self { text };
         line.raw("{\"timestamp\":\"");
         line.timestamp(SystemTime::now());
@@ -73,11 +73,28 @@ impl<'t> JsonLine<'t> {
 
     /// Appends without escapes.
     fn raw(&mut self, text: &str) {
-        self.text.push_str(text);
+        self.text.extend_from_slice(text.as_bytes());
     }
 
     fn quote(&mut self) {
-        self.text.push('"');
+        self.text.push(b'"');
+    }
+
+    /// Begins a field of the access log whose value is text.
+    fn before_text(&mut self, field: Field) {
+        self.before(field, ",\"\":\"".len());
+    }
+
+    /// Begins a field of the access log whose value is none.
+    fn before_value(&mut self, field: Field) {
+        self.before(field, ",\"\":".len());
+    }
+
+    #[inline]
+    fn before(&mut self, field: Field, around: usize) {
+        let end = self.text.len() + field.name.len() + around;
+        self.text.extend_from_slice(field.before_text);
+        self.text.truncate(end);
     }
 
     /// Begins a field of an event.
@@ -85,12 +102,6 @@ impl<'t> JsonLine<'t> {
         self.raw(",\"");
         self.escaped(field.name());
         self.raw("\":");
-    }
-
-    fn quoted(&mut self, text: &str) {
-        self.quote();
-        self.escaped(text);
-        self.quote();
     }
 
     fn quoted_value(&mut self, value: fmt::Arguments<'_>) {
@@ -106,7 +117,7 @@ impl<'t> JsonLine<'t> {
 
     /// Appends with escapes, without quotes.
     fn escaped(&mut self, text: &str) {
-        if is_plain(text) {
+        if is_plain(text.as_bytes()) {
             self.raw(text);
         } else {
             self.escape(text);
@@ -140,18 +151,14 @@ impl<'t> JsonLine<'t> {
             text = second(since.as_secs());
             SECOND.set((since.as_secs(), text));
         }
-        self.ascii(&text);
+        self.text.extend_from_slice(&text);
         let mut digits = *b".000000Z";
         let mut rest = since.subsec_micros();
         for digit in digits.iter_mut().skip(1).rev().skip(1) {
             *digit += u8::try_from(rest % 10).unwrap_or_default();
             rest /= 10;
         }
-        self.ascii(&digits);
-    }
-
-    fn ascii(&mut self, text: &[u8]) {
-        self.raw(str::from_utf8(text).unwrap_or_default());
+        self.text.extend_from_slice(&digits);
     }
 }
 
@@ -170,8 +177,7 @@ fn second(since_1970: u64) -> [u8; SECOND_BYTES] {
 
 /// Whether text is printable ASCII without a character that JSON escapes, as nearly all is. Most
 /// texts are short, so eight bytes are checked at once, and some of the last ones twice.
-fn is_plain(text: &str) -> bool {
-    let bytes = text.as_bytes();
+fn is_plain(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
         let of_plain = |byte: &u8| matches!(byte, b' '..=b'~') & (*byte != b'"') & (*byte != b'\\');
         return bytes.iter().all(of_plain);
@@ -214,28 +220,44 @@ impl Write for Escaped<'_, '_> {
 
 impl FieldVisitor for JsonLine<'_> {
     fn text(&mut self, field: Field, value: &str) {
-        self.raw(field.in_json);
-        self.quoted(value);
+        self.before_text(field);
+        self.escaped(value);
+        self.quote();
+    }
+
+    fn word(&mut self, field: Field, value: &str) {
+        self.before_text(field);
+        self.raw(value);
+        self.quote();
+    }
+
+    fn bytes(&mut self, field: Field, value: &[u8]) {
+        self.before_text(field);
+        match is_plain(value) {
+            true => self.text.extend_from_slice(value),
+            false => self.escape(&String::from_utf8_lossy(value)),
+        }
+        self.quote();
     }
 
     fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
-        self.raw(field.in_json);
+        self.before_value(field);
         self.quoted_value(format_args!("{value}"));
     }
 
     fn integer(&mut self, field: Field, value: u64) {
-        self.raw(field.in_json);
+        self.before_value(field);
         self.integer_value(value);
     }
 
     fn milliseconds(&mut self, field: Field, value: Milliseconds) {
-        self.raw(field.in_json);
+        self.before_value(field);
         self.integer_value(value.whole());
-        self.raw(value.fraction(&mut [0; 4]));
+        self.text.extend_from_slice(value.fraction(&mut [0; 4]));
     }
 
     fn boolean(&mut self, field: Field, value: bool) {
-        self.raw(field.in_json);
+        self.before_value(field);
         self.boolean_value(value);
     }
 }
@@ -243,7 +265,9 @@ impl FieldVisitor for JsonLine<'_> {
 impl Visit for JsonLine<'_> {
     fn record_str(&mut self, field: &field::Field, value: &str) {
         self.name(field);
-        self.quoted(value);
+        self.quote();
+        self.escaped(value);
+        self.quote();
     }
 
     fn record_u64(&mut self, field: &field::Field, value: u64) {
@@ -372,19 +396,20 @@ mod tests {
                 let mut text = "a".repeat(length).into_bytes();
                 text[at] = byte;
                 let text = String::from_utf8(text).unwrap();
-                assert_eq!(is_plain(&text), is_plain_byte, "{text:?}");
+                assert_eq!(is_plain(text.as_bytes()), is_plain_byte, "{text:?}");
             }
         }
-        assert!(is_plain("") && !is_plain("caf\u{e9}") && !is_plain("a\u{e9}bcdefghijkl"));
+        let plain = |text: &str| is_plain(text.as_bytes());
+        assert!(plain("") && !plain("caf\u{e9}") && !plain("a\u{e9}bcdefghijkl"));
     }
 
     #[test]
     fn a_time_has_all_its_digits() {
         let shown = |nanos: u64| {
-            let mut text = String::new();
+            let mut text = Vec::new();
             let mut line = JsonLine { text: &mut text };
             line.timestamp(UNIX_EPOCH + Duration::from_nanos(nanos));
-            text
+            String::from_utf8(text).unwrap()
         };
         assert_eq!(shown(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(
