@@ -165,28 +165,27 @@ struct LogLine {
 }
 
 impl LogLine {
+    /// It is large, and so are the record and its box: inlined, it is written there.
+    #[inline(always)]
     fn new<B>(
         request: &Request<B>,
         context: Option<&RequestContext>,
         settings: &Settings,
         watched: Option<Arc<Tail>>,
     ) -> Self {
-        let headers = request.headers();
         let identity = context.and_then(|context| context.identity.as_ref());
-        Self {
+        let request_id = context.and_then(|context| context.request_id.as_ref());
+        let mut line = Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
             identity: identity.cloned(),
             unverified: context.and_then(|context| context.unverified.clone()),
-            host: headers.get(header::HOST).cloned(),
-            scheme: identity.map_or("http", |identity| identity.scheme(headers)),
-            user_agent: headers.get(header::USER_AGENT).cloned(),
-            referer: headers.get(header::REFERER).cloned(),
-            request_id: match context.and_then(|context| context.request_id.as_ref()) {
-                Some(id) => Some(id.value.clone()),
-                None => headers.get(REQUEST_ID).cloned(),
-            },
+            host: None,
+            scheme: identity.map_or("http", |identity| identity.scheme(request.headers())),
+            user_agent: None,
+            referer: None,
+            request_id: request_id.map(|id| id.value.clone()),
             shows_query: settings.queries,
             verdict: None,
             upstream: None,
@@ -196,7 +195,19 @@ impl LogLine {
             head: None,
             trace: context.and_then(|context| context.trace.clone()),
             denied: settings.denied.clone(),
+        };
+        // To look up each of them takes longer.
+        for (name, value) in request.headers() {
+            let kept = match *name {
+                header::HOST => &mut line.host,
+                header::USER_AGENT => &mut line.user_agent,
+                header::REFERER => &mut line.referer,
+                _ if name == REQUEST_ID => &mut line.request_id,
+                _ => continue,
+            };
+            kept.get_or_insert_with(|| value.clone());
         }
+        line
     }
 
     fn answered<B>(&mut self, response: &mut Response<B>, since: Instant) {
@@ -314,6 +325,7 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 }
 
 impl Record {
+    #[inline(always)]
     fn new<B>(request: &Request<B>, settings: &Settings) -> Self {
         let context = request.extensions().get::<RequestContext>();
         let routed = context.and_then(|context| context.routed.as_ref());

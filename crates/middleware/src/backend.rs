@@ -40,6 +40,7 @@ impl Backend {
 
     /// Asks the store about a request's batch, unless it is empty. `passes` is a request that is
     /// let through whatever the store decides, and charged.
+    #[inline(always)]
     pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> StoreFuture<Outcome> {
         if batch.is_empty() {
             return StoreFuture::ready(Outcome {
@@ -47,9 +48,11 @@ impl Backend {
                 source: DecisionSource::Store,
             });
         }
+        // The pointer is a store as well, which would move the batch once more.
+        let store = &*self.store;
         match passes {
-            true => self.store.decide(batch, now),
-            false => self.store.admit(batch, now),
+            true => store.decide(batch, now),
+            false => store.admit(batch, now),
         }
     }
 

@@ -22,21 +22,21 @@ use weir_limit::{Batch, Transaction};
 use weir_rules::{Access, Captures};
 use weir_runtime::loop_time;
 use weir_store::{Leased, Outcome, StoreError, StoreFuture};
-use weir_telemetry::Disposition;
+use weir_telemetry::{Disposition, is_logged};
 
 use super::decisions::Denial;
 use super::in_flight::InFlight;
 use super::pending_decision::PendingDecision;
 use super::plan::{MissingValue, attributes, size};
 use super::policy::OnDenied;
-use super::response_context::{DecoySample, Metered, ResponseContext};
+use super::response_context::{DecoySample, Metered, ResponseContext, show_limits};
 use super::{Denied, LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::concurrency::Slot;
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
-use crate::rejection::{self, EmptyResponse, Rejection};
+use crate::rejection;
 use crate::route::{RouteState, Routed};
 use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 
@@ -250,6 +250,7 @@ impl<S> RateLimit<S> {
     }
 
     /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
+    #[inline(always)]
     fn when_answered<T, W, N, F, R>(
         &mut self,
         answer: StoreFuture<T>,
@@ -279,8 +280,8 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// A request whose limits are being checked. It is large, and boxed only if it has to wait: a step
-/// that passes all of it on moves nothing.
+/// A request whose limits are being checked. It is large, and boxed only if it has to wait: the steps
+/// are inlined, as a call would move it.
 pub(super) struct PendingRequest<B> {
     pub(super) decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
@@ -310,6 +311,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Goes on with the request, now that the store has answered or failed.
+    #[inline(always)]
     fn decided<S: LimitedService<B>>(
         mut self,
         limiter: &mut RateLimit<S>,
@@ -381,6 +383,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.
+    #[inline(always)]
     fn lease<S: LimitedService<B>>(
         self,
         limiter: &mut RateLimit<S>,
@@ -412,6 +415,7 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Goes on with a request about which all is known.
+    #[inline(always)]
     fn conclude<S: LimitedService<B>>(
         mut self,
         limiter: &mut RateLimit<S>,
@@ -427,7 +431,7 @@ impl<B: RequestBody> PendingRequest<B> {
         match route.policy.denial(queried, &outcome) {
             None if route.concurrency.is_some() => self.enter(limiter, outcome, in_flight),
             None => self.forward(limiter, outcome, in_flight, None),
-            Some(denial) => self.deny(limiter, &denial, outcome),
+            Some(denial) => self.deny(limiter, &route, &denial, outcome),
         }
     }
 
@@ -478,9 +482,14 @@ impl<B: RequestBody> PendingRequest<B> {
     fn deny_missing<F, R: Send + 'static>(self, missing: &MissingValue) -> ResponseState<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
-        reject(&route, self.request, context, |_, _| {
-            rejection::missing(&missing.limit, &missing.source)
-        })
+        match &route.policy.on_denied {
+            OnDenied::Shadow(shadow) => shadowed(shadow, self.request, context),
+            OnDenied::Reject(_) => {
+                let mut response = rejection::missing(&missing.limit, &missing.source);
+                let strikes = context.complete(&mut response);
+                ResponseState::answered(response, strikes)
+            }
+        }
     }
 
     /// Lets the request through.
@@ -517,10 +526,12 @@ impl<B: RequestBody> PendingRequest<B> {
         }
     }
 
-    /// Answers a request that limits deny.
+    /// Answers a request that limits deny. A flood of them moves nothing that is large.
+    #[inline(always)]
     fn deny<S: LimitedService<B>>(
-        self,
+        mut self,
         limiter: &RateLimit<S>,
+        route: &Arc<RouteState>,
         denial: &Denial<'_>,
         outcome: Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
@@ -529,23 +540,36 @@ impl<B: RequestBody> PendingRequest<B> {
             forwarded.count_denied(&self.request);
         }
         let store = self.waited();
-        let route = Arc::clone(&self.decision.route);
-        let mut context = self.decision.denied(denial, outcome);
-        context.verdict.store = Some(store);
+        let rejection = match &route.policy.on_denied {
+            OnDenied::Reject(rejection) => rejection,
+            OnDenied::Shadow(shadow) => {
+                let mut context = self.decision.denied(denial, outcome);
+                context.verdict.store = Some(store);
+                return shadowed(shadow, self.request, context);
+            }
+        };
+        let verdict = self.decision.denied_by(denial, &outcome);
         let retry_in = denial.retry_in();
-        reject(
-            &route,
-            self.request,
-            context,
-            |rejection, empty| match &limiter.settings.respond {
-                Some(respond) => {
-                    let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
-                    let limit = &*denial.limit();
-                    respond(&Denied { limit, retry_after }).map(ResponseBody::full)
-                }
-                None => rejection::reject(empty, rejection, denial.document(rejection), retry_in),
-            },
-        )
+        let empty = rejection::in_memory_of(self.request);
+        let mut response = match &limiter.settings.respond {
+            Some(respond) => {
+                let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
+                let limit = &*denial.limit();
+                respond(&Denied { limit, retry_after }).map(ResponseBody::full)
+            }
+            None => rejection::reject(empty, rejection, denial.document(rejection), retry_in),
+        };
+        let queried = &self.decision.queried;
+        show_limits(route, queried, &outcome, &mut response);
+        let strictest = || route.policy.strictest(queried, &outcome);
+        response.extensions_mut().insert(Verdict {
+            store: Some(store),
+            strictest: is_logged().then(strictest).flatten(),
+            ..verdict
+        });
+        let bans = self.decision.bans.take();
+        let strikes = bans.map_or_else(PendingTasks::new, |bans| bans.striking());
+        ResponseState::answered(response, strikes)
     }
 }
 
@@ -630,24 +654,14 @@ fn decoy<B: RequestBody, F, R: Send + 'static>(
     }
 }
 
-/// Answers a request that is not let through: by the route's decoy, or honestly.
-fn reject<B: RequestBody, F, R: Send + 'static>(
-    route: &RouteState,
+/// Answers a request that limits deny by the route's decoy.
+fn shadowed<B: RequestBody, F, R: Send + 'static>(
+    shadow: &Arc<Shadow>,
     request: Request<B>,
     mut context: ResponseContext,
-    honest: impl FnOnce(&Rejection, EmptyResponse) -> Response<ResponseBody<R>>,
 ) -> ResponseState<F, R> {
-    match &route.policy.on_denied {
-        OnDenied::Shadow(shadow) => {
-            context.verdict.disposition = Disposition::Shadowed;
-            decoy(shadow, request, context)
-        }
-        OnDenied::Reject(rejection) => {
-            let mut response = honest(rejection, rejection::in_memory_of(request));
-            let strikes = context.complete(&mut response);
-            ResponseState::answered(response, strikes)
-        }
-    }
+    context.verdict.disposition = Disposition::Shadowed;
+    decoy(shadow, request, context)
 }
 
 /// Refuses a request about which nothing can decide.

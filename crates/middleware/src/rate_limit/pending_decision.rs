@@ -282,21 +282,25 @@ impl PendingDecision {
         }
     }
 
-    /// The result for a request that limits deny, which may be a strike.
+    /// The verdict about a request that limits deny, which may be a strike.
     #[inline(always)]
-    pub(super) fn denied(self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
-        let verdict = Verdict {
-            denied_by: Some(denial.limit()),
-            in_flight: self.route.policy.in_flight(&self.queried, &outcome),
-            ..self.verdict(Disposition::Denied, &outcome)
-        };
-        let mut bans = self.bans;
-        if let Some(bans) = &mut bans {
+    pub(super) fn denied_by(&mut self, denial: &Denial<'_>, outcome: &Outcome) -> Verdict {
+        if let Some(bans) = &mut self.bans {
             bans.denied_by(denial.limits());
         }
+        Verdict {
+            denied_by: Some(denial.limit()),
+            in_flight: self.route.policy.in_flight(&self.queried, outcome),
+            ..self.verdict(Disposition::Denied, outcome)
+        }
+    }
+
+    /// The result for a request that limits deny.
+    pub(super) fn denied(mut self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
+        let verdict = self.denied_by(denial, &outcome);
         ResponseContext {
             status: Some((self.queried, outcome)),
-            bans,
+            bans: self.bans,
             ..ResponseContext::new(verdict, Some(self.route))
         }
     }

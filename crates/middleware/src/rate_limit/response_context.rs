@@ -198,17 +198,8 @@ impl ResponseContext {
     }
 
     fn show_limits<B>(&self, response: &mut Response<B>) {
-        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
-            && route.policy.header_forms != HeaderForms::NONE
-        {
-            let mut statuses = route.policy.statuses(queried, outcome);
-            let policy = &route.policy;
-            append_to(response, |fields| {
-                header_fields::append(fields, policy.header_forms, &mut statuses);
-            });
-            if let Some(cors) = &policy.cors {
-                cors.expose(response.headers_mut());
-            }
+        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status) {
+            show_limits(route, queried, outcome, response);
         }
     }
 
@@ -222,6 +213,26 @@ impl ResponseContext {
         }
         let (queried, outcome) = self.status.as_ref()?;
         self.route.as_ref()?.policy.strictest(queried, outcome)
+    }
+}
+
+/// Adds the headers that show where the client stands, if the route has them sent.
+pub(super) fn show_limits<B>(
+    route: &RouteState,
+    queried: &QueriedLimits,
+    outcome: &Outcome,
+    response: &mut Response<B>,
+) {
+    let policy = &route.policy;
+    if policy.header_forms == HeaderForms::NONE {
+        return;
+    }
+    let mut statuses = policy.statuses(queried, outcome);
+    append_to(response, |fields| {
+        header_fields::append(fields, policy.header_forms, &mut statuses);
+    });
+    if let Some(cors) = &policy.cors {
+        cors.expose(response.headers_mut());
     }
 }
 
