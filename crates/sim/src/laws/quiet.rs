@@ -18,8 +18,8 @@ const RECOVERY: &str = "docs/REDIS.md: the breaker closes with the first probe t
     within `timeout`; if Redis fails again within 10 s, the next back-off is longer, up to 5 s";
 const LEASES: &str = "docs/ALGORITHMS.md: A drain gives all of them back.";
 const CONNECTIONS: &str = "docs/REDIS.md: A gateway has a connection for each worker, one for \
-    the lists of overrides and bans, and one more from the first time that an operator asks for \
-    a bucket or a ban.";
+    lists, overrides and the fleet, and one more from the first time that an operator asks for a \
+    bucket or a ban.";
 const LOG: &str = "docs/LOGS.md: logged once for each outage (of a node), at most once a minute";
 const CAUSES: &str = "docs/LOGS.md: each cause is logged once, and at most 32 of an outage";
 
