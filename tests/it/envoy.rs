@@ -20,14 +20,16 @@ const ENVOY: &str = "decide:
     - domain: edge
       descriptors:
         - {key: remote_address, limit: L}
+        - {key: x-api-key, limit: Keys}
         - key: tenant
           limit: Tenants
           descriptors: [{key: path, value: /costly, limit: {limit: Costly, cost: 2}}]
         - {key: shadow, limit: {limit: Shadow, enforce: false}}";
 
 /// Nothing comes back while a test runs.
-const LIMITS: [&str; 4] = [
+const LIMITS: [&str; 5] = [
     "L: {per: address, burst: 3, count: 1, period: 1000h}",
+    "Keys: {per: \"header:x-api-key\", burst: 2, count: 1, period: 1000h}",
     "Tenants: {per: \"path:tenant\", burst: 2, count: 1, period: 1000h}",
     "Costly: {per: [\"path:tenant\", \"path:path\"], burst: 4, count: 1, period: 1000h}",
     "Shadow: {per: global, burst: 1, count: 1, period: 1000h}",
@@ -194,10 +196,12 @@ fn an_empty_value_is_counted_as_any_other() {
         let upstream = Upstream::start();
         let gateway = setup(&upstream).start();
         let mut client = client(gateway.decides_at()).await;
-        for expected in [OK, OK, OVER_LIMIT] {
-            let asked = call(vec![descriptor(&[("tenant", "")])]);
-            let reply = ask(&mut client, asked).await.unwrap();
-            assert_eq!(reply.overall_code, expected);
+        for empty in [("tenant", ""), ("x-api-key", " ")] {
+            for expected in [OK, OK, OVER_LIMIT] {
+                let asked = call(vec![descriptor(&[empty])]);
+                let reply = ask(&mut client, asked).await.unwrap();
+                assert_eq!(reply.overall_code, expected, "{empty:?}");
+            }
         }
     });
 }

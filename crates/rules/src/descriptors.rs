@@ -16,7 +16,8 @@ const ACCOUNT: &str = "account";
 const HOST: &str = "host";
 const METHOD: &str = "method";
 
-/// The capture for an empty value.
+/// Stands for an empty value. An empty header or capture would count as none, and a client that sends
+/// an empty header as unlimited.
 const EMPTY: &str = "(empty)";
 
 /// An entry of a descriptor: its key and its value.
@@ -129,7 +130,7 @@ impl DescriptorValues {
                 client => client,
             },
             account: value(ACCOUNT).map(|name| accounts.named(name.as_bytes())),
-            captures: entries.iter().map(shown_as_capture).collect(),
+            captures: entries.iter().map(capture).collect(),
         })
     }
 
@@ -149,6 +150,7 @@ impl DescriptorValues {
 }
 
 fn header_field((key, value): &DescriptorEntry<'_>) -> Option<(HeaderName, HeaderValue)> {
+    let value = if value.trim_ascii().is_empty() { EMPTY } else { value };
     // A value that no header can have is counted all the same.
     let replaced = |byte| {
         if matches!(byte, b'\t' | b' '..=b'~' | 0x80..) {
@@ -161,9 +163,7 @@ fn header_field((key, value): &DescriptorEntry<'_>) -> Option<(HeaderName, Heade
     Some((key.parse().ok()?, HeaderValue::from_bytes(&value).ok()?))
 }
 
-/// The entry as a capture of a path. An empty one would count as none, and a client that sends an
-/// empty header as unlimited.
-fn shown_as_capture<'a>((key, value): &DescriptorEntry<'a>) -> DescriptorEntry<'a> {
+fn capture<'a>((key, value): &DescriptorEntry<'a>) -> DescriptorEntry<'a> {
     (key, if value.is_empty() { EMPTY } else { value })
 }
 
@@ -205,8 +205,13 @@ pub struct NotInDescriptors;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use weir_limit::Quota;
+
     use super::*;
-    use crate::{AccountWildcards, HashKey};
+    use crate::{AccountWildcards, HashKey, Limit, LimitMatch, LimitUse, Missing};
 
     fn rule(limit: usize) -> DescriptorRule {
         DescriptorRule {
@@ -289,13 +294,33 @@ mod tests {
         assert_eq!(attributes.route, "edge");
     }
 
-    /// A client chooses its headers. One that is no text or empty would have been unlimited.
+    /// A client chooses its headers. One that is no text, empty or blank would have been unlimited.
     #[test]
     fn no_value_that_a_client_chooses_goes_uncounted() {
-        for value in ["\u{e9}", "\u{fffd}", "\u{1}", ""] {
-            let values = DescriptorValues::new(&[("x-api-key", value)], &accounts()).unwrap();
-            assert!(values.headers.contains_key("x-api-key"), "{value:?}");
-            assert!(values.captures.get("x-api-key").is_some(), "{value:?}");
+        let quota = Quota::new(1, 1, Duration::from_secs(1)).unwrap();
+        let used = |source| {
+            let per = vec![KeySource::parse(source, 64).unwrap()];
+            let limit = Limit::new("L", per, quota, Missing::Skip, accounts().key);
+            LimitUse::new(Arc::new(limit.unwrap()))
+        };
+        for (key, source) in [
+            ("x-api-key", "header:x-api-key"),
+            ("x-api-key", "path:x-api-key"),
+            ("account", "account"),
+            ("host", "host"),
+            ("host", "domain"),
+            ("method", "method"),
+        ] {
+            let used = used(source);
+            for value in ["\u{e9}", "\u{fffd}", "\u{1}", "", " ", "\t"] {
+                let values = DescriptorValues::new(&[(key, value)], &accounts()).unwrap();
+                let attributes = values.attributes("edge", Timestamp::default());
+                let found = used.matching(&attributes, || None);
+                assert!(
+                    matches!(found, LimitMatch::Counted { .. }),
+                    "{source}: {value:?}"
+                );
+            }
         }
     }
 
