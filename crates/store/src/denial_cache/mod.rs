@@ -315,7 +315,8 @@ impl DenialRecorder {
     }
 
     /// Records the buckets of a batch that the store denied. A fallback's denials are its own
-    /// affair.
+    /// affair. A bucket that the batch has twice was seen with less than it has: the later transaction
+    /// is decided beside the earlier one's cost, which a denied batch does not take.
     fn record(&self, denials: &DenialCache, outcome: &Outcome) {
         if outcome.source != DecisionSource::Store || outcome.is_allowed() {
             return;
@@ -323,6 +324,9 @@ impl DenialRecorder {
         let keys = self.keys.iter().zip(&outcome.decisions).enumerate();
         for (at, (&(key, removals), decision)) in keys {
             let Some(decision) = decision else { continue };
+            if self.keys.iter().filter(|(other, _)| *other == key).count() > 1 {
+                continue;
+            }
             let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
             let windowed = transaction.filter(|transaction| transaction.is_windowed());
             let denial = Denial::new(key, windowed, decision, self.now);

@@ -304,6 +304,18 @@ fn a_refund_and_a_reset_are_seen_at_once() {
     }
 }
 
+/// For up to a second the bucket seemed to owe what the batch would have taken first.
+#[test]
+fn a_bucket_that_a_denied_batch_has_twice_is_not_remembered_as_emptier_than_it_is() {
+    let window = Algorithm::FixedWindow(Alignment::FirstRequest);
+    for half in [spend("L:a", 6), windowed(window, 6)] {
+        let subject = subject();
+        let twice = batch([half.clone(), half.clone()]);
+        assert!(!decide_all(&subject, twice, NOW).is_allowed());
+        assert!(decide(&subject, half, NOW).is_allowed());
+    }
+}
+
 /// A debt that a lowered limit cannot have caused is another's: this one counts by a level of its
 /// own, in which units come back from then on. A memory of the greater debt would deny for as long
 /// as it lasts.
