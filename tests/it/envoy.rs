@@ -189,6 +189,51 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
     });
 }
 
+/// Each was decided beside the cost of those before it, which a call that is denied does not take.
+#[test]
+fn descriptors_of_one_bucket_are_never_denied_by_what_the_call_does_not_take() {
+    http2::run(async {
+        let (upstream, redis) = (Upstream::start(), RedisServer::start());
+        for setup in [
+            setup(&upstream),
+            setup(&upstream).key(&crate::redis::store(&redis.url())),
+        ] {
+            let gateway = setup.start();
+            let mut client = client(gateway.decides_at()).await;
+            let asked = |hits| Descriptor {
+                hits_addend: Some(hits),
+                ..descriptor(&[("remote_address", "203.0.113.9")])
+            };
+            let denied = ask(&mut client, call(vec![asked(2), asked(2)]))
+                .await
+                .unwrap();
+            assert_eq!(denied.codes(), [OVER_LIMIT, OVER_LIMIT]);
+            assert!(
+                denied
+                    .statuses
+                    .iter()
+                    .all(|status| status.limit_remaining == 3)
+            );
+            assert_eq!(denied.field("retry-after"), None, "it never fits");
+            let allowed = ask(&mut client, call(vec![asked(1), asked(1)]))
+                .await
+                .unwrap();
+            assert_eq!(allowed.codes(), [OK, OK]);
+            assert!(
+                allowed
+                    .statuses
+                    .iter()
+                    .all(|status| status.limit_remaining == 1)
+            );
+            let field = allowed.field("ratelimit").unwrap();
+            assert!(
+                field.starts_with("\"L\";r=1;t=") && !field.contains(','),
+                "{field}"
+            );
+        }
+    });
+}
+
 /// Envoy sends one where a client's header is empty. It was not counted.
 #[test]
 fn an_empty_value_is_counted_as_any_other() {

@@ -150,7 +150,11 @@ impl DescriptorValues {
 }
 
 fn header_field((key, value): &DescriptorEntry<'_>) -> Option<(HeaderName, HeaderValue)> {
-    let value = if value.trim_ascii().is_empty() { EMPTY } else { value };
+    let value = if value.trim_ascii().is_empty() {
+        EMPTY
+    } else {
+        value
+    };
     // A value that no header can have is counted all the same.
     let replaced = |byte| {
         if matches!(byte, b'\t' | b' '..=b'~' | 0x80..) {

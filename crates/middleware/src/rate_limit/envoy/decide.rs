@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
 use weir_limit::time::Nanos;
-use weir_limit::{Batch, Decision, Quota};
+use weir_limit::{Batch, Decision, Quota, Transaction};
 use weir_rules::{Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
@@ -23,7 +23,7 @@ use crate::header_text::integer;
 use crate::rejection::retry_after;
 use crate::route::RouteState;
 
-use super::super::decisions::{QueriedLimit, meaning};
+use super::super::decisions::{LimitRole, QueriedLimit, logged_cost, meaning};
 use super::super::pending_decision::PendingDecision;
 use super::super::plan::StoreQuery;
 use super::super::policy::{PreparedLimit, RoutePolicy};
@@ -43,7 +43,7 @@ struct PlannedCall {
 enum PlannedDescriptor {
     /// No limit counts it.
     Unlimited,
-    /// The index of its limit among those that the store is asked about.
+    /// The index of its bucket among those that the store is asked about.
     Queried(usize),
     /// It lacks a value that its limit counts per, and the limit denies that. An error would deny
     /// nothing, as Envoy lets requests pass whose call fails.
@@ -174,6 +174,10 @@ impl PlannedCall {
             LimitMatch::Missing { acts: true, .. } => return PlannedDescriptor::Denied,
             _ => return PlannedDescriptor::Unlimited,
         };
+        let role = LimitRole::new(prepared.used.mode, admission.acts);
+        if let Some(index) = self.join(&admission.transaction, role) {
+            return PlannedDescriptor::Queried(index);
+        }
         let subject = prepared.record_subject(&admission.transaction, now, attributes.account);
         let index = self.batch.len();
         let mut query = StoreQuery {
@@ -185,6 +189,22 @@ impl PlannedCall {
         };
         query.add((limit, subject), prepared.used.mode, admission, None);
         PlannedDescriptor::Queried(index)
+    }
+
+    /// Adds a cost to that of an earlier descriptor with the same bucket, if there is one. Apart, the
+    /// later would be decided beside the earlier one's cost, also where the call is denied.
+    fn join(&mut self, transaction: &Transaction, role: LimitRole) -> Option<usize> {
+        let earlier = self.batch.iter_mut().zip(&mut self.decision.queried.limits);
+        let (index, (asked, queried)) = earlier.enumerate().find(|(_, (asked, queried))| {
+            asked.key == transaction.key && asked.mode == transaction.mode && queried.role == role
+        })?;
+        if asked.mode.spends() {
+            asked.cost = asked.cost.saturating_add(transaction.cost.get());
+            queried.cost = logged_cost(asked.cost.get());
+        } else {
+            asked.cost = asked.cost.max(transaction.cost);
+        }
+        Some(index)
     }
 }
 
