@@ -16,7 +16,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use weir::limit::{Batch, BucketKey, BucketKeys, Quota, Transaction};
 use weir::middleware::RateLimitLayer;
-use weir::store::{DecisionSource, Outcome, Store, StoreFuture};
+use weir::store::{DecisionSource, Outcome, Owed, OwedBatch, Store, StoreFuture};
 use weir::time::{Nanos, Timestamp};
 
 /// For each bucket the time at which it is full again. It forgets none, so clients that rotate
@@ -56,12 +56,15 @@ impl Store for MapStore {
         StoreFuture::ready(outcome)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+        let spent = |owed: &&Owed| owed.transaction.mode.spends();
+        for Owed { transaction, until } in owed.iter().filter(spent) {
             let debt = debt(&buckets, &transaction.key, now);
-            let refund = transaction.quota.increment(transaction.cost);
-            let left = debt.saturating_sub(refund.unwrap_or(Nanos::ZERO));
+            let taken = transaction.quota.increment(transaction.cost);
+            // The rest has come back by itself.
+            let refund = taken.unwrap_or(Nanos::ZERO).min(until.since(now));
+            let left = debt.saturating_sub(refund);
             buckets.insert(transaction.key.clone(), now + left);
         }
         StoreFuture::ready(())

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_limit::{Batch, Transaction};
-use weir_store::{DecisionSource, Leases, MemoryLeases, Outcome, Store, StoreFuture};
+use weir_store::{DecisionSource, Leases, MemoryLeases, Outcome, OwedBatch, Store, StoreFuture};
 
 /// Tasks that a response waits for.
 pub(super) type PendingTasks = SmallVec<[JoinHandle<()>; 1]>;
@@ -57,9 +57,9 @@ impl Backend {
     }
 
     /// Gives back what a request took that is denied after all.
-    pub(super) fn undo(&self, taken: Batch) {
-        if !taken.is_empty() {
-            let answer = self.store.refund(taken, self.now());
+    pub(super) fn undo(&self, owed: OwedBatch) {
+        if !owed.is_empty() {
+            let answer = self.store.refund(owed, self.now());
             // The store reports its failures itself; without a refund it is too strict for a while.
             self.tasks.run(async move { drop(answer.await) });
         }

@@ -67,9 +67,10 @@ pub trait Store: Send + Sync + 'static {
         self.decide(batch, now)
     }
 
-    /// Gives back what the batch took, as far as it is still owed; a bucket never gets fuller than
-    /// full. Transactions of a mode that spends nothing give nothing back.
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
+    /// Gives back what transactions took, as far as it is still owed when it is carried out, which
+    /// may be later than `now`; a bucket never gets fuller than full. Transactions of a mode that
+    /// spends nothing give nothing back.
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()>;
 
     /// Gives back what a transaction of GCRA took, to whom the decision came from, unless the
     /// bucket's TAT is later than `latest`: what comes behind has been promised to others. A store
@@ -203,8 +204,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).admit(batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        (**self).refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        (**self).refund(owed, now)
     }
 
     fn refund_last(
@@ -433,25 +434,32 @@ pub trait PendingReply<T>: Future<Output = Result<T, StoreError>> + Send {
     fn refund(self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()>;
 }
 
-/// A transaction that took its cost, and what of that has not come back by itself yet.
+/// A transaction that took its cost, and until when that is owed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owed {
     /// The transaction.
     pub transaction: Transaction,
-    /// The part of a GCRA bucket's debt that the cost makes up: at most the cost's increment counts.
-    pub debt: Nanos,
+    /// When all of the cost has come back by itself: the end of a window, whose units the next one
+    /// does not owe; for GCRA the time at which the bucket that the cost was taken from is full.
+    pub until: Timestamp,
 }
 
 /// What is owed of a batch.
 pub type OwedBatch = SmallVec<[Owed; 3]>;
 
 impl Owed {
-    /// All that the transaction took.
+    /// All that the transaction took, whenever that was.
     pub const fn whole(transaction: Transaction) -> Self {
         Self {
             transaction,
-            debt: Nanos::NEVER,
+            until: Timestamp::MAX,
         }
+    }
+
+    /// The part of a GCRA bucket's debt that the cost makes up now.
+    fn debt(&self, now: Timestamp) -> Option<Nanos> {
+        let increment = self.transaction.quota.increment(self.transaction.cost)?;
+        Some(increment.min(self.until.since(now)))
     }
 }
 

@@ -16,7 +16,7 @@ use weir_limit::{Batch, BucketKey, Decision, Mode, Transaction};
 use weir_middleware::{BanCause, BegunBan};
 use weir_rules::{Ban, Banned};
 use weir_server::RequestBody;
-use weir_store::{Outcome, SharedEntry, StoreError};
+use weir_store::{Outcome, Owed, SharedEntry, StoreError};
 use weir_telemetry::audit;
 
 use super::authorization::Operator;
@@ -381,7 +381,8 @@ async fn bring_to(
         stores.change.decide(smallvec![begin], now).await.map(drop)
     } else {
         let shortening = ban.shortening(subject, left - length);
-        stores.change.refund(smallvec![shortening], now).await
+        let shortening = smallvec![Owed::whole(shortening)];
+        stores.change.refund(shortening, now).await
     }
 }
 
@@ -611,7 +612,7 @@ mod tests {
     use super::*;
     use weir_limit::{BucketKeys, Quota};
     use weir_rules::{BanSchedule, HashKey, KeySource};
-    use weir_store::{Memory, MemorySettings, Store, StoreFuture};
+    use weir_store::{Memory, MemorySettings, OwedBatch, Store, StoreFuture};
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
     const HOUR: Duration = Duration::from_secs(3600);
@@ -638,8 +639,8 @@ mod tests {
             self.call(|store| store.decide(batch, now))
         }
 
-        fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-            self.call(|store| store.refund(batch, now))
+        fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+            self.call(|store| store.refund(owed, now))
         }
 
         fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {

@@ -7,7 +7,7 @@ use weir_config::{Settings, suggest};
 use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Limit, Override};
-use weir_store::StoreError;
+use weir_store::{Owed, StoreError};
 use weir_telemetry::audit;
 
 use super::authorization::Operator;
@@ -141,10 +141,8 @@ impl BucketTarget {
                 // At most the burst can have been taken.
                 let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Mode::CheckAndSpend, cost);
-                stores
-                    .change
-                    .refund([back].into_iter().collect(), now)
-                    .await?;
+                let owed = [Owed::whole(back)].into_iter().collect();
+                stores.change.refund(owed, now).await?;
                 audit::bucket_refunded(by, limit, key, cost.get());
             }
         }

@@ -20,7 +20,7 @@ use weir_rules::{
     Missing, PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
 };
 use weir_store::{
-    DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, Redis,
+    DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, OwedBatch, Redis,
     RedisSettings, Store, StoreError, StoreFuture, Unobserved,
 };
 use weir_telemetry::Disposition;
@@ -782,7 +782,7 @@ impl Store for Broken {
         StoreFuture::failed(StoreError::OutOfReach)
     }
 
-    fn refund(&self, _: Batch, _: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, _: OwedBatch, _: Timestamp) -> StoreFuture<()> {
         StoreFuture::failed(StoreError::OutOfReach)
     }
 
@@ -831,8 +831,8 @@ impl Store for Faltering {
         self.memory.decide(batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.memory.refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        self.memory.refund(owed, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -961,8 +961,8 @@ impl Store for SlowToStrike {
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.memory.refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        self.memory.refund(owed, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {

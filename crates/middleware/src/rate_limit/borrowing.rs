@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision};
-use weir_store::Outcome;
+use weir_store::{Outcome, Owed, OwedBatch};
 
 use super::decisions::{LimitRole, QueriedLimit, QueriedLimits};
 use super::delay::{Delay, DelayedRequest, LentUnits, TakenUnits};
@@ -39,7 +39,7 @@ pub(super) fn borrow(
 fn taken(batch: &Batch, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) -> TakenUnits {
     let mut taken = TakenUnits {
         lent: SmallVec::new(),
-        others: Batch::new(),
+        others: OwedBatch::new(),
     };
     for ((limit, decision), transaction) in queried.decided(outcome).zip(batch) {
         match decision.filter(|decision| transaction.has_taken(decision)) {
@@ -49,7 +49,10 @@ fn taken(batch: &Batch, queried: &QueriedLimits, outcome: &Outcome, now: Timesta
                 tolerance: limit.quota.tolerance(),
                 tat: now + decision.reset_in,
             }),
-            Some(_) => taken.others.push(transaction.clone()),
+            Some(decision) => taken.others.push(Owed {
+                transaction: transaction.clone(),
+                until: now + decision.reset_in,
+            }),
             None => {}
         }
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use weir_limit::time::{Clock, Timestamp};
 use weir_limit::{Algorithm, BucketClass, BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Cost, Deferred, MeasuredCost, PendingCost, cost_header};
-use weir_store::{Outcome, Store};
+use weir_store::{Outcome, Owed, Store};
 use weir_telemetry::{LimitMetrics, Settled};
 
 use super::decisions::QueriedLimits;
@@ -37,7 +37,7 @@ pub(super) struct DeferredCharge {
     pub(super) units: u64,
     pub(super) later: Deferred,
     /// Until when what was taken is owed; none when nothing was.
-    pub(super) taken_until: Option<Timestamp>,
+    pub(super) owed_until: Option<Timestamp>,
 }
 
 /// What the limits charge later for a request that was let through.
@@ -63,7 +63,7 @@ struct Response {
 
 impl DeferredCharge {
     /// What was decided about its bucket.
-    fn decision_in(&self, outcome: &Outcome) -> Option<Decision> {
+    pub(super) fn decision_in(&self, outcome: &Outcome) -> Option<Decision> {
         outcome.decisions.get(self.decision).copied().flatten()
     }
 }
@@ -94,11 +94,6 @@ impl DeferredCharges {
         });
         if charges.is_empty() {
             return None;
-        }
-        for charge in &mut charges {
-            let decision = charge.decision_in(outcome);
-            let taken = decision.filter(|decision| charge.transaction.has_taken(decision));
-            charge.taken_until = taken.map(|decision| arrived + decision.reset_in);
         }
         Some(Arc::new(Self {
             route: Arc::clone(route),
@@ -207,7 +202,7 @@ impl DeferredCharges {
         let counts = spend.counts(response.map(|response| response.status));
         match charge.later {
             Deferred::GiveBack if counts => None,
-            Deferred::GiveBack => charge.taken_until.map(|_| Change::GiveBack(charge.units)),
+            Deferred::GiveBack => charge.owed_until.map(|_| Change::GiveBack(charge.units)),
             Deferred::Take(_) if !counts => None,
             Deferred::Take(pending) => {
                 let by_body = self.stated_by_body.get();
@@ -273,10 +268,12 @@ impl DeferredCharges {
                 })
             }
             // What would have come back by itself in the meantime is owed no more.
-            Change::GiveBack(_) if charge.taken_until? > self.backend.now() => {
+            Change::GiveBack(_) if charge.owed_until? > self.backend.now() => {
                 let count = ChargeCount::new(metrics, &transaction.key, Settled::Refunded);
+                let until = charge.owed_until?;
+                let owed = Owed { transaction, until };
                 let now = self.backend.now();
-                let answer = self.backend.store.refund(smallvec![transaction], now);
+                let answer = self.backend.store.refund(smallvec![owed], now);
                 let give_back = async move { count.end(answer.await.is_ok()) };
                 self.backend.tasks.run(give_back)
             }

@@ -21,8 +21,8 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{Batch, BucketKey, Transaction};
-use weir_store::{DecisionSource, Store};
+use weir_limit::{BucketKey, Transaction};
+use weir_store::{DecisionSource, OwedBatch, Store};
 
 use crate::backend::Backend;
 
@@ -138,7 +138,7 @@ pub(super) struct DelayedRequest {
 pub(super) struct TakenUnits {
     pub(super) lent: SmallVec<[LentUnits; 2]>,
     /// From limits that lend nothing.
-    pub(super) others: Batch,
+    pub(super) others: OwedBatch,
 }
 
 /// What a request took from a bucket that lends.

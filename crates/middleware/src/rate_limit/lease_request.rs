@@ -3,8 +3,8 @@
 
 use smallvec::smallvec;
 use weir_limit::time::Timestamp;
-use weir_limit::{Batch, BucketClass, Claims, Transaction};
-use weir_store::{DecisionSource, LeaseGuard, Leased, Outcome, StoreFuture};
+use weir_limit::{Batch, BucketClass, Claims, Decision, Transaction};
+use weir_store::{DecisionSource, LeaseGuard, Leased, Outcome, Owed, OwedBatch, StoreFuture};
 
 use super::decisions::QueriedLimits;
 use super::in_flight::InFlight;
@@ -52,31 +52,41 @@ impl LeaseRequest {
     }
 
     /// Gives back what the other limits took, because no lease was granted, and takes it off their
-    /// decisions.
-    pub(super) fn undo(&self, queried: &QueriedLimits, outcome: &mut Outcome, backend: &Backend) {
-        give_back(&self.batch, queried, outcome, backend);
+    /// decisions, by which it is owed `until` then.
+    pub(super) fn undo(
+        &self,
+        queried: &QueriedLimits,
+        outcome: &mut Outcome,
+        until: impl Fn(&Transaction, &Decision) -> Timestamp,
+        backend: &Backend,
+    ) {
+        give_back(&self.batch, queried, outcome, until, backend);
     }
 }
 
 /// Gives back what limits took by this batch for a request that goes no further, and takes it off
-/// their decisions.
+/// their decisions, by which it is owed `until` then.
 pub(super) fn give_back(
     batch: &Batch,
     queried: &QueriedLimits,
     outcome: &mut Outcome,
+    until: impl Fn(&Transaction, &Decision) -> Timestamp,
     backend: &Backend,
 ) {
-    let mut taken = Batch::new();
+    let mut owed = OwedBatch::new();
     let asked = batch.iter().zip(&queried.limits);
     for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
         if let Some(decision) = decision
             && transaction.has_taken(decision)
         {
+            owed.push(Owed {
+                transaction: transaction.clone(),
+                until: until(transaction, decision),
+            });
             *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
-            taken.push(Transaction::clone(transaction));
         }
     }
-    backend.undo(taken);
+    backend.undo(owed);
 }
 
 /// No decision for any of these limits.

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_limit::Batch;
 use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Batch, Decision, Transaction};
 use weir_rules::RequestAttributes;
 use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
@@ -220,17 +220,18 @@ impl PendingDecision {
             return Ok(None);
         };
         let (policy, queried) = (&self.route.policy, &self.queried);
+        let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
         let leased = match answer {
             Ok(leased) => leased,
             Err(_) if queried.never_deny() => leases.undecided(),
             Err(error) => {
-                leases.undo(queried, outcome, backend);
+                leases.undo(queried, outcome, until, backend);
                 return Err(error);
             }
         };
         join(outcome, &leased.outcome);
         if policy.denial(queried, outcome).is_some() {
-            leases.undo(queried, outcome, backend);
+            leases.undo(queried, outcome, until, backend);
         }
         Ok(leases.in_flight(policy, queried, leased))
     }
@@ -244,8 +245,24 @@ impl PendingDecision {
         if self.charges.is_empty() {
             return None;
         }
-        let charges = std::mem::take(&mut self.charges);
+        let mut charges = std::mem::take(&mut self.charges);
+        for charge in &mut charges {
+            let decision = charge.decision_in(outcome);
+            let taken = decision.filter(|decision| charge.transaction.has_taken(decision));
+            charge.owed_until =
+                taken.map(|decision| self.owed_until(&charge.transaction, &decision));
+        }
         DeferredCharges::new(&self.route, backend, charges, self.arrived, outcome)
+    }
+
+    /// Until when a cost is owed that was taken, by the decision about it. A wait is taken off what
+    /// decisions say about buckets of GCRA, and not about windows.
+    fn owed_until(&self, taken: &Transaction, decision: &Decision) -> Timestamp {
+        let since = match taken.is_windowed() {
+            true => self.decided_at(),
+            false => self.arrived,
+        };
+        since + decision.reset_in
     }
 
     /// What was decided, and by what.
@@ -314,7 +331,8 @@ impl PendingDecision {
         backend: &Backend,
     ) -> ResponseContext {
         if let Some(batch) = self.sheddable.take() {
-            give_back(&batch, &self.queried, &mut outcome, backend);
+            let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
+            give_back(&batch, &self.queried, &mut outcome, until, backend);
         }
         let verdict = Verdict {
             shed: Some(shed),

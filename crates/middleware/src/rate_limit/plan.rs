@@ -170,7 +170,7 @@ impl StoreQuery<'_> {
                 transaction: transaction.clone(),
                 units: admission.estimate.units,
                 later,
-                taken_until: None,
+                owed_until: None,
             });
         }
         // What costs nothing is not denied.

@@ -13,8 +13,8 @@ use weir::limit::{
     Algorithm, Alignment, Batch, BucketKey, Claim, Claims, Mode, Quota, Transaction,
 };
 use weir::store::{
-    KeyScan, LeaseGuard, Leases, Redis, RedisNodes, RedisSettings, ScanPosition, SharedEntry,
-    SharedLists, Store, StoreFuture, Unobserved,
+    KeyScan, LeaseGuard, Leases, Owed, OwedBatch, Redis, RedisNodes, RedisSettings, ScanPosition,
+    SharedEntry, SharedLists, Store, StoreFuture, Unobserved,
 };
 use weir::time::{Nanos, Timestamp};
 use weir_sim::random::Random;
@@ -277,6 +277,15 @@ impl Script {
         batch
     }
 
+    fn owed(&mut self) -> OwedBatch {
+        let batch = self.batch();
+        let owed = |transaction| Owed {
+            transaction,
+            until: self.now + Nanos::from_secs(self.random.between(0, 600)),
+        };
+        batch.into_iter().map(owed).collect()
+    }
+
     fn claims(&mut self) -> Claims {
         let most = NonZeroU64::new(self.random.between(1, 3)).unwrap();
         [Claim::new(self.key(), most)].into_iter().collect()
@@ -322,9 +331,9 @@ async fn the_store_answers_alike_on_a_real_server_a_simulated_one_and_a_cluster_
                     }) += 1;
                 }
                 1 => {
-                    let batch = script.batch();
+                    let owed = script.owed();
                     stores
-                        .same(&batch, |store| store.refund(batch.clone(), now))
+                        .same(&owed, |store| store.refund(owed.clone(), now))
                         .await;
                 }
                 2 => {

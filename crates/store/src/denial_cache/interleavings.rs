@@ -5,7 +5,7 @@ use shuttle::thread;
 use weir_runtime::sync::in_random_orders;
 
 use super::*;
-use crate::tests::contract::{NOW, batch, spend};
+use crate::tests::contract::{NOW, batch, owed, spend};
 use crate::{Memory, MemorySettings};
 
 const BURST: u64 = 10;
@@ -33,7 +33,7 @@ fn a_denial_from_before_a_refund_is_never_remembered_after_it() {
                 }
             })
         });
-        let refund = cached.refund(batch([spend("L:a", 1)]), NOW);
+        let refund = cached.refund(owed([spend("L:a", 1)]), NOW);
         refund.now_or_never().unwrap().unwrap();
         hammers
             .into_iter()

@@ -19,7 +19,7 @@ use weir_runtime::sync::Mutex;
 use weir_runtime::sync::atomic::{AtomicU32, Ordering};
 
 use crate::hashed_key::{HashedKey, KeyHasher};
-use crate::{DecisionSource, Decisions, Outcome, Store, StoreFuture};
+use crate::{DecisionSource, Decisions, Outcome, OwedBatch, Store, StoreFuture};
 
 /// How long a denial is remembered at most.
 const MAX_REMEMBERED: Nanos = Nanos::from_secs(1);
@@ -344,12 +344,12 @@ impl<S: Store> Store for DenialCached<S> {
         self.cached_or(S::admit, batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        let keys: Keys = batch
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        let keys: Keys = owed
             .iter()
-            .map(|transaction| self.hash(&transaction.key))
+            .map(|owed| self.hash(&owed.transaction.key))
             .collect();
-        let answer = self.store.refund(batch, now);
+        let answer = self.store.refund(owed, now);
         self.remove_after(keys, answer)
     }
 

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use weir_limit::{Algorithm, Alignment, Mode, Quota};
 
 use super::*;
-use crate::tests::contract::{NOW, batch, minutes, of_mode, spend};
+use crate::tests::contract::{NOW, batch, minutes, of_mode, owed, spend};
 use crate::{Memory, MemorySettings};
 
 /// A memory store that counts how often it is asked to decide, and may stand in for another.
@@ -29,8 +29,8 @@ impl Store for Counting {
         StoreFuture::ready(outcome)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.memory.refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        self.memory.refund(owed, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -297,7 +297,7 @@ fn a_refund_and_a_reset_are_seen_at_once() {
         let done = if reset {
             subject.reset(["L:a".into()].into())
         } else {
-            subject.refund(batch([spend("L:a", 1)]), NOW)
+            subject.refund(owed([spend("L:a", 1)]), NOW)
         };
         done.now_or_never().unwrap().unwrap();
         assert!(decide(&subject, spend("L:a", 1), NOW).is_allowed());
@@ -398,7 +398,7 @@ fn a_windows_denial_is_forgotten_with_a_refund_or_reset_and_after_a_second() {
             _ => NOW,
         };
         match step {
-            1 => drop(subject.refund(batch([single()]), NOW).now_or_never()),
+            1 => drop(subject.refund(owed([single()]), NOW).now_or_never()),
             2 => drop(subject.reset(["L:a".into()].into()).now_or_never()),
             _ => {}
         }

@@ -257,32 +257,39 @@ impl<S: Remote> Guard<S> {
         self.give_back(&mut answer, taken, now()).await;
     }
 
-    fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> StoreFuture<()> {
+    fn refund_without(
+        &self,
+        owed: OwedBatch,
+        now: Timestamp,
+        error: StoreError,
+    ) -> StoreFuture<()> {
         match self.settings.on_failure {
-            OnFailure::Local => self.local.refund(batch, now),
+            OnFailure::Local => self.local.refund(owed, now),
             OnFailure::Allow | OnFailure::Deny => StoreFuture::failed(error),
         }
     }
 
     /// Tries again to give back what could not be sent, as some server is out of reach: to each of
     /// them what it took, and nothing where another store stands in.
-    fn retry_refund(self: &Arc<Self>, batch: &Batch, now: Timestamp) {
+    fn retry_refund(self: &Arc<Self>, batch: &OwedBatch, now: Timestamp) {
         if self.settings.on_failure != OnFailure::Local {
-            for transaction in batch {
-                tokio::spawn(Arc::clone(self).refund_later(transaction.clone(), now));
+            for owed in batch {
+                tokio::spawn(Arc::clone(self).refund_later(owed.clone(), now));
             }
         }
     }
 
     /// Gives back what one transaction took as soon as that can be sent. By some time another
     /// server may be in the place of the one that took, or the units have come back by themselves.
-    async fn refund_later(self: Arc<Self>, transaction: Transaction, then: Timestamp) {
+    async fn refund_later(self: Arc<Self>, owed: Owed, then: Timestamp) {
         let since = Instant::now();
-        let refill = transaction.quota.increment(transaction.cost);
-        let patience = RETRY_REFUNDS_FOR.min(refill.unwrap_or_default().into());
-        while since.elapsed() < patience {
+        let end = owed.until.min(then + Nanos::from(RETRY_REFUNDS_FOR));
+        loop {
             let now = then + Nanos::from(since.elapsed());
-            let refunded = self.store.refund(smallvec![transaction.clone()], now);
+            if end <= now {
+                return;
+            }
+            let refunded = self.store.refund(smallvec![owed.clone()], now);
             if !refunded.is_failed() {
                 let refunded = self.in_time(Call::Refund, refunded).await;
                 let _ = refunded.map_err(CallFailure::finish);
@@ -294,15 +301,15 @@ impl<S: Remote> Guard<S> {
 
     /// Refunds while the breaker is open. Where no other store stands in, the units were taken from
     /// this one: it is told, since it may only be slow, and no caller waits for it.
-    fn refund_unreachable(self: &Arc<Self>, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund_unreachable(self: &Arc<Self>, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         if self.settings.on_failure != OnFailure::Local {
-            let refunded = self.store.refund(batch.clone(), now);
+            let refunded = self.store.refund(owed.clone(), now);
             match refunded.is_failed() {
-                true => self.retry_refund(&batch, now),
+                true => self.retry_refund(&owed, now),
                 false => finish(refunded),
             }
         }
-        self.refund_without(batch, now, StoreError::OutOfReach)
+        self.refund_without(owed, now, StoreError::OutOfReach)
     }
 }
 
@@ -353,19 +360,19 @@ impl<S: Remote> Store for Guarded<S> {
 
     /// A refund goes where decisions go at that moment. When the store went or came back between
     /// the two, it gives back at most what is owed there.
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         if self.guard.breaker.is_open() {
-            return self.guard.refund_unreachable(batch, now);
+            return self.guard.refund_unreachable(owed, now);
         }
         let guard = Arc::clone(&self.guard);
         StoreFuture::waiting(async move {
-            let answer = guard.store.refund(batch.clone(), now);
+            let answer = guard.store.refund(owed.clone(), now);
             if answer.is_failed() {
-                guard.retry_refund(&batch, now);
+                guard.retry_refund(&owed, now);
             }
             match guard.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
-                Err(failure) => guard.refund_without(batch, now, failure.finish()).await,
+                Err(failure) => guard.refund_without(owed, now, failure.finish()).await,
             }
         })
     }
@@ -499,7 +506,8 @@ impl<S: Remote> PrefetchStore for Guarded<S> {
             return StoreFuture::failed(StoreError::OutOfReach);
         }
         StoreFuture::waiting(async move {
-            let answer = guard.store.refund(batch, now);
+            let owed = batch.into_iter().map(Owed::whole).collect();
+            let answer = guard.store.refund(owed, now);
             let answer = guard.in_time(Call::Refund, answer).await;
             answer.map_err(CallFailure::finish)
         })
@@ -604,9 +612,9 @@ fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -
     }
     let owed = outcome.taken(batch).map(|(transaction, decision)| Owed {
         transaction: transaction.clone(),
-        debt: (taken_at + decision.reset_in).since(now),
+        until: taken_at + decision.reset_in,
     });
-    owed.filter(|owed| !owed.debt.is_zero()).collect()
+    owed.filter(|owed| owed.until > now).collect()
 }
 
 #[cfg(test)]

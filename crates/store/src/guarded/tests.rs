@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use weir_limit::{Claim, Claims, Mode, Transaction};
 
 use super::*;
-use crate::tests::contract::{NOW, batch, minutes, of_mode, spend};
+use crate::tests::contract::{NOW, batch, minutes, of_mode, owed, spend};
 use crate::tests::support::Recorder;
 use crate::{LeaseGuard, Leased, Leases, MemorySettings, Observer, PendingReply};
 
@@ -82,10 +82,9 @@ impl Future for PuppetAnswer {
 
 impl PendingReply<Outcome> for PuppetAnswer {
     fn refund(self: Pin<&mut Self>, taken: OwedBatch, now: Timestamp) -> StoreFuture<()> {
-        let owed = taken.iter().map(|owed| owed.debt);
+        let owed = taken.iter().map(|owed| owed.until.since(now));
         self.puppet.0.owed.lock().extend(owed);
-        let taken = taken.into_iter().map(|owed| owed.transaction);
-        self.puppet.refund(taken.collect(), now)
+        self.puppet.refund(taken, now)
     }
 }
 
@@ -104,7 +103,8 @@ impl Store for Puppet {
         StoreFuture::pending(PuppetAnswer { puppet, answer })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        let batch: Batch = owed.into_iter().map(|owed| owed.transaction).collect();
         let strings = Arc::clone(&self.0);
         let lost = strings.lost_node.lock();
         if batch.iter().any(|one| Some(one.key.as_str()) == *lost) {
@@ -356,7 +356,7 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
     }
     assert!(!fixture.decide().await.unwrap().is_allowed());
     let taken = batch([spend("L:a", 1)]);
-    fixture.guarded.refund(taken, NOW).await.unwrap();
+    fixture.guarded.refund(owed(taken), NOW).await.unwrap();
     assert!(fixture.decide().await.unwrap().is_allowed());
     let reset = fixture.guarded.reset(["L:a".into()].into()).await;
     assert!(reset.is_err(), "the store still holds the bucket");
@@ -370,7 +370,7 @@ async fn calls_are_observed_with_how_they_went() {
     fixture.guarded.reset(["L:a".into()].into()).await.unwrap();
     fixture.puppet.0.silent.store(true, Ordering::SeqCst);
     let taken = batch([spend("L:a", 1)]);
-    assert!(fixture.guarded.refund(taken, NOW).await.is_err());
+    assert!(fixture.guarded.refund(owed(taken), NOW).await.is_err());
     let calls = fixture.recorder.calls();
     assert_eq!(
         calls,
@@ -559,7 +559,7 @@ async fn a_refund_gets_to_a_store_that_is_slow_and_nobody_waits_for_it() {
     let fixture = Fixture::new(OnFailure::Deny);
     fixture.slow_down(TOO_LATE);
     let start = Instant::now();
-    let refund = async || fixture.guarded.refund(batch([spend("L:a", 1)]), NOW).await;
+    let refund = async || fixture.guarded.refund(owed([spend("L:a", 1)]), NOW).await;
     assert!(refund().await.is_err());
     assert_eq!((start.elapsed(), fixture.refunds().len()), (DEADLINE, 0));
     assert_eq!(fixture.refunds_after(2 * TOO_LATE).await.len(), 1);
@@ -582,7 +582,7 @@ async fn what_cannot_be_given_back_to_one_node_is_given_back_to_others_and_later
     for (minutes_out, given_back) in [(0, 2), (2, 1)] {
         let fixture = Fixture::new(OnFailure::Deny);
         *fixture.puppet.0.lost_node.lock() = Some("L:b");
-        let both = batch([spend("L:a", 1), spend("L:b", 1)]);
+        let both = owed([spend("L:a", 1), spend("L:b", 1)]);
         assert!(fixture.guarded.refund(both, NOW).await.is_err());
         let refunds = fixture.refunds_after(Duration::from_secs(1)).await;
         assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW)]);
@@ -594,11 +594,30 @@ async fn what_cannot_be_given_back_to_one_node_is_given_back_to_others_and_later
     }
     let fixture = Fixture::new(OnFailure::Local);
     *fixture.puppet.0.lost_node.lock() = Some("L:b");
-    let both = batch([spend("L:a", 1), spend("L:b", 1)]);
+    let both = owed([spend("L:a", 1), spend("L:b", 1)]);
     fixture.guarded.refund(both, NOW).await.unwrap();
     *fixture.puppet.0.lost_node.lock() = None;
     let refunds = fixture.refunds_after(Duration::from_secs(5)).await;
     assert_eq!(refunds, [], "memory had given them");
+}
+
+/// It took a unit off the next window, of which another request had it.
+#[tokio::test(start_paused = true)]
+async fn what_is_no_longer_owed_is_not_given_back_when_the_store_is_within_reach_again() {
+    for (millis_left, given_back) in [(400, 0), (1500, 1)] {
+        let fixture = Fixture::new(OnFailure::Deny);
+        *fixture.puppet.0.lost_node.lock() = Some("L:a");
+        let taken = Owed {
+            transaction: spend("L:a", 1),
+            until: NOW + Duration::from_millis(millis_left).into(),
+        };
+        let refund = fixture.guarded.refund([taken].into_iter().collect(), NOW);
+        assert!(refund.await.is_err());
+        time::sleep(Duration::from_millis(500)).await;
+        *fixture.puppet.0.lost_node.lock() = None;
+        let refunds = fixture.refunds_after(Duration::from_secs(5)).await;
+        assert_eq!(refunds.len(), given_back, "{millis_left}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -606,7 +625,7 @@ async fn while_another_store_stands_in_refunds_are_its_affair_alone() {
     let fixture = Fixture::new(OnFailure::Local);
     fixture.silence().await;
     fixture.puppet.0.silent.store(false, Ordering::SeqCst);
-    let refund = fixture.guarded.refund(batch([spend("L:a", 1)]), NOW);
+    let refund = fixture.guarded.refund(owed([spend("L:a", 1)]), NOW);
     refund.await.unwrap();
     assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
 }

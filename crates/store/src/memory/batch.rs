@@ -9,8 +9,8 @@ use super::Memory;
 use super::shards::Locked;
 use super::table::{Lookup, Table};
 use super::window_table::WindowTable;
-use crate::Decisions;
 use crate::hashed_key::HashedKey;
+use crate::{Decisions, Owed};
 
 type Keys = SmallVec<[HashedKey; 3]>;
 type Checks = SmallVec<[Check; 3]>;
@@ -221,8 +221,9 @@ impl Memory {
     }
 
     /// Gives back what is owed; of GCRA only if the TAT is no later than `latest`.
-    pub(super) fn refund_one(&self, transaction: &Transaction, latest: Timestamp, now: Timestamp) {
-        if !transaction.mode.spends() {
+    pub(super) fn refund_one(&self, owed: &Owed, latest: Timestamp, now: Timestamp) {
+        let transaction = &owed.transaction;
+        if !transaction.mode.spends() || owed.until <= now {
             return;
         }
         let key = self.key(transaction);
@@ -232,7 +233,7 @@ impl Memory {
                     window.give_back(transaction);
                 });
             }
-        } else if let Some(taken) = transaction.quota.increment(transaction.cost)
+        } else if let Some(taken) = owed.debt(now)
             && let Some(mut table) = self.buckets.lock_one(key)
         {
             let found = table.lookup(key.tag);

@@ -6,7 +6,7 @@ use shuttle::thread;
 use weir_runtime::sync::in_random_orders;
 
 use super::*;
-use crate::tests::contract::{NOW, batch, spend};
+use crate::tests::contract::{NOW, batch, owed, spend};
 
 const BURST: u64 = 10;
 
@@ -40,7 +40,11 @@ fn a_bucket_never_gives_more_than_its_burst_and_a_batch_never_takes_from_a_part(
                             continue;
                         }
                         if turn == 1 {
-                            memory.refund(both(), NOW).now_or_never().unwrap().unwrap();
+                            memory
+                                .refund(owed(both()), NOW)
+                                .now_or_never()
+                                .unwrap()
+                                .unwrap();
                         } else {
                             // The first key of the last thread is in all batches.
                             taken.fetch_add(2, Ordering::SeqCst);

@@ -21,7 +21,7 @@ use weir_limit::{Batch, BucketKeys, Transaction};
 use weir_runtime::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::hashed_key::{HashedKey, KeyHasher};
-use crate::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::{DecisionSource, Outcome, Owed, OwedBatch, Store, StoreFuture};
 pub use leases::MemoryLeases;
 use shards::{Bounded, Shards};
 use table::Table;
@@ -154,9 +154,9 @@ impl Store for Memory {
         StoreFuture::ready(self.decide_now(&batch, now))
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        for transaction in &batch {
-            self.refund_one(transaction, Timestamp::MAX, now);
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        for owed in &owed {
+            self.refund_one(owed, Timestamp::MAX, now);
         }
         StoreFuture::ready(())
     }
@@ -168,7 +168,7 @@ impl Store for Memory {
         latest: Timestamp,
         now: Timestamp,
     ) -> StoreFuture<()> {
-        self.refund_one(&transaction, latest, now);
+        self.refund_one(&Owed::whole(transaction), latest, now);
         StoreFuture::ready(())
     }
 

@@ -8,7 +8,7 @@ use weir_limit::{Prefetch, Quota};
 
 use super::tests::{Shared, Way, gateway, settle};
 use super::*;
-use crate::tests::contract::NOW;
+use crate::tests::contract::{NOW, owed};
 use std::num::NonZeroU64;
 
 /// What happens next.
@@ -106,7 +106,7 @@ impl Model {
                     && outcome.is_allowed()
                 {
                     self.gateways[gateway]
-                        .refund(batch, self.now)
+                        .refund(owed(batch), self.now)
                         .await
                         .unwrap();
                 }

@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Mode, Transaction};
 
-use crate::{DecisionSource, Decisions, Outcome, Store, StoreError, StoreFuture};
+use crate::{DecisionSource, Decisions, Outcome, OwedBatch, Store, StoreError, StoreFuture};
 use hot_bucket::IdleCheck;
 pub use hot_buckets::HotBuckets;
 use hot_buckets::{LastSeen, Lookup, Refiller};
@@ -100,12 +100,12 @@ impl<S: PrefetchStore> Store for Prefetching<S> {
         self.decide_by(S::admit, batch, now)
     }
 
-    fn refund(&self, mut batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        batch.retain(|transaction| !self.0.put_back(transaction));
-        if batch.is_empty() {
+    fn refund(&self, mut owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        owed.retain(|owed| !self.0.put_back(&owed.transaction));
+        if owed.is_empty() {
             return StoreFuture::ready(());
         }
-        self.0.store.refund(batch, now)
+        self.0.store.refund(owed, now)
     }
 
     /// What is lent is not prefetched.

@@ -9,7 +9,7 @@ use weir_limit::time::Nanos;
 use weir_limit::{Algorithm, Decision, Prefetch, Quota};
 
 use super::*;
-use crate::tests::contract::NOW;
+use crate::tests::contract::{NOW, owed};
 use crate::{Memory, MemorySettings};
 
 const MAX_AGE: Duration = Duration::from_millis(100);
@@ -60,8 +60,8 @@ impl Store for Way {
         self.0.memory.decide(batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.0.memory.refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        self.0.memory.refund(owed, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -89,7 +89,7 @@ impl PrefetchStore for Way {
     fn give_back(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let units = batch.iter().map(|transaction| transaction.cost.get());
         self.0.given_back.lock().extend(units);
-        self.0.memory.refund(batch, now)
+        self.0.memory.refund(owed(batch), now)
     }
 }
 
@@ -327,10 +327,7 @@ async fn a_refund_is_held_again_and_a_reset_loses_what_is_held() {
     let now = spend_slowly(&gateway, 500).await;
     let before = left(&shared, now).await;
     let shown = only(&decide(&gateway, spend(slow(), 1), now).await).remaining;
-    gateway
-        .refund(smallvec![spend(slow(), 1)], now)
-        .await
-        .unwrap();
+    gateway.refund(owed([spend(slow(), 1)]), now).await.unwrap();
     assert_eq!(left(&shared, now).await, before, "the store was not asked");
     let again = only(&decide(&gateway, spend(slow(), 1), now).await).remaining;
     assert_eq!(again, shown);
@@ -349,7 +346,7 @@ async fn a_refund_of_more_than_may_be_held_goes_to_the_store() {
     let now = spend_slowly(&gateway, 500).await;
     let before = left(&shared, now).await;
     gateway
-        .refund(smallvec![spend(slow(), 201)], now)
+        .refund(owed([spend(slow(), 201)]), now)
         .await
         .unwrap();
     assert_eq!(left(&shared, now).await, before + 201);

@@ -38,7 +38,7 @@ struct Awaited {
 
 impl AwaitedNodes {
     /// An empty record for a call to a Cluster.
-    pub(super) fn of_cluster() -> Self {
+    pub(super) fn for_cluster() -> Self {
         Self(Some(Arc::default()))
     }
 

@@ -70,7 +70,7 @@ impl Client {
     pub(super) fn awaited_nodes(&self) -> AwaitedNodes {
         match &self.nodes {
             Nodes::One(_) => AwaitedNodes::default(),
-            Nodes::Cluster(_) => AwaitedNodes::of_cluster(),
+            Nodes::Cluster(_) => AwaitedNodes::for_cluster(),
         }
     }
 

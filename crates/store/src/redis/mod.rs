@@ -53,7 +53,7 @@ use weir_limit::time::Timestamp;
 use weir_limit::{Batch, BucketKeys, Mode, Transaction};
 
 use crate::{
-    DecisionSource, GuardSettings, HealthCheck, Observer, Outcome, Owed, Reachability, Remote,
+    DecisionSource, GuardSettings, HealthCheck, Observer, Outcome, OwedBatch, Reachability, Remote,
     Store, StoreError, StoreFuture,
 };
 pub use access::{LoginPart, RedisLogin};
@@ -187,15 +187,12 @@ impl Store for Redis {
         }
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        if !batch.iter().any(|transaction| transaction.mode.spends()) {
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        if !owed.iter().any(|owed| owed.transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
         match self.client.node_requests() {
-            Ok(requests) => {
-                let whole = batch.into_iter().map(Owed::whole).collect();
-                self.client.refund_batch(requests, whole, now)
-            }
+            Ok(requests) => self.client.refund_batch(requests, owed, now),
             Err(error) => StoreFuture::failed(error),
         }
     }

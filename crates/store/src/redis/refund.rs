@@ -80,24 +80,18 @@ impl Client {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         // By then the units may have come back by themselves.
-        let patience =
+        let increment =
             |Owed { transaction, .. }: &&Owed| transaction.quota.increment(transaction.cost);
-        let patience = taken.iter().filter_map(patience).min();
-        let (session, waited) = connected(session, patience.unwrap_or_default()).await?;
+        let retry_limit = taken.iter().filter_map(increment).min();
+        let (session, waited) = connected(session, retry_limit.unwrap_or_default()).await?;
         let now = now + waited;
         let mut refund = Refund::default();
-        let spent = |owed: &&Owed| owed.transaction.mode.spends();
-        for Owed { transaction, debt } in taken.into_iter().filter(spent) {
-            let debt = debt.saturating_sub(waited);
-            // The next window owes nothing of this one.
-            if debt.is_zero() {
-                continue;
-            }
+        let is_owed = |owed: &&Owed| owed.transaction.mode.spends() && owed.until > now;
+        for owed in taken.into_iter().filter(is_owed) {
+            let transaction = &owed.transaction;
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
-                let increment = transaction.quota.increment(transaction.cost);
-                let increment = increment.map(|increment| increment.min(debt));
-                if let Some(increment) = increment.filter(|owed| !owed.is_zero()) {
+                if let Some(increment) = owed.debt(now).filter(|debt| !debt.is_zero()) {
                     refund.gcra.push(GcraRefund {
                         at: refund.request.len(),
                         key: key.clone(),
@@ -211,13 +205,13 @@ impl Client {
 /// A connection that can be used, and how long that took.
 async fn connected(
     session: Arc<Session>,
-    patience: Nanos,
+    retry_limit: Nanos,
 ) -> Result<(Arc<Session>, Nanos), StoreError> {
     if !session.connection.is_over() {
         return Ok((session, Nanos::ZERO));
     }
     let lost_at = Instant::now();
-    let session = time::timeout(patience.into(), session.usable()).await;
+    let session = time::timeout(retry_limit.into(), session.usable()).await;
     let session = session.unwrap_or(Err(StoreError::Deadline))?;
     Ok((session, lost_at.elapsed().into()))
 }

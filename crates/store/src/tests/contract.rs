@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Decision, Mode, Quota, Transaction};
 
-use crate::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::{DecisionSource, Outcome, Owed, OwedBatch, Store, StoreFuture};
 
 /// A store under test.
 pub(crate) trait Subject {
@@ -33,6 +33,7 @@ macro_rules! store_contract {
             a_refund_gives_back_what_was_taken_and_never_more,
             the_last_that_was_lent_is_given_back_and_nothing_that_others_are_behind,
             a_refund_of_several_buckets_gives_each_its_own_part,
+            what_has_come_back_by_itself_is_not_given_back_again,
             a_reset_makes_each_of_its_buckets_full_and_no_other,
             a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
             the_check_of_a_ban_that_was_shortened_cuts_it_and_a_look_does_not,
@@ -111,6 +112,11 @@ pub(crate) fn batch(transactions: impl IntoIterator<Item = Transaction>) -> Batc
     transactions.into_iter().collect()
 }
 
+/// All that these took, whenever that was.
+pub(crate) fn owed(taken: impl IntoIterator<Item = Transaction>) -> OwedBatch {
+    taken.into_iter().map(Owed::whole).collect()
+}
+
 pub(crate) fn minutes(count: u64) -> Nanos {
     Nanos::from_secs(60 * count)
 }
@@ -136,7 +142,7 @@ pub(crate) async fn remaining(subject: &impl Subject, key: &str, now: Timestamp)
 async fn refund(subject: &impl Subject, transaction: Transaction, now: Timestamp) {
     subject
         .store()
-        .refund(batch([transaction]), now)
+        .refund(owed([transaction]), now)
         .await
         .unwrap();
 }
@@ -261,11 +267,24 @@ pub(crate) async fn the_last_that_was_lent_is_given_back_and_nothing_that_others
     assert_eq!(give_back(2, NOW + minutes(2)).await, 10);
 }
 
+pub(crate) async fn what_has_come_back_by_itself_is_not_given_back_again(subject: &impl Subject) {
+    decide_one(subject, spend("L:a", 6)).await;
+    for (minutes_left, left) in [(0, 4), (2, 6), (9, 9)] {
+        let taken = Owed {
+            transaction: spend("L:a", 3),
+            until: NOW + minutes(minutes_left),
+        };
+        let refund = subject.store().refund([taken].into_iter().collect(), NOW);
+        refund.await.unwrap();
+        assert_eq!(remaining(subject, "L:a", NOW).await, left);
+    }
+}
+
 pub(crate) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {
     for key in ["L:a", "L:b", "L:c"] {
         decide_one(subject, spend(key, 6)).await;
     }
-    let parts = batch([spend("L:a", 2), spend("L:b", 5), spend("L:a", 1)]);
+    let parts = owed([spend("L:a", 2), spend("L:b", 5), spend("L:a", 1)]);
     subject.store().refund(parts, NOW).await.unwrap();
     for (key, left) in [("L:a", 7), ("L:b", 9), ("L:c", 4)] {
         assert_eq!(remaining(subject, key, NOW).await, left, "{key}");

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Decision, Mode, Quota, Transaction};
 
-use crate::tests::contract::{NOW, Subject, batch, decide, minutes};
+use crate::tests::contract::{NOW, Subject, batch, decide, minutes, owed};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -145,7 +145,7 @@ pub(crate) async fn what_a_stricter_definition_did_not_spend_it_gives_back_to_th
     let spent = of(new, Mode::SpendOnly, 3);
     assert_eq!(ask(subject, spent.clone(), now).await.remaining, 2);
     assert_eq!(debt().await, before + minutes(3));
-    subject.store().refund(batch([spent]), now).await.unwrap();
+    subject.store().refund(owed([spent]), now).await.unwrap();
     assert_eq!(debt().await, before);
     assert_eq!(drain(subject, new, now).await, 5);
 }

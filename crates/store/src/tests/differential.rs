@@ -13,10 +13,12 @@ use weir_limit::{
 };
 use weir_testing::{RedisCluster, RedisServer};
 
-use crate::tests::contract::{NOW, batch};
+use crate::tests::contract::NOW;
 use crate::tests::reference::Reference;
 use crate::tests::support::eventually;
-use crate::{Memory, MemorySettings, Outcome, Redis, RedisNodes, RedisSettings, Store, Unobserved};
+use crate::{
+    Memory, MemorySettings, Outcome, Owed, Redis, RedisNodes, RedisSettings, Store, Unobserved,
+};
 
 const STEPS: usize = 10_000;
 const KEYS: u64 = 24;
@@ -65,9 +67,10 @@ impl Stores {
         outcomes.try_into().unwrap()
     }
 
-    async fn refund(&self, batch: Batch, now: Timestamp) {
+    async fn refund(&self, owed: Owed, now: Timestamp) {
         for store in self.all() {
-            store.refund(batch.clone(), now).await.unwrap();
+            let owed = [owed.clone()].into_iter().collect();
+            store.refund(owed, now).await.unwrap();
         }
     }
 
@@ -222,7 +225,9 @@ async fn memory_and_redis_answer_as_the_pure_algorithm_does() {
             1..4 => {
                 let transaction = script.transaction();
                 if stores.knows(&transaction, script.latest) {
-                    stores.refund(batch([transaction]), script.now).await;
+                    let until = script.now + Nanos::from_secs(script.random.random_range(0..600));
+                    let owed = Owed { transaction, until };
+                    stores.refund(owed, script.now).await;
                     script.last_refund = script.latest;
                     script.now = script.latest;
                 }

@@ -12,7 +12,7 @@ use weir_limit::{
     Algorithm, Alignment, Calendar, CalendarUnit, Decision, Mode, Quota, Transaction,
 };
 
-use crate::tests::contract::{NOW, Subject, batch, decide};
+use crate::tests::contract::{NOW, Subject, batch, decide, owed};
 
 const STEPS: usize = 150;
 const COUNT: u64 = 10;
@@ -237,7 +237,7 @@ pub(crate) async fn a_refund_undoes_what_was_taken_and_nothing_else(subject: &im
             let back = batch([traffic.transaction(mode, cost)]);
             if taken == cost || !mode.spends() {
                 let store = traffic.subject.store();
-                store.refund(back, traffic.now).await.unwrap();
+                store.refund(owed(back), traffic.now).await.unwrap();
                 assert_eq!(
                     traffic.left().await,
                     before,

@@ -10,7 +10,7 @@ use weir_limit::{
 };
 
 use crate::tests::contract::Subject;
-use crate::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::{DecisionSource, Outcome, Owed, OwedBatch, Store, StoreFuture};
 
 #[derive(Default)]
 pub(crate) struct Reference(Mutex<Buckets>);
@@ -176,12 +176,14 @@ impl Store for Reference {
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
         let mut buckets = self.0.lock();
-        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+        let is_owed = |owed: &&Owed| owed.transaction.mode.spends() && owed.until > now;
+        for Owed { transaction, until } in owed.iter().filter(is_owed) {
             if let Some(window) = buckets.window(transaction) {
                 window.give_back(transaction);
             } else if let Some(taken) = transaction.quota.increment(transaction.cost) {
+                let taken = taken.min(until.since(now));
                 let level = buckets.level(transaction, now);
                 if let Some(tat) = buckets.tats.get_mut(&transaction.key) {
                     *tat = now + tat.since(now).saturating_sub(taken);
@@ -205,7 +207,7 @@ impl Store for Reference {
     ) -> StoreFuture<()> {
         let tat = self.0.lock().tats.get(&transaction.key).copied();
         match tat.is_some_and(|tat| tat <= latest) {
-            true => self.refund(Batch::from_iter([transaction]), now),
+            true => self.refund([Owed::whole(transaction)].into_iter().collect(), now),
             false => StoreFuture::ready(()),
         }
     }

@@ -10,7 +10,7 @@ use weir_limit::{
     Algorithm, Alignment, Calendar, CalendarUnit, Decision, Mode, Quota, Transaction,
 };
 
-use crate::tests::contract::{Subject, batch, decide, minutes, spend};
+use crate::tests::contract::{Subject, batch, decide, minutes, owed, spend};
 
 /// The start of an hour of the year 2025, so that windows and sub-windows begin with it.
 pub(crate) const HOUR: Timestamp = Timestamp::from_nanos(1_749_999_600_000_000_000);
@@ -186,7 +186,7 @@ pub(crate) async fn windows_know_all_kinds_of_transactions(subject: &impl Subjec
 pub(crate) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subject: &impl Subject) {
     for algorithm in algorithms() {
         let refund = async |transaction| {
-            let answer = subject.store().refund(batch([transaction]), HOUR).await;
+            let answer = subject.store().refund(owed([transaction]), HOUR).await;
             answer.unwrap();
             subject.settled().await.unwrap();
             left(subject, algorithm, HOUR).await
@@ -400,7 +400,7 @@ pub(crate) async fn a_window_from_a_first_request_on_begins_with_an_allowed_one(
     // So does a window of which the only units are given back.
     let refunded = subject
         .store()
-        .refund(batch([take(first, 1)]), HOUR + minutes(91));
+        .refund(owed([take(first, 1)]), HOUR + minutes(91));
     refunded.await.unwrap();
     subject.settled().await.unwrap();
     let again = ask(subject, take(first, 1), HOUR + minutes(100)).await;

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use weir_limit::time::ManualClock;
 use weir_limit::{Algorithm, Alignment, Mode, Transaction};
 use weir_rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
-use weir_store::{DenialCached, Memory, MemorySettings, Store};
+use weir_store::{DenialCached, Memory, MemorySettings, OwedBatch, Store};
 
 use super::*;
 use crate::{Cors, Origins};
@@ -791,8 +791,8 @@ impl Store for Slow {
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        self.memory.refund(batch, now)
+    fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {
+        self.memory.refund(owed, now)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {

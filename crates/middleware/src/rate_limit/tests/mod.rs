@@ -12,7 +12,7 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use weir_limit::time::{ManualClock, Nanos, Timestamp};
 use weir_limit::{Batch, BucketKeys, Decision, Quota};
 use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing, Override};
-use weir_store::{DecisionSource, Outcome, StoreError, StoreFuture};
+use weir_store::{DecisionSource, Outcome, OwedBatch, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
 use super::*;
@@ -39,7 +39,7 @@ impl Store for Scripted {
         self.decide(batch, now)
     }
 
-    fn refund(&self, _: Batch, _: Timestamp) -> StoreFuture<()> {
+    fn refund(&self, _: OwedBatch, _: Timestamp) -> StoreFuture<()> {
         StoreFuture::ready(())
     }
 

@@ -13,7 +13,7 @@ use weir_limit::time::Nanos;
 use weir_limit::{Decision, Mode, Quota};
 
 use super::*;
-use crate::tests::contract::{NOW, Subject, batch, spend, store_contract};
+use crate::tests::contract::{NOW, Subject, batch, owed, spend, store_contract};
 use crate::tests::definitions::Turns;
 
 fn memory(max_buckets: usize) -> Memory {
@@ -151,7 +151,7 @@ fn looking_and_denying_remember_nothing_new() {
         );
     }
     decide(&memory, spend("L:a", 11), NOW);
-    memory.refund(batch([spend("L:a", 1)]), NOW).now_or_never();
+    memory.refund(owed([spend("L:a", 1)]), NOW).now_or_never();
     assert_eq!(memory.stats().buckets, 0);
 }
 

@@ -282,7 +282,7 @@ proptest! {
         for (now, cost) in traffic.each() {
             let first = decide(&with, traffic.request(cost), now);
             if first.allowed {
-                drop(with.refund(batch([traffic.request(cost)]), now));
+                drop(with.refund(owed([traffic.request(cost)]), now));
             }
             let [here, there] = [&with, &without].map(|memory| decide(memory, traffic.request(cost), now));
             prop_assert_eq!((here.allowed, here.remaining), (there.allowed, there.remaining));

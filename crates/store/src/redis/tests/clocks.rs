@@ -416,7 +416,7 @@ async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
         decide(&fixture, taking(10), NOW).await;
         let end = weir_limit::window_end(quota, NOW);
         let [before, ahead] = [-1_900, 1_900].map(|millis| shifted(end, millis));
-        fixture.redis.refund(taking(1), ahead).await.unwrap();
+        fixture.redis.refund(owed(taking(1)), ahead).await.unwrap();
         let left = decide(&fixture, batch([of(*quota, Mode::CheckOnly, 1)]), before).await;
         assert_eq!(left.decisions[0].unwrap().remaining, 1, "{quota:?}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();

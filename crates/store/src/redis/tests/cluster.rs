@@ -238,7 +238,7 @@ async fn a_slot_that_is_half_moved_serves_all_algorithms() {
         for _ in 0..3 {
             assert!(ask().await.is_allowed(), "asked for, algorithm {round}");
         }
-        redis.refund(batch([transaction()]), NOW).await.unwrap();
+        redis.refund(owed([transaction()]), NOW).await.unwrap();
         assert!(ask().await.is_allowed(), "given back, algorithm {round}");
         cluster.end_migration(slot, from, to);
         assert!(ask().await.is_allowed(), "moved, algorithm {round}");
@@ -560,7 +560,7 @@ async fn a_user_with_the_rights_of_the_docs_can_do_everything() {
         }))
     };
     assert!(decide(&subject, all(), NOW).await.is_allowed());
-    subject.0.refund(all(), NOW).await.unwrap();
+    subject.0.refund(owed(all()), NOW).await.unwrap();
     let keys = (0..6).map(|number| BucketKey::from(format!("L:{number}").as_str()));
     subject.0.reset(keys.collect()).await.unwrap();
     let claim = Claims::from([Claim::new("L:in".into(), NonZeroU64::MIN)]);

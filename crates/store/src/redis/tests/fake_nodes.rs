@@ -15,7 +15,7 @@ use super::super::resp::{Replies, split_first};
 use super::super::settings::ClusterTimes;
 use super::*;
 use crate::tests::contract::minutes;
-use crate::{Leases, SharedLists};
+use crate::{Leases, Owed, SharedLists};
 
 /// What a node does about a command.
 enum Act {
@@ -337,7 +337,7 @@ async fn what_fails_where_a_redirection_leads_counts_against_the_node_there() {
             cluster.0[0].set(&key, redirect(&key));
             let one = batch([spend(&key, 1)]);
             let failure = match round {
-                4 => redis.refund(one, NOW).await.unwrap_err(),
+                4 => redis.refund(owed(one), NOW).await.unwrap_err(),
                 _ => redis.decide(one, NOW).await.unwrap_err(),
             };
             assert_eq!(blamed(&failure), (&*there.address, false), "{redirection}");
@@ -451,7 +451,7 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
         for round in 0..5 {
             assert!(reachability.is_reachable(), "{call}, round {round}");
             match call {
-                "a refund" => is_late(redis.refund(batch([spend("L:a", 1)]), NOW))
+                "a refund" => is_late(redis.refund(owed([spend("L:a", 1)]), NOW))
                     .await
                     .unwrap(),
                 "a list" => drop(is_late(redis.version("bans")).await.unwrap()),
@@ -507,7 +507,7 @@ async fn a_redirected_refund_does_not_hide_that_a_node_fails() {
         let answer = redis.decide(batch([spend(&there, 1)]), NOW).await;
         assert_eq!(blamed(&answer.unwrap_err()), (&**failing, false));
         // The last one finds the node given up.
-        let refund = redis.refund(batch([spend(&moving, 1)]), NOW).await;
+        let refund = redis.refund(owed([spend(&moving, 1)]), NOW).await;
         assert_eq!(refund.is_ok(), round < 4, "round {round}");
     }
     assert_eq!(reachability.unreachable_nodes(), [Arc::from(&**failing)]);
@@ -590,7 +590,7 @@ async fn what_comes_back_while_a_refund_waits_for_a_connection_is_not_given_back
             quota: Quota::new(10, 1, Duration::from_secs(86_400)).unwrap(),
             ..spend("L:a", 1)
         },
-        debt: Nanos::from_secs(3600),
+        until: NOW + Nanos::from_secs(3600),
     };
     let asked = late_refund(owed.clone()).await;
     let command = asked.last().unwrap();
@@ -598,7 +598,7 @@ async fn what_comes_back_while_a_refund_waits_for_a_connection_is_not_given_back
         panic!("no refund: {command}")
     };
     let waited = after - i64::try_from(NOW.as_nanos()).unwrap();
-    let owed = i64::try_from(owed.debt.get()).unwrap();
+    let owed = i64::try_from(owed.until.since(NOW).get()).unwrap();
     assert!(waited > 0);
     assert_eq!((before, given_back), (-after, waited - owed));
 }
@@ -608,16 +608,22 @@ async fn what_comes_back_while_a_refund_waits_for_a_connection_is_not_given_back
 async fn a_window_that_ends_while_its_refund_waits_for_a_connection_is_not_refunded() {
     let _time = ManualTime::begin();
     let window = Algorithm::FixedWindow(Alignment::Period);
-    let late = |debt| {
+    let late = |left| {
         late_refund(Owed {
             transaction: Transaction {
                 quota: Quota::windowed(window, 5, Duration::from_secs(10)).unwrap(),
                 ..spend("L:a", 1)
             },
-            debt,
+            until: NOW + left,
         })
     };
-    assert!(!late(Nanos::from_secs(5)).await.is_empty());
+    let in_time = late(Nanos::from_secs(5)).await;
+    assert!(
+        in_time
+            .iter()
+            .any(|command| command.contains("INCRBY u63 62 -1 ")),
+        "{in_time:?}"
+    );
     assert!(late(Nanos::new(1)).await.is_empty());
 }
 

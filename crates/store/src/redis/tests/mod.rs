@@ -21,10 +21,10 @@ use weir_testing::{RedisServer, free_port};
 use super::resp::Request;
 use super::*;
 use crate::tests::contract::{
-    NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
+    NOW, Subject, batch, decide, of_mode, owed, remaining, spend, store_contract,
 };
 use crate::tests::support::{Recorder, eventually, eventually_some};
-use crate::{Call, DecisionSource, OwedBatch, SharedTexts, Unobserved};
+use crate::{Call, DecisionSource, Owed, SharedTexts, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -532,7 +532,7 @@ async fn what_is_given_back_to_a_bucket_that_is_gone_leaves_no_key_for_ever() {
     decide(&fixture, all.clone(), NOW).await;
     fixture.server.command(&["FLUSHALL"]);
     for transaction in &all {
-        let refund = fixture.redis.refund(batch([transaction.clone()]), NOW);
+        let refund = fixture.redis.refund(owed([transaction.clone()]), NOW);
         refund.await.unwrap();
     }
     let last = fixture
@@ -595,7 +595,7 @@ async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
     decide(&fixture, look, NOW).await;
     assert!(fixture.server.command(&["DBSIZE"]).starts_with(":0"));
     let never_seen = batch([spend("L:c", 1)]);
-    fixture.redis.refund(never_seen, NOW).await.unwrap();
+    fixture.redis.refund(owed(never_seen), NOW).await.unwrap();
     fixture.redis.probe().await.unwrap();
     for key in ["weir:L:c", "weir:probe"] {
         assert!(fixture.ttl(key) > 0, "{key}");
@@ -636,7 +636,7 @@ async fn a_stricter_definition_does_not_shorten_the_life_of_a_bucket() {
         assert!(fixture.ttl("weir:L:a") >= lasting);
     }
     let at = NOW + Nanos::from_secs(1);
-    let refund = fixture.redis.refund(batch([strict.clone()]), at);
+    let refund = fixture.redis.refund(owed([strict.clone()]), at);
     refund.await.unwrap();
     assert!(fixture.ttl("weir:L:a") >= lasting - 1000);
     // As a client does that leaves a delay.
@@ -719,11 +719,6 @@ async fn a_refund_outlasts_the_connection_that_took() {
     }
 }
 
-/// All that these took.
-fn owed(taken: impl IntoIterator<Item = Transaction>) -> OwedBatch {
-    taken.into_iter().map(Owed::whole).collect()
-}
-
 /// Another request that took meanwhile lost the part that had come back, so that more passed than
 /// the limit admits.
 #[tokio::test]
@@ -735,7 +730,7 @@ async fn the_part_of_a_late_unit_that_came_back_with_time_is_not_given_back_agai
     decide(&fixture, batch([spend("L:a", 1)]), after(45)).await;
     let taken = Owed {
         transaction: spend("L:a", 1),
-        debt: Nanos::from_secs(10),
+        until: after(60),
     };
     let refund = late.refund([taken].into_iter().collect(), after(50));
     refund.await.unwrap();

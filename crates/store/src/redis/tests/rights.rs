@@ -176,7 +176,7 @@ async fn a_limit_without_its_right_lets_pass_where_so_configured_and_the_others_
 async fn what_lacks_a_right_beside_decisions_opens_no_breaker() {
     let guard = Guard::without(&["zpopmax", "del", "zcard"], OnFailure::Local).await;
     for _ in 0..6 {
-        let refund = guard.guarded.refund(batch([sliding(LOG, 1)]), NOW).await;
+        let refund = guard.guarded.refund(owed([sliding(LOG, 1)]), NOW).await;
         assert!(refund.is_ok(), "memory gives back in its place");
         let reset = guard.guarded.reset(["L:a".into()].into()).await;
         assert!(reset.unwrap_err().is_forbidden());
@@ -221,7 +221,7 @@ async fn a_key_of_another_type_fails_its_own_limit_and_opens_the_breaker_for_non
                 let why = std::error::Error::source(&error).unwrap().to_string();
                 assert!(why.contains("L:bad"), "{key} {why}");
             }
-            let refund = guard.guarded.refund(batch([bad()]), NOW).await;
+            let refund = guard.guarded.refund(owed([bad()]), NOW).await;
             assert!(refund.unwrap_err().is_wrong_type(), "{key}");
         }
         assert_eq!(guard.left().await, 10, "{key}");
