@@ -377,9 +377,7 @@ impl Reloads {
         files.last = Arc::clone(&inputs);
         *self.process.refused.lock() = loaded.outcome.as_ref().err().map(|found| RefusedLoad {
             at: SystemClock.now(),
-            errors: (found.error_lines())
-                .map(|line| weir_config::without_passwords(&line))
-                .collect(),
+            errors: found.error_lines().collect(),
         });
         match loaded.outcome {
             Err(found) => events::reload_failed(&self.process.environment.metrics, &found),

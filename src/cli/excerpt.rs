@@ -26,8 +26,8 @@ pub(super) fn with_excerpts(diagnostics: &Diagnostics) -> String {
 }
 
 impl SourceFiles {
-    /// The line that a diagnostic is about, with a caret below its column. A line that may hold a
-    /// secret is not shown: terminals are shared and recorded.
+    /// The line that a diagnostic is about, with a caret below its column. What may be a secret is not
+    /// shown: terminals are shared and recorded.
     pub(super) fn excerpt(&mut self, diagnostic: &Diagnostic) -> Option<String> {
         let location = &diagnostic.location;
         let (line, column) = location.position?;
@@ -35,10 +35,8 @@ impl SourceFiles {
             .text(&location.file)?
             .lines()
             .nth(line.checked_sub(1)?)?;
-        if weir_config::may_show_secret(&location.path, source) {
-            return None;
-        }
-        Some(pointed_out(line, column, source))
+        let shown = weir_config::shown_part(&location.path, source)?;
+        Some(pointed_out(line, column, shown))
     }
 
     fn text(&mut self, file: &str) -> Option<&str> {

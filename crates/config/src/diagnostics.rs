@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 
+use super::redaction::without_passwords;
+
 /// How many diagnostics of each severity are shown. A configuration with more has one mistake many
 /// times, which is fixed once.
 const MOST_SHOWN: usize = 100;
@@ -65,7 +67,7 @@ impl Diagnostic {
 
     /// Says what to do about it.
     pub fn help(&mut self, help: impl Into<String>) -> &mut Self {
-        self.help = Some(help.into());
+        self.help = Some(without_passwords(&help.into()));
         self
     }
 
@@ -123,6 +125,7 @@ impl ErrorBuilder<'_> {
 
     /// Help that takes the place of what is said later.
     pub(super) fn first_help(self, help: Option<String>) -> Self {
+        let help = help.map(|help| without_passwords(&help));
         self.0.help = self.0.help.take().or(help);
         self
     }
@@ -139,8 +142,10 @@ impl From<ErrorBuilder<'_>> for Reported {
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// Adds a diagnostic, and gives it back to be given help.
-    pub fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
+    /// Adds a diagnostic, and gives it back to be given help. Its message, as any help, repeats no
+    /// password of a URL.
+    pub fn push(&mut self, mut diagnostic: Diagnostic) -> &mut Diagnostic {
+        diagnostic.message = without_passwords(&diagnostic.message);
         let at = self.0.len();
         self.0.push(diagnostic);
         // A slice from `at` holds exactly the diagnostic that was just pushed.

@@ -18,6 +18,7 @@ mod inputs;
 mod limits;
 mod load;
 mod lowering;
+mod redaction;
 mod routes;
 mod settings;
 mod shown;
@@ -47,5 +48,5 @@ pub use settings::{
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
 pub use diagnostics::pluralized;
-pub use shown::{may_show_secret, without_passwords};
+pub use redaction::{shown_part, without_passwords};
 pub use suggestions::suggest;

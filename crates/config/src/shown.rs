@@ -9,20 +9,9 @@ use weir_rules::KeySource;
 
 use super::defaults::{FileSchemas, add_defaults};
 use super::diagnostics::Diagnostics;
+use super::redaction::{HIDDEN, SECRETS, VALUES, without_passwords};
 use super::settings::Settings;
 use super::yaml::Document;
-
-/// What stands in the place of a secret.
-const HIDDEN: &str = "***";
-
-/// The keys below which values of headers and queries stand, by their names.
-const VALUES: [&str; 4] = ["add", "headers", "query", "set"];
-
-/// The keys of secrets proper. A configuration that has one there is refused.
-const SECRETS: [&str; 5] = ["hash_key", "hmac_key", "password", "secret", "token"];
-
-/// The headers whose values are secrets, in lower case.
-const SECRET_HEADERS: [&str; 2] = ["authorization", "cookie"];
 
 impl Settings {
     /// The files of the configuration by their names, with their secrets hidden; and, with the
@@ -76,51 +65,6 @@ impl Settings {
         let key = limit.bucket_of(id);
         Some(key.map_or_else(|_| HIDDEN.to_owned(), |key| limit.id_of(key.as_str())))
     }
-}
-
-/// Whether a line of a configuration may hold a secret, by the names in it, by its URLs, or by the
-/// path of the value that stands there. Names count wherever they stand, also within longer ones such
-/// as `tokens`: a line that is in error need not be YAML.
-pub fn may_show_secret(path: &str, line: &str) -> bool {
-    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
-    let is_secret = |text: &str| {
-        let text = text.to_ascii_lowercase();
-        let mut words = text.split(|char| !is_part(char));
-        let mut names = SECRETS.iter().chain(&SECRET_HEADERS);
-        names.any(|name| text.contains(name)) || words.any(|word| VALUES.contains(&word))
-    };
-    // Without its scheme, a URL may have a login all the same.
-    is_secret(path) || is_secret(line) || line.contains('@') || without_passwords(line) != line
-}
-
-/// A text without the user names, the passwords and the queries of the URLs in it.
-pub fn without_passwords(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        shown.push_str(before);
-        shown.push_str("://");
-        let ends =
-            |char: char| char.is_whitespace() || matches!(char, '"' | '\'' | '`' | '<' | '>');
-        let end = after.find(ends).unwrap_or(after.len());
-        let (url, behind) = after.split_at(end);
-        shown.push_str(&without_login(url));
-        rest = behind;
-    }
-    shown.push_str(rest);
-    shown
-}
-
-/// What follows the scheme of a URL, without its login and its query. A password may have any
-/// character, also `/` if it is written wrongly, so the last `@` ends it.
-fn without_login(url: &str) -> String {
-    let (url, query) = url
-        .split_once('?')
-        .map_or((url, ""), |(url, _)| (url, "?***"));
-    let server = url
-        .rsplit_once('@')
-        .map(|(_, server)| format!("{HIDDEN}@{server}"));
-    server.unwrap_or_else(|| url.to_owned()) + query
 }
 
 #[cfg(test)]
@@ -236,58 +180,5 @@ mod tests {
             shown["gateway.yaml"]["allow"]["accounts"][0],
             "planted-allowed"
         );
-    }
-
-    #[test]
-    fn no_line_with_a_secret_is_an_excerpt_however_it_is_written() {
-        for (path, line) in [
-            ("admin", "admin: {tokens: {alice: opensesame}, prot: 1}"),
-            ("admin.tokens.alice", "    alice: opensesame"),
-            ("routs", r#"{"hash_key": "open sesame", "routs": []}"#),
-            ("hash_key", "hash_key : open sesame"),
-            (
-                "routes[0].request_headers",
-                "{set: {x-key: opensesame}, ad: {}}",
-            ),
-            ("routes[0].request_headers.set.x-key", "  x-key: opensesame"),
-            ("otlp.headers.x-key", "    x-key: opensesame"),
-            ("", "    Authorization: \"Bearer opensesame"),
-            ("", "    set-cookie: opensesame"),
-            (
-                "upstreams.app.servers[0]",
-                "  - deploy:opensesame@10.0.0.5:3000",
-            ),
-        ] {
-            assert!(may_show_secret(path, line), "{path}: {line}");
-        }
-        for (path, line) in [
-            (
-                "upstreams.app",
-                "  app: {servers: [\"http://127.0.0.1:3000\"]}",
-            ),
-            (
-                "limits[0].per",
-                "  - {per: address, burst: 1, offset: 2, settings: 3}",
-            ),
-        ] {
-            assert!(!may_show_secret(path, line), "{path}: {line}");
-        }
-    }
-
-    #[test]
-    fn no_login_and_no_query_of_a_url_is_shown_wherever_it_stands() {
-        for (text, shown) in [
-            ("redis://10.0.0.5:6379/2", "redis://10.0.0.5:6379/2"),
-            ("redis://app:pa:ss@r:6379", "redis://***@r:6379"),
-            ("rediss://:p@ss/w@r", "rediss://***@r"),
-            ("https://h/keys?key=abc", "https://h/keys?***"),
-            (
-                "`redis://a:b@c` is wrong; write \"redis://d:e@f\"",
-                "`redis://***@c` is wrong; write \"redis://***@f\"",
-            ),
-            ("a@b", "a@b"),
-        ] {
-            assert_eq!(without_passwords(text), shown);
-        }
     }
 }

@@ -18,7 +18,6 @@ use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::{AcmeCertificate, AcmeChallenge, AcmeSettings, ExternalAccount, Listener};
-use crate::shown::without_passwords;
 use crate::words::Word;
 use crate::yaml::{OneOrMany, Spanned, WordOr};
 
@@ -153,8 +152,7 @@ fn directory(cx: &mut Lowering<'_>, written: &Spanned<String>) -> Lowered<Uri> {
         authority.is_some_and(|server| server.parse::<Server>().is_ok())
     };
     uri.filter(is_server).ok_or_else(|| {
-        let shown = without_passwords(&written.value);
-        let message = format!("`{shown}` is not the URL of a directory");
+        let message = format!("`{}` is not the URL of a directory", written.value);
         let error = cx.error(written.span, message);
         error.help("it begins with https://; the authority's documentation names it")
     })

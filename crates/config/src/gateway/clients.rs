@@ -18,7 +18,6 @@ use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::{Jwks, JwksSettings};
-use crate::shown::without_passwords;
 use crate::yaml::{Span, Spanned, WordOr};
 
 /// The header of ids where no other is named.
@@ -330,8 +329,7 @@ fn fetched(
     let authority = uri.as_ref().and_then(Uri::authority);
     let server = authority.map(|authority| format!("https://{authority}").parse::<Server>());
     let (Some(uri), Some(server)) = (uri, server) else {
-        let shown = without_passwords(url);
-        let message = format!("`{shown}` is not a URL of keys: it begins with https://");
+        let message = format!("`{url}` is not a URL of keys: it begins with https://");
         let error = cx.error(span, message);
         return Err(error.help("keys that come unencrypted can be forged on their way"));
     };

@@ -12,7 +12,6 @@ use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::OtlpSettings;
-use crate::shown::without_passwords;
 use crate::yaml::{Spanned, WordOr};
 
 const MILLION: u32 = 1_000_000;
@@ -61,8 +60,7 @@ fn server(cx: &mut Lowering<'_>, written: &schema::Otlp) -> Lowered<Server> {
     let is_plain = uri.as_ref().is_some_and(|uri| uri.query().is_none());
     let (Some(scheme @ ("http" | "https")), Some(authority), true) = (scheme, authority, is_plain)
     else {
-        let shown = without_passwords(text);
-        let message = format!("`{shown}` is not the URL of a collector");
+        let message = format!("`{text}` is not the URL of a collector");
         let help = "write it as `http://localhost:4318`; `/v1/traces` and `/v1/metrics` are added";
         return Err(cx.error(written.endpoint.span, message).help(help));
     };

@@ -248,6 +248,29 @@ otlp: {endpoint: "ftp://deploy:hunter2@10.0.0.5"}
     assert!(!found.contains("hunter2"), "{found}");
 }
 
+/// Characters that end a URL, names of things, and values of another type showed what they are for.
+#[test]
+fn no_error_repeats_a_secret_however_it_is_written() {
+    for wrong in [
+        r#"account: [{jwt: {jwks: {url: "http://u:open sesame@10.0.0.5/keys"}}}]"#,
+        r#"account: [{jwt: {jwks: {url: "http://u:open?sesame@10.0.0.5/keys"}}}]"#,
+        r#"account: [{jwt: {jwks: {url: "http://u:open\"sesame@10.0.0.5/keys"}}}]"#,
+        r#"upstreams: {b: {servers: ["http://a"], host: "http://u:open/sesame@x/"}}"#,
+        r#"listen: [{address: "http://u:open-sesame@x/"}]"#,
+        "admin: {address: \"127.0.0.1:1\", tokens: open-sesame}",
+        "admin: {address: \"127.0.0.1:1\", tokens: [open-sesame]}",
+        "defaults: {request_headers: {set: Bearer open-sesame}}",
+        "block: {accounts: {open-sesame: 1}}",
+    ] {
+        let found = Folder::with(&[("gateway.yaml", wrong)]).findings();
+        assert!(!found.contains("sesame"), "{found}");
+    }
+    let unknown = SMALLEST.replace("upstream: app", "upstream: \"http://u:open sesame@x\"");
+    let found = findings(&unknown);
+    assert!(found.contains("unknown upstream"), "{found}");
+    assert!(!found.contains("sesame"), "{found}");
+}
+
 #[test]
 fn a_secret_in_the_file_is_refused_and_not_repeated() {
     let gateway = r#"

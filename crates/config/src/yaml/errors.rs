@@ -70,6 +70,8 @@ pub(super) struct Error {
     /// The keys that are known, when the error is that this one is not.
     pub(super) unknown_among: &'static [&'static str],
     pub(super) follows: Option<Reported>,
+    /// The text of another type than is expected, which the message repeats in backquotes.
+    pub(super) found: Option<String>,
 }
 
 impl Error {
@@ -81,6 +83,7 @@ impl Error {
             missing: None,
             unknown_among: &[],
             follows: None,
+            found: None,
         }
     }
 
@@ -95,6 +98,18 @@ impl Error {
     pub(super) fn help(self, help: impl Into<String>) -> Self {
         Self {
             help: Some(help.into()),
+            ..self
+        }
+    }
+
+    /// The same error without the text that was found.
+    pub(super) fn without_text(self) -> Self {
+        let Some(found) = &self.found else {
+            return self;
+        };
+        Self {
+            message: self.message.replace(&format!("`{found}`"), "a text"),
+            help: self.help.filter(|help| !help.contains(found.as_str())),
             ..self
         }
     }
@@ -133,8 +148,13 @@ impl de::Error for Error {
             ("a list", Unexpected::Map) => Some("begin each item with `- `".to_owned()),
             _ => None,
         };
+        let text = match found {
+            Unexpected::Str(text) => Some(text.to_owned()),
+            _ => None,
+        };
         Self {
             help,
+            found: text,
             ..Self::new(format!("expected {wanted}, found {shown}"))
         }
     }

@@ -11,6 +11,7 @@ use super::document::{Content, Document, Node, NodeId, PrunedNode, Span, Step};
 use super::errors::{Error, RATE, rate};
 use super::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
 use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
+use crate::redaction::may_show_secret;
 use crate::suggestions::best_match;
 
 /// A file with more errors than this is of another form than it should be; going on would take
@@ -75,6 +76,10 @@ impl Document {
         }
         let reported = self.cause(span, &error).unwrap_or_else(|| {
             let location = self.location(span);
+            let error = match may_show_secret(&location.path, "") {
+                true => error.without_text(),
+                false => error,
+            };
             diagnostics
                 .error(location, error.message)
                 .first_help(self.variable_help(span))
