@@ -317,7 +317,7 @@ impl Value for Milliseconds {
 impl Value for Clipped<'_> {
     #[inline(always)]
     fn visit(self, field: Field, to: &mut impl FieldVisitor) {
-        to.shown(field, &self);
+        to.text(field, &self.to_string());
     }
 }
 

@@ -128,7 +128,7 @@ impl Visit for Fields<'_, '_> {
     }
 
     fn record_debug(&mut self, field: &field::Field, value: &dyn fmt::Debug) {
-        self.write(field.name(), format_args!("{value:?}"));
+        self.write_text(field.name(), &format!("{value:?}"));
     }
 }
 

@@ -123,6 +123,24 @@ fn the_human_form_is_one_line_in_the_order_of_the_fields() {
     assert_eq!(line, "INFO  served /a 200 route=\"a b\"\n");
 }
 
+/// An account's name is shown by its `Display`, and stood there without quotes.
+#[test]
+fn no_value_forges_a_field_of_the_text_form() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let event = RequestFinished {
+        account: Some(&"bob decision=denied"),
+        ..finished(&route)
+    };
+    let form = AccessForm::Text(TextFormatter::for_stdout());
+    let text = access_line(&form, &event);
+    assert!(text.contains(" account=\"bob decision=denied\" "), "{text}");
+    let text = logged(true, &LogSettings::default(), || {
+        info!(cause = %"a b=c", "failed");
+    });
+    assert!(text.contains("failed cause=\"a b=c\""), "{text}");
+}
+
 #[test]
 fn what_operators_change_is_logged_at_every_level() {
     let settings = LogSettings {
