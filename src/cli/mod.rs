@@ -97,7 +97,7 @@ enum Command {
     Replay(Box<ReplayArgs>),
     /// Suggest limits for routes that have none, by access logs
     Suggest(Box<SuggestArgs>),
-    /// End with 0 if the gateway that runs is alive, and with 1 otherwise
+    /// End with 0 if the gateway that runs is alive, and with 1 if not
     Health(HealthArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use weir_config::Diagnostics;
 
-use super::shell::SchemaOf;
+use super::shell::SchemaFile;
 
 /// Where packages put the schemas.
 const INSTALLED_SCHEMAS: &str = "/usr/share/weir/schema";
@@ -24,7 +24,7 @@ pub(super) const FOR_OWNER: u32 = 0o600;
 #[derive(Debug, Error)]
 pub(super) enum WriteError {
     /// The configuration would not load.
-    #[error("{0}")]
+    #[error("{}", errors(.0))]
     Configuration(Diagnostics),
     #[error("{} exists already, and no file is overwritten; name one in another folder with --config", .0.display())]
     Exists(PathBuf),
@@ -32,6 +32,11 @@ pub(super) enum WriteError {
     StandardInput,
     #[error("{}: {cause}", path.display())]
     Failed { path: PathBuf, cause: io::Error },
+}
+
+/// The errors alone: warnings are about files that are not written.
+fn errors(found: &Diagnostics) -> String {
+    found.error_lines().collect::<Vec<_>>().join("\n")
 }
 
 /// The files of a new configuration, in the order of writing.
@@ -52,16 +57,16 @@ impl NewFiles {
             files: Vec::new(),
             mode: FOR_ALL,
         };
-        files.add(config, "schema", SchemaOf::Gateway, gateway);
+        files.add(config, "schema", SchemaFile::Gateway, gateway);
         let limits = files.folder().join("limits/defaults.yaml");
-        files.add(&limits, "../schema", SchemaOf::Defaults, defaults);
+        files.add(&limits, "../schema", SchemaFile::Defaults, defaults);
         files
     }
 
     /// The same with overrides beside the limits.
     pub(super) fn with_overrides(mut self, overrides: &str) -> Self {
         let path = self.folder().join("limits/overrides.yaml");
-        self.add(&path, "../schema", SchemaOf::Overrides, overrides);
+        self.add(&path, "../schema", SchemaFile::Overrides, overrides);
         self
     }
 
@@ -71,7 +76,7 @@ impl NewFiles {
 
     /// Adds a file and, unless a package has put it in its place, the schema that its first line
     /// names, at `schemas` from the file's folder.
-    fn add(&mut self, path: &Path, schemas: &str, schema: SchemaOf, text: &str) {
+    fn add(&mut self, path: &Path, schemas: &str, schema: SchemaFile, text: &str) {
         let is_installed = Path::new(INSTALLED_SCHEMAS).is_dir();
         let place = if is_installed {
             INSTALLED_SCHEMAS
@@ -98,7 +103,7 @@ impl NewFiles {
         self.mode == FOR_OWNER
     }
 
-    /// Writes all of them, or none: a configuration that would not load is not written.
+    /// Writes all of them, or no file and no folder: a configuration that would not load is not written.
     ///
     /// # Errors
     /// When one exists, or cannot be written, or when they would not load.
@@ -115,6 +120,13 @@ impl NewFiles {
             .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
             .collect();
         weir_config::check_with(&self.config, files).map_err(WriteError::Configuration)?;
+        let folders = self
+            .files
+            .iter()
+            .flat_map(|(path, _)| path.ancestors().skip(1));
+        let mut new_folders: Vec<&Path> = folders.filter(|folder| !folder.exists()).collect();
+        // Those within others come first.
+        new_folders.sort_unstable_by(|one, other| other.cmp(one));
         for (written, (path, text)) in self.files.iter().enumerate() {
             let mode = match *path == self.config {
                 true => self.mode,
@@ -124,6 +136,9 @@ impl NewFiles {
             if let Err(cause) = write_new(path, mode, write) {
                 for (path, _) in self.files.iter().take(written) {
                     let _ = fs::remove_file(path);
+                }
+                for folder in new_folders {
+                    let _ = fs::remove_dir(folder);
                 }
                 let path = path.clone();
                 return Err(WriteError::Failed { path, cause });
@@ -164,6 +179,32 @@ mod tests {
     use weir_config::testing::Folder;
 
     use super::*;
+
+    #[test]
+    fn no_folder_stays_where_a_file_cannot_be_written() {
+        let folder = Folder::with(&[("there/schema", "a file")]);
+        let there = folder.gateway().with_file_name("there");
+        let minimal = "routes: [{match: {path: \"/*\"}, response: {status: 200}, limits: []}]\n";
+        let files = NewFiles::new(&there.join("gateway.yaml"), minimal, "");
+        if files.files.len() > 2 {
+            assert!(matches!(files.write(), Err(WriteError::Failed { .. })));
+            let left: Vec<_> = fs::read_dir(&there).unwrap().collect();
+            assert_eq!(left.len(), 1, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_is_not_warned_of() {
+        let folder = Folder::with(&[]);
+        let gateway = "routs: []\nupstreams: {app: {servers: [\"http://127.0.0.1:1\"]}}\n";
+        let new = folder.gateway().with_file_name("new").join("gateway.yaml");
+        let error = NewFiles::new(&new, gateway, "").write().unwrap_err();
+        let told = error.to_string();
+        assert!(
+            told.contains("routs") && !told.contains("warning"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn no_half_of_a_file_stays_and_no_file_of_another_is_removed() {

@@ -31,18 +31,18 @@ pub(super) struct ManArgs {
 pub(super) struct SchemaArgs {
     /// The file: gateway.yaml, or one of the folder `limits`
     #[arg(value_enum, default_value_t)]
-    file: SchemaOf,
+    file: SchemaFile,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum SchemaOf {
+pub(super) enum SchemaFile {
     #[default]
     Gateway,
     Defaults,
     Overrides,
 }
 
-impl SchemaOf {
+impl SchemaFile {
     /// The name of the schema where it is a file.
     pub(super) fn file_name(self) -> &'static str {
         match self {

@@ -78,6 +78,15 @@ fn add(config: &Path, suggestions: &Suggestions) -> Result<String, WriteError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(&defaults, error)),
     };
+    let is_defined = |name: &str| {
+        let mut rests = before.lines().filter_map(|line| line.strip_prefix(name));
+        rests.any(|rest| rest.starts_with(':'))
+    };
+    if let Some(known) = suggestions.routes.iter().find(|it| is_defined(&it.limit)) {
+        let (limit, route) = (&known.limit, &known.route);
+        let cause = format!("{limit} is there already; list it on the route {route}");
+        return Err(failed(&defaults, io::Error::other(cause)));
+    }
     let text = format!("{}\n\n{added}", before.trim_end());
     let files = HashMap::from([(defaults.clone(), text.trim_start().into())]);
     weir_config::check_with(config, files).map_err(WriteError::Configuration)?;
@@ -111,7 +120,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mode = old.as_ref().map_or(FOR_ALL, |_| FOR_OWNER);
     let written = write_new_file(&new, mode, |file| {
         if let Some(old) = &old {
-            fchown(&*file, Some(old.uid()), Some(old.gid()))?;
+            fchown(&*file, Some(old.uid()), Some(old.gid())).map_err(not_kept)?;
             file.set_permissions(old.permissions())?;
         }
         file.write_all(text.as_bytes())?;
@@ -121,6 +130,15 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, &path).inspect_err(|_| {
         let _ = fs::remove_file(&new);
     })
+}
+
+/// Why a file that is replaced would have another owner or group.
+fn not_kept(error: io::Error) -> io::Error {
+    let message = format!(
+        "the owner and the group of the file cannot be kept ({error}); run the command as root, or add \
+         the limits of `weir suggest` by hand"
+    );
+    io::Error::new(error.kind(), message)
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn the_help_names_the_commands() {
       override     List, set or delete overrides of limits
       replay       Say what the configuration would have decided about the requests of access logs
       suggest      Suggest limits for routes that have none, by access logs
-      health       End with 0 if the gateway that runs is alive, and with 1 otherwise
+      health       End with 0 if the gateway that runs is alive, and with 1 if not
       completions  Print the completions of a shell
       man          Print or write the man pages
       schema       Print the JSON Schema by which editors complete a file
