@@ -15,6 +15,7 @@ use weir_middleware::{
 };
 use weir_rules::{AccessLists, AccountRules};
 use weir_store::Store;
+use weir_telemetry::events::LastWarning;
 use weir_telemetry::{ListenerKind, Metrics, Tracer};
 
 use super::decisions::refusal;
@@ -34,6 +35,7 @@ pub(super) struct EnvoyLayers {
     layers: Layers,
     domains: Arc<Domains>,
     accounts: AccountRules,
+    warned: Arc<LastWarning>,
 }
 
 impl EnvoyLayers {
@@ -57,6 +59,7 @@ impl EnvoyLayers {
             layers: layers.refusing(refusal),
             domains: Arc::clone(&service.domains),
             accounts: settings.account.clone(),
+            warned: Arc::default(),
         }
     }
 
@@ -67,7 +70,8 @@ impl EnvoyLayers {
         clock: Arc<dyn Clock>,
         tasks: &BackgroundTasks,
     ) -> EnvoyStack<S> {
-        let layer = EnvoyLayer::new(store, Arc::clone(&self.domains), self.accounts.clone());
+        let (domains, warned) = (Arc::clone(&self.domains), Arc::clone(&self.warned));
+        let layer = EnvoyLayer::new(store, domains, self.accounts.clone(), warned);
         let service = layer.with_clock(clock, tasks.clone()).service();
         TrustedPeers {
             inner: self.layers.checked(service),

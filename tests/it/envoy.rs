@@ -174,15 +174,17 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
         let upstream = Upstream::start();
         let gateway = setup(&upstream).start();
         let mut client = client(gateway.decides_at()).await;
-        let nowhere = call(vec![descriptor(&[("remote_address", "nowhere")])]);
-        let error = ask(&mut client, nowhere).await.unwrap_err();
-        assert_eq!(error.code(), Code::InvalidArgument);
         let own = Descriptor {
             limit: Some(Limit::default()),
             ..descriptor(&[("tenant", "red")])
         };
         let error = ask(&mut client, call(vec![own])).await.unwrap_err();
         assert_eq!(error.code(), Code::Unimplemented);
+        let log = gateway.log_text();
+        assert!(
+            log.contains("limits and negative hits of descriptors"),
+            "{log}"
+        );
         // By HTTP/1.1 there is no gRPC.
         let asked = Client::connect(gateway.decides_at()).send(&post(SHOULD_RATE_LIMIT, ""));
         assert_eq!(asked.status, 415);
@@ -248,6 +250,59 @@ fn an_empty_value_is_counted_as_any_other() {
                 assert_eq!(reply.overall_code, expected, "{empty:?}");
             }
         }
+    });
+}
+
+/// The whole call failed, so that Envoy admitted the request and no descriptor was counted.
+#[test]
+fn no_text_in_the_place_of_an_address_is_admitted_and_its_denial_names_the_limit() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let address = descriptor(&[("remote_address", "192.0.2.1, 192.0.2.2")]);
+        let asked = call(vec![descriptor(&[("tenant", "red")]), address]);
+        let denied = ask(&mut client, asked).await.unwrap();
+        assert_eq!(denied.overall_code, OVER_LIMIT);
+        assert_eq!(denied.codes(), [OK, OVER_LIMIT]);
+        let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let line = gateway.access(path).pop().unwrap();
+        assert_eq!(
+            (&line["decision"], &line["limit"]),
+            (&"denied".into(), &"L".into())
+        );
+        let counted = "weir_decisions_total{limit=\"L\",decision=\"denied\"} ";
+        assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
+        // What was not decided is in no list of subjects.
+        let top = gateway.admin(&get("/v1/top?limit=Tenants"));
+        let top = String::from_utf8_lossy(&top.body);
+        assert!(!top.contains("red"), "{top}");
+        let tenants = call(vec![descriptor(&[("tenant", "red")])]);
+        let reply = ask(&mut client, tenants).await.unwrap();
+        assert_eq!(reply.statuses[0].limit_remaining, 1);
+        let top = gateway.admin(&get("/v1/top?limit=Tenants"));
+        let top = String::from_utf8_lossy(&top.body);
+        assert!(top.contains("red"), "{top}");
+    });
+}
+
+#[test]
+fn no_limit_is_twice_in_the_header_fields_of_a_response() {
+    http2::run(async {
+        let upstream = Upstream::start();
+        let gateway = setup(&upstream).start();
+        let mut client = client(gateway.decides_at()).await;
+        let tenant = |name| descriptor(&[("tenant", name)]);
+        ask(&mut client, call(vec![tenant("red")])).await.unwrap();
+        let asked = call(vec![tenant("blue"), tenant("red")]);
+        let reply = ask(&mut client, asked).await.unwrap();
+        let remaining: Vec<u32> = reply.statuses.iter().map(|it| it.limit_remaining).collect();
+        assert_eq!(remaining, [1, 0]);
+        let field = reply.field("ratelimit").unwrap();
+        assert!(
+            field.starts_with("\"Tenants\";r=0;t=") && !field.contains(','),
+            "{field}"
+        );
     });
 }
 

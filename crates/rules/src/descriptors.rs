@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 
-use crate::{Account, AccountRules, Captures, KeySource, RequestAttributes};
+use crate::{Account, AccountRules, Captures, KeySource, LimitMatch, LimitUse, RequestAttributes};
 
 const REMOTE_ADDRESS: &str = "remote_address";
 const MASKED_REMOTE_ADDRESS: &str = "masked_remote_address";
@@ -45,13 +45,6 @@ pub struct DescriptorRule {
     pub below: DescriptorRules,
 }
 
-/// An address in a descriptor that is none.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the descriptor's {key} is not an address")]
-pub struct DescriptorAddressError {
-    key: &'static str,
-}
-
 impl DescriptorRules {
     /// Adds the rule for entries with this key and value: for all values if there is none, for all
     /// that begin alike if it ends with `*`. Returns false if there is one already.
@@ -85,10 +78,10 @@ impl DescriptorRules {
 
 impl KeyRules {
     fn find(&self, value: &str) -> Option<&DescriptorRule> {
-        let mut prefixes = self.prefixes.iter();
-        let mut by_prefix = || prefixes.find(|(prefix, _)| value.starts_with(&**prefix));
+        let mut matching = self.prefixes.iter();
+        let by_prefix = matching.find(|(prefix, _)| value.starts_with(&**prefix));
         let exact = self.exact.get(value);
-        let found = exact.or_else(|| by_prefix().map(|(_, rule)| rule));
+        let found = exact.or(by_prefix.map(|(_, rule)| rule));
         found.or(self.any.as_ref())
     }
 }
@@ -99,6 +92,7 @@ pub struct DescriptorValues {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
+    /// None where no entry has an address, or one has another text in its place.
     client: Option<IpAddr>,
     account: Option<Account>,
     captures: Captures,
@@ -106,13 +100,7 @@ pub struct DescriptorValues {
 
 impl DescriptorValues {
     /// Reads the entries. Accounts are hashed by these rules.
-    ///
-    /// # Errors
-    /// When an entry that has to be an address is none: all such clients would be one.
-    pub fn new(
-        entries: &[DescriptorEntry<'_>],
-        accounts: &AccountRules,
-    ) -> Result<Self, DescriptorAddressError> {
+    pub fn new(entries: &[DescriptorEntry<'_>], accounts: &AccountRules) -> Self {
         let value = |key| entries.iter().find(|(known, _)| *known == key);
         let value = |key| value(key).map(|(_, value)| *value);
         let mut headers: HeaderMap = entries.iter().filter_map(header_field).collect();
@@ -121,17 +109,32 @@ impl DescriptorValues {
         let host = host.map(|(_, host)| host);
         headers.extend(host.map(|host| (header::HOST, host)));
         let method = value(METHOD).and_then(|method| method.parse().ok());
-        Ok(Self {
+        let client = value(REMOTE_ADDRESS).or_else(|| value(MASKED_REMOTE_ADDRESS));
+        Self {
             method: method.unwrap_or_default(),
             uri: Uri::default(),
             headers,
-            client: match address(REMOTE_ADDRESS, value(REMOTE_ADDRESS))? {
-                None => address(MASKED_REMOTE_ADDRESS, value(MASKED_REMOTE_ADDRESS))?,
-                client => client,
-            },
+            client: client.and_then(address),
             account: value(ACCOUNT).map(|name| accounts.named(name.as_bytes())),
-            captures: entries.iter().map(capture).collect(),
-        })
+            captures: entries.iter().map(capture_of_entry).collect(),
+        }
+    }
+
+    /// What a limit has to do with the descriptor. A text in the place of an address lacks the value
+    /// that the limit counts by, whatever its `missing` says: clients can choose such a text.
+    pub fn matching<'l>(&self, used: &'l LimitUse, domain: &str, now: Timestamp) -> LimitMatch<'l> {
+        let mut per = used.limit.per().iter();
+        let address = per.find(|source| matches!(source, KeySource::Address { .. }));
+        if let (None, Some(source), true) = (self.client, address, used.mode.checks()) {
+            let acts = !used.enforcement.is_partial();
+            return LimitMatch::Missing { source, acts };
+        }
+        used.matching(&self.attributes(domain, now), || None)
+    }
+
+    /// The account.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     /// The attributes of a request with these values; the domain is its route.
@@ -167,19 +170,13 @@ fn header_field((key, value): &DescriptorEntry<'_>) -> Option<(HeaderName, Heade
     Some((key.parse().ok()?, HeaderValue::from_bytes(&value).ok()?))
 }
 
-fn capture<'a>((key, value): &DescriptorEntry<'a>) -> DescriptorEntry<'a> {
+fn capture_of_entry<'a>((key, value): &DescriptorEntry<'a>) -> DescriptorEntry<'a> {
     (key, if value.is_empty() { EMPTY } else { value })
 }
 
 /// An address, or that of a network.
-fn address(
-    key: &'static str,
-    value: Option<&str>,
-) -> Result<Option<IpAddr>, DescriptorAddressError> {
-    let address = value.map(|value| value.split('/').next().unwrap_or_default().parse());
-    address
-        .transpose()
-        .map_err(|_| DescriptorAddressError { key })
+fn address(value: &str) -> Option<IpAddr> {
+    value.split('/').next()?.parse().ok()
 }
 
 impl KeySource {
@@ -215,7 +212,7 @@ mod tests {
     use weir_limit::Quota;
 
     use super::*;
-    use crate::{AccountWildcards, HashKey, Limit, LimitMatch, LimitUse, Missing};
+    use crate::{AccountWildcards, Enforcement, HashKey, Limit, Missing};
 
     fn rule(limit: usize) -> DescriptorRule {
         DescriptorRule {
@@ -278,6 +275,13 @@ mod tests {
         }
     }
 
+    fn used(source: &str) -> LimitUse {
+        let quota = Quota::new(1, 1, Duration::from_secs(1)).unwrap();
+        let per = vec![KeySource::parse(source, 64).unwrap()];
+        let limit = Limit::new("L", per, quota, Missing::Skip, accounts().key);
+        LimitUse::new(Arc::new(limit.unwrap()))
+    }
+
     #[test]
     fn entries_have_the_values_of_sources() {
         let entries = [
@@ -287,7 +291,7 @@ mod tests {
             ("method", "POST"),
             ("x-api-key", "secret"),
         ];
-        let values = DescriptorValues::new(&entries, &accounts()).unwrap();
+        let values = DescriptorValues::new(&entries, &accounts());
         let attributes = values.attributes("edge", Timestamp::default());
         assert_eq!(attributes.client.to_string(), "203.0.113.9");
         assert_eq!(attributes.account.unwrap().id, accounts().key.hash(b"acme"));
@@ -301,12 +305,6 @@ mod tests {
     /// A client chooses its headers. One that is no text, empty or blank would have been unlimited.
     #[test]
     fn no_value_that_a_client_chooses_goes_uncounted() {
-        let quota = Quota::new(1, 1, Duration::from_secs(1)).unwrap();
-        let used = |source| {
-            let per = vec![KeySource::parse(source, 64).unwrap()];
-            let limit = Limit::new("L", per, quota, Missing::Skip, accounts().key);
-            LimitUse::new(Arc::new(limit.unwrap()))
-        };
         for (key, source) in [
             ("x-api-key", "header:x-api-key"),
             ("x-api-key", "path:x-api-key"),
@@ -317,9 +315,8 @@ mod tests {
         ] {
             let used = used(source);
             for value in ["\u{e9}", "\u{fffd}", "\u{1}", "", " ", "\t"] {
-                let values = DescriptorValues::new(&[(key, value)], &accounts()).unwrap();
-                let attributes = values.attributes("edge", Timestamp::default());
-                let found = used.matching(&attributes, || None);
+                let values = DescriptorValues::new(&[(key, value)], &accounts());
+                let found = values.matching(&used, "edge", Timestamp::default());
                 assert!(
                     matches!(found, LimitMatch::Counted { .. }),
                     "{source}: {value:?}"
@@ -329,16 +326,30 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_be_masked_and_must_not_be_anything_else() {
-        let client = |key, value| {
-            let values = DescriptorValues::new(&[(key, value)], &accounts())?;
-            Ok(values.client.unwrap().to_string())
-        };
-        let masked = client("masked_remote_address", "2001:db8::/64");
-        assert_eq!(masked.as_deref(), Ok("2001:db8::"));
-        for key in [REMOTE_ADDRESS, MASKED_REMOTE_ADDRESS] {
-            let error: Result<String, _> = client(key, "localhost");
-            assert_eq!(error, Err(DescriptorAddressError { key }));
+    fn an_address_may_be_masked() {
+        let masked = [("masked_remote_address", "2001:db8::/64")];
+        let values = DescriptorValues::new(&masked, &accounts());
+        assert_eq!(values.client.unwrap().to_string(), "2001:db8::");
+    }
+
+    /// Where a header of the client stands in the place of the address.
+    #[test]
+    fn what_is_no_address_is_neither_uncounted_nor_one_client() {
+        for value in ["", "localhost", "192.0.2.1, 192.0.2.2"] {
+            let entries = [(REMOTE_ADDRESS, value), ("tenant", "red")];
+            let values = DescriptorValues::new(&entries, &accounts());
+            let found = |used: &LimitUse| match values.matching(used, "edge", Timestamp::default())
+            {
+                LimitMatch::Missing { acts, .. } => Some(acts),
+                _ => None,
+            };
+            assert_eq!(found(&used("address")), Some(true), "{value:?}");
+            let dry_run = LimitUse {
+                enforcement: Enforcement::NONE,
+                ..used("address")
+            };
+            assert_eq!(found(&dry_run), Some(false), "{value:?}");
+            assert_eq!(found(&used("path:tenant")), None);
         }
     }
 }

@@ -60,8 +60,7 @@ pub use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
 #[cfg(feature = "gateway")]
 pub use descriptors::{
-    DescriptorAddressError, DescriptorEntry, DescriptorRule, DescriptorRules, DescriptorValues,
-    NotInDescriptors,
+    DescriptorEntry, DescriptorRule, DescriptorRules, DescriptorValues, NotInDescriptors,
 };
 pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};

@@ -15,6 +15,7 @@ use super::schema::{EnvoyDescriptor, Gateway};
 use crate::diagnostics::{Lowered, Reported};
 use crate::limits::{self, LimitTable, enforcement, limit_use};
 use crate::lowering::Lowering;
+use crate::routes::default_header_forms;
 use crate::settings::{EnvoyService, Route, WrittenDescriptor};
 use crate::yaml::{Span, Spanned, WordOr};
 
@@ -77,15 +78,16 @@ pub(super) fn envoy(
         return Err(reported);
     }
     let path = cx.ok(written.span, PathPattern::parse(SHOULD_RATE_LIMIT))?;
+    let header_forms = default_header_forms(cx, gateway.defaults.as_ref())?;
     Ok(Some(EnvoyService {
-        route: route(path, lowered.limits),
+        route: route(path, lowered.limits, header_forms),
         domains: Arc::new(domains),
         rules: lowered.rules,
     }))
 }
 
 /// The route of calls, so that they are logged and counted as requests are.
-fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
+fn route(path: PathPattern, limits: Vec<LimitUse>, header_forms: HeaderForms) -> Route {
     Route {
         matcher: RouteMatcher {
             host: None,
@@ -99,7 +101,7 @@ fn route(path: PathPattern, limits: Vec<LimitUse>) -> Route {
         policy: RoutePolicy {
             name: ROUTE.into(),
             limits,
-            header_forms: HeaderForms::default(),
+            header_forms,
             bounds: RequestBounds {
                 max_body_bytes: Some(MAX_CALL_BYTES),
             },

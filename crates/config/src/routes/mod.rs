@@ -37,7 +37,9 @@ use weir_middleware::{OnDenied, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 
 pub(super) use concurrency::client_priorities;
-pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
+pub(super) use responses::{
+    Decoys, decoys, default_header_forms, error_pages, find_decoy, rejection,
+};
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
 pub(super) use warnings::warn_of_routes;
 

@@ -179,19 +179,27 @@ pub(super) fn header_forms(
     defaults: Option<&RouteDefaults>,
     shadows: bool,
 ) -> Lowered<HeaderForms> {
-    let inherited = defaults.map_or(Ok(None), |defaults| {
-        by_either_name(
-            cx,
-            defaults.ratelimit_headers.as_ref(),
-            defaults.headers.as_ref(),
-        )
-    });
+    let inherited = default_header_forms(cx, defaults);
     let own = by_either_name(cx, route.ratelimit_headers.as_ref(), route.headers.as_ref());
     match (own?, inherited?) {
         (Some(own), _) => forms(cx, own),
         (None, _) if shadows => Ok(HeaderForms::NONE),
-        (None, Some(inherited)) => forms(cx, inherited),
-        (None, None) => Ok(HeaderForms::default()),
+        (None, inherited) => Ok(inherited),
+    }
+}
+
+/// Which headers are sent where no route says otherwise.
+pub(crate) fn default_header_forms(
+    cx: &mut Lowering<'_>,
+    defaults: Option<&RouteDefaults>,
+) -> Lowered<HeaderForms> {
+    let Some(defaults) = defaults else {
+        return Ok(HeaderForms::default());
+    };
+    let (current, former) = (&defaults.ratelimit_headers, &defaults.headers);
+    match by_either_name(cx, current.as_ref(), former.as_ref())? {
+        Some(written) => forms(cx, written),
+        None => Ok(HeaderForms::default()),
     }
 }
 

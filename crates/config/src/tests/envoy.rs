@@ -1,8 +1,10 @@
 //! Limits for Envoy's rate limit service.
 
+use std::fs;
 use std::sync::Arc;
 
 use weir_limit::time::Timestamp;
+use weir_middleware::HeaderForms;
 
 use super::*;
 
@@ -51,6 +53,21 @@ fn a_descriptor_leads_to_the_limit_of_its_last_entry() {
     assert_eq!(limit(&settings, "elsewhere", &address), None);
     let names: Vec<_> = settings.limits().iter().map(|it| it.name()).collect();
     assert_eq!(names, ["PerAddress", "PerKey", "PerNumber"]);
+}
+
+/// They had their own, and no key to leave them out.
+#[test]
+fn calls_have_the_ratelimit_headers_of_the_defaults() {
+    for (defaults, expected) in [
+        ("", HeaderForms::default()),
+        ("defaults: {ratelimit_headers: none}\n", HeaderForms::NONE),
+    ] {
+        let plain = folder("    - {key: remote_address, limit: PerAddress}");
+        let gateway = fs::read_to_string(plain.gateway()).unwrap();
+        plain.write("gateway.yaml", &format!("{defaults}{gateway}"));
+        let envoy = plain.settings().envoy.unwrap();
+        assert_eq!(envoy.route.policy.header_forms, expected, "{defaults}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Response, header};
 use weir_limit::time::Nanos;
 use weir_limit::{Batch, Decision, Quota, Transaction};
-use weir_rules::{Admission, DescriptorEntry, DescriptorValues, LimitMatch};
+use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::Disposition;
@@ -23,7 +23,7 @@ use crate::header_text::integer;
 use crate::rejection::retry_after;
 use crate::route::RouteState;
 
-use super::super::decisions::{LimitRole, QueriedLimit, logged_cost, meaning};
+use super::super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
 use super::super::pending_decision::PendingDecision;
 use super::super::plan::StoreQuery;
 use super::super::policy::{PreparedLimit, RoutePolicy};
@@ -36,6 +36,8 @@ struct PlannedCall {
     decision: PendingDecision,
     batch: Batch,
     descriptors: Vec<PlannedDescriptor>,
+    /// The accounts that the buckets of the batch are for, in its order.
+    accounts: Vec<Option<Account>>,
 }
 
 /// What is to be decided about a descriptor.
@@ -45,9 +47,9 @@ enum PlannedDescriptor {
     Unlimited,
     /// The index of its bucket among those that the store is asked about.
     Queried(usize),
-    /// It lacks a value that its limit counts per, and the limit denies that. An error would deny
-    /// nothing, as Envoy lets requests pass whose call fails.
-    Denied,
+    /// It lacks a value that its limit, of this index, counts per, and the limit denies that. An error
+    /// would deny nothing, as Envoy lets requests pass whose call fails.
+    Denied(usize),
 }
 
 impl Settings {
@@ -57,19 +59,21 @@ impl Settings {
         route: &Arc<RouteState>,
         call: &RateLimitRequest,
     ) -> (Result<RateLimitResponse, CallError>, Verdict) {
-        let planned = match self.plan(route, call) {
+        let mut planned = match self.plan(route, call) {
             Ok(planned) => planned,
             Err(error) => return (Err(error), Verdict::new(Disposition::Unlimited)),
         };
+        if let Some(verdict) = planned.denial() {
+            let response = RateLimitResponse::denied(&planned.descriptors);
+            return (Ok(response), verdict);
+        }
+        planned.record_subjects();
         let PlannedCall {
             decision,
             batch,
             descriptors,
+            ..
         } = planned;
-        if descriptors.contains(&PlannedDescriptor::Denied) {
-            let verdict = Verdict::new(Disposition::Denied);
-            return (Ok(RateLimitResponse::denied(&descriptors)), verdict);
-        }
         let since = loop_time::now();
         let (now, is_idle) = (decision.arrived, decision.is_idle());
         let answer = self.backend.admit(batch, now, is_idle).await;
@@ -84,7 +88,7 @@ impl Settings {
         route.policy.count(&decision.queried, &outcome, now);
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
             PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
-            _ => DescriptorStatus::of_code(Code::Ok),
+            _ => DescriptorStatus::from_code(Code::Ok),
         });
         let mut response = RateLimitResponse {
             statuses: statuses.collect(),
@@ -104,6 +108,7 @@ impl Settings {
             decision: PendingDecision::new(route, self.backend.now()),
             batch: Batch::new(),
             descriptors: Vec::with_capacity(call.descriptors.len()),
+            accounts: Vec::new(),
         };
         let Some(rules) = self.domains.get(&*call.domain) else {
             let unlimited = PlannedDescriptor::Unlimited;
@@ -121,7 +126,7 @@ impl Settings {
             let entries: Vec<DescriptorEntry<'_>> = entries.collect();
             let decided = match rules.find(&entries) {
                 Some(limit) => {
-                    let values = DescriptorValues::new(&entries, &self.accounts)?;
+                    let values = DescriptorValues::new(&entries, &self.accounts);
                     planned.add(limit, (&values, &call.domain), descriptor.hits(call))
                 }
                 None => PlannedDescriptor::Unlimited,
@@ -134,11 +139,12 @@ impl Settings {
     /// Completes the response, and counts the call as one request.
     fn conclude(
         &self,
-        decision: PendingDecision,
-        outcome: Outcome,
+        mut decision: PendingDecision,
+        mut outcome: Outcome,
         response: &mut RateLimitResponse,
     ) -> Verdict {
         let route = Arc::clone(&decision.route);
+        keep_strictest(&route.policy, &mut decision.queried, &mut outcome);
         let denial = route.policy.denial(&decision.queried, &outcome);
         let code = denial.as_ref().map_or(Code::Ok, |_| Code::OverLimit);
         response.set_overall_code(code);
@@ -168,18 +174,22 @@ impl PlannedCall {
         let Some(prepared) = route.policy.limit(limit) else {
             return PlannedDescriptor::Unlimited;
         };
-        let attributes = values.attributes(domain, now);
-        let admission = match prepared.used.matching(&attributes, || None) {
+        let admission = match values.matching(&prepared.used, domain, now) {
             LimitMatch::Counted { admission, .. } => multiplied(admission, hits),
-            LimitMatch::Missing { acts: true, .. } => return PlannedDescriptor::Denied,
+            LimitMatch::Missing { acts: true, .. } => return PlannedDescriptor::Denied(limit),
+            LimitMatch::Missing { acts: false, .. } => {
+                let missing = &mut self.decision.queried.missing_in_dry_run;
+                missing.get_or_insert(limit);
+                return PlannedDescriptor::Unlimited;
+            }
             _ => return PlannedDescriptor::Unlimited,
         };
         let role = LimitRole::new(prepared.used.mode, admission.acts);
         if let Some(index) = self.join(&admission.transaction, role) {
             return PlannedDescriptor::Queried(index);
         }
-        let subject = prepared.record_subject(&admission.transaction, now, attributes.account);
         let index = self.batch.len();
+        self.accounts.push(values.account().cloned());
         let mut query = StoreQuery {
             batch: &mut self.batch,
             claims: Vec::new(),
@@ -187,8 +197,42 @@ impl PlannedCall {
             charges: &mut Vec::new(),
             looks: false,
         };
-        query.add((limit, subject), prepared.used.mode, admission, None);
+        query.add((limit, None), prepared.used.mode, admission, None);
         PlannedDescriptor::Queried(index)
+    }
+
+    /// The verdict, counted, if a descriptor is denied for want of a value.
+    fn denial(&self) -> Option<Verdict> {
+        let policy = &self.decision.route.policy;
+        let denied = self
+            .descriptors
+            .iter()
+            .filter_map(|descriptor| match descriptor {
+                PlannedDescriptor::Denied(limit) => policy.limit(*limit),
+                _ => None,
+            });
+        let denied: Vec<&PreparedLimit> = denied.collect();
+        for limit in &denied {
+            limit.metrics.decided(Disposition::Denied);
+        }
+        Some(Verdict {
+            denied_by: Some(Arc::clone(&denied.first()?.name)),
+            decided_at: Some(self.decision.arrived),
+            ..Verdict::new(Disposition::Denied)
+        })
+    }
+
+    /// Records that the subjects of the buckets are decided about.
+    fn record_subjects(&mut self) {
+        let (policy, now) = (&self.decision.route.policy, self.decision.arrived);
+        let buckets = self.batch.iter().zip(&self.accounts);
+        for (queried, (transaction, account)) in
+            self.decision.queried.limits.iter_mut().zip(buckets)
+        {
+            if let Some(limit) = policy.limit(queried.limit) {
+                queried.subject = limit.record_subject(transaction, now, account.as_ref());
+            }
+        }
     }
 
     /// Adds a cost to that of an earlier descriptor with the same bucket, if there is one. Apart, the
@@ -226,6 +270,31 @@ impl Descriptor {
     }
 }
 
+/// Leaves the strictest decision of each limit, as headers name a limit once: descriptors may be of
+/// several subjects.
+fn keep_strictest(
+    policy: &RoutePolicy<PreparedLimit>,
+    queried: &mut QueriedLimits,
+    outcome: &mut Outcome,
+) {
+    let name = |queried: &QueriedLimit| policy.limit(queried.limit).map(|limit| &limit.name);
+    let strictness = |decision: &Option<Decision>| decision.map(|it| it.strictness());
+    let mut kept: Vec<(QueriedLimit, Option<Decision>)> = Vec::new();
+    for (limit, decision) in queried.decided(outcome) {
+        let is_same = |kept: &&mut (QueriedLimit, Option<Decision>)| {
+            kept.0.role == limit.role && name(&kept.0) == name(limit)
+        };
+        match kept.iter_mut().find(is_same) {
+            Some(known) if strictness(&known.1) < strictness(&decision) => {
+                *known = (*limit, decision);
+            }
+            Some(_) => {}
+            None => kept.push((*limit, decision)),
+        }
+    }
+    (queried.limits, outcome.decisions) = kept.into_iter().unzip();
+}
+
 /// The status of a descriptor. A dry run shows as one without a limit: it is for operators alone.
 fn status(
     policy: &RoutePolicy<PreparedLimit>,
@@ -237,11 +306,11 @@ fn status(
     let queried = queried.filter(|queried| queried.role.is_shown());
     let limit = queried.and_then(|queried| Some((queried, policy.limit(queried.limit)?)));
     let Some((queried, limit)) = limit else {
-        return DescriptorStatus::of_code(Code::Ok);
+        return DescriptorStatus::from_code(Code::Ok);
     };
     // Where a denial of another limit is remembered, nobody knows how much this one has left.
     let Some(decision) = outcome.decisions.get(index).copied().flatten() else {
-        return DescriptorStatus::of_code(Code::Ok);
+        return DescriptorStatus::from_code(Code::Ok);
     };
     DescriptorStatus::new(queried, limit, decision)
 }
@@ -258,8 +327,8 @@ impl RateLimitResponse {
     /// The response to a call that is denied for want of a value, and takes nothing.
     fn denied(descriptors: &[PlannedDescriptor]) -> Self {
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
-            PlannedDescriptor::Denied => DescriptorStatus::of_code(Code::OverLimit),
-            _ => DescriptorStatus::of_code(Code::Ok),
+            PlannedDescriptor::Denied(_) => DescriptorStatus::from_code(Code::OverLimit),
+            _ => DescriptorStatus::from_code(Code::Ok),
         });
         let mut response = Self {
             statuses: statuses.collect(),
@@ -271,7 +340,7 @@ impl RateLimitResponse {
 }
 
 impl DescriptorStatus {
-    fn of_code(code: Code) -> Self {
+    fn from_code(code: Code) -> Self {
         let mut status = Self::default();
         status.set_code(code);
         status
@@ -286,7 +355,7 @@ impl DescriptorStatus {
             current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
             limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
             duration_until_reset: Some(decision.reset_in.into()),
-            ..Self::of_code(code)
+            ..Self::from_code(code)
         }
     }
 }

@@ -3,6 +3,12 @@
 
 use prost::Message;
 
+/// The number of `descriptors` in a [`RateLimitRequest`].
+pub(super) const DESCRIPTORS: u32 = 2;
+
+/// The number of `entries` in a [`Descriptor`].
+pub(super) const ENTRIES: u32 = 1;
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RateLimitRequest {
     #[prost(string, tag = "1")]

@@ -21,15 +21,17 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use prost::Message;
+use prost::encoding::{DecodeContext, decode_key, decode_varint, skip_field};
 use thiserror::Error;
 use tower::Service;
 use weir_http::problem::Problem;
 use weir_limit::time::Clock;
-use weir_rules::{AccountRules, DescriptorAddressError, DescriptorRules};
+use weir_rules::{AccountRules, DescriptorRules};
 use weir_store::Store;
 use weir_telemetry::Disposition;
+use weir_telemetry::events::LastWarning;
 
-use self::messages::RateLimitRequest;
+use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
 use super::{LimitedService, RequestBody};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::route::RouteState;
@@ -60,15 +62,23 @@ struct Settings {
     domains: Arc<Domains>,
     /// Which hash the names of accounts.
     accounts: AccountRules,
+    warned: Arc<LastWarning>,
 }
 
 impl EnvoyLayer {
-    /// Decides by the rules of these domains, with buckets in `store`.
-    pub fn new(store: Arc<dyn Store>, domains: Arc<Domains>, accounts: AccountRules) -> Self {
+    /// Decides by the rules of these domains, with buckets in `store`. Layers that share `warned` warn
+    /// of calls that fail once a minute.
+    pub fn new(
+        store: Arc<dyn Store>,
+        domains: Arc<Domains>,
+        accounts: AccountRules,
+        warned: Arc<LastWarning>,
+    ) -> Self {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             domains,
             accounts,
+            warned,
         }))
     }
 
@@ -79,6 +89,7 @@ impl EnvoyLayer {
             backend,
             domains,
             accounts,
+            warned,
         } = &*self.0;
         Self(Arc::new(Settings {
             backend: Backend {
@@ -88,6 +99,7 @@ impl EnvoyLayer {
             },
             domains: Arc::clone(domains),
             accounts: accounts.clone(),
+            warned: Arc::clone(warned),
         }))
     }
 
@@ -165,23 +177,15 @@ enum CallError {
     TooMany,
     #[error("limits and negative hits of descriptors are not supported")]
     Unsupported,
-    #[error("a descriptor's address is not an address")]
-    Address,
     #[error("the store cannot be reached")]
     Unavailable,
-}
-
-impl From<DescriptorAddressError> for CallError {
-    fn from(_: DescriptorAddressError) -> Self {
-        Self::Address
-    }
 }
 
 impl CallError {
     /// The status of gRPC.
     const fn status(self) -> u16 {
         match self {
-            Self::Malformed | Self::TooMany | Self::Address => 3,
+            Self::Malformed | Self::TooMany => 3,
             Self::NoMethod | Self::Unsupported => 12,
             Self::Unavailable => 14,
         }
@@ -204,6 +208,7 @@ impl Settings {
                 Response::new(ResponseBody::reply(message, trailers))
             }
             Err(error) => {
+                self.warn(error);
                 let mut response = Response::new(ResponseBody::full(Bytes::new()));
                 grpc::set_status(response.headers_mut(), error.status(), &error.to_string());
                 response
@@ -212,6 +217,18 @@ impl Settings {
         response.headers_mut().insert(CONTENT_TYPE, content_type);
         response.extensions_mut().insert(verdict);
         response
+    }
+
+    /// Warns of a call whose request Envoy admits undecided. The store's failures are logged apart.
+    fn warn(&self, cause: CallError) {
+        if cause != CallError::Unavailable && self.warned.is_due() {
+            tracing::warn!(
+                target: "weir::middleware::rate_limit::envoy",
+                %cause,
+                "a call of Envoy's rate limit service fails, and Envoy admits the request undecided; \
+                 logged once a minute at most"
+            );
+        }
     }
 
     /// The message of the reply.
@@ -243,14 +260,34 @@ fn unframed(mut body: Bytes) -> Result<RateLimitRequest, CallError> {
     if compressed != 0 || usize::try_from(length) != Ok(body.len()) {
         return Err(CallError::Malformed);
     }
-    let call = RateLimitRequest::decode(body).map_err(|_| CallError::Malformed)?;
-    let mut descriptors = call.descriptors.iter();
-    if descriptors.len() > MAX_DESCRIPTORS
-        || descriptors.any(|descriptor| descriptor.entries.len() > MAX_ENTRIES)
-    {
-        return Err(CallError::TooMany);
+    // Decoded, the least descriptor takes fifty times its bytes.
+    let descriptors = bounded(body.clone(), DESCRIPTORS, MAX_DESCRIPTORS)?;
+    for descriptor in descriptors {
+        bounded(descriptor, ENTRIES, MAX_ENTRIES)?;
     }
-    Ok(call)
+    RateLimitRequest::decode(body).map_err(|_| CallError::Malformed)
+}
+
+/// The fields of a message with this number, of which it may have so many.
+fn bounded(mut message: Bytes, number: u32, max: usize) -> Result<Vec<Bytes>, CallError> {
+    let mut found = Vec::new();
+    while message.has_remaining() {
+        let (field, wire_type) = decode_key(&mut message).map_err(|_| CallError::Malformed)?;
+        let before = message.clone();
+        skip_field(wire_type, field, &mut message, DecodeContext::default())
+            .map_err(|_| CallError::Malformed)?;
+        if field != number {
+            continue;
+        }
+        if found.len() == max {
+            return Err(CallError::TooMany);
+        }
+        let mut bytes = before.slice(..before.len() - message.len());
+        // The length of the field comes first.
+        decode_varint(&mut bytes).map_err(|_| CallError::Malformed)?;
+        found.push(bytes);
+    }
+    Ok(found)
 }
 
 fn framed(message: &impl Message) -> Bytes {

@@ -81,6 +81,25 @@ fn no_call_asks_about_more_descriptors_and_entries_than_the_bounds() {
     assert_eq!(with_entries(MAX_ENTRIES + 1), Err(CallError::TooMany));
 }
 
+/// They were decoded first, to many times their bytes.
+#[test]
+fn no_call_beyond_the_bounds_is_decoded() {
+    let undecodable = b"\x0a\x01\xff";
+    for many in [
+        b"\x12\x00".repeat(MAX_DESCRIPTORS + 1),
+        [
+            b"\x12\x82\x01".to_vec(),
+            b"\x0a\x00".repeat(MAX_ENTRIES + 1),
+        ]
+        .concat(),
+    ] {
+        let message = [&many, &undecodable[..]].concat();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let frame = [&[0], &length[..], &message].concat();
+        assert_eq!(unframed(frame.into()), Err(CallError::TooMany));
+    }
+}
+
 /// Envoy lets a request pass whose call is in error.
 #[test]
 fn no_bytes_of_a_client_make_a_call_unreadable() {
