@@ -257,7 +257,7 @@ impl PendingDecision {
 
     /// Until when a cost is owed that was taken, by the decision about it. A wait is taken off what
     /// decisions say about buckets of GCRA, and not about windows.
-    fn owed_until(&self, taken: &Transaction, decision: &Decision) -> Timestamp {
+    pub(super) fn owed_until(&self, taken: &Transaction, decision: &Decision) -> Timestamp {
         let since = match taken.is_windowed() {
             true => self.decided_at(),
             false => self.arrived,

@@ -1,6 +1,6 @@
 //! Requests that wait for their turn, in paused time.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 
 use futures_util::FutureExt;
@@ -11,12 +11,15 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 use weir_limit::time::SystemClock;
-use weir_limit::{Algorithm, Alignment, Mode};
+use weir_limit::{Algorithm, Alignment, Mode, Transaction};
 use weir_store::{Memory, MemorySettings, Redis, RedisSettings, Unobserved};
 use weir_testing::RedisServer;
 
 use super::*;
 use crate::Delay;
+use crate::rate_limit::lease_request::undecided;
+use crate::rate_limit::pending_decision::PendingDecision;
+use crate::route::RouteState;
 
 const MANY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
@@ -128,6 +131,21 @@ async fn who_gets_no_place_in_flight_is_not_shown_what_could_be_lent() {
 
 /// A debt that another definition of the limit made held up requests that could not be denied, and
 /// with no place left they passed while other limits got their units back.
+/// A refund took a unit off the window behind it.
+#[test]
+fn a_wait_makes_no_unit_of_a_window_owed_for_longer() {
+    let route = RouteState::without_access_control(RoutePolicy::default(), &Metrics::new());
+    let arrived = Timestamp::from_nanos(1 << 60);
+    let mut pending = PendingDecision::new(&Arc::new(route), arrived);
+    pending.has_waited(&mut undecided(0), Duration::from_millis(300));
+    let window = Algorithm::FixedWindow(Alignment::FirstRequest);
+    let quota = Quota::windowed(window, 6, Duration::from_secs(10)).unwrap();
+    let taken = Transaction::new("W:*".into(), quota, NonZeroU64::MIN);
+    let decision = allowed(5).unwrap();
+    let until = pending.owed_until(&taken, &decision);
+    assert_eq!(until, arrived + decision.reset_in);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_never_denies_holds_no_request_up() {
     let max_buckets = NonZeroUsize::new(100).unwrap();
