@@ -185,12 +185,19 @@ mod tests {
         let folder = Folder::with(&[("there/schema", "a file")]);
         let there = folder.gateway().with_file_name("there");
         let minimal = "routes: [{match: {path: \"/*\"}, response: {status: 200}, limits: []}]\n";
-        let files = NewFiles::new(&there.join("gateway.yaml"), minimal, "");
-        if files.files.len() > 2 {
-            assert!(matches!(files.write(), Err(WriteError::Failed { .. })));
-            let left: Vec<_> = fs::read_dir(&there).unwrap().collect();
-            assert_eq!(left.len(), 1, "{left:?}");
-        }
+        let limit = "L: {per: address, burst: 1, count: 1, period: 1s}\n";
+        let mut files = NewFiles::new(&there.join("gateway.yaml"), minimal, limit);
+        // The schemas may be installed.
+        files
+            .files
+            .push((there.join("schema/more.json"), String::new()));
+        let failed = files.write();
+        assert!(
+            matches!(failed, Err(WriteError::Failed { .. })),
+            "{failed:?}"
+        );
+        let left: Vec<_> = fs::read_dir(&there).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
     }
 
     #[test]

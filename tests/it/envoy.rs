@@ -196,10 +196,11 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
 fn descriptors_of_one_bucket_are_never_denied_by_what_the_call_does_not_take() {
     http2::run(async {
         let (upstream, redis) = (Upstream::start(), RedisServer::start());
-        for setup in [
-            setup(&upstream),
-            setup(&upstream).key(&crate::redis::store(&redis.url())),
-        ] {
+        let with_redis = setup(&upstream)
+            .key("hash_key: {file: hash.key}")
+            .file("hash.key", "0123456789abcdef0123456789abcdef")
+            .key(&crate::redis::store(&redis.url()));
+        for setup in [setup(&upstream), with_redis] {
             let gateway = setup.start();
             let mut client = client(gateway.decides_at()).await;
             let asked = |hits| Descriptor {
@@ -274,13 +275,13 @@ fn no_text_in_the_place_of_an_address_is_admitted_and_its_denial_names_the_limit
         let counted = "weir_decisions_total{limit=\"L\",decision=\"denied\"} ";
         assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
         // What was not decided is in no list of subjects.
-        let top = gateway.admin(&get("/v1/top?limit=Tenants"));
+        let top = gateway.admin(&get("/v1/top?limit=Tenants").with("host", "localhost"));
         let top = String::from_utf8_lossy(&top.body);
         assert!(!top.contains("red"), "{top}");
         let tenants = call(vec![descriptor(&[("tenant", "red")])]);
         let reply = ask(&mut client, tenants).await.unwrap();
         assert_eq!(reply.statuses[0].limit_remaining, 1);
-        let top = gateway.admin(&get("/v1/top?limit=Tenants"));
+        let top = gateway.admin(&get("/v1/top?limit=Tenants").with("host", "localhost"));
         let top = String::from_utf8_lossy(&top.body);
         assert!(top.contains("red"), "{top}");
     });

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::redaction::without_passwords;
+use super::redaction::redacted_message;
 
 /// How many diagnostics of each severity are shown. A configuration with more has one mistake many
 /// times, which is fixed once.
@@ -67,7 +67,7 @@ impl Diagnostic {
 
     /// Says what to do about it.
     pub fn help(&mut self, help: impl Into<String>) -> &mut Self {
-        self.help = Some(without_passwords(&help.into()));
+        self.help = Some(redacted_message(&help.into()));
         self
     }
 
@@ -125,7 +125,7 @@ impl ErrorBuilder<'_> {
 
     /// Help that takes the place of what is said later.
     pub(super) fn first_help(self, help: Option<String>) -> Self {
-        let help = help.map(|help| without_passwords(&help));
+        let help = help.map(|help| redacted_message(&help));
         self.0.help = self.0.help.take().or(help);
         self
     }
@@ -145,7 +145,7 @@ impl Diagnostics {
     /// Adds a diagnostic, and gives it back to be given help. Its message, as any help, repeats no
     /// password of a URL.
     pub fn push(&mut self, mut diagnostic: Diagnostic) -> &mut Diagnostic {
-        diagnostic.message = without_passwords(&diagnostic.message);
+        diagnostic.message = redacted_message(&diagnostic.message);
         let at = self.0.len();
         self.0.push(diagnostic);
         // A slice from `at` holds exactly the diagnostic that was just pushed.

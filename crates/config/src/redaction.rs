@@ -45,11 +45,21 @@ pub(super) fn may_show_secret(path: &str, line: &str) -> bool {
 /// A text without the user names, the passwords and the queries of the URLs in it. A password may have
 /// any character, also blanks, quotes, `/` and `?` if it is written wrongly, so the last `@` ends it.
 pub fn without_passwords(text: &str) -> String {
+    redacted(text, |_| true)
+}
+
+/// The same of a message, where URLs without quotes are examples.
+pub(super) fn redacted_message(message: &str) -> String {
+    redacted(message, |is_quoted| is_quoted)
+}
+
+fn redacted(text: &str, hides_query: impl Fn(bool) -> bool) -> String {
     let mut pieces = text.split("://");
     let mut shown = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let is_scheme = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
         let quote = shown.trim_end_matches(is_scheme).chars().next_back();
+        let quote = quote.filter(|char| matches!(char, '"' | '\'' | '`'));
         shown.push_str("://");
         let server = match piece.rsplit_once('@') {
             Some((_, server)) => {
@@ -60,17 +70,17 @@ pub fn without_passwords(text: &str) -> String {
             None => piece,
         };
         let end = match quote {
-            Some(quote @ ('"' | '\'' | '`')) => server.rfind(quote),
-            _ => server.find(char::is_whitespace),
+            Some(quote) => server.rfind(quote),
+            None => server.find(char::is_whitespace),
         };
         let (url, behind) = server.split_at(end.unwrap_or(server.len()));
         match url.split_once('?') {
-            Some((url, _)) => {
+            Some((url, _)) if hides_query(quote.is_some()) => {
                 shown.push_str(url);
                 shown.push('?');
                 shown.push_str(HIDDEN);
             }
-            None => shown.push_str(url),
+            _ => shown.push_str(url),
         }
         shown.push_str(behind);
     }
