@@ -470,7 +470,11 @@ fn explain_shows_which_limit_a_descriptor_meets() {
             &["tenant=gold"],
             "only these domains have any: edge",
         ),
-        ("edge", &["remote_address=x"], "refused: INVALID_ARGUMENT"),
+        (
+            "edge",
+            &["remote_address=x"],
+            "as the request has no address",
+        ),
     ] {
         let told = explained(domain, entries);
         assert!(told.contains(said), "{told}");

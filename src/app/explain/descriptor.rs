@@ -54,19 +54,17 @@ fn write(out: &mut String, settings: &Settings, descriptor: &Descriptor) -> fmt:
     let Some(index) = rules.find(&entries) else {
         return writeln!(out, "\nlimits: none, as no rule limits such a descriptor");
     };
-    let values = match DescriptorValues::new(&entries, &settings.account) {
-        Ok(values) => values,
-        Err(error) => return writeln!(out, "\nrefused: INVALID_ARGUMENT, as {error}"),
-    };
+    let values = DescriptorValues::new(&entries, &settings.account);
     let mut written = envoy.rules.iter();
     let rule = written.find(|rule| rule.domain == *domain && rule.limit == Some(index));
     if let Some(rule) = rule {
         writeln!(out, "\nrule: {}", rule.entries)?;
     }
-    let facts = values.attributes(domain, SystemClock.now());
+    let now = SystemClock.now();
+    let facts = values.attributes(domain, now);
     match envoy.route.policy.limits.get(index) {
         Some(usage) => {
-            let found = usage.matching(&facts, || None);
+            let found = values.matching(usage, domain, now);
             limits::write_limit(out, settings, &envoy.route, (usage, &found), &facts)
         }
         None => Ok(()),

@@ -41,7 +41,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const WEIR_STATUS: HeaderName = HeaderName::from_static("weir-status");
 
 /// Fields about the subrequest itself: its connection, its missing body, and its hops.
-const OF_SUBREQUEST: [HeaderName; 8] = [
+const SUBREQUEST_FIELDS: [HeaderName; 8] = [
     CONNECTION,
     CONTENT_LENGTH,
     EXPECT,
@@ -275,7 +275,7 @@ impl OriginalRequest {
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
         let described = [FORWARDED_METHOD, FORWARDED_URI, FORWARDED_FOR];
-        for name in OF_SUBREQUEST.iter().chain(&described) {
+        for name in SUBREQUEST_FIELDS.iter().chain(&described) {
             headers.remove(name);
         }
         headers.insert(HOST, self.host);
