@@ -96,7 +96,7 @@ fn an_imported_nginx_conf_admits_denies_and_rewrites_nothing_otherwise() {
     let listens = format!("127.0.0.1:{port}");
     let (gateway, told) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
     assert!(
-        told.contains("nginx.conf:1: not translated, as they neither limit"),
+        told.contains("nginx.conf:1: not translated, and not judged"),
         "{told}"
     );
     for (client, paths) in [

@@ -52,7 +52,8 @@ pub enum ImportError {
 pub(crate) fn read(path: &Path) -> Result<String, ImportError> {
     let text = match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(io::Error::other("it is not a regular file")),
-        _ => fs::read_to_string(path),
+        // Comments may be in another encoding.
+        _ => fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).replace("\r\n", "\n")),
     };
     let path = path.to_owned();
     text.map_err(|cause| ImportError::Unreadable { path, cause })

@@ -30,6 +30,10 @@ impl Limits {
             let name = name.split(':').next().unwrap_or_default();
             match Zone::new(http, directive) {
                 Ok(zone) => {
+                    if let Some(note) = zone.note {
+                        let remedy = "`per` in docs/CONFIG.md lists what limits can count by";
+                        directive.report(note, remedy, configuration);
+                    }
                     limits.zones.insert(name.to_owned(), zone);
                 }
                 Err(what) => {
@@ -45,14 +49,17 @@ impl Limits {
     /// The keys of a route for the limits that hold in a location.
     pub(super) fn keys(&mut self, scopes: &Scopes<'_>, configuration: &mut Configuration) -> Keys {
         let (requests, connections) = (scopes.all(&["limit_req"]), scopes.all(&["limit_conn"]));
+        for directive in requests.iter().chain(&connections) {
+            directive.is_reached.set(true);
+        }
         let (mut uses, mut delay) = (Vec::new(), None);
         for directive in &requests {
             let zone = directive.parameter("zone").unwrap_or_default();
             let burst = number(directive.parameter("burst"));
-            let mut at_once = burst + 1;
+            let mut at_once = burst.saturating_add(1);
             if let Some(wait) = self.wait(zone, directive, burst) {
                 if requests.len() == 1 && wait <= MAX_DELAY_MICROS {
-                    at_once = 1 + number(directive.parameter("delay"));
+                    at_once = number(directive.parameter("delay")).saturating_add(1);
                     delay = Some(duration(wait));
                 } else {
                     let what = "holds no request: as many pass, but at once";

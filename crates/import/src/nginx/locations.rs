@@ -1,6 +1,9 @@
 //! The locations of a server: the paths that they match, and where their requests go.
 
+use std::cmp::Reverse;
+
 use regex::Regex;
+use regex_syntax::ast::{Ast, parse::Parser};
 use serde_json::json;
 
 use super::parse::Directive;
@@ -15,77 +18,209 @@ const NGINX: &str = "http://127.0.0.1:8081";
 pub(super) struct Location<'d> {
     pub(super) directive: &'d Directive,
     pub(super) scopes: Scopes<'d>,
+    modifier: &'d str,
+    pattern: &'d str,
     pub(super) path: String,
     /// An expression, and whether it looks at the case of letters.
     pub(super) path_regex: Option<(String, bool)>,
-    /// Whether a location with an expression goes before it.
-    pub(super) yields_to_regex: bool,
+    /// From this depth on, expressions go before it.
+    yields_at: usize,
+    /// Whether its requests are not told surely. It responds with 403.
+    is_refused: bool,
 }
 
-/// Adds all locations of a block, those within others included.
-pub(super) fn add_locations<'d>(
+/// All locations of a server, those within others included, and one for all other paths. An earlier
+/// expression goes before a later one.
+pub(super) fn locations<'d>(
+    server: &'d Directive,
+    scopes: &Scopes<'d>,
+    configuration: &mut Configuration,
+) -> Vec<Location<'d>> {
+    let mut all = Vec::new();
+    add_locations(&server.block, scopes, 0, configuration, &mut all);
+    if !all
+        .iter()
+        .any(|it| it.path == "/*" && it.path_regex.is_none())
+    {
+        let (rest, _) = Location::new(server, ("", "/"), scopes.clone(), 0);
+        all.push(rest);
+    }
+    let depth = |it: &Location<'_>| it.path_regex.as_ref().map_or(3, |_| it.scopes.0.len());
+    all.sort_by_key(|it| (!it.is_refused, Reverse(depth(it))));
+    all
+}
+
+fn add_locations<'d>(
     block: &'d [Directive],
     scopes: &Scopes<'d>,
+    yields_at: usize,
     configuration: &mut Configuration,
     all: &mut Vec<Location<'d>>,
 ) {
     for directive in named(block, "location").filter(|it| !it.argument(0).starts_with('@')) {
-        match Location::new(directive, scopes.within(&directive.block)) {
-            Ok(location) => all.push(location),
-            Err(what) => directive.report(what, "write a route for it by hand", configuration),
+        let (scopes, split) = (scopes.within(&directive.block), split(directive));
+        let (location, what) = Location::new(directive, split, scopes.clone(), yields_at);
+        if let Some(what) = what {
+            let path = location.path_regex.as_ref().map_or("", |(regex, _)| regex);
+            let what = format!("{what}: all of `{path}` responds with 403");
+            let remedy = "write its route by hand, in place of that one";
+            directive.report(&what, remedy, configuration);
         }
-        add_locations(
-            &directive.block,
-            &scopes.within(&directive.block),
-            configuration,
-            all,
-        );
+        let yields_at = location.yields_at;
+        let is_refused = location.is_refused;
+        all.push(location);
+        if !is_refused {
+            add_locations(&directive.block, &scopes, yields_at, configuration, all);
+        }
     }
 }
 
 impl<'d> Location<'d> {
-    fn new(directive: &'d Directive, scopes: Scopes<'d>) -> Result<Self, &'static str> {
-        let (modifier, pattern) = split(directive);
-        let (mut path, mut path_regex) = ("/*".to_owned(), None);
-        if modifier.starts_with('~') {
-            let regex = whole(pattern).ok_or("has an expression that Weir does not know")?;
-            path_regex = Some((regex, modifier == "~"));
-        } else if is_plain_path(pattern) {
-            path = if modifier == "=" {
-                exactly(pattern)
-            } else {
-                below(pattern)
-            };
+    /// For a path that Weir does not match: a location for at least the same paths, and why.
+    fn new(
+        directive: &'d Directive,
+        (modifier, pattern): (&'d str, &'d str),
+        scopes: Scopes<'d>,
+        yields_at: usize,
+    ) -> (Self, Option<&'static str>) {
+        let yields_at = if modifier == "^~" {
+            scopes.0.len()
         } else {
-            return Err("has a path that Weir would normalize");
-        }
-        Ok(Self {
+            yields_at
+        };
+        let mut location = Self {
             directive,
             scopes,
-            path,
-            path_regex,
-            yields_to_regex: modifier.is_empty() && pattern != "/",
-        })
+            modifier,
+            pattern,
+            path: "/*".to_owned(),
+            path_regex: None,
+            yields_at,
+            is_refused: false,
+        };
+        let what = if modifier.starts_with('~') {
+            let has_locations = named(&directive.block, "location").next().is_some();
+            match whole(pattern) {
+                Some(regex) => {
+                    location.path_regex = Some((regex, modifier == "~"));
+                    if !has_locations {
+                        return (location, None);
+                    }
+                    "has locations within an expression"
+                }
+                None => {
+                    location.path_regex = Some((around_expression(pattern), false));
+                    "has an expression that Weir does not know"
+                }
+            }
+        } else if is_plain_path(pattern) {
+            location.path = match modifier {
+                "=" => exactly(pattern),
+                _ => below(pattern),
+            };
+            return (location, None);
+        } else {
+            location.path_regex = Some((around_path(pattern), false));
+            "has a path that Weir would normalize"
+        };
+        location.is_refused = true;
+        (location, Some(what))
+    }
+
+    fn is_prefix(&self) -> bool {
+        self.path_regex.is_none() && self.modifier != "="
+    }
+
+    /// Whether it has requests for paths that begin with its own, and whose next segment goes on.
+    fn ends_within_segment(&self) -> bool {
+        self.is_prefix() && !self.pattern.ends_with('/')
+    }
+
+    /// A location for the paths that begin with its own in nginx, but are not below it.
+    pub(super) fn beside(&self) -> Option<Self> {
+        let regex = format!("{}.*", regex::escape(self.pattern));
+        let beside = || Self {
+            path: "/*".to_owned(),
+            path_regex: Some((regex, false)),
+            is_refused: true,
+            ..self.clone()
+        };
+        self.ends_within_segment().then(beside)
+    }
+
+    /// Whether it has requests that nginx would have for a prefix otherwise.
+    fn goes_before(&self, prefix: &Self) -> bool {
+        if !self.modifier.starts_with('~') {
+            return self.pattern.starts_with(prefix.pattern) && self.pattern != prefix.pattern;
+        }
+        let around = self.around();
+        let theirs = prefix.scopes.0.iter().map(|block| block.as_ptr());
+        around.len() >= prefix.yields_at && theirs.take(around.len()).eq(around)
+    }
+
+    /// The blocks around it.
+    fn around(&self) -> Vec<*const Directive> {
+        let blocks = self
+            .scopes
+            .0
+            .split_last()
+            .map_or(&[][..], |(_, around)| around);
+        blocks.iter().map(|block| block.as_ptr()).collect()
+    }
+
+    /// The paths of the routes for it: Weir looks at an expression for each prefix apart.
+    pub(super) fn paths(&self, all: &[(Self, Keys)], keys: &Keys) -> Vec<String> {
+        if self.path_regex.is_none() {
+            return vec![self.path.clone()];
+        }
+        let around = self.around();
+        let parent = all.iter().find(|(it, _)| {
+            let own = it.scopes.0.iter().map(|block| block.as_ptr());
+            it.directive.name == "location" && own.eq(around.iter().copied())
+        });
+        let home = match parent {
+            Some((parent, _)) if self.modifier.starts_with('~') => parent.path.clone(),
+            _ => self.path.clone(),
+        };
+        let prefixes = all.iter().filter(|(it, _)| it.is_prefix());
+        let (open, closed): (Vec<_>, Vec<_>) = prefixes.partition(|(it, _)| self.goes_before(it));
+        // An expression that is left out for a prefix would change the order of the others.
+        let differs = |prefix: &Self, theirs: &Keys| {
+            let mut expressions = all.iter().filter(|(it, _)| it.path_regex.is_some());
+            theirs != keys || expressions.any(|(it, keys)| it.goes_before(prefix) && keys != theirs)
+        };
+        let mut paths = vec![home];
+        paths.retain(|home| !closed.iter().any(|(it, _)| it.path == *home));
+        for (prefix, theirs) in open {
+            if !paths.contains(&prefix.path) && differs(prefix, theirs) {
+                paths.push(prefix.path.clone());
+            }
+        }
+        paths
     }
 
     /// The keys of a route for where its requests go.
     pub(super) fn target(&self, http: &[Directive], configuration: &mut Configuration) -> Keys {
-        let (modifier, pattern) = split(self.directive);
-        if modifier.is_empty() && !pattern.ends_with('/') {
+        let pattern = self.pattern;
+        if self.ends_within_segment() {
             let what = format!("matches `{pattern}x` in nginx, and not in Weir");
             let remedy = "the route is for the path and all below it; `path_regex` can say more";
             self.directive.report(&what, remedy, configuration);
         }
         let closed =
             |status: u16| Keys::from_iter([("response".to_owned(), json!({"status": status}))]);
+        let guard = self.guard();
+        if self.is_refused {
+            return closed(403);
+        }
         if self.scopes.own("internal").is_some() {
             return closed(404);
         }
-        if let Some(guard) = self.guard() {
+        if let Some(guard) = guard {
             let what = format!("responds with 403 to everyone, for `{}`", guard.written());
             let remedy = "to let some in, have the app decide and give the route its `upstream`";
             let rules = self.scopes.all(&["allow", "deny"]);
-            if guard.name != "deny" || rules.iter().any(|rule| rule.name == "allow") {
+            if !guard.has("all") || rules.iter().any(|rule| rule.name == "allow") {
                 self.directive.report(&what, remedy, configuration);
             }
             return closed(403);
@@ -94,8 +229,17 @@ impl<'d> Location<'d> {
             .scopes
             .own("proxy_pass")
             .map_or("", |pass| pass.argument(0));
-        let Some((scheme, rest)) = pass.split_once("://").filter(|_| !pass.contains('$')) else {
-            let what = format!("has no `proxy_pass` that Weir knows, and goes to {NGINX}");
+        // A `return` of the server comes before all of its locations.
+        let server = self.scopes.0.get(1).into_iter();
+        let returns = server
+            .chain(self.scopes.0.last())
+            .any(|it| named(it, "return").next().is_some());
+        let is_known = !returns && !pass.contains('$');
+        let Some((scheme, rest)) = pass.split_once("://").filter(|_| is_known) else {
+            let what = match returns {
+                true => format!("has a `return`, and goes to {NGINX}"),
+                false => format!("has no `proxy_pass` that Weir knows, and goes to {NGINX}"),
+            };
             let remedy =
                 "let nginx listen there without its limits, or give the route something else";
             self.directive.report(&what, remedy, configuration);
@@ -122,13 +266,13 @@ impl<'d> Location<'d> {
 
     /// The directive by which a location is not for everyone.
     fn guard(&self) -> Option<&'d Directive> {
-        let by_credentials = ["auth_basic", "auth_request", "auth_jwt"].iter();
-        let mut on = by_credentials.flat_map(|name| self.scopes.all(&[name]));
-        let rules = self.scopes.all(&["allow", "deny"]);
-        let mut rules = rules
-            .into_iter()
-            .filter(|rule| rule.name == "deny" && rule.has("all"));
-        on.find(|it| !it.has("off")).or_else(|| rules.next())
+        let (guards, rules) = (self.scopes.guards(), self.scopes.all(&["allow", "deny"]));
+        for directive in guards.iter().chain(&rules) {
+            directive.is_reached.set(true);
+        }
+        let mut rules = rules.into_iter().filter(|rule| rule.denies_all());
+        let mut guards = guards.into_iter().filter(|it| !it.has("off"));
+        guards.next().or_else(|| rules.next())
     }
 }
 
@@ -139,7 +283,23 @@ fn servers(
     configuration: &mut Configuration,
 ) -> Vec<serde_json::Value> {
     let mut servers = Vec::new();
-    for server in named(&group.block, "server").filter(|server| !server.has("down")) {
+    let remedy =
+        "docs/CONFIG.md lists the keys of upstreams: `balance`, `health_check`, `ejection`";
+    for directive in group.block.iter().filter(|it| it.name != "server") {
+        directive.report("is not translated", remedy, configuration);
+    }
+    for server in named(&group.block, "server") {
+        if server.has("down") {
+            let remedy = "list it as a server once it is up";
+            server.report("is left out", remedy, configuration);
+            continue;
+        }
+        let is_other = |it: &&String| !it.starts_with("weight=") && *it != "backup";
+        let others: Vec<_> = server.arguments.iter().skip(1).filter(is_other).collect();
+        for other in others {
+            let what = format!("does not do `{other}`");
+            server.report(&what, remedy, configuration);
+        }
         if server.has("backup") {
             let remedy = "list it as a server; one that fails gets no requests for a while";
             server.report(
@@ -172,19 +332,93 @@ fn split(directive: &Directive) -> (&str, &str) {
     found.unwrap_or(("", pattern))
 }
 
-/// An expression that matches the whole path where nginx's matches a part of it.
+/// An expression that matches the whole path where nginx's matches a part of it. Weir's paths have
+/// no slash at their end.
 fn whole(pattern: &str) -> Option<String> {
-    Regex::new(pattern).ok()?;
-    if pattern.contains('|') {
-        return Some(format!(".*(?:{pattern}).*"));
+    // Weir leaves `%25` encoded, takes `\` for a slash and `;` for the end of a segment.
+    if pattern.contains(['%', ';']) || pattern.contains(r"\\") {
+        return None;
     }
-    let rest = pattern.strip_prefix('^');
+    Regex::new(pattern).ok()?;
+    let without_slash = before_slash(&Parser::new().parse(pattern).ok()?);
+    let has_choices = pattern.contains('|');
+    let rest = pattern.strip_prefix('^').filter(|_| !has_choices);
     let (start, rest) = rest.map_or((".*", pattern), |rest| ("", rest));
     let ended = rest.strip_suffix('$').filter(|rest| !rest.ends_with('\\'));
-    // Weir's paths have no slash at their end.
-    Some(match ended {
-        Some(rest) if rest.ends_with('/') => format!("{start}{rest}?"),
+    let mut whole = match ended {
+        _ if has_choices => format!(".*(?:{pattern}).*"),
         Some(rest) => format!("{start}{rest}"),
         None => format!("{start}{rest}.*"),
-    })
+    };
+    for without_slash in without_slash {
+        match without_slash.strip_prefix('^').filter(|_| !has_choices) {
+            Some("") => {}
+            Some(path) => whole += &format!("|{path}"),
+            None => whole += &format!("|.*(?:{without_slash})"),
+        }
+    }
+    Some(whole)
+}
+
+/// Expressions for the texts that it matches with a slash at the end, without that slash.
+fn before_slash(ast: &Ast) -> Vec<String> {
+    let matches = |ast: &Ast, text: &str| {
+        let regex = Regex::new(&format!("^(?:{ast})$"));
+        regex.is_ok_and(|regex| regex.is_match(text))
+    };
+    match ast {
+        Ast::Concat(concat) => {
+            let mut found = Vec::new();
+            for (index, last) in concat.asts.iter().enumerate().rev() {
+                let before = concat.asts.iter().take(index);
+                let before: String = before.map(ToString::to_string).collect();
+                found.extend(
+                    before_slash(last)
+                        .iter()
+                        .map(|rest| format!("{before}{rest}")),
+                );
+                if !matches(last, "") {
+                    break;
+                }
+            }
+            found
+        }
+        Ast::Alternation(choices) => choices.asts.iter().flat_map(before_slash).collect(),
+        Ast::Group(group) => before_slash(&group.ast),
+        Ast::Repetition(repeated) => {
+            let before = before_slash(&repeated.ast);
+            let before = before
+                .iter()
+                .map(|rest| format!("(?:{})*{rest}", repeated.ast));
+            before.collect()
+        }
+        one => matches(one, "/").then(String::new).into_iter().collect(),
+    }
+}
+
+/// An expression for all paths that an expression of another syntax may match.
+fn around_expression(pattern: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-/".contains(letter);
+    let rest = pattern.strip_prefix('^').filter(|rest| !rest.contains('|'));
+    let rest = rest.unwrap_or_default();
+    let (plain, rest) = rest.split_at(rest.find(|it| !is_plain(it)).unwrap_or(rest.len()));
+    // What comes next may say that the last letter need not be there.
+    let plain = match rest.starts_with(['?', '*', '{']) {
+        true => plain
+            .get(..plain.len().saturating_sub(1))
+            .unwrap_or_default(),
+        false => plain,
+    };
+    format!("{}.*", plain.trim_end_matches('/'))
+}
+
+/// An expression for all that Weir may make of a path, and for all below it.
+fn around_path(path: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-/".contains(letter);
+    let shown = |letter: char| match is_plain(letter) {
+        true => letter.to_string(),
+        false => ".*".to_owned(),
+    };
+    let text: String = path.chars().map(shown).collect();
+    format!("{}.*", text.replace("//", ".*").trim_end_matches('/'))
 }

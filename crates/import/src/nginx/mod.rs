@@ -7,13 +7,14 @@ mod scopes;
 mod untranslated;
 mod zones;
 
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::json;
 
 use self::limits::Limits;
-use self::locations::{Location, add_locations};
+use self::locations::{Location, locations};
 use self::parse::{Directive, parse};
 use self::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys};
@@ -34,17 +35,8 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
         limits: Limits::new(http, &mut configuration),
         configuration,
     };
-    // Requests for other hosts go to the default server of nginx, which is the first without one.
-    let has_locations = |server: &&Directive| named(&server.block, "location").next().is_some();
-    let servers: Vec<_> = named(http, "server").filter(has_locations).collect();
-    let is_default = |server: &&Directive| {
-        named(&server.block, "listen").any(|listen| listen.has("default_server"))
-    };
-    let default = servers.iter().position(is_default).unwrap_or(0);
-    for (index, server) in servers.iter().enumerate() {
-        importer.listen(server);
-        importer.server(server, index == default);
-    }
+    let servers: Vec<_> = named(http, "server").collect();
+    importer.servers(&servers);
     let mut configuration = importer.configuration;
     untranslated::list(&directives, &Place::new(path, 1), &mut configuration);
     Ok(configuration)
@@ -73,69 +65,155 @@ impl Importer<'_> {
         }
     }
 
-    /// Routes for the locations of a server: for each of its hosts, or for any host.
-    fn server(&mut self, server: &Directive, is_default: bool) {
-        let hosts = if is_default {
-            vec![None]
-        } else {
-            self.hosts(server)
+    /// Routes for the servers that listen on the same addresses: Weir's do not differ by listener.
+    fn servers(&mut self, servers: &[&Directive]) {
+        let count = |server: &&&Directive| named(&server.block, "location").count();
+        let most = servers
+            .iter()
+            .rev()
+            .max_by_key(count)
+            .filter(|most| count(most) > 0);
+        let Some(addresses) = most.map(|most| addresses(most)) else {
+            return;
         };
+        let (servers, others): (Vec<&Directive>, Vec<&Directive>) = servers
+            .iter()
+            .partition(|server| self::addresses(server) == addresses);
+        let default = servers
+            .iter()
+            .position(|server| is_default(server))
+            .unwrap_or(0);
+        let mut known = HashSet::new();
+        let mut hosts: Vec<Vec<Option<String>>> = Vec::new();
+        let mut unknown = None;
+        for (index, server) in servers.iter().enumerate() {
+            self.listen(server);
+            let (mut own, without_equal) = self.hosts(server);
+            own.retain(|host| known.insert(host.to_lowercase()));
+            if index != default {
+                unknown = unknown.or(without_equal);
+                if own.is_empty() || is_default(server) {
+                    let what = "gets no requests but those for the hosts of its routes";
+                    let remedy = "the default server has the others: write routes by hand";
+                    server.report(what, remedy, &mut self.configuration);
+                }
+            }
+            hosts.push(own.into_iter().map(Some).collect());
+        }
+        for (index, (server, mut hosts)) in servers.iter().zip(hosts).enumerate() {
+            match unknown {
+                Some(names) if index == default => {
+                    let what = "responds with 403 for all hosts that no route names";
+                    let remedy = "delete the route for any host to give them to the default server";
+                    names.report(what, remedy, &mut self.configuration);
+                    self.close(server, None);
+                }
+                _ => hosts.extend((index == default).then_some(None)),
+            }
+            self.server(server, &hosts);
+        }
+        for server in others {
+            let what = "is left out: it does not listen on the same addresses as the others";
+            let remedy = "Weir's routes do not differ by listener: import it into another gateway";
+            server.report(what, remedy, &mut self.configuration);
+            if self::addresses(server).is_disjoint(&addresses) {
+                continue;
+            }
+            for host in self.hosts(server).0 {
+                if known.insert(host.to_lowercase()) {
+                    self.close(server, Some(&host));
+                }
+            }
+        }
+    }
+
+    /// Denies all requests for a host, or for any other.
+    fn close(&mut self, server: &Directive, host: Option<&str>) {
+        let mut matches = Keys::new();
+        matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
+        matches.insert("path".to_owned(), json!("/*"));
+        let keys = Keys::from_iter([("response".to_owned(), json!({"status": 403}))]);
+        let above = format!("{}: {}", server.place, server.written());
+        self.configuration.add_route(&above, matches, &keys);
+    }
+
+    /// Routes for the locations of a server, for each of its hosts, or for any.
+    fn server(&mut self, server: &Directive, hosts: &[Option<String>]) {
         let scopes = Scopes(vec![self.http, &server.block]);
-        let mut locations = Vec::new();
-        add_locations(
-            &server.block,
-            &scopes,
-            &mut self.configuration,
-            &mut locations,
-        );
+        let locations = locations(server, &scopes, &mut self.configuration);
         let with_keys = locations.into_iter().map(|location| {
             let mut keys = location.target(self.http, &mut self.configuration);
             keys.extend(self.limits.keys(&location.scopes, &mut self.configuration));
             (location, keys)
         });
-        let locations: Vec<_> = with_keys.collect();
+        let mut locations: Vec<_> = with_keys.collect();
+        self.close_spellings(&mut locations);
+        let is_closed = |keys: &Keys| keys.contains_key("response");
+        let beside = locations.iter().filter(|(_, keys)| is_closed(keys));
+        let beside = beside.filter_map(|(it, keys)| Some((it.beside()?, keys.clone())));
+        locations.splice(0..0, beside.collect::<Vec<_>>());
         for host in hosts {
             for (location, keys) in &locations {
-                self.route(host.as_deref(), location, keys);
-                // An expression goes before prefixes in nginx, and behind them in Weir.
-                let is_before = |(prefix, other): &&(Location<'_>, Keys)| {
-                    location.path_regex.is_some() && prefix.yields_to_regex && other != keys
-                };
-                for (prefix, _) in locations.iter().filter(is_before) {
-                    let path = prefix.path.clone();
-                    let both = Location {
-                        path,
-                        ..location.clone()
-                    };
-                    self.route(host.as_deref(), &both, keys);
+                for path in location.paths(&locations, keys) {
+                    self.route(host.as_deref(), location, &path, keys);
                 }
             }
         }
     }
 
-    fn hosts(&mut self, server: &Directive) -> Vec<Option<String>> {
-        let mut hosts = Vec::new();
+    /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins.
+    fn close_spellings(&mut self, locations: &mut [(Location<'_>, Keys)]) {
+        let others: Vec<_> = locations
+            .iter()
+            .filter(|(it, _)| it.path_regex.is_none())
+            .map(|(it, keys)| (it.path.clone(), keys.clone()))
+            .collect();
+        let stem = |path: &str| path.trim_end_matches("/*").to_owned();
+        for (location, keys) in locations {
+            let is_same = |(path, other): &&(String, Keys)| {
+                location.path_regex.is_none() && stem(path) == stem(&location.path) && other != keys
+            };
+            let same: Vec<_> = others.iter().filter(is_same).collect();
+            if same.is_empty() {
+                continue;
+            }
+            let what = "has the requests for its path with and without a slash at the end";
+            let remedy = "nginx tells the two apart, and Weir does not: give both the same";
+            location
+                .directive
+                .report(what, remedy, &mut self.configuration);
+            let closed = same.iter().find(|(_, keys)| keys.contains_key("response"));
+            if let Some((_, closed)) = closed.filter(|_| !keys.contains_key("response")) {
+                keys.clone_from(closed);
+            }
+        }
+    }
+
+    /// The hosts of a server, and the names of others that have no equal.
+    fn hosts<'s>(&mut self, server: &'s Directive) -> (Vec<String>, Option<&'s Directive>) {
+        let (mut hosts, mut without_equal) = (Vec::new(), None);
         for names in named(&server.block, "server_name") {
             let is_name = |name: &&String| !matches!(name.as_str(), "_" | "");
             for name in names.arguments.iter().filter(is_name) {
-                if name.starts_with('~') || name.ends_with('*') {
+                if name.starts_with('~') || name.ends_with('*') || name.contains('$') {
                     let what = format!("has no equal for `{name}`");
                     let remedy = "a `host` is whole, or `*.` and a domain: repeat the routes";
                     names.report(&what, remedy, &mut self.configuration);
+                    without_equal = Some(names);
                     continue;
                 }
                 let below = name.strip_prefix('.').map(|name| format!("*.{name}"));
-                hosts.extend(below.map(Some));
-                hosts.push(Some(name.trim_start_matches('.').to_owned()));
+                hosts.extend(below);
+                hosts.push(name.trim_start_matches('.').to_owned());
             }
         }
-        hosts
+        (hosts, without_equal)
     }
 
-    fn route(&mut self, host: Option<&str>, location: &Location<'_>, keys: &Keys) {
+    fn route(&mut self, host: Option<&str>, location: &Location<'_>, path: &str, keys: &Keys) {
         let mut matches = Keys::new();
         matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
-        matches.insert("path".to_owned(), json!(location.path));
+        matches.insert("path".to_owned(), json!(path));
         if let Some((regex, is_case_sensitive)) = &location.path_regex {
             matches.insert("path_regex".to_owned(), json!(regex));
             let case = is_case_sensitive.then(|| ("case".to_owned(), json!("sensitive")));
@@ -165,4 +243,28 @@ fn address(listen: &str) -> Option<String> {
     };
     let address = format!("{host}:{port}");
     address.parse::<SocketAddr>().is_ok().then_some(address)
+}
+
+/// The addresses on which a server listens, but for those with TLS if there are others.
+fn addresses(server: &Directive) -> BTreeSet<String> {
+    let addresses_of = |is_meant: fn(&&Directive) -> bool| -> BTreeSet<String> {
+        let listens = named(&server.block, "listen").filter(is_meant);
+        let addresses = listens.map(|listen| {
+            let written = listen.argument(0);
+            let address = address(written).unwrap_or_else(|| written.to_owned());
+            address.replace("[::]", "0.0.0.0")
+        });
+        addresses.collect()
+    };
+    let plain = addresses_of(|listen| !listen.has("ssl"));
+    match plain.is_empty() {
+        true if named(&server.block, "listen").next().is_none() => ["0.0.0.0:80".to_owned()].into(),
+        true => addresses_of(|_| true),
+        false => plain,
+    }
+}
+
+fn is_default(server: &Directive) -> bool {
+    named(&server.block, "listen")
+        .any(|listen| listen.has("default_server") || listen.has("default"))
 }

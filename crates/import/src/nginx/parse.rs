@@ -1,5 +1,6 @@
 //! The directives of a file, with those of the files that it includes in their place.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use nginx_lint_parser::ast;
@@ -10,6 +11,9 @@ use crate::source::{ImportError, Place, read};
 /// Includes that include each other would never end.
 const MAX_DEPTH: usize = 16;
 
+/// The parser calls itself for a block within a block.
+const MAX_BLOCKS: usize = 200;
+
 #[derive(Debug)]
 pub(super) struct Directive {
     pub(super) name: String,
@@ -17,6 +21,8 @@ pub(super) struct Directive {
     /// Empty for a directive that ends with `;`.
     pub(super) block: Vec<Directive>,
     pub(super) place: Place,
+    /// Whether a route was written with regard to it.
+    pub(super) is_reached: Cell<bool>,
 }
 
 impl Directive {
@@ -32,6 +38,29 @@ impl Directive {
 
     pub(super) fn has(&self, argument: &str) -> bool {
         self.arguments.iter().any(|other| other == argument)
+    }
+
+    /// Whether it keeps out clients without credentials, or by a program. Weir cannot tell whom.
+    pub(super) fn is_guard(&self) -> bool {
+        const HELPERS: &str = "auth_basic_user_file auth_request_set auth_delay auth_jwt_key_file \
+            auth_jwt_key_request auth_jwt_key_cache auth_jwt_leeway auth_jwt_type auth_http";
+        let name = self.name.as_str();
+        [
+            "auth_",
+            "access_by_",
+            "js_access",
+            "modsecurity",
+            "secure_link",
+            "ssl_verify_client",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+            && !HELPERS.split(' ').any(|helper| helper == name)
+    }
+
+    /// Whether it denies all clients that no rule before it allows.
+    pub(super) fn denies_all(&self) -> bool {
+        self.name == "deny" && (self.has("all") || self.argument(0).ends_with("/0"))
     }
 
     /// Says what becomes of it, and what to do about that.
@@ -56,6 +85,10 @@ pub(super) fn parse(
     (folder, depth): (&Path, usize),
     configuration: &mut Configuration,
 ) -> Result<Vec<Directive>, ImportError> {
+    if let Some(line) = too_deep(text) {
+        let what = format!("there are more than {MAX_BLOCKS} blocks within each other");
+        return Err(ImportError::Malformed(Place::new(path, line), what));
+    }
     let (parsed, errors) = nginx_lint_parser::parse_string_with_errors(text);
     if let Some(error) = errors.first() {
         let before = text.get(..error.offset).unwrap_or(text);
@@ -69,6 +102,23 @@ pub(super) fn parse(
         configuration,
     };
     reader.directives(parsed.directives())
+}
+
+/// The line on which blocks are nested too deeply, if one is.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut lines = text.lines().enumerate();
+    let found = lines.find(|(_, line)| {
+        line.chars().any(|letter| {
+            depth = match letter {
+                '{' => depth + 1,
+                '}' => depth.saturating_sub(1),
+                _ => depth,
+            };
+            depth > MAX_BLOCKS
+        })
+    });
+    found.map(|(index, _)| index + 1)
 }
 
 struct Reader<'r> {
@@ -91,6 +141,7 @@ impl Reader<'_> {
                 arguments: words(&parsed.args),
                 block: self.directives(block.into_iter().flat_map(ast::Block::directives))?,
                 place: Place::new(self.path, parsed.span.start.line),
+                is_reached: Cell::new(false),
             };
             match directive.name.as_str() {
                 "include" => directives.extend(self.included(&directive)?),

@@ -1,5 +1,7 @@
 //! Where a directive holds: in its block, and in the blocks within it that do not have it.
 
+use std::collections::BTreeSet;
+
 use super::parse::Directive;
 
 /// The directives of a block and of those around it, the innermost last.
@@ -20,6 +22,19 @@ impl<'d> Scopes<'d> {
         };
         let mut blocks = self.0.iter().rev().map(of_block);
         blocks.find(|found| !found.is_empty()).unwrap_or_default()
+    }
+
+    /// The guards that hold here: those of each name in the innermost block that has it.
+    pub(super) fn guards(&self) -> Vec<&'d Directive> {
+        let directives = self.0.iter().flat_map(|block| block.iter());
+        let names = directives
+            .filter(|it| it.is_guard())
+            .map(|it| it.name.as_str());
+        let names: BTreeSet<&str> = names.collect();
+        names
+            .into_iter()
+            .flat_map(|name| self.all(&[name]))
+            .collect()
     }
 
     /// The first argument of the directive of a name that holds here.

@@ -9,8 +9,8 @@ use crate::source::Place;
 /// Directives that are translated, or are said of elsewhere.
 const TRANSLATED: &str = "http server location upstream limit_req_zone limit_req limit_req_status \
     limit_req_dry_run limit_req_log_level limit_conn_zone limit_conn limit_conn_status \
-    limit_conn_dry_run limit_conn_log_level proxy_pass listen server_name map geo allow auth_basic \
-    auth_basic_user_file auth_request auth_jwt internal events";
+    limit_conn_dry_run limit_conn_log_level proxy_pass listen server_name map geo allow \
+    auth_basic_user_file internal events";
 
 /// Blocks whose content is no directive, or concerns the block alone.
 const OPAQUE: &str = "map geo types if limit_except events upstream split_clients stream mail";
@@ -18,9 +18,9 @@ const OPAQUE: &str = "map geo types if limit_except events upstream split_client
 /// What to do about a directive that decides who or how much comes in.
 fn remedy(directive: &Directive) -> Option<&'static str> {
     Some(match directive.name.as_str() {
-        "deny" if directive.has("all") => return None,
+        "deny" if directive.denies_all() => return None,
         "deny" => "`block: {addresses: [...]}` keeps clients out of all routes",
-        "satisfy" | "secure_link" | "valid_referers" | "ssl_verify_client" => {
+        "satisfy" | "valid_referers" => {
             "let the app decide who may come in, or `client_auth` of a listener"
         }
         "set_real_ip_from" | "real_ip_header" => {
@@ -32,6 +32,9 @@ fn remedy(directive: &Directive) -> Option<&'static str> {
         "return" | "rewrite" => {
             "write a route with `redirect`, `response` or `rewrite`; for HTTPS, say \
              `redirect_to_https: true` on a listener"
+        }
+        "proxy_set_header" => {
+            "say `request_headers: {set: ...}` on the route, or `remove` it there"
         }
         "client_max_body_size" => "say `max_body_bytes` on the route",
         "stream" | "mail" => "Weir speaks HTTP: leave it to nginx",
@@ -49,9 +52,10 @@ pub(super) fn list(directives: &[Directive], file: &Place, configuration: &mut C
     others.remove("deny");
     if !others.is_empty() {
         let names: Vec<&str> = others.into_iter().collect();
-        let what = "not translated, as they neither limit nor keep out anybody";
+        let what = "not translated, and not judged";
         let what = format!("{what}: {}", names.join(", "));
-        let remedy = "docs/CONFIG.md has keys for headers, compression, time-outs, TLS and logs";
+        let remedy = "docs/CONFIG.md has keys for headers, compression, time-outs, TLS and logs; see to \
+                      those that limit or keep out clients";
         configuration.differ(file, what, remedy);
     }
 }
@@ -64,7 +68,14 @@ fn walk<'d>(
     let is_of = |names: &str, name: &str| names.split(' ').any(|other| other == name);
     for directive in directives {
         let name = directive.name.as_str();
+        let limits = matches!(name, "limit_req" | "limit_conn");
+        let guards = directive.denies_all() || directive.is_guard() && !directive.has("off");
+        if (limits || guards) && !directive.is_reached.get() {
+            let remedy = "write the limit, or who may come in, on the routes that it is for";
+            directive.report("holds for no route", remedy, configuration);
+        }
         match remedy(directive) {
+            _ if directive.is_guard() || is_own_header(directive) => {}
             _ if is_of(TRANSLATED, name) => {}
             Some(remedy) => directive.report("is not translated", remedy, configuration),
             None => {
@@ -75,4 +86,18 @@ fn walk<'d>(
             walk(&directive.block, others, configuration);
         }
     }
+}
+
+/// Whether it sets a header as Weir does for all routes, or one that concerns the connection.
+fn is_own_header(directive: &Directive) -> bool {
+    let name = directive.argument(0).to_ascii_lowercase();
+    let value = directive.argument(1);
+    directive.name == "proxy_set_header"
+        && match name.as_str() {
+            "host" | "x-forwarded-host" => matches!(value, "$host" | "$http_host"),
+            "x-forwarded-for" => matches!(value, "$remote_addr" | "$proxy_add_x_forwarded_for"),
+            "x-forwarded-proto" => value == "$scheme",
+            "connection" | "upgrade" => true,
+            _ => false,
+        }
 }

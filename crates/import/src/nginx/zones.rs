@@ -1,5 +1,7 @@
 //! Zones: what they count by, how much, and whom they leave out.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use super::parse::Directive;
@@ -14,6 +16,8 @@ pub(super) struct Zone {
     per: Value,
     /// Addresses and networks that are not counted.
     exempt: Vec<String>,
+    /// How it counts otherwise than nginx, if it does.
+    pub(super) note: Option<&'static str>,
     /// The count, and the seconds of its period; none for a zone of requests in flight.
     pub(super) rate: Option<(u64, u64)>,
 }
@@ -25,12 +29,10 @@ impl Zone {
     /// The error says what Weir has no equal for.
     pub(super) fn new(http: &[Directive], directive: &Directive) -> Result<Self, String> {
         let (key, exempt) = without_exemptions(http, directive.argument(0))?;
-        let mut sources = key
-            .split('$')
-            .skip(1)
-            .map(source)
-            .collect::<Result<Vec<_>, _>>()?;
-        sources.dedup();
+        let (sources, note) = sources(&key)?;
+        if !exempt.is_empty() && sources != ["address"] {
+            return Err("networks are exempt from limits `per: address` alone".to_owned());
+        }
         let is_rate = directive.name == "limit_req_zone";
         let rate = is_rate.then(|| {
             let text = directive.parameter("rate").unwrap_or("1r/s");
@@ -47,6 +49,7 @@ impl Zone {
                 several => json!(several),
             },
             exempt,
+            note,
             rate: rate.transpose()?,
         })
     }
@@ -74,14 +77,46 @@ impl Zone {
     }
 }
 
-/// The source that a variable stands for, whose name begins a text.
-fn source(text: &str) -> Result<String, String> {
+/// The sources that a key stands for, and how they count otherwise than nginx.
+fn sources(key: &str) -> Result<(Vec<String>, Option<&'static str>), String> {
+    let mut parts = key.split('$');
+    let begins_plain = parts.next() != Some("");
+    let (mut sources, mut note) = (Vec::new(), None);
+    let mut is_joined = begins_plain;
+    for part in parts {
+        let (variable, rest) = variable(part);
+        is_joined |= !rest.is_empty();
+        // A client without a known host has the default server, so that `per: host` is in its hands.
+        if variable == "server_name" {
+            note = Some("counts the requests to all servers together");
+        } else {
+            sources.push(source(variable)?);
+        }
+    }
+    sources.dedup();
+    // Weir counts no request that lacks one of the values, where nginx counts by the others.
+    let is_optional = |source: &String| source.contains(':');
+    if sources.iter().any(is_optional) && (is_joined || note.is_some() || sources.len() > 1) {
+        if !sources.iter().any(|source| source == "address") {
+            return Err("Weir does not count requests that have a part of the key".to_owned());
+        }
+        sources.retain(|source| !is_optional(source));
+        note = Some("counts by the address, whatever the rest of the key is");
+    }
+    Ok((sources, note))
+}
+
+/// The name of the variable that begins a text, and the text behind it.
+fn variable(text: &str) -> (&str, &str) {
+    if let Some((variable, rest)) = text.strip_prefix('{').and_then(|text| text.split_once('}')) {
+        return (variable, rest);
+    }
     let is_end = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_');
-    let variable = text
-        .trim_start_matches('{')
-        .split(is_end)
-        .next()
-        .unwrap_or_default();
+    text.split_at(text.find(is_end).unwrap_or(text.len()))
+}
+
+/// The source that a variable stands for.
+fn source(variable: &str) -> Result<String, String> {
     let prefixes = [
         ("http_", "header"),
         ("arg_", "query"),
@@ -98,7 +133,7 @@ fn source(text: &str) -> Result<String, String> {
     });
     match variable {
         "binary_remote_addr" | "remote_addr" => Ok("address".to_owned()),
-        "server_name" | "host" | "http_host" => Ok("host".to_owned()),
+        "host" | "http_host" => Ok("host".to_owned()),
         "request_method" => Ok("method".to_owned()),
         _ => named.ok_or(format!("Weir does not count by `${variable}`")),
     }
@@ -121,6 +156,10 @@ fn without_exemptions(http: &[Directive], key: &str) -> Result<(String, Vec<Stri
     };
     let complex = || format!("`{}` is more than a list of networks", map.written());
     let geo = defining("geo", map.argument(0)).ok_or_else(complex)?;
+    // A geo may look at an address that clients choose.
+    if geo.arguments.len() > 1 && !geo.argument(0).ends_with("remote_addr") {
+        return Err(complex());
+    }
     let key_of = |entry: &Directive| {
         let exact = named(&map.block, entry.argument(0)).next();
         let found = exact.or_else(|| named(&map.block, "default").next());
@@ -134,7 +173,7 @@ fn without_exemptions(http: &[Directive], key: &str) -> Result<(String, Vec<Stri
         .unwrap_or_default();
     let is_list = networks
         .iter()
-        .all(|entry| key_of(entry).is_empty() && !entry.name.contains('-'));
+        .all(|entry| key_of(entry).is_empty() && is_network(&entry.name));
     if !is_list || default.is_empty() {
         return Err(complex());
     }
@@ -145,4 +184,25 @@ fn without_exemptions(http: &[Directive], key: &str) -> Result<(String, Vec<Stri
         single.unwrap_or(&entry.name).to_owned()
     };
     Ok((default, networks.iter().map(network).collect()))
+}
+
+/// Whether it is an address or a network, as Weir has them: without bits behind the prefix's.
+fn is_network(text: &str) -> bool {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, bits.parse::<u8>().ok()),
+        None => (text, Some(128)),
+    };
+    let keeps = |value: u128, width: u32| {
+        bits.is_some_and(|bits| {
+            value
+                .checked_shl(128 - width + u32::from(bits))
+                .unwrap_or(0)
+                == 0
+        })
+    };
+    match address.parse() {
+        Ok(IpAddr::V4(address)) => keeps(u128::from(address.to_bits()), 32),
+        Ok(IpAddr::V6(address)) => keeps(address.to_bits(), 128),
+        Err(_) => false,
+    }
 }

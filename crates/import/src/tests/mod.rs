@@ -107,7 +107,7 @@ fn an_included_file_is_not_forgotten_and_names_its_own_lines() {
         .iter()
         .map(|it| it.place.to_string())
         .collect();
-    assert_eq!(told, ["nginx.conf:3", "sites/b.conf:2"]);
+    assert_eq!(told, ["nginx.conf:3", "sites/b.conf:2", "sites/b.conf:2"]);
 }
 
 #[test]
@@ -157,6 +157,7 @@ fn a_location_with_an_expression_is_not_hidden_by_a_prefix() {
             "  - match: {path: \"/b/*\"}",
             &format!("  - match: {{path: \"/*\", {regex}}}"),
             &format!("  - match: {{path: \"/a/*\", {regex}}}"),
+            "  - match: {path: \"/*\"}",
         ]
     );
 }
@@ -166,9 +167,16 @@ fn an_expression_that_nginx_finds_within_a_path_matches_all_of_it() {
     for (pattern, expected) in [
         ("^/a", "/a.*"),
         ("/a$", ".*/a"),
-        ("^/a/$", "/a/?"),
+        ("^/a/$", "/a/|/a"),
         ("a", ".*a.*"),
         ("^/a|b$", ".*(?:^/a|b$).*"),
+        ("^/a/", "/a/.*|/a"),
+        ("(?i)^/a/", ".*(?i)^/a/.*|.*(?:(?i)^/a)"),
+        ("^/(a|b)/", ".*(?:^/(a|b)/).*|.*(?:^/(a|b))"),
+        (
+            "/[^a]+/?$",
+            ".*/[^a]+/?|.*(?:/[^a]+(?:/)*)|.*(?:/(?:[^a])*)",
+        ),
     ] {
         let routes = routes(&format!("location ~ {pattern} {{ proxy_pass http://a; }}"));
         let expected = format!("path_regex: \"{expected}\", case: sensitive");
@@ -211,12 +219,17 @@ fn a_location_that_keeps_clients_out_never_becomes_open() {
         "allow 10.0.0.1; deny all;",
         "auth_basic x;",
         "auth_request /a;",
+        "deny 0.0.0.0/0;",
+        "modsecurity on;",
+        "access_by_lua_block { ngx.exit(403) }",
+        "js_access a.b;",
+        "auth_pam x;",
+        "secure_link_secret x;",
+        "ssl_verify_client on;",
+        "return 403;",
     ] {
         let routes = routes(&format!("{guard} location / {{ proxy_pass http://a; }}"));
-        assert!(
-            routes.contains("response: {status: 403}"),
-            "{guard}: {routes}"
-        );
+        assert!(!routes.contains("upstream: a"), "{guard}: {routes}");
     }
     let inner = "allow 10.0.0.1; auth_basic off; proxy_pass http://a;";
     let open = routes(&format!("deny all; auth_basic x; location / {{ {inner} }}"));
@@ -249,4 +262,272 @@ fn a_rewritten_path_keeps_no_part_of_the_prefix() {
     }
     let routes = routes("location /api/ { proxy_pass http://a; }");
     assert!(!routes.contains("rewrite"), "{routes}");
+}
+
+/// nginx keeps the slash at the end of a path, and Weir does not.
+#[test]
+fn an_expression_that_closes_a_folder_does_not_open_its_root() {
+    for (pattern, path) in [
+        ("^/admin/", "/admin"),
+        ("^/(priv|sec)/", "/sec"),
+        ("(?i)^/ci/", "/CI"),
+        (r"/(a|b)\d{2}/$", "/x/a12"),
+        ("^/[^/]+/edit/$", "/x/edit"),
+        ("^/a/|^/b/", "/b"),
+        ("^/x/y*(/|$)", "/x"),
+    ] {
+        let routes = routes(&format!(
+            "location / {{ proxy_pass http://a; }} location ~ \"{pattern}\" {{ deny all; }}"
+        ));
+        let regex = routes
+            .split("path_regex: ")
+            .nth(1)
+            .unwrap()
+            .split(", case")
+            .next()
+            .unwrap();
+        let regex: String = serde_yaml::from_str(regex).unwrap();
+        let regex = regex::Regex::new(&format!("^(?:{regex})$")).unwrap();
+        assert!(regex.is_match(path), "{pattern}: {regex}");
+        assert!(!regex.is_match("/other"), "{pattern}: {regex}");
+    }
+}
+
+#[test]
+fn a_location_that_weir_does_not_match_is_closed_not_forgotten() {
+    for (location, closed) in [
+        ("location ~ ^/x/(?!api)", r#"path_regex: "/x.*""#),
+        ("location ~ ^/ab?(?!c)", r#"path_regex: "/a.*""#),
+        ("location '/a b/'", r#"path_regex: "/a.*b.*""#),
+        ("location ^~ /wp-admin", r#"path_regex: "/wp\\-admin.*""#),
+    ] {
+        let server = format!("location / {{ proxy_pass http://a; }} {location} {{ deny all; }}");
+        let routes = routes(&server);
+        let route = routes.split("- match").find(|route| route.contains(closed));
+        let is_closed = route.is_some_and(|route| route.contains("response: {status: 403}"));
+        assert!(is_closed, "{location}: {routes}");
+        assert!(
+            differences(&server)
+                .iter()
+                .any(|it| it.contains("`location ")),
+            "{location}"
+        );
+    }
+}
+
+#[test]
+fn no_server_is_forgotten_for_another() {
+    let a = "server { listen 80; location / { proxy_pass http://a; } location /x { internal; } }";
+    let imported_of = |other: &str| imported(&[("nginx.conf", &format!("{a} {other}"))]).unwrap();
+    for (server, route, told) in [
+        // It has no location.
+        (
+            "listen 80; server_name b; deny all;",
+            "{host: b, path: \"/*\"}\n    response",
+            "",
+        ),
+        (
+            "listen 80 default_server; return 444;",
+            "{path: \"/*\"}\n    upstream: nginx",
+            "return",
+        ),
+        // Its other paths have no location.
+        (
+            "listen 80; server_name b; location /health { proxy_pass http://b; }",
+            "{host: b, path: \"/*\"}\n    upstream: nginx",
+            "`server` has no `proxy_pass`",
+        ),
+        // It listens elsewhere, on one address of several.
+        (
+            "listen 80; listen 81; server_name b; location / { proxy_pass http://b; }",
+            "{host: b, path: \"/*\"}\n    response: {status: 403}",
+            "`server` is left out",
+        ),
+        // Nobody can tell which hosts it has.
+        (
+            "listen 80; server_name ~^b; location / { proxy_pass http://b; }",
+            "{path: \"/*\"}\n    response: {status: 403}",
+            "403 for all hosts that no route names",
+        ),
+    ] {
+        let shown = shown(&imported_of(&format!("server {{ {server} }}")));
+        assert!(shown.contains(route), "{server}: {shown}");
+        let differences = shown.split("--- differences").nth(1).unwrap();
+        assert!(differences.contains(told), "{server}: {shown}");
+    }
+    let other = "server { listen 81; limit_req zone=one; location / { proxy_pass http://b; } }";
+    let shown = shown(&imported_of(other));
+    assert!(
+        !shown.contains("upstream: b") && !shown.contains(":81"),
+        "{shown}"
+    );
+    assert!(shown.contains("`server` is left out"), "{shown}");
+    assert!(
+        shown.contains("`limit_req zone=one` holds for no route"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn the_default_server_does_not_lose_its_own_host_to_a_wildcard() {
+    let text = "server { listen 80 default_server; server_name api.example.com; deny all;
+        location / { proxy_pass http://a; } }
+        server { listen 80; server_name *.example.com; location / { proxy_pass http://b; } }";
+    let gateway = imported(&[("nginx.conf", text)]).unwrap().gateway;
+    for expected in [
+        "{host: api.example.com, path: \"/*\"}\n    response: {status: 403}",
+        "{path: \"/*\"}\n    response: {status: 403}",
+    ] {
+        assert!(gateway.contains(expected), "{gateway}");
+    }
+}
+
+#[test]
+fn no_limit_or_guard_that_reaches_no_route_is_left_out_without_a_word() {
+    for directive in [
+        "limit_req zone=one;",
+        "limit_conn one 1;",
+        "deny all;",
+        "auth_basic x;",
+    ] {
+        let server = format!(
+            "location / {{ try_files $uri @app; }}
+             location @app {{ {directive} proxy_pass http://a; }}"
+        );
+        let told = differences(&server);
+        let is_told = told.iter().any(|it| it.contains("holds for no route"));
+        assert!(is_told, "{directive}: {told:?}");
+    }
+    let told = differences("deny all; location / { proxy_pass http://a; }");
+    assert!(told.is_empty(), "{told:?}");
+}
+
+#[test]
+fn an_expression_before_another_stays_before_it_for_every_prefix() {
+    let routes = routes(
+        "location / { proxy_pass http://a; } location ~ /ab { deny all; }
+         location /private/ { deny all; } location ~ /abc { proxy_pass http://b; }",
+    );
+    let first = routes.find(r#"{path: "/private/*", path_regex: ".*/ab.*""#);
+    let second = routes.find(r#"{path: "/private/*", path_regex: ".*/abc.*""#);
+    assert!(first.is_some() && first < second, "{routes}");
+}
+
+#[test]
+fn an_expression_within_a_location_does_not_hold_for_the_whole_site() {
+    let routes = routes(
+        "location / { deny all; } location ~ p { deny all; }
+         location ^~ /blog/ { proxy_pass http://a; location ~ php { proxy_pass http://c; }
+             location /blog/x/ { proxy_pass http://b; } }
+         location ~ ^/r { proxy_pass http://a; location ~ x { proxy_pass http://d; } }",
+    );
+    let paths: Vec<_> = routes
+        .split("- match: ")
+        .filter(|it| it.contains(".*php.*"))
+        .collect();
+    assert_eq!(paths.len(), 2, "{routes}");
+    assert!(
+        paths.iter().all(|it| it.contains("{path: \"/blog/")),
+        "{routes}"
+    );
+    assert!(!routes.contains("upstream: d"), "{routes}");
+    assert!(
+        !routes.contains("path: \"/blog/*\", path_regex: \".*p.*\""),
+        "{routes}"
+    );
+}
+
+#[test]
+fn of_two_spellings_of_a_path_no_closed_one_is_opened_by_the_other() {
+    let server = "location = /api { proxy_pass http://a; } location /api/ { deny all; }
+        location / { proxy_pass http://b; }";
+    let routes = routes(server);
+    assert!(!routes.contains("upstream: a"), "{routes}");
+    let told = differences(server);
+    assert!(
+        told.iter()
+            .any(|it| it.contains("with and without a slash")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_zone_with_no_equal_is_never_one_that_clients_can_evade() {
+    for (definitions, limit) in [
+        ("limit_req_zone $server_name zone=a:1m;", "per: global"),
+        (
+            "limit_req_zone $binary_remote_addr$http_x zone=a:1m;",
+            "per: address",
+        ),
+        ("limit_req_zone k-$http_x zone=a:1m;", "{}"),
+        ("limit_req_zone $http_x$http_y zone=a:1m;", "{}"),
+        (
+            "geo $http_x $g { default 1; 10.0.0.0/8 0; } map $g $k { 0 ''; 1 $remote_addr; }
+          limit_req_zone $k zone=a:1m;",
+            "{}",
+        ),
+        (
+            "geo $g { default 1; 10.0.0.0/8 0; } map $g $k { 0 ''; 1 $http_x; }
+          limit_req_zone $k zone=a:1m;",
+            "{}",
+        ),
+        (
+            "geo $g { default 1; 10.0.0.1/8 0; } map $g $k { 0 ''; 1 $remote_addr; }
+          limit_req_zone $k zone=a:1m;",
+            "{}",
+        ),
+    ] {
+        let server = "server { location / { limit_req zone=a; proxy_pass http://a; } }";
+        let imported = imported(&[("nginx.conf", &format!("{definitions} {server}"))]).unwrap();
+        assert!(
+            imported.defaults.contains(limit),
+            "{definitions}: {}",
+            imported.defaults
+        );
+        assert!(
+            !imported.differences.is_empty() && imported.overrides.is_none(),
+            "{definitions}"
+        );
+    }
+}
+
+#[test]
+fn nothing_of_an_upstream_or_of_a_header_is_left_out_without_a_word() {
+    let text = "upstream u { ip_hash; queue 5; server a max_conns=1; server b down; }
+        server { location / { proxy_set_header X-User ''; proxy_pass http://u; } }";
+    let shown = shown(&imported(&[("nginx.conf", text)]).unwrap());
+    for told in [
+        "`ip_hash`",
+        "`queue 5`",
+        "does not do `max_conns=1`",
+        "b down",
+        "X-User",
+    ] {
+        assert!(
+            shown.split("--- diff").nth(1).unwrap().contains(told),
+            "{told}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn no_number_or_nesting_ends_the_import_without_an_error() {
+    let burst = "limit_req_zone $remote_addr zone=a:1m; server { location / {
+        limit_req zone=a burst=18446744073709551615 nodelay; proxy_pass http://a; } }";
+    assert!(imported(&[("nginx.conf", burst)]).is_ok());
+    let deep = "a {\n".repeat(20_000);
+    let error = imported(&[("nginx.conf", &deep)]).unwrap_err();
+    assert!(error.starts_with("nginx.conf:201: "), "{error}");
+}
+
+#[test]
+fn no_encoding_of_a_comment_and_no_line_end_refuses_a_file() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("nginx.conf");
+    fs::write(
+        &path,
+        b"# \xe9\r\nserver {\r\n location / { internal; }\r\n}\r\n",
+    )
+    .unwrap();
+    assert!(import(&path).is_ok());
 }
