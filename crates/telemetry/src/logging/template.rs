@@ -17,7 +17,7 @@ use crate::access_log::{Field, FieldVisitor, RequestFinished};
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
-pub(crate) const FIELDS: [&str; 33] = [
+pub(crate) const FIELDS: [&str; 35] = [
     "client",
     "method",
     "path",
@@ -42,6 +42,8 @@ pub(crate) const FIELDS: [&str; 33] = [
     "duration_ms",
     "delay_ms",
     "store_ms",
+    "shed",
+    "priority",
     "in_flight",
     "decided_ns",
     "upstream",

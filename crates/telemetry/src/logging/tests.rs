@@ -215,7 +215,7 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
         upstream_error: None,
         store: Some(Duration::from_micros(120)),
         strictest: None,
-        shed: Some(("upstream", "low")),
+        shed: None,
         in_flight: Some(3),
         decided_at: None,
         upstream: Some(UpstreamResponse {
