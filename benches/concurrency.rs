@@ -174,7 +174,7 @@ impl Limit for Vegas {
             return;
         };
         self.windows += 1;
-        if self.windows % 300 == 0 || self.no_load == 0.0 || latency < self.no_load {
+        if self.windows.is_multiple_of(300) || self.no_load == 0.0 || latency < self.no_load {
             self.no_load = latency;
             return;
         }

@@ -171,7 +171,7 @@ impl Window {
             let shortest = (MIN_WINDOW.get() as f64).max(LATENCIES_PER_WINDOW * latency);
             return length >= shortest;
         }
-        let is_turn = samples >= FEW_SAMPLES && samples % 10 == 0;
+        let is_turn = samples >= FEW_SAMPLES && samples.is_multiple_of(10);
         let (Some(borne), true) = (borne, is_turn) else {
             return false;
         };

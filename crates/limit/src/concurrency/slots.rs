@@ -157,7 +157,9 @@ impl<T> Slots<T> {
     /// Gives back a slot.
     pub fn release(&mut self, client: u64) {
         self.taken = self.taken.saturating_sub(1);
-        self.update(client, |held| held.slots = held.slots.saturating_sub(1));
+        self.update(client, |held| {
+            held.slots = held.slots.saturating_sub(1);
+        });
     }
 
     /// Gives a free slot to the request that is next, and returns what it left with its client.
@@ -217,7 +219,7 @@ impl<T> Slots<T> {
     fn remove(&mut self, index: usize) -> Waiter<T> {
         let waiter = self.waiting.remove(index);
         self.update(waiter.client, |held| {
-            held.waiting = held.waiting.saturating_sub(1)
+            held.waiting = held.waiting.saturating_sub(1);
         });
         waiter
     }
