@@ -5,6 +5,7 @@
 
 mod fields;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -41,6 +42,7 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
             ));
         }
     }
+    leave_out_other_gateways(&mut routes, &mut configuration);
     // The oldest first, then by namespace and name. Times in RFC 3339 and UTC compare as texts.
     routes.sort_by_key(|route| {
         let created = route.created.clone();
@@ -84,6 +86,8 @@ struct HttpRoute {
     namespace: String,
     /// With its namespace, as it is shown.
     name: String,
+    /// The Gateways whose listeners it is for.
+    parents: BTreeSet<String>,
     hosts: Vec<Value>,
     rules: Vec<Fields>,
 }
@@ -107,9 +111,13 @@ impl HttpRoute {
             return None;
         }
         let mut spec = item.object("spec").unwrap_or_default();
-        spec.ignore(&["parentRefs"]);
+        let parents = spec.objects("parentRefs").into_iter();
+        let parents = parents
+            .map(|parent| named_parent(parent, &namespace))
+            .collect();
         let route = Self {
             created: metadata.text("creationTimestamp"),
+            parents,
             hosts: spec.list("hostnames"),
             rules: spec.objects("rules"),
             place,
@@ -119,6 +127,48 @@ impl HttpRoute {
         report(&spec, &route, configuration);
         Some(route)
     }
+}
+
+/// A Gateway, or one of its listeners, as a text.
+fn named_parent(mut parent: Fields, namespace: &str) -> String {
+    let namespace = parent.text("namespace").unwrap_or(namespace.to_owned());
+    let mut text = format!("{namespace}/{}", parent.text("name").unwrap_or_default());
+    for part in [
+        parent.text("sectionName"),
+        parent.number("port").map(|port| port.to_string()),
+    ] {
+        text.extend(part.map(|part| format!(":{part}")));
+    }
+    text
+}
+
+/// Leaves out the HTTPRoutes of other Gateways than those of the first: requests reach them by
+/// other listeners, and Weir's routes do not differ by listener.
+fn leave_out_other_gateways(routes: &mut Vec<HttpRoute>, configuration: &mut Configuration) {
+    let Some(parents) = routes.first().map(|first| first.parents.clone()) else {
+        return;
+    };
+    let shown = |parents: &BTreeSet<String>| {
+        let list: Vec<&str> = parents.iter().map(String::as_str).collect();
+        if list.is_empty() {
+            "none".to_owned()
+        } else {
+            list.join(", ")
+        }
+    };
+    routes.retain(|route| {
+        let is_same = route.parents == parents;
+        if !is_same {
+            let (theirs, first) = (shown(&route.parents), shown(&parents));
+            let what = format!(
+                "{} is left out: its Gateway is {theirs}, not {first}",
+                route.name
+            );
+            let remedy = "import the HTTPRoutes of each Gateway into a gateway of its own";
+            configuration.differ(&route.place, what, remedy);
+        }
+        is_same
+    });
 }
 
 /// Lists the keys of an object that were not taken.
@@ -207,8 +257,7 @@ impl RuleImport<'_> {
     fn action(&mut self, rule: &mut Fields) -> Action {
         let mut action = Action::default();
         for mut filter in rule.objects("filters") {
-            let kind = filter.text("type").unwrap_or_default();
-            action.is_refused |= matches!(kind.as_str(), "ExtensionRef" | "ExternalAuth");
+            action.is_refused |= self.is_refused(&mut filter);
             for (key, ours) in [
                 ("requestHeaderModifier", "request_headers"),
                 ("responseHeaderModifier", "response_headers"),
@@ -233,7 +282,7 @@ impl RuleImport<'_> {
             }
             self.report(&filter);
         }
-        let servers = self.servers(rule);
+        let servers = self.servers(rule, &mut action);
         let mut timeouts = rule.object("timeouts").unwrap_or_default();
         if let Some((name, servers)) = servers.filter(|_| action.redirect.is_none()) {
             let upstream = match &action.host {
@@ -258,8 +307,28 @@ impl RuleImport<'_> {
         action
     }
 
+    /// Whether a filter must not be left out, as it may keep requests out.
+    fn is_refused(&mut self, filter: &mut Fields) -> bool {
+        let kind = filter.text("type").unwrap_or_default();
+        let is_harmless = matches!(
+            kind.as_str(),
+            "RequestHeaderModifier"
+                | "ResponseHeaderModifier"
+                | "RequestMirror"
+                | "RequestRedirect"
+                | "URLRewrite"
+                | "CORS"
+        );
+        if !is_harmless {
+            let what =
+                format!("the filter `{kind}` is not translated: the route responds with 500");
+            self.differ(&what, "write by hand what it does");
+        }
+        !is_harmless
+    }
+
     /// The name of an upstream, and its servers; none without a backend that gets requests.
-    fn servers(&mut self, rule: &mut Fields) -> Option<(String, Vec<Value>)> {
+    fn servers(&mut self, rule: &mut Fields, action: &mut Action) -> Option<(String, Vec<Value>)> {
         let mut servers = Vec::new();
         for mut backend in rule.objects("backendRefs") {
             let kind = backend.text("kind").unwrap_or("Service".to_owned());
@@ -270,6 +339,10 @@ impl RuleImport<'_> {
             let weight = backend.number("weight").unwrap_or(1);
             let port = backend.number("port");
             backend.ignore(&["group"]);
+            for mut filter in backend.objects("filters") {
+                action.is_refused |= self.is_refused(&mut filter);
+                self.report(&filter);
+            }
             self.report(&backend);
             match port.filter(|_| kind == "Service") {
                 Some(_) if weight == 0 => {}
@@ -288,7 +361,7 @@ impl RuleImport<'_> {
         let server = |(host, weight): &(String, u64)| match servers.len() {
             1 => json!(format!("http://{host}")),
             _ => {
-                json!({"url": format!("http://{host}"), "weight": (weight * MAX_WEIGHT).div_ceil(heaviest)})
+                json!({"url": format!("http://{host}"), "weight": weight.saturating_mul(MAX_WEIGHT).div_ceil(heaviest)})
             }
         };
         let name = servers.first()?.0.replace(".svc", "");

@@ -531,3 +531,48 @@ fn no_encoding_of_a_comment_and_no_line_end_refuses_a_file() {
     .unwrap();
     assert!(import(&path).is_ok());
 }
+
+/// An HTTPRoute with a rule of these keys, for a Gateway.
+fn http_route(name: &str, gateway: &str, rule: &str) -> String {
+    format!(
+        "---\nkind: HTTPRoute\nmetadata: {{name: {name}}}\nspec:\n  \
+         parentRefs: [{{name: {gateway}}}]\n  rules:\n  - {{{rule}}}\n"
+    )
+}
+
+#[test]
+fn no_http_route_of_another_gateway_is_served() {
+    let public = http_route("public", "outside", "backendRefs: [{name: app, port: 80}]");
+    let internal = http_route(
+        "internal",
+        "inside",
+        "backendRefs: [{name: admin, port: 80}]",
+    );
+    let shown = shown(&imported(&[("a.yaml", &format!("{public}{internal}"))]).unwrap());
+    assert!(
+        shown.contains("app.default.svc") && !shown.contains("admin.default.svc"),
+        "{shown}"
+    );
+    let told = "internal is left out: its Gateway is default/inside, not default/outside";
+    assert!(shown.contains(told), "{shown}");
+}
+
+#[test]
+fn no_filter_that_is_unknown_lets_requests_through() {
+    for rule in [
+        "filters: [{type: Auth}], backendRefs: [{name: a, port: 80}]",
+        "filters: [{}], backendRefs: [{name: a, port: 80}]",
+        "backendRefs: [{name: a, port: 80, filters: [{type: ExtensionRef}]}]",
+        "backendRefs: [{name: a, port: 80, filters: [{type: Auth}]}]",
+    ] {
+        let shown = shown(&imported(&[("a.yaml", &http_route("a", "g", rule))]).unwrap());
+        assert!(!shown.contains("upstream: "), "{rule}: {shown}");
+        assert!(
+            shown.contains("is not translated: the route responds with 500"),
+            "{shown}"
+        );
+    }
+    let weights =
+        "backendRefs: [{name: a, port: 80, weight: 18446744073709551615}, {name: b, port: 80}]";
+    assert!(imported(&[("a.yaml", &http_route("a", "g", weights))]).is_ok());
+}
