@@ -135,16 +135,16 @@ impl Gateway {
         log_level: LogLevel,
         draining: watch::Receiver<bool>,
     ) -> AdminApi {
-        admin_api::service(
-            self.snapshots.clone(),
-            self.stores.clone(),
+        let parts = admin_api::GatewayParts {
+            snapshots: self.snapshots.clone(),
+            stores: self.stores.clone(),
             fleet,
-            self.override_changes.clone(),
-            self.metrics(),
+            override_changes: self.override_changes.clone(),
+            metrics: self.metrics(),
             log_level,
-            self.shared_bans.clone(),
-            draining,
-        )
+            shared_bans: self.shared_bans.clone(),
+        };
+        admin_api::service(parts, draining)
     }
 
     /// Makes [`Self::follow`] read the configuration again.

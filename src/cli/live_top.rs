@@ -267,7 +267,7 @@ impl View {
                 let subjects = subjects.into_iter().flatten();
                 self.subjects = subjects.map(Subject::from_json).collect();
                 let uncounted = self.subjects.iter().map(|subject| subject.uncounted).max();
-                let is_fleet = answer["scope"] == "fleet";
+                let is_fleet = answer.get("scope").is_some_and(|scope| scope == "fleet");
                 self.counted = is_fleet.then(|| fleet_line(&answer, uncounted.unwrap_or_default()));
                 let limits = self.subjects.iter().map(|subject| subject.limit.clone());
                 self.limits.extend(limits);

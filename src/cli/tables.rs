@@ -21,7 +21,7 @@ pub(super) fn gateway_table(answer: &Value) -> String {
         "DENIED",
         "FAILED",
     ];
-    let own = answer["gateways"][0]["configuration"].clone();
+    let own = answer.pointer("/gateways/0/configuration");
     let rows = rows(answer, "gateways", |gateway| {
         let name = match gateway["is_self"].as_bool() {
             Some(true) => format!("{} *", shown(&gateway["name"])),
@@ -34,13 +34,13 @@ pub(super) fn gateway_table(answer: &Value) -> String {
                 format!("{} for {}", shown(&gateway["state"]), span(seen))
             }
         };
-        let configuration = match gateway["configuration"] == own {
+        let configuration = match Some(&gateway["configuration"]) == own {
             true => shown(&gateway["configuration"]),
             false => format!("{} differs", shown(&gateway["configuration"])),
         };
-        let count = |name: &str| match &gateway["counts"][name] {
-            Value::Null => "-".to_owned(),
-            count => count.to_string(),
+        let count = |name: &str| match gateway["counts"].get(name) {
+            None | Some(Value::Null) => "-".to_owned(),
+            Some(count) => count.to_string(),
         };
         [
             name,

@@ -75,19 +75,28 @@ struct Api {
     wrong_tokens: WrongTokens,
 }
 
-/// The service, which uses the configuration in force, these stores, what is known of other
-/// gateways, what was counted, the level of the log, and what is known of bans; and ends what it
-/// streams when the gateway is `draining`.
-pub(super) fn service(
-    snapshots: watch::Receiver<Arc<Snapshot>>,
-    stores: Stores,
-    fleet: Fleet,
-    override_changes: ListChanges<KeptOverride>,
-    metrics: Arc<Metrics>,
-    log_level: LogLevel,
-    shared_bans: SharedBans,
-    draining: watch::Receiver<bool>,
-) -> AdminApi {
+/// The parts of a gateway that the admin API shows and changes.
+pub(super) struct GatewayParts {
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(super) stores: Stores,
+    pub(super) fleet: Fleet,
+    pub(super) override_changes: ListChanges<KeptOverride>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) log_level: LogLevel,
+    pub(super) shared_bans: SharedBans,
+}
+
+/// The service, which ends what it streams when the gateway is `draining`.
+pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) -> AdminApi {
+    let GatewayParts {
+        snapshots,
+        stores,
+        fleet,
+        override_changes,
+        metrics,
+        log_level,
+        shared_bans,
+    } = gateway;
     let events = Events {
         snapshots: snapshots.clone(),
         stores: stores.clone(),

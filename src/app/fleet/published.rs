@@ -78,10 +78,10 @@ impl GatewayEntry {
     /// Reads an entry. Of another form, it has what can be read; none if there is no id.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let entry: Value = serde_json::from_str(text).ok()?;
-        if entry["form"] == FORM {
+        if has_known_form(&entry) {
             return serde_json::from_value(entry).ok();
         }
-        let text = |name: &str| entry[name].as_str().map(str::to_owned);
+        let text = |name: &str| entry.get(name)?.as_str().map(str::to_owned);
         Some(Self {
             form: 0,
             id: text("id")?,
@@ -89,7 +89,10 @@ impl GatewayEntry {
             address: text("address").unwrap_or_default(),
             version: text("version").unwrap_or_default(),
             configuration: text("configuration").unwrap_or_default(),
-            since: entry["since"].as_u64().unwrap_or_default(),
+            since: entry
+                .get("since")
+                .and_then(Value::as_u64)
+                .unwrap_or_default(),
             figures: FiguresState::AnotherVersion,
         })
     }
@@ -97,6 +100,10 @@ impl GatewayEntry {
     pub(super) fn text(&self) -> String {
         json(self)
     }
+}
+
+fn has_known_form(published: &Value) -> bool {
+    published.get("form").is_some_and(|form| *form == FORM)
 }
 
 /// The name of a gateway's figures in the store.
@@ -141,7 +148,7 @@ impl Figures {
     pub(super) fn parse(text: &str) -> Result<Self, FiguresState> {
         let another = |_| FiguresState::AnotherVersion;
         let figures: Value = serde_json::from_str(text).map_err(another)?;
-        match figures["form"] == FORM {
+        match has_known_form(&figures) {
             true => serde_json::from_value(figures).map_err(another),
             false => Err(FiguresState::AnotherVersion),
         }

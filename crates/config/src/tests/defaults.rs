@@ -27,6 +27,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
             "the host connected to",
             "the server's own",
             "the browser's",
+            "half of the upstream's latency, at most 500 ms",
             "made from what it matches",
             "those that fit the keys",
             "`64MiB`, or `max`",

@@ -39,7 +39,7 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
 fn access_line(form: &AccessForm, request: &RequestFinished<'_>) -> String {
     let mut written = String::new();
     form.with_line(request, |line| {
-        written.push_str(str::from_utf8(line).unwrap())
+        written.push_str(str::from_utf8(line).unwrap());
     });
     written
 }
