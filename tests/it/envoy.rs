@@ -180,11 +180,8 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
         };
         let error = ask(&mut client, call(vec![own])).await.unwrap_err();
         assert_eq!(error.code(), Code::Unimplemented);
-        let log = gateway.log_text();
-        assert!(
-            log.contains("limits and negative hits of descriptors"),
-            "{log}"
-        );
+        let reason = "limits and negative hits of descriptors";
+        eventually(reason, || gateway.log_text().contains(reason).then_some(()));
         // By HTTP/1.1 there is no gRPC.
         let asked = Client::connect(gateway.decides_at()).send(&post(SHOULD_RATE_LIMIT, ""));
         assert_eq!(asked.status, 415);
