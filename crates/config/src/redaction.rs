@@ -36,7 +36,7 @@ pub(super) fn may_show_secret(path: &str, line: &str) -> bool {
         let mut words = text.split(|char| !is_part(char));
         let mut names = SECRETS.iter().chain(&SECRET_HEADERS);
         let is_value = |word| VALUES.contains(&word) || ACCOUNTS.contains(&word);
-        names.any(|name| text.contains(name)) || words.any(|word| is_value(word))
+        names.any(|name| text.contains(name)) || words.any(is_value)
     };
     // Without its scheme, a URL may have a login all the same.
     is_secret(path) || is_secret(line) || line.contains('@') || without_passwords(line) != line
