@@ -39,7 +39,7 @@ impl App {
             .key(more)
             .routes(&[
                 "{name: all, match: {path: \"/*\"}, upstream: app}",
-                "{name: low, match: {path: /held/low}, upstream: app, priority: low}",
+                "{name: low, match: {path: /held/low}, upstream: app, priority: low, limits: []}",
                 "{name: high, match: {path: /held/high}, upstream: app, priority: high}",
                 "{name: free, match: {path: /free}, upstream: app, limits: []}",
             ])
@@ -128,7 +128,9 @@ fn a_free_slot_goes_to_no_lower_priority_while_a_higher_one_waits() {
     let mut first = app.hold(&gateway, "/held");
     let mut low = send_only(&gateway, "/held/low");
     waiting(&gateway, 1.0);
-    // There is one place to wait in, as there is one slot.
+    let _more: Vec<Client> = (1..10).map(|_| send_only(&gateway, "/held/low")).collect();
+    waiting(&gateway, 10.0);
+    // There are ten places to wait in at least. The oldest of the least makes room.
     let mut high = send_only(&gateway, "/held/high");
     assert_eq!(status(&mut low), 503);
     app.answer(2);

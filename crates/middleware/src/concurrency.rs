@@ -28,8 +28,12 @@ use super::ClientIdentity;
 /// How long a request may wait while the upstream's latency is unknown.
 const DEFAULT_WAIT: Duration = Duration::from_millis(10);
 
-/// Upper bound on the wait that Weir chooses, and on the requests that wait.
+/// Upper bound on the wait that Weir chooses.
 const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// As many requests may wait as there are slots, within these bounds. With fewer places, a client
+/// with few requests would often find none.
+const MIN_WAITING: usize = 10;
 const MAX_WAITING: usize = 100;
 
 /// How often it is logged that an upstream is at its limit.
@@ -160,7 +164,9 @@ impl ConcurrencyLimiter {
         });
         let queue = match longest.is_zero() {
             true => 0,
-            false => MAX_WAITING.min(usize::try_from(most).unwrap_or(MAX_WAITING)),
+            false => usize::try_from(most)
+                .unwrap_or(MAX_WAITING)
+                .clamp(MIN_WAITING, MAX_WAITING),
         };
         let mut receiver = None;
         let sender = || {
@@ -303,6 +309,7 @@ fn reply<B>(response: &Response<B>, latency: Option<Nanos>) -> Option<ServerRepl
     let outcome = extensions.get::<UpstreamOutcome>()?;
     match outcome.status {
         StatusCode::SERVICE_UNAVAILABLE => Some(ServerReply::Overloaded),
+        status if status.is_server_error() => None,
         _ => latency.map(ServerReply::Response),
     }
 }
@@ -384,5 +391,33 @@ impl RouteConcurrency {
         let priority = self.priority.of_client(self.clients.of(identity));
         let client = identity.map_or(0, ClientIdentity::fingerprint);
         (priority, self.limiter.admit(priority, client, always))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(status: StatusCode) -> Option<ServerReply> {
+        let mut response = Response::new(());
+        response.extensions_mut().insert(UpstreamOutcome {
+            server: "app:80".into(),
+            status,
+            connect: None,
+            arrived: Instant::now(),
+            head: Duration::from_millis(1),
+        });
+        reply(&response, Some(Nanos::new(7)))
+    }
+
+    #[test]
+    fn a_failure_that_is_quick_does_not_count_as_good_latency() {
+        assert_eq!(learned(StatusCode::INTERNAL_SERVER_ERROR), None);
+        assert_eq!(learned(StatusCode::BAD_GATEWAY), None);
+        let overloaded = Some(ServerReply::Overloaded);
+        assert_eq!(learned(StatusCode::SERVICE_UNAVAILABLE), overloaded);
+        let response = Some(ServerReply::Response(Nanos::new(7)));
+        assert_eq!(learned(StatusCode::OK), response);
+        assert_eq!(learned(StatusCode::NOT_FOUND), response);
     }
 }

@@ -51,7 +51,8 @@ const FIRST_LIFETIME: Nanos = Nanos::from_secs(1);
 const MAX_LIFETIME: Nanos = Nanos::from_secs(30);
 
 /// A limit that fell to this share, while latency stayed above `UNCHANGED` of its peak, fell in
-/// vain: responses take longer without any queue.
+/// vain: responses take longer without any queue. One that cannot fall so far, because it is never
+/// below `min`, fell in vain from half on.
 const IN_VAIN: f64 = 0.25;
 const UNCHANGED: f64 = 0.7;
 
@@ -78,8 +79,16 @@ impl ConcurrencyBounds {
     pub const INITIAL: u32 = 20;
 
     fn clamp(self, limit: f64) -> f64 {
-        let (min, max) = (f64::from(self.min.get()), f64::from(self.max.get()));
-        limit.max(min).min(max)
+        limit.max(self.min()).min(f64::from(self.max.get()))
+    }
+
+    fn min(self) -> f64 {
+        f64::from(self.min.get())
+    }
+
+    /// Whether the limit never changes.
+    fn are_fixed(self) -> bool {
+        self.min == self.max
     }
 }
 
@@ -274,6 +283,10 @@ impl AdaptiveLimit {
 
     /// Follows the gradient.
     fn follow(&mut self, latency: f64, saturated: bool, now: Timestamp) {
+        if self.bounds.are_fixed() {
+            self.set_baseline(latency, now);
+            return;
+        }
         let Some(baseline) = self.baseline else {
             self.set_baseline(latency, now);
             // There may have been a queue already.
@@ -282,9 +295,11 @@ impl AdaptiveLimit {
         };
         let borne = borne(baseline);
         if self.window.responses < MIN_SAMPLES && latency < borne {
-            // The window ended when it looked best, so it says nothing about the baseline.
+            // It may have ended when it looked best, so it says nothing about the baseline.
             self.descent = None;
-            self.limit = self.bounds.clamp(self.limit + self.headroom());
+            if saturated {
+                self.limit = self.bounds.clamp(self.limit + self.headroom());
+            }
             return;
         }
         if latency <= borne {
@@ -343,7 +358,9 @@ impl AdaptiveLimit {
     fn fell_in_vain(&mut self, latency: f64) -> bool {
         let (from, peak) = self.descent.unwrap_or((self.limit, latency));
         self.descent = Some((from, peak.max(latency)));
-        self.limit <= (from * IN_VAIN).max(1.0) && latency > peak * UNCHANGED
+        let least = self.bounds.min().min(from * MAX_DECREASE);
+        let low = (from * IN_VAIN).max(least).max(1.0);
+        self.limit <= low && latency > peak * UNCHANGED
     }
 
     fn headroom(&self) -> f64 {
@@ -478,6 +495,45 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_cannot_fall_to_a_quarter_does_not_stick_at_its_least_when_replies_get_slower() {
+        let mut limit = AdaptiveLimit::new(bounds(100, 200), at(0));
+        let mut now = 0;
+        let mut most = 0;
+        for latency in [20, 100] {
+            most = 0;
+            for request in 0..10_000 {
+                limit.saturated();
+                let admitted = now;
+                now += 4 * MILLI;
+                let reply = ServerReply::Response(Nanos::new(latency * MILLI));
+                limit.replied(at(admitted), reply, at(now));
+                if request > 5000 {
+                    most = most.max(limit.get());
+                }
+            }
+        }
+        assert_eq!(most, 200);
+        assert_eq!(limit.baseline(), Some(Nanos::new(100 * MILLI)));
+    }
+
+    #[test]
+    fn a_fixed_limit_keeps_no_latency_of_before() {
+        let mut limit = AdaptiveLimit::new(bounds(8, 8), at(0));
+        let mut now = 0;
+        for latency in [20, 100, 30] {
+            for _ in 0..500 {
+                limit.saturated();
+                let admitted = now;
+                now += 4 * MILLI;
+                let reply = ServerReply::Response(Nanos::new(latency * MILLI));
+                limit.replied(at(admitted), reply, at(now));
+            }
+            assert_eq!(limit.get(), 8);
+            assert_eq!(limit.baseline(), Some(Nanos::new(latency * MILLI)));
+        }
+    }
+
+    #[test]
     fn a_server_that_says_it_is_overloaded_gets_less_though_it_says_so_quickly() {
         let mut limit = AdaptiveLimit::new(bounds(2, 1000), at(0));
         for request in 0..1000 {
@@ -489,6 +545,22 @@ mod tests {
     }
 
     proptest! {
+        /// Windows end after a second here, with 20 to 34 samples.
+        #[test]
+        fn the_limit_never_grows_with_few_requests_while_slots_are_free(
+            replies in prop::collection::vec((1..30_u64, 0..20_u64), 200..600),
+        ) {
+            let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+            let mut now = 0;
+            for (latency, pause) in replies {
+                now += (30 + pause) * MILLI;
+                let admitted = now - latency * MILLI;
+                let reply = ServerReply::Response(Nanos::new(latency * MILLI));
+                limit.replied(at(admitted), reply, at(now));
+                prop_assert!(limit.get() <= ConcurrencyBounds::INITIAL);
+            }
+        }
+
         #[test]
         fn the_limit_is_never_out_of_bounds_nor_grows_while_slots_are_free(
             min in 1..50_u32,

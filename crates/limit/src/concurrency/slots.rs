@@ -77,7 +77,7 @@ pub struct Slots<T> {
 struct Client {
     slots: u32,
     waiting: u32,
-    /// How many slots others had been given before its last one.
+    /// How many slots had been given when it got its last one, or when it came.
     served: u64,
 }
 
@@ -144,7 +144,13 @@ impl<T> Slots<T> {
         };
         let id = WaiterId(self.next_id);
         self.next_id += 1;
-        self.clients.entry(client).or_default().waiting += 1;
+        // A client that comes back is last among its equals: were it first each time, a client that
+        // always has a request waiting would never be.
+        let newcomer = Client {
+            served: self.given,
+            ..Client::default()
+        };
+        self.clients.entry(client).or_insert(newcomer).waiting += 1;
         self.waiting.push(Waiter {
             id,
             priority,
@@ -237,6 +243,8 @@ impl<T> Slots<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -383,6 +391,39 @@ mod tests {
             }
             prop_assert!(served[1] >= 95, "{served:?}");
         }
+    }
+
+    /// Six clients of one connection come back each time they have been served; the seventh has ten
+    /// connections, so that one of its requests always waits.
+    #[test]
+    fn a_client_that_always_waits_is_not_starved_by_others_that_come_and_go() {
+        const BUSY: u64 = 6;
+        let mut slots = Slots::default();
+        let mut held = VecDeque::new();
+        let mut served = [0; 7];
+        let mut away: Vec<u64> = (0..BUSY).chain([BUSY; 10]).collect();
+        for _ in 0..2400 {
+            for client in std::mem::take(&mut away) {
+                match slots.arrive(4, 10, Priority::Normal, client, || client) {
+                    Arrival::Admitted => held.push_back(client),
+                    Arrival::Waits { displaced, .. } => away.extend(displaced),
+                    Arrival::Shed => away.push(client),
+                }
+            }
+            let client = held.pop_front().unwrap();
+            slots.release(client);
+            served[usize::try_from(client).unwrap()] += 1;
+            away.push(client);
+            while let Some((client, _)) = slots.grant(4) {
+                held.push_back(client);
+            }
+        }
+        let share = 2400 / 7;
+        assert!(served[6] >= share, "{served:?}");
+        assert!(
+            served.iter().all(|served| *served >= share * 3 / 4),
+            "{served:?}"
+        );
     }
 
     #[test]
