@@ -137,7 +137,7 @@ pub trait SharedLists: Send + Sync + 'static {
     fn version(&self, list: &str) -> StoreFuture<u64>;
 
     /// At most `count` entries that end at a moment or later, in their order, without the first
-    /// ones.
+    /// ones. The text of one that cannot be read is empty, so that it keeps its place.
     fn entries(
         &self,
         list: &str,
@@ -152,8 +152,8 @@ pub trait SharedTexts: Send + Sync + 'static {
     /// Keeps a text by this name for so long, in place of an earlier one.
     fn put(&self, name: &str, text: String, length: Duration) -> StoreFuture<()>;
 
-    /// The text by this name; none if it is over.
-    fn text(&self, name: &str) -> StoreFuture<Option<String>>;
+    /// The text by this name, as bytes, since others may write there too; none if it is over.
+    fn text(&self, name: &str) -> StoreFuture<Option<Vec<u8>>>;
 }
 
 /// What came of a change of a list.

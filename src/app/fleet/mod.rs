@@ -26,7 +26,7 @@ pub(super) use self::definitions::LimitDifference;
 pub(super) use self::figures::Surroundings;
 use self::published::{
     ENTRY_KEPT, FIGURES_KEPT, Figures, GatewayEntry, INTERVAL, LIMITS_INTERVAL, LIMITS_KEPT,
-    PublishedLimits, figures_name, limits_name,
+    MAX_LIMITS_BYTES, PublishedLimits, figures_name, limits_name,
 };
 pub(super) use self::published::{FiguresState, PublishedFinding};
 pub(super) use self::view::{
@@ -197,7 +197,7 @@ impl Inner {
         view
     }
 
-    /// The other gateways, and why none of their figures can be read, if so.
+    /// The other gateways, and why figures of them cannot be read, if so.
     async fn others(
         &self,
         shared: &SharedStores,
@@ -229,7 +229,9 @@ impl Inner {
                 Ok(Some(text)) => Figures::parse(&text),
                 Ok(None) if entry.figures == FiguresState::Shared => Err(FiguresState::Missing),
                 Ok(None) => Err(entry.figures),
-                Err(error) if error.is_forbidden() => {
+                // Something else than a gateway has written there.
+                Err(error) if error.is_wrong_type() => Err(FiguresState::AnotherVersion),
+                Err(error) if error.is_partial() => {
                     unread = Some(error);
                     Err(FiguresState::Missing)
                 }
@@ -394,7 +396,9 @@ impl<'f> Publisher<'f> {
             |(known, at): &(String, Instant)| known == digest && at.elapsed() < LIMITS_INTERVAL;
         if !self.limits.as_ref().is_some_and(is_known) {
             let limits = configuration.limits.text();
-            texts.put(&limits_name(digest), limits, LIMITS_KEPT).await?;
+            if limits.len() <= MAX_LIMITS_BYTES {
+                texts.put(&limits_name(digest), limits, LIMITS_KEPT).await?;
+            }
             self.limits = Some((digest.clone(), Instant::now()));
         }
         Ok(())

@@ -28,6 +28,10 @@ pub(super) const ENTRY_KEPT: Duration = Duration::from_secs(300);
 pub(super) const LIMITS_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) const LIMITS_KEPT: Duration = Duration::from_secs(300);
 
+/// Upper bound on the bytes of the limits of a configuration. Above it, the limits are not known to
+/// other gateways.
+pub(super) const MAX_LIMITS_BYTES: usize = 256 * 1024;
+
 /// A gateway in the list.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(in crate::app) struct GatewayEntry {
@@ -145,9 +149,9 @@ impl Figures {
     ///
     /// # Errors
     /// When they have another form.
-    pub(super) fn parse(text: &str) -> Result<Self, FiguresState> {
+    pub(super) fn parse(text: impl AsRef<[u8]>) -> Result<Self, FiguresState> {
         let another = |_| FiguresState::AnotherVersion;
-        let figures: Value = serde_json::from_str(text).map_err(another)?;
+        let figures: Value = serde_json::from_slice(text.as_ref()).map_err(another)?;
         match has_known_form(&figures) {
             true => serde_json::from_value(figures).map_err(another),
             false => Err(FiguresState::AnotherVersion),
@@ -324,8 +328,8 @@ impl PublishedLimits {
     }
 
     /// Reads the limits; none of another form.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let parsed: Self = serde_json::from_str(text).ok()?;
+    pub(super) fn parse(text: impl AsRef<[u8]>) -> Option<Self> {
+        let parsed: Self = serde_json::from_slice(text.as_ref()).ok()?;
         (parsed.form == FORM).then_some(parsed)
     }
 

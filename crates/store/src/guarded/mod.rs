@@ -474,7 +474,7 @@ impl<S: Remote + SharedTexts> SharedTexts for Guarded<S> {
         self.call(Call::Share, |store| store.put(name, text, length))
     }
 
-    fn text(&self, name: &str) -> StoreFuture<Option<String>> {
+    fn text(&self, name: &str) -> StoreFuture<Option<Vec<u8>>> {
         self.call(Call::List, |store| store.text(name))
     }
 }

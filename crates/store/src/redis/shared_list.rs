@@ -65,15 +65,12 @@ impl SharedLists for Redis {
         let key = self.list_key(list);
         let fill = |request: &mut Request| range(request, &key, from, skip, count);
         self.call_node(&key, fill, |replies| {
-            let pairs: Vec<(String, String)> = redis::from_redis_value(replies.next()?).ok()?;
-            let entries = pairs.into_iter().map(|(text, score)| {
-                let until = match score.as_str() {
-                    "inf" => u64::MAX,
-                    score => score.parse().ok()?,
-                };
-                Some(SharedEntry { until, text })
+            let pairs: Vec<(Vec<u8>, f64)> = redis::from_redis_value(replies.next()?).ok()?;
+            let entries = pairs.into_iter().map(|(text, score)| SharedEntry {
+                until: end(score),
+                text: String::from_utf8(text).unwrap_or_default(),
             });
-            entries.collect()
+            Some(entries.collect())
         })
     }
 }
@@ -113,7 +110,8 @@ impl Redis {
                     .each_node(requests.into_requests(), &awaited, send)
                     .await?;
                 let parsed = parse(&mut replies.into_iter().flatten());
-                parsed.ok_or_else(|| StoreError::Failed("a reply of another form".into()))
+                // The store works, whatever others have written there.
+                parsed.ok_or_else(|| StoreError::WrongType("a reply of another form".into()))
             })
         })
     }
@@ -177,6 +175,16 @@ fn score(until: u64) -> String {
         u64::MAX => "+inf".to_owned(),
         until => until.to_string(),
     }
+}
+
+/// The end of an entry with this score, as others may write it too.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it saturates, so that an infinite score is that of an entry that does not end"
+)]
+const fn end(score: f64) -> u64 {
+    score as u64
 }
 
 fn millis(now: Timestamp) -> u64 {

@@ -16,7 +16,7 @@ impl SharedTexts for Redis {
         self.call_node(&key, fill, |replies| replies.next().map(drop))
     }
 
-    fn text(&self, name: &str) -> StoreFuture<Option<String>> {
+    fn text(&self, name: &str) -> StoreFuture<Option<Vec<u8>>> {
         let key = self.text_key(name);
         let fill = |request: &mut Request| {
             request.command(2, "GET").word(&key);

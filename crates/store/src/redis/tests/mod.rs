@@ -24,7 +24,7 @@ use crate::tests::contract::{
     NOW, Subject, batch, decide, of_mode, owed, remaining, spend, store_contract,
 };
 use crate::tests::support::{Recorder, eventually, eventually_some};
-use crate::{Call, DecisionSource, Owed, SharedTexts, Unobserved};
+use crate::{Call, DecisionSource, Owed, SharedEntry, SharedLists, SharedTexts, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -292,7 +292,7 @@ async fn a_shared_text_is_never_there_after_its_time_nor_taken_for_a_bucket() {
     put("{\"a\": \"\r\n\"}", PATIENCE).await;
     assert_eq!(
         text("gateway:a").await.as_deref(),
-        Some("{\"a\": \"\r\n\"}")
+        Some(b"{\"a\": \"\r\n\"}".as_slice())
     );
     assert!(fixture.ttl("weir::gateway:a") > 0);
     assert_eq!(text("gateway:b").await, None);
@@ -302,6 +302,43 @@ async fn a_shared_text_is_never_there_after_its_time_nor_taken_for_a_bucket() {
     })
     .await;
     assert_eq!(text("gateway:a").await, None);
+}
+
+/// Others may write there too.
+#[tokio::test]
+async fn what_cannot_be_read_in_a_shared_list_or_text_never_hides_the_rest_or_fails_the_store() {
+    let fixture = Fixture::new().await;
+    let list = "weir::list:l";
+    for (score, member) in [
+        ("1", "past"),
+        ("5000.5", "fraction"),
+        ("6000", "\"\\xff\\xfe\""),
+        ("1e18", "late"),
+        ("+inf", "endless"),
+    ] {
+        fixture.server.command(&["ZADD", list, score, member]);
+    }
+    let entries = fixture.redis.entries("l", 2000, 0, 10).await.unwrap();
+    let expected = [
+        (5000, "fraction"),
+        (6000, ""),
+        (1_000_000_000_000_000_000, "late"),
+        (u64::MAX, "endless"),
+    ];
+    let expected = expected.map(|(until, text)| SharedEntry {
+        until,
+        text: text.to_owned(),
+    });
+    assert_eq!(entries, expected);
+
+    let key = "weir::gateway:a";
+    fixture.server.command(&["SET", key, "\"\\xff\\xfe\""]);
+    let text = fixture.redis.text("gateway:a").await.unwrap();
+    assert_eq!(text.as_deref(), Some(b"\xff\xfe".as_slice()));
+    fixture.server.command(&["DEL", key]);
+    fixture.server.command(&["LPUSH", key, "1"]);
+    let error = fixture.redis.text("gateway:a").await.unwrap_err();
+    assert!(error.is_wrong_type() && error.is_partial(), "{error:?}");
 }
 
 #[tokio::test]
