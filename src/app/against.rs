@@ -105,9 +105,9 @@ impl LiveCheck {
             }
         }
         let mut effects: Vec<Effect> = found.into_values().collect();
-        let of_limits = seen.iter().filter_map(|(name, keys)| {
-            of_limit(settings, name, keys.len(), keys.iter().next().copied()?)
-        });
+        let of_limits = seen
+            .iter()
+            .filter_map(|(name, keys)| of_limit(settings, name, keys));
         effects.extend(of_limits);
         effects.sort();
         let [minute, _] = answers;
@@ -127,14 +127,15 @@ impl LiveCheck {
 }
 
 /// What becomes of all subjects of a limit, if one rule holds for them.
-fn of_limit(settings: &Settings, name: &str, subjects: usize, key: &str) -> Option<Effect> {
-    let subjects = pluralized(subjects, "subject");
+fn of_limit(settings: &Settings, name: &str, keys: &BTreeSet<&str>) -> Option<Effect> {
+    let subjects = pluralized(keys.len(), "subject");
+    let counts_any = |limit| keys.iter().any(|key| counts_key(limit, key));
     let (kind, text) = match settings.limit(name) {
         None => (
             EffectKind::NotLimited,
             format!("no route uses it any more; it counts {subjects} now"),
         ),
-        Some(limit) if !counts_key(limit, key) => (
+        Some(limit) if !counts_any(limit) && !keys.iter().all(|key| is_shortened(key)) => (
             EffectKind::Unknown,
             format!("it counts by something else now, so buckets of {subjects} begin full"),
         ),
@@ -158,6 +159,12 @@ fn counts_key(limit: &Limit, key: &str) -> bool {
     bucket.is_ok_and(|bucket| bucket.as_str() == key)
 }
 
+/// Whether a part of the key stands for a text that is too long for it, so that nothing tells by
+/// what was counted.
+fn is_shortened(key: &str) -> bool {
+    key.split(':').any(|part| part.starts_with('#'))
+}
+
 impl<'a> Sent<'a> {
     /// The subjects of an answer of `/v1/top`.
     fn all(answer: &'a Value) -> impl Iterator<Item = Self> {
@@ -176,7 +183,7 @@ impl<'a> Sent<'a> {
     }
 
     fn is_of(&self, limit: &Limit) -> bool {
-        counts_key(limit, self.key)
+        counts_key(limit, self.key) || is_shortened(self.key)
     }
 
     /// What this quota does to the subject; none if it is denied no more than it is now.
@@ -249,6 +256,8 @@ routes: [{name: all, match: {}, upstream: app, limits: [A, B, C, {limit: D, enfo
             ("limits/overrides.yaml", OVERRIDES),
         ]);
         let minute = json!({"period": 60, "gateways": 3, "alone": null, "subjects": [
+            // It is the first, and nothing tells that it is of this limit.
+            subject("A", "#0123456789abcdef0123456789abcdef", 30, 0),
             subject("A", "192.0.2.1", 700, 20),
             subject("A", "192.0.2.2", 700, 690),
             subject("A", "192.0.2.3", 66, 0),
@@ -263,7 +272,7 @@ routes: [{name: all, match: {}, upstream: app, limits: [A, B, C, {limit: D, enfo
             subject("D", "192.0.2.1", 700, 0),
         ]});
         let check = LiveCheck::new(&folder.settings(), &[minute, hour], Timestamp::default());
-        assert_eq!((check.gateways, check.subjects), (3, 9));
+        assert_eq!((check.gateways, check.subjects), (3, 10));
         assert!(check.is_anybody_over());
         let shown: Vec<_> = check
             .effects

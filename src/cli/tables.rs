@@ -128,9 +128,15 @@ pub(super) fn top_table(answer: &Value) -> String {
 
 /// Which gateways are counted, and how many requests of a subject may be missing.
 pub(super) fn fleet_line(answer: &Value, uncounted: u64) -> String {
-    let gateways = answer["gateways"].as_u64().unwrap_or_default();
-    let gateways = usize::try_from(gateways).unwrap_or(usize::MAX);
-    let mut text = pluralized(gateways, "gateway");
+    let number = |name: &str| {
+        let number = answer[name].as_u64().unwrap_or_default();
+        usize::try_from(number).unwrap_or(usize::MAX)
+    };
+    let (counted, known) = (number("gateways"), number("known"));
+    let mut text = match counted < known {
+        true => format!("{counted} of {}", pluralized(known, "gateway")),
+        false => pluralized(counted, "gateway"),
+    };
     if let Value::String(why) = &answer["alone"] {
         text = format!("this gateway alone: {}", why.escape_debug());
     }
@@ -413,6 +419,8 @@ mod tests {
         L      a               9       0         0.1   50%
         3 gateways; up to 4 requests of a subject may be missing
         ");
+        let top = json!({"gateways": 2, "known": 3, "alone": null});
+        assert_eq!(fleet_line(&top, 0), "2 of 3 gateways");
     }
 
     #[test]

@@ -258,9 +258,13 @@ fn a_right_that_is_lacking_is_told_once_and_in_the_view_and_takes_no_decision() 
         let of_other = listed.iter().find(|listed| listed["is_self"] == false)?;
         (of_other["figures"] == "forbidden" && of_other["state"] == "up").then_some(())
     });
-    let top = ask(&all[0], "/v1/top?scope=fleet");
-    assert_eq!(top["gateways"], 1);
     assert_eq!(all[0].statuses(&from(ABUSER), 21)[19..], [200, 429]);
+    let top = eventually("the own figures", || {
+        let top = counted(&all[0], "fleet");
+        (!top["subjects"].as_array().unwrap().is_empty()).then_some(top)
+    });
+    assert_eq!((&top["gateways"], &top["known"]), (&json!(1), &json!(2)));
+    assert_eq!(top["subjects"][0]["uncounted"], Value::Null);
     assert_eq!(all[0].metric("weir_store_reachable "), Some(1.0));
     assert_eq!(all[0].times_logged(message), 1);
 
@@ -306,6 +310,48 @@ fn what_another_version_publishes_is_named_as_that_and_never_counted() {
         let top = counted(&gateway, "fleet");
         (top["subjects"][0]["requests"] == 2 && top["gateways"] == 1).then_some(())
     });
+}
+
+/// Whoever writes into this Redis can spoil a value, and spoils no more than that.
+#[test]
+fn a_value_that_nobody_can_read_never_takes_the_view_of_the_others_or_the_connection() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let all = [setup.start(), setup.start()];
+    know_each_other(&all);
+    let list = "weir::list:gateways";
+    let entry = |id: &str| {
+        let entry = json!({
+            "form": 1, "id": id, "name": id, "address": "", "version": "9.0.0",
+            "configuration": "", "since": 1, "figures": "shared",
+        });
+        format!("'{entry}'")
+    };
+    server.command(&["ZADD", list, "4102444800000.5", &entry("of-another-type")]);
+    server.command(&["ZADD", list, "1e18", &entry("no-text")]);
+    server.command(&["ZADD", list, "4102444800000", "\"\\xff\\xfe\""]);
+    server.command(&["LPUSH", "weir::gateway:of-another-type", "1"]);
+    server.command(&["SET", "weir::gateway:no-text", "\"\\xff\\xfe\""]);
+    for gateway in &all {
+        let listed = eventually("all four", || {
+            let listed = gateways(gateway);
+            (listed.len() == 4).then_some(listed)
+        });
+        for listed in listed {
+            let name = listed["name"].as_str().unwrap();
+            let expected = match ["of-another-type", "no-text"].contains(&name) {
+                true => "another_version",
+                false => "shared",
+            };
+            assert_eq!(listed["figures"], expected, "{listed}");
+        }
+        assert_eq!(ask(gateway, "/v1/gateways")["alone"], Value::Null);
+        assert_eq!(gateway.metric("weir_store_reachable "), Some(1.0));
+    }
+    let ban = put("/v1/bans/abusers/203.0.113.9", "{\"for\": \"1h\"}");
+    let response = all[0].admin(&ban.with("host", "localhost"));
+    assert_eq!(response.status, 200, "{}", response.text());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::responses::{
     GatewayFindingKind as Kind, Gateways, LimitDifference, OtherConfiguration,
 };
 use crate::app::fleet::{
-    self, FleetView, GatewayState, KnownGateway, PublishedFinding, Scope, Solitude,
+    self, FleetView, GatewayState, KnownGateway, MAX_GATEWAYS, PublishedFinding, Scope, Solitude,
 };
 use crate::app::reloads::Snapshot;
 use crate::app::stores::Stores;
@@ -48,6 +48,7 @@ pub(super) fn counted<'v>(
             let counted = Counted {
                 scope: CountedScope::Gateway,
                 gateways: 1,
+                known: 1,
                 alone: None,
             };
             (Scope::Gateway(metrics, now), counted)
@@ -55,7 +56,8 @@ pub(super) fn counted<'v>(
         Some(fleet) => {
             let counted = Counted {
                 scope: CountedScope::Fleet,
-                gateways: fleet.figures().count(),
+                gateways: fleet.counted(),
+                known: fleet.known(),
                 alone: fleet.alone.as_ref().map(why_alone),
             };
             (Scope::Fleet(fleet), counted)
@@ -147,6 +149,12 @@ pub(super) fn findings(view: &FleetView) -> Vec<GatewayFinding> {
         let text = format!("this gateway shows its own figures alone: {why}");
         let remedy = "Look at Redis, and at the rights of its user: docs/REDIS.md has them. Ask \
                       other gateways what they see";
+        found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
+    }
+    if view.is_cut {
+        let text = format!("at least {MAX_GATEWAYS} gateways are listed, and no more are shown");
+        let remedy = "Sums lack the others. Gateways that were killed are listed for five minutes; \
+                      give other gateways another store.redis.prefix";
         found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
     }
     let silent = view.gateways.iter();

@@ -55,6 +55,10 @@ pub(super) struct Counted {
     /// How many gateways are counted.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub(super) gateways: usize,
+    /// How many are listed, and not silent; of those that are not counted, the subjects are not
+    /// known.
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    pub(super) known: usize,
     /// Why the fleet is this gateway alone, or lacks figures of others.
     pub(super) alone: Option<String>,
 }
@@ -105,8 +109,9 @@ pub(super) struct TopSubject {
     #[cfg_attr(test, schemars(range(max = 1)))]
     pub(super) used: f64,
     pub(super) key: String,
-    /// How many of its requests may be missing, at most, as there was no room for all subjects.
-    pub(super) uncounted: u64,
+    /// How many of its requests may be missing, at most, as there was no room for all subjects;
+    /// null where a gateway is not counted.
+    pub(super) uncounted: Option<u64>,
 }
 
 #[derive(Serialize)]

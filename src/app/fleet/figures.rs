@@ -66,6 +66,7 @@ impl Surroundings {
             requests: sum(|route| route.requests),
             failed: sum(|route| route.failed),
             denied: sum(|route| route.denied),
+            counts_subjects: metrics.tracks_subjects(),
             findings: (self.findings)(&snapshot, &self.stores, metrics),
             forwarders: snapshot.layers.untrusted_forwarders(),
             limits: limits.collect(),

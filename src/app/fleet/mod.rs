@@ -29,6 +29,7 @@ use self::published::{
     MAX_LIMITS_BYTES, PublishedLimits, figures_name, limits_name,
 };
 pub(super) use self::published::{FiguresState, PublishedFinding};
+use self::view::SILENT_AFTER;
 pub(super) use self::view::{
     CountedSubject, FleetView, GatewayState, KnownGateway, OtherConfiguration, Scope, Solitude,
 };
@@ -40,7 +41,7 @@ use super::stores::SharedStores;
 const LIST: &str = "gateways";
 
 /// Upper bound on the gateways that are shown.
-const MAX_GATEWAYS: usize = 200;
+pub(super) const MAX_GATEWAYS: usize = 200;
 
 /// How long a view is shown before the store is asked again.
 const VIEW_KEPT: Duration = Duration::from_secs(1);
@@ -167,11 +168,13 @@ impl Inner {
             entry,
             is_self: true,
             seen: Duration::ZERO,
+            is_replaced: false,
             figures: Ok(self.around.figures(now.as_secs())),
         };
         let mut view = FleetView {
             gateways: vec![own],
             configurations: Vec::new(),
+            is_cut: false,
             alone: None,
         };
         let Some(shared) = &self.shared else {
@@ -184,10 +187,13 @@ impl Inner {
             return view;
         };
         match self.others(shared, now).await {
-            Ok((others, unread)) => {
-                view.gateways.extend(others);
-                leave_out_restarted(&mut view.gateways);
-                view.alone = unread.map(|error| Solitude::Failed(in_words(&error)));
+            Ok(others) => {
+                view.gateways.extend(others.gateways);
+                leave_out_restarted(&mut view.gateways, now);
+                view.is_cut = others.is_cut;
+                view.alone = others
+                    .unread
+                    .map(|error| Solitude::Failed(in_words(&error)));
             }
             Err(error) => view.alone = Some(Solitude::Failed(in_words(&error))),
         }
@@ -197,15 +203,11 @@ impl Inner {
         view
     }
 
-    /// The other gateways, and why figures of them cannot be read, if so.
-    async fn others(
-        &self,
-        shared: &SharedStores,
-        now: Timestamp,
-    ) -> Result<(Vec<KnownGateway>, Option<StoreError>), StoreError> {
+    /// The other gateways.
+    async fn others(&self, shared: &SharedStores, now: Timestamp) -> Result<Others, StoreError> {
         let own_id = self.entry.lock().id.clone();
-        let listed = shared.lists.entries(LIST, millis(now), 0, MAX_GATEWAYS);
-        let listed = listed.await?.into_iter().filter_map(|listed| {
+        let (listed, is_cut) = listed(shared, now).await?;
+        let listed = listed.into_iter().filter_map(|listed| {
             let entry = GatewayEntry::parse(&listed.text)?;
             Some((entry.id.clone(), (entry, seen(listed.until, now))))
         });
@@ -224,10 +226,14 @@ impl Inner {
         });
         let texts = join_all(texts).await;
         let (mut known, mut unread) = (Vec::new(), None);
-        for ((entry, seen), text) in others.into_values().zip(texts) {
+        for ((entry, mut seen), text) in others.into_values().zip(texts) {
             let figures = match text {
                 Ok(Some(text)) => Figures::parse(&text),
-                Ok(None) if entry.figures == FiguresState::Shared => Err(FiguresState::Missing),
+                Ok(None) if entry.figures == FiguresState::Shared => {
+                    // They are over, by the time of the store, whatever its own clock said.
+                    seen = seen.max(FIGURES_KEPT);
+                    Err(FiguresState::Missing)
+                }
                 Ok(None) => Err(entry.figures),
                 // Something else than a gateway has written there.
                 Err(error) if error.is_wrong_type() => Err(FiguresState::AnotherVersion),
@@ -241,11 +247,16 @@ impl Inner {
                 entry,
                 is_self: false,
                 seen,
+                is_replaced: false,
                 figures,
             });
         }
         known.sort_by_key(KnownGateway::title);
-        Ok((known, unread))
+        Ok(Others {
+            gateways: known,
+            is_cut,
+            unread,
+        })
     }
 
     /// The configurations of other gateways that publish.
@@ -299,20 +310,51 @@ impl Inner {
     }
 }
 
-/// Leaves out gateways that were killed, where another has started in their place.
-fn leave_out_restarted(gateways: &mut Vec<KnownGateway>) {
+/// The other gateways of a store.
+struct Others {
+    gateways: Vec<KnownGateway>,
+    /// There may be more.
+    is_cut: bool,
+    /// Why figures of them cannot be read, if so.
+    unread: Option<StoreError>,
+}
+
+/// The entries in the list of gateways, and whether there may be more. Those that publish have the
+/// first places.
+async fn listed(
+    shared: &SharedStores,
+    now: Timestamp,
+) -> Result<(Vec<SharedEntry>, bool), StoreError> {
+    let from = |from| shared.lists.entries(LIST, from, 0, MAX_GATEWAYS);
+    let mut listed = from(millis(now)).await?;
+    let is_cut = listed.len() >= MAX_GATEWAYS;
+    if is_cut {
+        let kept = ENTRY_KEPT.saturating_sub(SILENT_AFTER);
+        let live = from(millis(now + kept.into())).await?;
+        listed.truncate(MAX_GATEWAYS - live.len().min(MAX_GATEWAYS));
+        listed.extend(live);
+    }
+    Ok((listed, is_cut))
+}
+
+/// Finds gateways in whose place another has started since their last word, and leaves out those
+/// of them that are silent.
+fn leave_out_restarted(gateways: &mut Vec<KnownGateway>, now: Timestamp) {
     let started = gateways.iter();
     let started: Vec<_> = started
-        .map(|gateway| (gateway.title(), gateway.entry.since))
+        .map(|gateway| {
+            let entry = &gateway.entry;
+            (gateway.title(), entry.id.clone(), entry.since)
+        })
         .collect();
-    gateways.retain(|gateway| {
-        let (title, since) = (gateway.title(), gateway.entry.since);
-        let is_place_taken = || {
-            let mut later = started.iter();
-            later.any(|(other, other_since)| *other == title && *other_since > since)
-        };
-        gateway.state() != GatewayState::Silent || !is_place_taken()
-    });
+    for gateway in &mut *gateways {
+        let last_word = now.as_secs().saturating_sub(gateway.seen.as_secs());
+        let title = gateway.title();
+        gateway.is_replaced = started.iter().any(|(other, id, since)| {
+            *other == title && *id != gateway.entry.id && *since >= last_word
+        });
+    }
+    gateways.retain(|gateway| gateway.state() != GatewayState::Silent || !gateway.is_replaced);
 }
 
 /// How long ago an entry was published that ends then.
@@ -422,5 +464,43 @@ impl<'f> Publisher<'f> {
              store.redis.fleet to false"
         );
         self.logged = Some(cause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two machines may have one name, and one of them loses its way to the store.
+    #[test]
+    fn a_silent_gateway_is_hidden_only_by_one_that_started_after_its_last_word() {
+        let now = Timestamp::from_nanos(1_000_000_000_000);
+        let gateway = |id: &str, since, seen| KnownGateway {
+            entry: GatewayEntry::new(id, "gw", "0.0.0.0:9901", since),
+            is_self: false,
+            seen: Duration::from_secs(seen),
+            is_replaced: false,
+            figures: Ok(Figures::new()),
+        };
+        let shown = |gateways: [KnownGateway; 2]| {
+            let mut gateways = Vec::from(gateways);
+            leave_out_restarted(&mut gateways, now);
+            let shown = gateways.into_iter();
+            let shown = shown.map(|gateway| (gateway.entry.id, gateway.is_replaced));
+            shown.collect::<Vec<_>>()
+        };
+        let entry = |id: &str, is_replaced| (id.to_owned(), is_replaced);
+        assert_eq!(
+            shown([gateway("old", 10, 60), gateway("new", 950, 0)]),
+            [entry("new", false)]
+        );
+        assert_eq!(
+            shown([gateway("old", 10, 4), gateway("new", 997, 0)]),
+            [entry("old", true), entry("new", false)]
+        );
+        assert_eq!(
+            shown([gateway("lost", 10, 60), gateway("other", 20, 0)]),
+            [entry("lost", false), entry("other", false)]
+        );
     }
 }

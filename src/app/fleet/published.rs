@@ -131,6 +131,8 @@ pub(in crate::app) struct Figures {
     pub(in crate::app) failed: u64,
     /// Those that were not.
     pub(in crate::app) denied: u64,
+    /// Without an admin listener, subjects are not counted.
+    pub(in crate::app) counts_subjects: bool,
     pub(in crate::app) findings: Vec<PublishedFinding>,
     /// Peers that name other clients and are no trusted proxies.
     pub(in crate::app) forwarders: Vec<IpAddr>,

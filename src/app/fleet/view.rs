@@ -15,7 +15,7 @@ use super::published::{
 /// For how long nothing is heard of a gateway that is behind, or silent: it has missed one
 /// publication, or three.
 const BEHIND_AFTER: Duration = INTERVAL.saturating_mul(2).saturating_add(SLACK);
-const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
+pub(super) const SILENT_AFTER: Duration = INTERVAL.saturating_mul(3).saturating_add(SLACK);
 
 /// How late a publication may be.
 const SLACK: Duration = Duration::from_millis(800);
@@ -26,6 +26,8 @@ pub(in crate::app) struct FleetView {
     pub(in crate::app) gateways: Vec<KnownGateway>,
     /// Other configurations than that of this gateway.
     pub(in crate::app) configurations: Vec<OtherConfiguration>,
+    /// There may be more gateways than are shown.
+    pub(in crate::app) is_cut: bool,
     /// Why this gateway shows its own figures alone; none if it does not.
     pub(in crate::app) alone: Option<Solitude>,
 }
@@ -45,6 +47,8 @@ pub(in crate::app) struct KnownGateway {
     pub(in crate::app) is_self: bool,
     /// How long ago it has published.
     pub(in crate::app) seen: Duration,
+    /// Another has started in its place since then.
+    pub(in crate::app) is_replaced: bool,
     pub(in crate::app) figures: Result<Figures, FiguresState>,
 }
 
@@ -82,8 +86,8 @@ pub(in crate::app) struct CountedSubject {
     pub(in crate::app) activity: SubjectActivity,
     /// Requests a second.
     pub(in crate::app) rate: f64,
-    /// How many of its requests may be missing, at most.
-    pub(in crate::app) uncounted: u64,
+    /// How many of its requests may be missing, at most; none where a gateway is not counted.
+    pub(in crate::app) uncounted: Option<u64>,
 }
 
 impl KnownGateway {
@@ -98,6 +102,12 @@ impl KnownGateway {
     /// The name and the address, as several may run on one machine.
     pub(in crate::app) fn title(&self) -> String {
         format!("{} ({})", self.entry.name, self.entry.address)
+    }
+
+    /// Whether its subjects are known.
+    fn is_counted(&self) -> bool {
+        let figures = self.figures.as_ref();
+        figures.is_ok_and(|figures| figures.counts_subjects)
     }
 
     pub(in crate::app) fn figures_state(&self) -> FiguresState {
@@ -125,7 +135,7 @@ fn own_subjects(
     now: Timestamp,
 ) -> Vec<CountedSubject> {
     let seconds = metrics.counted_seconds(limit, period);
-    let uncounted = metrics.uncounted(limit, period, now.as_secs());
+    let uncounted = Some(metrics.uncounted(limit, period, now.as_secs()));
     let subjects = metrics.subjects(limit, period, now.as_secs()).into_iter();
     let counted = subjects.map(|activity| CountedSubject {
         rate: rate(&activity, seconds),
@@ -146,6 +156,20 @@ impl FleetView {
         gateways.filter_map(|gateway| Some((gateway, gateway.figures.as_ref().ok()?)))
     }
 
+    /// How many gateways are counted.
+    pub(in crate::app) fn counted(&self) -> usize {
+        let gateways = self.gateways.iter();
+        gateways.filter(|gateway| gateway.is_counted()).count()
+    }
+
+    /// How many gateways would have to be counted.
+    pub(in crate::app) fn known(&self) -> usize {
+        let gateways = self.gateways.iter();
+        let known = gateways
+            .filter(|gateway| gateway.is_counted() || gateway.state() != GatewayState::Silent);
+        known.count()
+    }
+
     /// Peers that name other clients and are no trusted proxies, of any gateway.
     pub(in crate::app) fn forwarders(&self) -> Vec<IpAddr> {
         let peers = self.figures().flat_map(|(_, figures)| &figures.forwarders);
@@ -159,16 +183,17 @@ impl FleetView {
     /// it out, and each may have lost some of its requests.
     fn subjects(&self, limit: &str, period: Period) -> Vec<CountedSubject> {
         let figures = self.figures();
-        let of_limit: Vec<&LimitFigures> = figures
-            .filter_map(|(_, figures)| figures.limits.get(limit))
+        let of_limit: Vec<(&KnownGateway, &LimitFigures)> = figures
+            .filter_map(|(gateway, figures)| Some((gateway, figures.limits.get(limit)?)))
             .collect();
-        let missing = of_limit.iter().map(|figures| {
+        let missing = of_limit.iter().map(|(_, figures)| {
             let period = figures.period(period);
             period.uncounted.saturating_add(period.left_out)
         });
-        let missing = missing.fold(0, u64::saturating_add);
+        let are_all_counted = self.counted() == self.known() && !self.is_cut;
+        let missing = are_all_counted.then(|| missing.fold(0, u64::saturating_add));
         let mut merged: HashMap<&str, CountedSubject> = HashMap::new();
-        for figures in of_limit {
+        for (gateway, figures) in of_limit {
             let counted = figures.period(period);
             for subject in &figures.subjects {
                 let known = merged
@@ -178,8 +203,14 @@ impl FleetView {
                         rate: 0.0,
                         uncounted: missing,
                     });
-                known.add(subject.activity(period), counted.seconds);
-                known.uncounted = known.uncounted.saturating_sub(counted.left_out);
+                let activity = subject.activity(period);
+                // The rate of a gateway that was killed goes on where another is in its place.
+                if !gateway.is_replaced {
+                    known.rate += rate(&activity, counted.seconds);
+                }
+                known.add(activity);
+                let uncounted = &mut known.uncounted;
+                *uncounted = uncounted.map(|missing| missing.saturating_sub(counted.left_out));
             }
         }
         let active = merged.into_values();
@@ -190,8 +221,7 @@ impl FleetView {
 }
 
 impl CountedSubject {
-    fn add(&mut self, other: SubjectActivity, seconds: u32) {
-        self.rate += rate(&other, seconds);
+    fn add(&mut self, other: SubjectActivity) {
         let sum = &mut self.activity;
         sum.name = sum.name.take().or(other.name);
         sum.requests = sum.requests.saturating_add(other.requests);
@@ -226,7 +256,9 @@ mod tests {
             entry: GatewayEntry::new("1", "gw", "127.0.0.1:9901", 0),
             is_self: false,
             seen: Duration::ZERO,
+            is_replaced: false,
             figures: Ok(Figures {
+                counts_subjects: true,
                 limits: BTreeMap::from([("L".to_owned(), limit)]),
                 ..Figures::new()
             }),
@@ -245,6 +277,7 @@ mod tests {
         FleetView {
             gateways,
             configurations: Vec::new(),
+            is_cut: false,
             alone: None,
         }
     }
@@ -253,9 +286,10 @@ mod tests {
     fn a_subject_never_has_fewer_requests_than_are_shown_or_more_than_may_be_missing() {
         let silent = KnownGateway {
             figures: Err(FiguresState::Missing),
+            seen: Duration::from_secs(60),
             ..gateway(vec![subject("a", 9, 9)], period(60, 9, 9))
         };
-        let fleet = fleet(vec![
+        let mut fleet = fleet(vec![
             gateway(
                 vec![subject("a", 60, 30), subject("b", 6, 0)],
                 period(60, 5, 2),
@@ -282,12 +316,29 @@ mod tests {
             })
             .collect();
         // Both list a, so neither can have left it out; the second may have left out b.
-        assert_eq!(shown, [("a", 70, 40, 2.0, 6), ("b", 6, 0, 0.1, 13)]);
+        assert_eq!(
+            shown,
+            [("a", 70, 40, 2.0, Some(6)), ("b", 6, 0, 0.1, Some(13))]
+        );
+        assert_eq!((fleet.counted(), fleet.known()), (2, 2));
         assert!(
             Scope::Fleet(&fleet)
                 .subjects("Other", Period::Minute)
                 .is_empty()
         );
+
+        // Without an admin listener, no subjects are counted.
+        let figures = Figures::new();
+        fleet.gateways[2].figures = Ok(figures);
+        fleet.gateways[2].seen = Duration::ZERO;
+        // Another has started in place of the second.
+        fleet.gateways[1].is_replaced = true;
+        let counted = Scope::Fleet(&fleet).subjects("L", Period::Minute);
+        let of_a = counted.iter().find(|subject| subject.activity.key == "a");
+        let of_a = of_a.unwrap();
+        assert_eq!((of_a.activity.requests, of_a.rate), (70, 1.0));
+        assert_eq!(of_a.uncounted, None);
+        assert_eq!((fleet.counted(), fleet.known()), (2, 3));
     }
 
     #[test]

@@ -198,6 +198,11 @@ impl Metrics {
         self.subjects.lock().get_or_insert_default();
     }
 
+    /// Whether it keeps track of subjects.
+    pub fn tracks_subjects(&self) -> bool {
+        self.subjects.lock().is_some()
+    }
+
     /// The activity of a limit's subjects at a time in seconds since the Unix epoch, in no order:
     /// at most 128 for each thread, the heaviest among them.
     pub fn subjects(&self, limit: &str, period: Period, now: u64) -> Vec<SubjectActivity> {

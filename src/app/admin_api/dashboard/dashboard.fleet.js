@@ -86,9 +86,10 @@ function configuration({ configuration: digest }, own, others) {
 }
 
 /** Says which gateways are counted, and how many requests of a subject may be missing. */
-export function showCounted({ scope: of, gateways, alone, subjects }) {
+export function showCounted({ scope: of, gateways, known, alone, subjects }) {
   const missing = Math.max(0, ...subjects.map(({ uncounted }) => uncounted));
-  const counted = alone ? `This gateway alone: ${alone}.` : `Of ${number(gateways)} gateways.`;
+  const all = gateways < known ? `${number(gateways)} of ${number(known)}` : number(gateways);
+  const counted = alone ? `This gateway alone: ${alone}.` : `Of ${all} gateways.`;
   fill(
     $('subjects-note'),
     counted,
