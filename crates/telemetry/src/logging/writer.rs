@@ -4,6 +4,7 @@
 //! of it at once: a busy gateway's lines cost one write for many of them, and seldom a wake-up.
 
 use std::io;
+use std::iter;
 use std::mem;
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +18,10 @@ const MAX_WAITING: usize = 10 * 1024 * 1024;
 
 /// A buffer that has grown beyond this is not used again.
 const MAX_KEPT: usize = 256 * 1024;
+
+/// A pipe takes as many bytes at once, without bytes of another process between them (Linux's
+/// `PIPE_BUF`). Two processes share a pipe while one takes the place of the other.
+const PIPE_BUF: usize = 4096;
 
 /// How long the thread lets lines gather before it takes them.
 const GATHERS_FOR: Duration = Duration::from_millis(1);
@@ -93,8 +98,10 @@ impl Shared {
     fn write_all(&self, mut to: impl io::Write) {
         let mut lines = Vec::new();
         while self.take(&mut lines) {
-            // Nobody could be told that the log cannot be written.
-            let _ = to.write_all(&lines);
+            for run in runs_of_lines(&lines) {
+                // Nobody could be told that the log cannot be written.
+                let _ = to.write_all(run);
+            }
             let _ = to.flush();
             lines.clear();
             lines.shrink_to(MAX_KEPT);
@@ -113,6 +120,19 @@ impl Shared {
         mem::swap(&mut waiting.lines, lines);
         !lines.is_empty()
     }
+}
+
+/// Splits lines into runs of whole ones that fit into [`PIPE_BUF`], and lines that do not fit.
+fn runs_of_lines(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
+    iter::from_fn(move || {
+        let is_end = |byte: &u8| *byte == b'\n';
+        let fitting = lines.get(..PIPE_BUF).unwrap_or(lines);
+        let end = fitting.iter().rposition(is_end);
+        let end = end.or_else(|| lines.iter().position(is_end));
+        let (run, others) = lines.split_at(end.map_or(lines.len(), |end| end + 1));
+        lines = others;
+        (!run.is_empty()).then_some(run)
+    })
 }
 
 /// The formatter of events writes each line at once.
@@ -180,6 +200,23 @@ mod tests {
         writer.close();
         assert_eq!(written.0.lock().as_slice(), lines.concat().as_bytes());
         assert_eq!(writer.dropped(), 0);
+    }
+
+    #[test]
+    fn no_line_that_fits_into_a_pipe_at_once_is_written_in_two_pieces() {
+        let line = |length: usize| format!("{}\n", "a".repeat(length - 1));
+        let lengths = [1, 400, 4095, 1, 4096, 9000, 3, 2000, 2096, 4097, 4000, 96];
+        let lines: Vec<_> = lengths.map(line).into();
+        let text = lines.concat();
+        let runs: Vec<_> = runs_of_lines(text.as_bytes()).collect();
+        assert_eq!(runs.concat(), text.as_bytes());
+        for run in &runs {
+            assert!(run.ends_with(b"\n"));
+            let lines = run.iter().filter(|byte| **byte == b'\n').count();
+            assert!(run.len() <= PIPE_BUF || lines == 1, "{}", run.len());
+        }
+        let lengths: Vec<_> = runs.iter().map(|run| run.len()).collect();
+        assert_eq!(lengths, [401, 4096, 4096, 9000, 2003, 2096, 4097, 4096]);
     }
 
     #[test]
