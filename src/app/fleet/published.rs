@@ -421,7 +421,7 @@ mod tests {
         assert!(GatewayEntry::parse("{\"form\":2,\"id\":[\"1a\"],\"new\":true}").is_none());
         assert!(GatewayEntry::parse("nonsense").is_none());
         let figures = Figures::new();
-        assert_eq!(Figures::parse(&figures.text()), Ok(figures.clone()));
+        assert_eq!(Figures::parse(figures.text()), Ok(figures.clone()));
         for other in [
             figures.text().replace("\"form\":1", "\"form\":2"),
             figures.text().replace("\"limits\":{}", "\"limits\":[]"),
