@@ -361,7 +361,8 @@ impl RuleImport<'_> {
         let server = |(host, weight): &(String, u64)| match servers.len() {
             1 => json!(format!("http://{host}")),
             _ => {
-                json!({"url": format!("http://{host}"), "weight": weight.saturating_mul(MAX_WEIGHT).div_ceil(heaviest)})
+                let weight = weight.saturating_mul(MAX_WEIGHT).div_ceil(heaviest);
+                json!({"url": format!("http://{host}"), "weight": weight})
             }
         };
         let name = servers.first()?.0.replace(".svc", "");
