@@ -300,36 +300,12 @@ impl Visit for JsonLine<'_> {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use parking_lot::Mutex;
     use tracing::{Level, error, info, trace};
-    use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'w> MakeWriter<'w> for Written {
-        type Writer = Self;
-
-        fn make_writer(&'w self) -> Self {
-            self.clone()
-        }
-    }
+    use crate::logging::tests::Written;
 
     /// What is written but for the time.
     fn without_time(written: &Written) -> String {
@@ -370,10 +346,11 @@ mod tests {
     #[test]
     fn a_line_is_the_one_that_tracing_would_write() {
         let (ours, theirs) = (Written::default(), Written::default());
+        let (to_ours, to_theirs) = (ours.clone(), theirs.clone());
         let lines = tracing_subscriber::fmt()
             .with_max_level(Level::TRACE)
             .event_format(JsonFormatter)
-            .with_writer(ours.clone());
+            .with_writer(move || to_ours.clone());
         tracing::subscriber::with_default(lines.finish(), events);
         let lines = tracing_subscriber::fmt()
             .with_max_level(Level::TRACE)
@@ -381,7 +358,7 @@ mod tests {
             .flatten_event(true)
             .with_current_span(false)
             .with_span_list(false)
-            .with_writer(theirs.clone());
+            .with_writer(move || to_theirs.clone());
         tracing::subscriber::with_default(lines.finish(), events);
         let (ours, theirs) = (without_time(&ours), without_time(&theirs));
         assert_eq!(ours, theirs);

@@ -12,10 +12,11 @@ use crate::{
     UpstreamResponse,
 };
 
+/// Takes what is written, for all clones.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Written(pub(super) Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Lines {
+impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -27,7 +28,7 @@ impl io::Write for Lines {
 }
 
 fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String {
-    let lines = Lines::default();
+    let lines = Written::default();
     let to = lines.clone();
     let (_, filter) = LogLevel::new(settings).unwrap();
     let subscriber = subscriber(human, filter, move || to.clone());

@@ -160,20 +160,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::logging::tests::Written;
 
     /// Takes nothing before the other end of the channel is gone.
     struct Stuck(Receiver<()>);
