@@ -161,6 +161,11 @@ pub(super) trait FieldVisitor {
         self.text(field, &String::from_utf8_lossy(value));
     }
 
+    /// A text that is made while it is written.
+    fn computed_text(&mut self, field: Field, value: &dyn fmt::Display) {
+        self.shown(field, value);
+    }
+
     /// A text that is never in quotes in the form for people.
     fn shown(&mut self, field: Field, value: &dyn fmt::Display);
 
@@ -317,7 +322,7 @@ impl Value for Milliseconds {
 impl Value for Clipped<'_> {
     #[inline(always)]
     fn visit(self, field: Field, to: &mut impl FieldVisitor) {
-        to.text(field, &self.to_string());
+        to.computed_text(field, &self);
     }
 }
 

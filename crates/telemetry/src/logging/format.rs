@@ -137,6 +137,10 @@ impl FieldVisitor for Fields<'_, '_> {
         self.write_text(field.name, value);
     }
 
+    fn computed_text(&mut self, field: Field, value: &dyn fmt::Display) {
+        self.write_text(field.name, &value.to_string());
+    }
+
     fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
         self.write(field.name, format_args!("{value}"));
     }
