@@ -290,8 +290,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let limiter = self.limiter.clone();
-        limiter.release(self);
+        self.limiter.release(self);
     }
 }
 
