@@ -495,8 +495,11 @@ fn print_phases(scenario: &Scenario, seconds: &[Second]) {
 }
 
 fn main() {
-    let curves = std::env::args().any(|argument| argument == "--curves");
-    for scenario in &SCENARIOS {
+    let has = |name| std::env::args().any(|argument| argument == name);
+    let curves = has("--curves");
+    // `cargo test` runs this too, without the argument: one scenario is enough to see that it works.
+    let scenarios = if has("--bench") { SCENARIOS.len() } else { 1 };
+    for scenario in SCENARIOS.iter().take(scenarios) {
         println!("\n{}", scenario.name);
         println!(
             "{:24} for each phase: goodput of capacity, median and 99th percentile of latency, \
