@@ -54,6 +54,8 @@ build() {
     export RUSTFLAGS="--remap-path-prefix=$source=/weir --remap-path-prefix=$cargo_home=/cargo"
     export RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$out=/target"
     export CFLAGS="-ffile-prefix-map=$source=/weir -ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$out=/target"
+    # jemalloc would ask the machine that builds it.
+    export JEMALLOC_SYS_WITH_LG_HUGEPAGE=21
     cargo zigbuild --locked --bin weir --profile "$profile" --features "$features" --target "$triple"
   )
 }
