@@ -42,6 +42,10 @@ checksums() {
 import hashlib, json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 manifest = json.loads((folder / "manifest.json").read_text())
+listed = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+assert listed | {"SHA256SUMS"} == made, listed ^ made
+assert {file["name"] for file in manifest["files"]} | {"manifest.json"} == listed
 for file in manifest["files"]:
     data = (folder / file["name"]).read_bytes()
     assert (len(data), hashlib.sha256(data).hexdigest()) == (file["bytes"], file["sha256"]), file

@@ -1,7 +1,8 @@
 """Makes all artefacts of a release in a folder, from finished binaries.
 
     python3 -m packages --out DIR --commit ID --epoch SECONDS --features LIST \\
-        --binary ARCHITECTURE=PATH ... [--runnable PATH] [--version VERSION] [--profile NAME]
+        --profile NAME --binary ARCHITECTURE=PATH ... [--runnable PATH] [--version VERSION] \\
+        [--tool NAME=VERSION ...] [--library NAME=VERSION ...]
 """
 
 import argparse
@@ -23,6 +24,9 @@ def main() -> None:
     parser.add_argument("--features", required=True)
     parser.add_argument("--profile", required=True)
     parser.add_argument("--version", default=source.version())
+    parser.add_argument("--tool", action="append", default=[], metavar="NAME=VERSION")
+    parser.add_argument("--library", action="append", default=[], metavar="NAME=VERSION",
+                        help="what is linked that is no crate")
     arguments = parser.parse_args()
     binaries = dict(binary.split("=", 1) for binary in arguments.binary)
     binaries = {name: pathlib.Path(path).resolve() for name, path in binaries.items()}
@@ -40,10 +44,11 @@ def main() -> None:
         for make in (archive.binary_archive, debian.package, wheel.package, npm.package)
     ]
     made.append(archive.chart(release, arguments.out))
-    made.append(sbom.write(release, arguments.features, arguments.out))
-    archive.image(release, arguments.out)
+    made.append(sbom.write(release, arguments.features, arguments.library, arguments.out))
+    made += archive.image(release, arguments.out)
     made.append(manifest(release, arguments, made))
-    sums = "".join(f"{digest(path)}  {path.name}\n" for path in sorted(made))
+    names = {path: path.relative_to(arguments.out) for path in sorted(made)}
+    sums = "".join(f"{digest(path)}  {name}\n" for path, name in names.items())
     (arguments.out / "SHA256SUMS").write_text(sums)
 
 
@@ -60,11 +65,16 @@ def manifest(
         "commit": release.commit,
         "source_date_epoch": release.epoch,
         "rustc": rustc.strip(),
+        "tools": dict(tool.split("=", 1) for tool in arguments.tool),
         "profile": arguments.profile,
         "features": arguments.features.split(","),
         "binaries": binaries,
         "files": [
-            {"name": path.name, "bytes": path.stat().st_size, "sha256": digest(path)}
+            {
+                "name": str(path.relative_to(arguments.out)),
+                "bytes": path.stat().st_size,
+                "sha256": digest(path),
+            }
             for path in sorted(made)
         ],
     }

@@ -54,12 +54,14 @@ def chart(release: Release, out: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def image(release: Release, out: pathlib.Path) -> None:
+def image(release: Release, out: pathlib.Path) -> list[pathlib.Path]:
     """What an image is built from: the binaries by the names that Docker has for architectures."""
     folder = out / "image"
     names = {"x86_64": "amd64", "aarch64": "arm64"}
+    made = [folder / "Dockerfile"]
     for architecture, binary in release.binaries.items():
-        place = folder / names[architecture]
-        place.mkdir(parents=True, exist_ok=True)
-        shutil.copy(binary, place / "weir")
-    (folder / "Dockerfile").write_bytes(read("deploy/image.Dockerfile"))
+        made.append(folder / names[architecture] / "weir")
+        made[-1].parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(binary, made[-1])
+    made[0].write_bytes(read("deploy/image.Dockerfile"))
+    return made

@@ -1,5 +1,6 @@
-"""A bill of materials in CycloneDX's form: each crate in the binary, with its version, its licence,
-the checksum by which Cargo verified it, and what it depends on."""
+"""A bill of materials in CycloneDX's form: each crate in the binaries, with its version, its licence,
+the checksum by which Cargo verified it, and what it depends on; and the libraries that come with the
+compilers."""
 
 import datetime
 import json
@@ -8,19 +9,17 @@ import subprocess
 import tomllib
 import uuid
 
-from .source import LICENSE, ROOT, Release
+from .source import ROOT, Release
 
 
-def write(release: Release, features: str, out: pathlib.Path) -> pathlib.Path:
-    command = ["cargo", "metadata", "--format-version=1", "--locked", "--features", features]
-    command += ["--filter-platform", "x86_64-unknown-linux-musl"]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
-    metadata = json.loads(printed)
-    graph = linked(metadata)
-    packages = {package["id"]: package for package in metadata["packages"]}
+def write(
+    release: Release, features: str, libraries: list[str], out: pathlib.Path
+) -> pathlib.Path:
+    platforms = [f"{architecture}-unknown-linux-musl" for architecture in release.binaries]
+    graph = linked(features, platforms)
+    packages = {reference(p["name"], p["version"]): p for p in metadata(features, platforms)}
     checksums = locked_checksums()
-    shipped = [packages[id] for id in sorted(graph, key=lambda id: reference(packages[id]))]
-    root, *_ = [package for package in shipped if package["name"] == "weir"]
+    [root] = [crate for crate in graph if crate.startswith("pkg:cargo/weir@")]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -29,7 +28,7 @@ def write(release: Release, features: str, out: pathlib.Path) -> pathlib.Path:
         "metadata": {
             "timestamp": datetime.datetime.fromtimestamp(release.epoch, datetime.UTC).isoformat(),
             "component": {
-                **component(root, checksums),
+                **component(packages[root], checksums),
                 "type": "application",
                 "version": release.version,
                 "properties": [
@@ -38,13 +37,12 @@ def write(release: Release, features: str, out: pathlib.Path) -> pathlib.Path:
                 ],
             },
         },
-        "components": [component(package, checksums) for package in shipped if package is not root],
+        "components": [
+            *(component(packages[crate], checksums) for crate in sorted(graph) if crate != root),
+            *(library(*pair.split("=", 1)) for pair in libraries),
+        ],
         "dependencies": [
-            {
-                "ref": reference(package),
-                "dependsOn": sorted(reference(packages[id]) for id in graph[package["id"]]),
-            }
-            for package in shipped
+            {"ref": crate, "dependsOn": sorted(graph[crate])} for crate in sorted(graph)
         ],
     }
     # The same contents have the same number.
@@ -55,23 +53,36 @@ def write(release: Release, features: str, out: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def linked(metadata: dict) -> dict[str, list[str]]:
-    """The packages that the command is made of, and those that each depends on: neither what tests
-    need nor what builds alone need."""
-    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    graph: dict[str, list[str]] = {}
-    waiting = [metadata["resolve"]["root"]]
-    while waiting:
-        id = waiting.pop()
-        if id in graph:
-            continue
-        normal = [
-            dependency["pkg"]
-            for dependency in nodes[id]["deps"]
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"])
-        ]
-        graph[id] = [dependency for dependency in normal if dependency != id]
-        waiting += graph[id]
+def cargo(*arguments: str) -> str:
+    command = ["cargo", *arguments, "--locked"]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def metadata(features: str, platforms: list[str]) -> list[dict]:
+    filters = [f"--filter-platform={platform}" for platform in platforms]
+    printed = cargo("metadata", "--format-version=1", f"--features={features}", *filters)
+    return json.loads(printed)["packages"]
+
+
+def linked(features: str, platforms: list[str]) -> dict[str, set[str]]:
+    """The crates that the command is made of, and those that each depends on: neither what tests
+    need nor what builds alone need. `cargo metadata` has features of the whole workspace's tests in
+    its graph, and so crates that are in no binary."""
+    targets = [f"--target={platform}" for platform in platforms]
+    tree = cargo(
+        "tree", "--package=weir", f"--features={features}", "--edges=normal,no-proc-macro",
+        "--prefix=depth", "--format= {p}", *targets,
+    )
+    graph: dict[str, set[str]] = {}
+    above: list[str] = []
+    # `2 name v1.0.0`, below the last line with a 1.
+    for depth, name, version, *_ in (line.split() for line in tree.splitlines() if line):
+        crate = reference(name, version.removeprefix("v"))
+        graph.setdefault(crate, set())
+        del above[int(depth):]
+        if above:
+            graph[above[-1]].add(crate)
+        above.append(crate)
     return graph
 
 
@@ -81,23 +92,29 @@ def locked_checksums() -> dict[tuple[str, str], str]:
     return {(package["name"], package["version"]): package["checksum"] for package in packages}
 
 
-def reference(package: dict) -> str:
-    return f"pkg:cargo/{package['name']}@{package['version']}"
+def reference(name: str, version: str) -> str:
+    return f"pkg:cargo/{name}@{version}"
+
+
+def library(name: str, version: str) -> dict:
+    purl = f"pkg:generic/{name}@{version}"
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 
 
 def component(package: dict, checksums: dict[tuple[str, str], str]) -> dict:
+    purl = reference(package["name"], package["version"])
     found = {
         "type": "library",
-        "bom-ref": reference(package),
+        "bom-ref": purl,
         "name": package["name"],
         "version": package["version"],
-        "purl": reference(package),
+        "purl": purl,
     }
     if package["description"]:
         found["description"] = " ".join(package["description"].split())
     # Old manifests write a slash for `OR`.
-    license = (package["license"] or LICENSE).replace("/", " OR ")
-    found["licenses"] = [{"expression": license}]
+    choices = [choice.strip() for choice in package["license"].split("/")]
+    found["licenses"] = [{"expression": " OR ".join(choices)}]
     checksum = checksums.get((package["name"], package["version"]))
     if checksum:
         found["hashes"] = [{"alg": "SHA-256", "content": checksum}]
