@@ -10,9 +10,11 @@
 #   WEIR_PROFILE    the build profile, by default `dist`; `release` builds faster
 #   WEIR_FEATURES   by default jemalloc,otlp
 #
-# Needs rustup, Python 3.11 or later with venv, git and dpkg-deb. A C compiler and linker for musl,
-# zig, comes as a Python package. The same binaries make the same packages, byte for byte; no path and
-# no time of the machine should get into a binary, which --repeated finds out.
+# Needs rustup, Python 3.11 or later with venv, git, make, dpkg-deb and a C compiler for what builds
+# alone run. The C compiler and linker for musl, zig, comes as a Python package. The same commit,
+# toolchain and versions of the tools make the same files, byte for byte: the binaries are not guided
+# by a profile (decision 0035), and no path and no time of the machine gets into them, which
+# --repeated tries.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -28,6 +30,21 @@ version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo
 
 say() { echo "release.sh: $*" >&2; }
 
+# What this machine lacks, each with how to get it.
+missing() {
+  local name
+  for name in cargo rustup; do
+    command -v "$name" >/dev/null || echo "$name is missing: see https://rustup.rs"
+  done
+  for name in git make cc dpkg-deb; do
+    command -v "$name" >/dev/null || echo "$name is missing: apt install git make gcc dpkg"
+  done
+  python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    echo "Python 3.11 or later with venv is missing: apt install python3-venv"
+}
+
+lacks=$(missing)
+[ -z "$lacks" ] || { say "this machine cannot make a release:"; echo "$lacks" >&2; exit 1; }
 commit=$(git rev-parse --short=12 HEAD)
 git diff --quiet HEAD || commit=$commit-modified
 export SOURCE_DATE_EPOCH
@@ -37,7 +54,12 @@ install_tools() {
   [ -x "$tools/bin/cargo-zigbuild" ] || {
     python3 -m venv "$tools"
     "$tools/bin/pip" install -q --disable-pip-version-check \
-      "cargo-zigbuild==$zigbuild" "ziglang==$zig"
+      "cargo-zigbuild==$zigbuild" "ziglang==$zig" || {
+      rm -rf "$tools"
+      say "zig, the compiler for musl, is missing: pip cannot install cargo-zigbuild $zigbuild and" \
+        "ziglang $zig. Name a mirror of PyPI in PIP_INDEX_URL, or a folder with both in PIP_FIND_LINKS."
+      exit 1
+    }
   }
   rustup target add "${targets[@]}" >&2
 }
@@ -68,7 +90,9 @@ built() {
 }
 
 repeated() {
-  local copy=$target/release-copy triple
+  [ "$commit" = "${commit%-modified}" ] || { say "commit your changes: the copy lacks them"; exit 1; }
+  local triple
+  copy=$target/release-copy
   rm -rf "$copy"
   git worktree prune
   git worktree add -q --detach "$copy" HEAD
@@ -102,7 +126,10 @@ for triple in "${targets[@]}"; do
   [ "${triple%%-*}" != "$(uname -m)" ] ||
     binaries+=(--runnable "$(built "$target/release-build" "$triple")")
 done
+# zig has the musl that is linked.
+musl=$(sed -n 's/.*VERSION "\(.*\)"/\1/p' "$tools"/lib/python3*/site-packages/ziglang/lib/libc/musl/src/internal/version.h)
 (cd deploy && python3 -B -m packages --out "$out" --commit "$commit" --epoch "$SOURCE_DATE_EPOCH" \
-  --features "$features" --profile "$profile" "${binaries[@]}")
+  --features "$features" --profile "$profile" --tool "cargo-zigbuild=$zigbuild" --tool "zig=$zig" \
+  --library "rust-std=$(rustc -V | cut -d' ' -f2)" --library "musl=$musl" "${binaries[@]}")
 say "made in $out:"
 cat "$out/SHA256SUMS"
