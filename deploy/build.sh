@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what is shipped, into target/dist/weir: the profile `dist` with jemalloc and OpenTelemetry,
+# Builds the fastest binary, target/dist/weir: the profile `dist` with jemalloc and OpenTelemetry,
 # guided by a profile (PGO) of a first build under the requests of benches/compare.
 #
 #   deploy/build.sh                 without PGO where the tools are missing; the last line says which it is
