@@ -47,8 +47,7 @@ lacks=$(missing)
 [ -z "$lacks" ] || { say "this machine cannot make a release:"; echo "$lacks" >&2; exit 1; }
 commit=$(git rev-parse --short=12 HEAD)
 git diff --quiet HEAD || commit=$commit-modified
-export SOURCE_DATE_EPOCH
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+epoch=$(git log -1 --format=%ct)
 
 install_tools() {
   [ -x "$tools/bin/cargo-zigbuild" ] || {
@@ -78,6 +77,8 @@ build() {
     export CFLAGS="-ffile-prefix-map=$source=/weir -ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$out=/target"
     # jemalloc would ask the machine that builds it.
     export JEMALLOC_SYS_WITH_LG_HUGEPAGE=21
+    # Not the commit's, as each other value compiles all C anew.
+    export SOURCE_DATE_EPOCH=0
     cargo zigbuild --locked --bin weir --profile "$profile" --features "$features" --target "$triple"
   )
 }
@@ -128,7 +129,7 @@ for triple in "${targets[@]}"; do
 done
 # zig has the musl that is linked.
 musl=$(sed -n 's/.*VERSION "\(.*\)"/\1/p' "$tools"/lib/python3*/site-packages/ziglang/lib/libc/musl/src/internal/version.h)
-(cd deploy && python3 -B -m packages --out "$out" --commit "$commit" --epoch "$SOURCE_DATE_EPOCH" \
+(cd deploy && python3 -B -m packages --out "$out" --commit "$commit" --epoch "$epoch" \
   --features "$features" --profile "$profile" --tool "cargo-zigbuild=$zigbuild" --tool "zig=$zig" \
   --library "rust-std=$(rustc -V | cut -d' ' -f2)" --library "musl=$musl" "${binaries[@]}")
 say "made in $out:"
