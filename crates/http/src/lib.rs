@@ -1,8 +1,9 @@
-//! HTTP helpers of several crates: problem documents, media types, lists in headers, sets of
-//! statuses.
+//! HTTP helpers of several crates: problem documents, media types, names of header lines, lists
+//! in headers, sets of statuses.
 
 #![forbid(unsafe_code)]
 
+pub mod header_name;
 pub mod line;
 pub mod list;
 pub mod media_type;

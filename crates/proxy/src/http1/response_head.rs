@@ -9,6 +9,7 @@ use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use memchr::memchr_iter;
 use smallvec::SmallVec;
+use weir_http::header_name;
 
 use super::decoder::check_length;
 use super::{Decoder, Malformed, number};
@@ -169,7 +170,7 @@ fn append_all(
         ..Framing::default()
     };
     for [name, value] in spans {
-        let name = HeaderName::from_bytes(name.slice(head)).map_err(http::Error::from)?;
+        let name = header_name::parse(name.slice(head)).map_err(http::Error::from)?;
         let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
             .map_err(http::Error::from)?;
         // Most servers send it, and it says nothing that HTTP/1.1 does not say anyway.

@@ -4,11 +4,12 @@ use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE,
 };
 use http::{Method, Request, Uri, Version};
 use httparse::Status;
+use weir_http::header_name;
 
 use super::{HeadBounds, length};
 use crate::request_body::RequestBody;
@@ -65,7 +66,7 @@ pub(crate) fn take(
         headers = HeaderMap::with_capacity(room);
     }
     for line in &*head.headers {
-        let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
+        let name = header_name::parse(line.name.as_bytes()).ok()?;
         match name {
             HOST => hosts += 1,
             CONTENT_LENGTH if content_length.is_none() => {
