@@ -2,7 +2,9 @@
 //! except decoys.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::error::Error;
+use std::mem;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -73,6 +75,32 @@ pub struct ProblemResponse {
     /// Header lines, as HTTP/1.1 has them, that come before those of the response's map. There are
     /// some only if the server has said that it writes them.
     pub lines: Vec<u8>,
+}
+
+/// Room for most lines.
+const LINES_BYTES: usize = 256;
+
+thread_local! {
+    /// Where the next lines on this thread are written.
+    static LINES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl ProblemResponse {
+    /// One that will have lines.
+    pub fn with_lines() -> Self {
+        let mut lines = LINES.take();
+        lines.reserve(LINES_BYTES);
+        Self { lines }
+    }
+}
+
+impl Drop for ProblemResponse {
+    fn drop(&mut self) {
+        if (1..=4 * LINES_BYTES).contains(&self.lines.capacity()) {
+            self.lines.clear();
+            LINES.set(mem::take(&mut self.lines));
+        }
+    }
 }
 
 /// In a response's extensions: Weir made this response of what the operator configured.

@@ -14,15 +14,14 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
-use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use weir_limit::time::Timestamp;
 use weir_runtime::loop_time;
 use weir_telemetry::{
-    ActiveTrace, Disposition, ListenerKind, LoggedHeaders, Metrics, RequestFinished, RouteMetrics,
-    SentResponse, Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse,
-    is_logged,
+    ActiveTrace, Counter, Disposition, ListenerKind, LoggedHeaders, Metrics, RequestFinished,
+    RouteMetrics, SentResponse, Tail, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome,
+    UpstreamResponse, is_logged,
 };
 
 use crate::identify::UnverifiedAccount;
@@ -216,6 +215,10 @@ impl LogLine {
         self.request_id = self.request_id.take().or_else(id);
         let extensions = response.extensions_mut();
         self.verdict = extensions.remove();
+        // Most lines of a flood, and the look for what is not there is no less than for what is.
+        if matches!(&self.verdict, Some(verdict) if verdict.disposition == Disposition::Denied) {
+            return;
+        }
         self.upstream = extensions.remove();
         let failed = extensions.remove::<UpstreamFailed>();
         self.upstream_error = failed.map(|failed| failed.reason);
@@ -356,11 +359,14 @@ impl Record {
         self.status = response.status();
         // The response to HEAD has no body, whatever `is_end_stream` returns.
         self.complete = self.is_head || response.body().is_end_stream();
-        let verdict = response.extensions().get::<Verdict>();
+        let verdict = match &mut self.line {
+            Some(line) => {
+                line.answered(response, self.since);
+                line.verdict.as_ref()
+            }
+            None => response.extensions().get(),
+        };
         self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);
-        if let Some(line) = &mut self.line {
-            line.answered(response, self.since);
-        }
     }
 
     fn count(&self, took: Duration) {

@@ -15,9 +15,6 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 /// Room for most values.
 const INLINE_BYTES: usize = 160;
 
-/// Room for most fields of a response that denies a request.
-const LINES_BYTES: usize = 256;
-
 /// The bytes of a header field's value.
 pub(super) struct HeaderText {
     inline: [u8; INLINE_BYTES],
@@ -106,13 +103,7 @@ pub(super) enum Fields<'r> {
     Lines(&'r mut Vec<u8>),
 }
 
-impl<'r> Fields<'r> {
-    /// The first lines of a response.
-    pub(super) fn lines(lines: &'r mut Vec<u8>) -> Self {
-        lines.reserve_exact(LINES_BYTES);
-        Self::Lines(lines)
-    }
-
+impl Fields<'_> {
     pub(super) fn append(&mut self, name: &HeaderName, value: &HeaderValue) {
         match self {
             Self::Map(map) => _ = map.append(name, value.clone()),

@@ -41,7 +41,6 @@ impl Default for Rejection {
 }
 
 /// A response without anything in it.
-#[derive(Default)]
 pub(super) struct EmptyResponse {
     response: Response<()>,
     /// Whether its header fields may be lines.
@@ -80,7 +79,10 @@ pub(super) fn reject<B>(
     let is_problem = rejection.body.is_none();
     let mut problem = ProblemResponse::default();
     let mut fields = match takes_lines && is_problem && rejection.headers.is_empty() {
-        true => Fields::lines(&mut problem.lines),
+        true => {
+            problem = ProblemResponse::with_lines();
+            Fields::Lines(&mut problem.lines)
+        }
         false => Fields::Map(response.headers_mut()),
     };
     if is_problem {

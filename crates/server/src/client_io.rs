@@ -7,6 +7,7 @@
 //! down, and what still arrives is read and discarded for a while (lingering close, RFC 9112,
 //! section 9.6).
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
 
@@ -27,6 +28,13 @@ pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// How many bytes are read ahead at most: as many as hyper reads first.
 const READ_AHEAD: usize = 8192;
+
+/// What arrives shares memory of this size with what has arrived before on the same thread. It is
+/// used again once none of that is left: a request in flight keeps this much from being used.
+const SHARED_MEMORY: usize = 2048;
+
+/// What is larger gets memory of its own.
+const MAX_SHARED: usize = SHARED_MEMORY / 2;
 
 /// How many bytes one read returns at most. A body is forwarded to the upstream in such pieces.
 /// Longer ones leave the processor's cache before they are sent, and network stacks split slightly
@@ -48,6 +56,21 @@ pub(super) struct ClientIo<IO, G> {
     /// Set while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
     _guard: G,
+}
+
+/// A copy of what has arrived. Most requests are small, and to allocate for each of them takes twice
+/// the instructions.
+pub(super) fn kept(arrived: &[u8]) -> Bytes {
+    thread_local! {
+        static SHARED: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(SHARED_MEMORY));
+    }
+    if arrived.len() > MAX_SHARED {
+        return Bytes::copy_from_slice(arrived);
+    }
+    SHARED.with_borrow_mut(|shared| {
+        shared.extend_from_slice(arrived);
+        shared.split().freeze()
+    })
 }
 
 enum Closing {
@@ -168,7 +191,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
         let mut arrived = [MaybeUninit::uninit(); READ_AHEAD];
         let mut arrived = ReadBuf::uninit(&mut arrived);
         ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
-        Poll::Ready(Ok(Bytes::copy_from_slice(arrived.filled())))
+        Poll::Ready(Ok(kept(arrived.filled())))
     }
 
     /// Reads and discards until the client closes.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_runtime::loop_time;
+use weir_telemetry::StripedGauge;
 
 use super::drain::DrainFlag;
 
@@ -57,13 +58,15 @@ pub(super) struct ConnectionState {
     /// No request may have a transfer coding.
     suspect: AtomicBool,
     drain: DrainFlag,
+    /// All requests that this process serves; here, so that a request takes no reference of its own.
+    pub(super) requests: StripedGauge,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after the
     /// connection was created.
     since: AtomicU64,
 }
 
 impl ConnectionState {
-    pub(super) fn new(drain: DrainFlag) -> Arc<Self> {
+    pub(super) fn new(drain: DrainFlag, requests: StripedGauge) -> Arc<Self> {
         Arc::new(Self {
             created: Instant::now(),
             in_flight: AtomicU32::new(0),
@@ -75,6 +78,7 @@ impl ConnectionState {
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             drain,
+            requests,
             since: AtomicU64::new(0),
         })
     }
@@ -204,6 +208,10 @@ impl ConnectionState {
 pub(super) struct InFlight(Arc<ConnectionState>);
 
 impl InFlight {
+    pub(super) fn requests(&self) -> &StripedGauge {
+        &self.0.requests
+    }
+
     pub(super) fn will_close(&self) {
         self.0.will_close();
     }
@@ -244,7 +252,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_sends_is_idle_from_its_beginning() {
-        let state = ConnectionState::new(DrainFlag::default());
+        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);
         assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Fine(last));
@@ -254,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
-        let state = ConnectionState::new(DrainFlag::default());
+        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
         advance(Duration::from_secs(60)).await;
         for _ in 0..10 {
             state.received();
@@ -269,7 +277,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_is_neither_idle_nor_slow() {
-        let state = ConnectionState::new(DrainFlag::default());
+        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
         state.received();
         let request = state.request();
         advance(Duration::from_secs(3600)).await;
@@ -292,7 +300,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
-        let state = ConnectionState::new(DrainFlag::default());
+        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
         state.set_http2();
         state.received();
         advance(Duration::from_secs(75)).await;

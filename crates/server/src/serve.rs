@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use weir_telemetry::{GaugeGuard, Handshake, ProxyHeader, ServerMetrics, events};
+use weir_telemetry::{GaugeGuard, Handshake, ProxyHeader, ServerMetrics, StripedGauge, events};
 
 use super::accept::Acceptor;
 use super::challenges::Challenges;
@@ -236,13 +236,13 @@ impl Accepted {
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         S: ConnectionService,
     {
-        let state = ConnectionState::new(self.draining.flag());
+        let requests = self.context.metrics.in_flight.clone();
+        let state = ConnectionState::new(self.draining.flag(), requests);
         let stall_timeout = self.context.stall_timeout;
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,
             state: Arc::clone(&state),
-            in_flight: self.context.metrics.in_flight.clone(),
             stall_timeout,
             max_headers: self.context.max_headers,
         };
@@ -337,7 +337,7 @@ impl Accepted {
         }
         if let HandshakeError::Plain(stream) = cause {
             let stall_timeout = self.context.stall_timeout;
-            let state = ConnectionState::new(self.draining.flag());
+            let state = ConnectionState::new(self.draining.flag(), StripedGauge::default());
             let mut io = ClientIo::new(stream, state, stall_timeout, self.open);
             // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;

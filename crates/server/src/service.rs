@@ -20,10 +20,8 @@ use hyper::body::Incoming;
 use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
-use prometheus_client::metrics::gauge::Gauge;
 use weir_http::problem::NoResponse;
 use weir_runtime::loop_time::PollClock;
-use weir_telemetry::GaugeGuard;
 
 use super::challenges::Challenges;
 use super::connection_state::{ConnectionState, InFlight};
@@ -72,7 +70,6 @@ pub(super) struct TrackInFlight<S> {
     /// What ACME servers ask, where certificates come from there.
     pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
-    pub(super) in_flight: Gauge,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
 }
@@ -144,10 +141,7 @@ impl<S: ConnectionService> TrackInFlight<S> {
         ResponseFuture {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
-            guard: Some(InFlightGuard {
-                state: self.state.request(),
-                _gauge: GaugeGuard::new(&self.in_flight),
-            }),
+            guard: Some(InFlightGuard::new(&self.state)),
             answer: match own {
                 Some(response) => AnswerFuture::Own {
                     response: Some(Box::new(response)),
@@ -203,7 +197,20 @@ fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
 /// Held while the request is in flight.
 struct InFlightGuard {
     state: InFlight,
-    _gauge: GaugeGuard,
+}
+
+impl InFlightGuard {
+    fn new(state: &Arc<ConnectionState>) -> Self {
+        let state = state.request();
+        state.requests().inc();
+        Self { state }
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.state.requests().dec();
+    }
 }
 
 pin_project! {

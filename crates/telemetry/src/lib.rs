@@ -22,6 +22,7 @@ mod otlp;
 #[path = "no_otlp.rs"]
 mod otlp;
 mod outcome;
+mod striped;
 #[cfg(feature = "gateway")]
 mod tail;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use otlp::TracerSettings;
 pub use otlp::{ActiveTrace, Tracer};
 pub use outcome::{Disposition, ListenerKind, RequestId};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub use striped::{Counter, StripedGauge};
 #[cfg(feature = "gateway")]
 pub use tail::{Tail, TailFilter, Watch};
 pub use top_subjects::{Period, SubjectActivity};

@@ -13,18 +13,17 @@
 //! Each thread has a sketch of its own, so that none waits for another; they are merged when they
 //! are asked for.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::available_parallelism;
 
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use weir_runtime::sync::Mutex;
+
+use crate::striped::Striped;
 
 const SETS: usize = 16;
 const WAYS: usize = 8;
@@ -91,18 +90,17 @@ pub(super) struct TopSubjects(Arc<Shards>);
 struct Shards {
     hasher: SipHasher13,
     since: Instant,
-    /// One for each thread. A thread that finds its sketch locked by another does not count. A
-    /// sketch is made when its thread first counts.
-    sketches: Box<[Mutex<Option<Box<Sketch>>>]>,
+    /// A thread that finds its sketch locked by another does not count. A sketch is made when its
+    /// thread first counts.
+    sketches: Striped<Mutex<Option<Box<Sketch>>>>,
 }
 
 impl TopSubjects {
     pub(super) fn new() -> Self {
-        let threads = available_parallelism().map_or(1, usize::from);
         Self(Arc::new(Shards {
             hasher: SipHasher13::new_with_key(&rand::random()),
             since: Instant::now(),
-            sketches: (0..threads).map(|_| Mutex::default()).collect(),
+            sketches: Striped::default(),
         }))
     }
 
@@ -115,7 +113,7 @@ impl TopSubjects {
         name: impl FnOnce() -> Option<&'n str>,
     ) -> Option<NonZeroU64> {
         let hash = NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1);
-        let mut sketch = self.thread_sketch()?.try_lock()?;
+        let mut sketch = self.0.sketches.own()?.try_lock()?;
         let entry = sketch
             .get_or_insert_default()
             .admit(hash, key, seconds(now), name)?;
@@ -126,7 +124,7 @@ impl TopSubjects {
     }
 
     pub(super) fn decided(&self, subject: NonZeroU64, denied: bool, used_percent: u8, now: u64) {
-        let sketch = self.thread_sketch().and_then(|sketch| sketch.try_lock());
+        let sketch = self.0.sketches.own().and_then(|sketch| sketch.try_lock());
         let Some(mut sketch) = sketch else { return };
         let entry = sketch.as_mut().and_then(|sketch| sketch.find(subject));
         let Some(entry) = entry else { return };
@@ -142,7 +140,7 @@ impl TopSubjects {
     /// The activity of all threads' subjects, in no order.
     pub(super) fn activity(&self, period: Period, now: u64) -> Vec<SubjectActivity> {
         let mut merged: HashMap<NonZeroU64, SubjectActivity> = HashMap::new();
-        for sketch in &self.0.sketches {
+        for sketch in self.0.sketches.all() {
             let sketch = sketch.lock();
             let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
             let entries = sets.flat_map(|set| set.hashes.iter().zip(&set.entries));
@@ -172,7 +170,7 @@ impl TopSubjects {
     /// How many requests of a subject may be missing from its count, at most: as many as those of
     /// the subjects that lost their places in one set of each thread.
     pub(super) fn uncounted(&self, period: Period, now: u64) -> u64 {
-        let sketches = self.0.sketches.iter().map(|sketch| {
+        let sketches = self.0.sketches.all().map(|sketch| {
             let sketch = sketch.lock();
             let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
             let lost = sets.map(|set| set.lost.estimate(period, seconds(now)).requests);
@@ -185,20 +183,6 @@ impl TopSubjects {
     pub(super) fn counted_seconds(&self, period: Period) -> u32 {
         let seconds = u32::try_from(self.0.since.elapsed().as_secs()).unwrap_or(u32::MAX);
         seconds.saturating_add(1).min(period.seconds())
-    }
-
-    fn thread_sketch(&self) -> Option<&Mutex<Option<Box<Sketch>>>> {
-        thread_local! {
-            static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
-        }
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        let thread = THREAD.get().unwrap_or_else(|| {
-            let thread = THREADS.fetch_add(1, Ordering::Relaxed);
-            THREAD.set(Some(thread));
-            thread
-        });
-        let sketches = &self.0.sketches;
-        sketches.get(thread % sketches.len())
     }
 }
 
@@ -574,7 +558,7 @@ mod tests {
         for light in 0..2_000 {
             ask(&top, &format!("L:{light}"), 1, later);
         }
-        let mut sketch = top.thread_sketch().unwrap().lock();
+        let mut sketch = top.0.sketches.own().unwrap().lock();
         let hash = NonZeroU64::MIN.saturating_add(top.0.hasher.hash(b"L:old") >> 1);
         assert!(sketch.as_mut().unwrap().find(hash).is_none());
     }
@@ -615,7 +599,7 @@ mod tests {
                 hasher: SipHasher13::new(),
                 sketches: names.iter().map(|_| Mutex::default()).collect(),
             }));
-            for (sketch, name) in top.0.sketches.iter().zip(names) {
+            for (sketch, name) in top.0.sketches.all().zip(names) {
                 let mut sketch = sketch.lock();
                 let sketch = sketch.get_or_insert_default();
                 let entry = sketch.admit(NonZeroU64::MIN, b"L:a", seconds(NOW), || name);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use weir_http::problem::NoResponse;
@@ -61,14 +61,14 @@ pub struct PreparedTreatment {
 }
 
 /// The source of the response to a request of a banned or blocked client.
-pub enum TreatmentAnswer<R> {
+pub enum TreatmentAnswer<B, R> {
     Response(Response<ResponseBody<R>>),
     /// After a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
     /// The route's decoy.
-    Decoy,
+    Decoy(Request<B>),
     /// Another upstream.
-    Upstream(UpstreamId),
+    Upstream(UpstreamId, Request<B>),
 }
 
 impl PreparedTreatment {
@@ -116,22 +116,27 @@ impl PreparedTreatment {
     }
 
     /// Treats a request whose client will be let in again after `retry_in`.
-    pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
-        let honest = |rejection| {
-            let empty = rejection::EmptyResponse::default();
+    pub fn treat<B, R: Send + 'static>(
+        &self,
+        request: Request<B>,
+        retry_in: Nanos,
+    ) -> (Disposition, TreatmentAnswer<B, R>) {
+        let honest = |request, rejection| {
+            let empty = rejection::in_memory_of(request);
             rejection::reject(empty, rejection, self.document.clone(), retry_in)
         };
         match &self.treatment {
             Treatment::Reject(rejection) => {
-                let response = honest(rejection);
+                let response = honest(request, rejection);
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
-            Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy),
+            Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy(request)),
             Treatment::Divert(upstream) => {
-                (Disposition::Diverted, TreatmentAnswer::Upstream(*upstream))
+                let answer = TreatmentAnswer::Upstream(*upstream, request);
+                (Disposition::Diverted, answer)
             }
             Treatment::Tarpit(tarpit) => {
-                let response = honest(&tarpit.rejection);
+                let response = honest(request, &tarpit.rejection);
                 let Some(slot) = self.tarpits.enter(tarpit.most) else {
                     return (Disposition::Denied, TreatmentAnswer::Response(response));
                 };

@@ -170,18 +170,23 @@ impl<S> RateLimit<S> {
         let backend = &self.settings.backend;
         let routed = RequestContext::routed(request.extensions());
         let route = Arc::clone(self.settings.route_of(routed));
+        let untold = |route: &Arc<_>| {
+            let verdict = Verdict::new(Disposition::Denied);
+            ResponseContext::new(verdict, Some(Arc::clone(route)))
+        };
+        if !kept_out.treatment.looks_real() {
+            let context = untold(&route);
+            return kept_out.treat(&mut self.inner, request, &route, context);
+        }
         let now = backend.now();
         let (mut decision, mut batch) = (PendingDecision::new(&route, now), Batch::new());
-        if kept_out.treatment.looks_real() {
-            let no_captures = Captures::default();
-            let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-            let attributes = attributes(&request, route.name(), captures, now);
-            let body_bytes = || size(request.body());
-            decision.plan_kept_out(&attributes, body_bytes, &mut batch);
-        }
+        let no_captures = Captures::default();
+        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+        let attributes = attributes(&request, route.name(), captures, now);
+        let body_bytes = || size(request.body());
+        decision.plan_kept_out(&attributes, body_bytes, &mut batch);
         if decision.queried.is_empty() {
-            let verdict = Verdict::new(Disposition::Denied);
-            let context = ResponseContext::new(verdict, Some(Arc::clone(&route)));
+            let context = untold(&route);
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         let mut pending = PendingRequest::new(request, decision);
@@ -601,18 +606,18 @@ impl KeptOut {
     fn treat<S: LimitedService<B>, B: RequestBody>(
         self,
         inner: &mut S,
-        mut request: Request<B>,
+        request: Request<B>,
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let (disposition, answer) = self.treatment.treat(self.retry_in);
+        let (disposition, answer) = self.treatment.treat(request, self.retry_in);
         context.verdict = Verdict {
             disposition,
             ..self.verdict
         };
         let made = |mut response, context: ResponseContext| {
-            context.add_verdict_and_headers(&mut response);
-            ResponseState::answered(response, PendingTasks::new())
+            let strikes = context.complete(&mut response);
+            ResponseState::answered(response, strikes)
         };
         match answer {
             TreatmentAnswer::Response(response) => made(response, context),
@@ -620,12 +625,12 @@ impl KeptOut {
                 answer,
                 context: Box::new(context),
             },
-            TreatmentAnswer::Decoy => match route.decoy(&self.treatment) {
+            TreatmentAnswer::Decoy(request) => match route.decoy(&self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route every client gets 404, so a decoy would give the ban away.
                 None => made(rejection::no_route(), context),
             },
-            TreatmentAnswer::Upstream(upstream) => {
+            TreatmentAnswer::Upstream(upstream, mut request) => {
                 let known = RequestContext::entry(request.extensions_mut());
                 let routed = known.routed.get_or_insert_with(|| Routed {
                     route: Arc::clone(route),

@@ -49,8 +49,8 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     is_head: bool,
     /// No request follows the one that is served.
     closes: bool,
-    /// The request that is served. Its memory is freed between requests, as most connections wait
-    /// at any one time.
+    /// The request that is served. Its memory is kept for the next until the connection is parked, as
+    /// most are that wait.
     exchange: Option<BoxedExchange<S::Future, S::Body>>,
 }
 
@@ -59,6 +59,8 @@ type BoxedExchange<F, B> = Pin<Box<Exchange<F, B>>>;
 pin_project! {
     #[project = ExchangeProjection]
     enum Exchange<F, B> {
+        /// There is none.
+        Over,
         /// The service has the request.
         AwaitingResponse {
             #[pin]
@@ -142,7 +144,8 @@ where
 
     /// Whether no request is served or has arrived in part.
     pub(super) fn is_idle(&self) -> bool {
-        self.exchange.is_none() && self.input.is_empty()
+        let exchange = self.exchange.as_deref();
+        exchange.is_none_or(|exchange| matches!(exchange, Exchange::Over)) && self.input.is_empty()
     }
 
     /// Serves no request after the one that is served.
@@ -159,22 +162,22 @@ where
                 let _ = pin!(yield_now()).poll(cx);
                 return Poll::Pending;
             }
-            let Some(exchange) = &mut self.exchange else {
-                if let Some(handoff) = ready!(self.poll_request(cx)) {
-                    return Poll::Ready(handoff);
+            let exchange = self.exchange.as_mut();
+            match exchange.map(|exchange| exchange.as_mut().project()) {
+                None | Some(ExchangeProjection::Over) => {
+                    if let Some(handoff) = ready!(self.poll_request(cx)) {
+                        return Poll::Ready(handoff);
+                    }
                 }
-                continue;
-            };
-            match exchange.as_mut().project() {
-                ExchangeProjection::AwaitingResponse { future } => match future.poll(cx) {
+                Some(ExchangeProjection::AwaitingResponse { future }) => match future.poll(cx) {
                     Poll::Ready(Ok(response)) => self.begin(response),
                     Poll::Ready(Err(_)) => return Poll::Ready(Handoff::Drop),
                     Poll::Pending => return self.poll_client_gone(cx),
                 },
-                ExchangeProjection::SendingResponse { .. } => match self.poll_response(cx) {
+                Some(ExchangeProjection::SendingResponse { .. }) => match self.poll_response(cx) {
                     Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Handoff::Close),
                     Poll::Ready(Ok(())) => {
-                        self.exchange = None;
+                        self.set(Exchange::Over);
                         served += 1;
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(Handoff::Drop),
@@ -208,8 +211,15 @@ where
         self.is_head = plain.request.method() == Method::HEAD;
         *plain.request.extensions_mut() = mem::take(&mut self.extensions);
         let future = self.service.respond(plain.request);
-        self.exchange = Some(Box::pin(Exchange::AwaitingResponse { future }));
+        self.set(Exchange::AwaitingResponse { future });
         Poll::Ready(None)
+    }
+
+    fn set(&mut self, next: Exchange<S::Future, S::Body>) {
+        match &mut self.exchange {
+            Some(exchange) => exchange.set(next),
+            None => self.exchange = Some(Box::pin(next)),
+        }
     }
 
     fn begin(&mut self, response: Response<TrackedBody<S::Body>>) {
@@ -220,13 +230,11 @@ where
         self.headers = head.headers;
         head.extensions.clear();
         self.extensions = head.extensions;
-        if let Some(exchange) = &mut self.exchange {
-            exchange.set(Exchange::SendingResponse {
-                body,
-                framing,
-                is_over: false,
-            });
-        }
+        self.set(Exchange::SendingResponse {
+            body,
+            framing,
+            is_over: false,
+        });
     }
 
     /// Sends the response. It fails where the client or the body is gone.
@@ -308,7 +316,7 @@ mod tests {
     use http_body_util::StreamBody;
     use hyper::service::service_fn;
     use tokio::io::{AsyncReadExt, duplex};
-    use weir_telemetry::Metrics;
+    use weir_telemetry::StripedGauge;
 
     use super::*;
     use crate::connection_state::ConnectionState;
@@ -320,7 +328,7 @@ mod tests {
     async fn a_response_whose_next_piece_takes_long_keeps_no_buffer() {
         let (mut client, server) = duplex(1024);
         let settings = HttpSettings::default();
-        let state = ConnectionState::new(Draining::never().flag());
+        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default());
         let service = TrackInFlight {
             inner: service_fn(async |_: Request<RequestBody>| {
                 let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);
@@ -329,7 +337,6 @@ mod tests {
             }),
             challenges: None,
             state: Arc::clone(&state),
-            in_flight: Metrics::new().server().in_flight.clone(),
             stall_timeout: settings.stall_timeout,
             max_headers: settings.max_headers,
         };

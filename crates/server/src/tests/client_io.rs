@@ -1,5 +1,6 @@
 //! How a client's socket is read ahead, held up, and closed.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, copy_bidirectional, duplex,
 };
 use tokio::time::{Instant, sleep};
+use weir_telemetry::StripedGauge;
 
 use super::super::client_io::*;
 use super::super::connection_state::ConnectionState;
@@ -18,7 +20,7 @@ const STALL: Duration = Duration::from_secs(60);
 fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
     ClientIo::new(
         io,
-        ConnectionState::new(Draining::never().flag()),
+        ConnectionState::new(Draining::never().flag(), StripedGauge::default()),
         STALL,
         (),
     )
@@ -93,7 +95,7 @@ async fn frames_of_a_tunnel_are_not_taken_for_a_request_with_two_lengths() {
     let both = b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
     for is_upgraded in [false, true] {
         let (near, mut far) = duplex(1024);
-        let state = ConnectionState::new(Draining::never().flag());
+        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default());
         if is_upgraded {
             state.request().upgrades();
         }
@@ -101,5 +103,20 @@ async fn frames_of_a_tunnel_are_not_taken_for_a_request_with_two_lengths() {
         let mut io = ClientIo::new(near, Arc::clone(&state), STALL, ());
         io.read_exact(&mut vec![0; both.len()]).await.unwrap();
         assert_eq!(state.is_suspect(), !is_upgraded);
+    }
+}
+
+#[test]
+fn nothing_that_has_arrived_changes_when_more_arrives_in_the_same_memory() {
+    let arrived: Vec<_> = (0..500_usize)
+        .map(|number| vec![number as u8; number * 7 % 1500])
+        .collect();
+    let mut held = VecDeque::new();
+    for bytes in &arrived {
+        held.push_back((kept(bytes), bytes));
+        if held.len() > 20 {
+            held.pop_front();
+        }
+        assert!(held.iter().all(|(kept, bytes)| *kept == **bytes));
     }
 }

@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use weir_telemetry::Metrics;
+use weir_telemetry::{Metrics, StripedGauge};
 
 use super::super::client_io::ClientIo;
 use super::super::connection::{PollConnection, ServerConnection};
@@ -143,7 +143,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let (stream, server) = duplex(buffer);
     let settings = HttpSettings::default();
     let draining = Draining::never();
-    let state = ConnectionState::new(draining.flag());
+    let state = ConnectionState::new(draining.flag(), StripedGauge::default());
     let service = TrackInFlight {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
@@ -158,7 +158,6 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
         }),
         challenges: None,
         state: Arc::clone(&state),
-        in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout: settings.stall_timeout,
         max_headers: settings.max_headers,
     };

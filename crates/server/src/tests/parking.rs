@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 use tokio_rustls::{TlsConnector, client};
-use weir_telemetry::Metrics;
+use weir_telemetry::{Metrics, StripedGauge};
 use weir_testing::certificates::Certificate;
 
 use super::super::client_io::ClientIo;
@@ -145,7 +145,7 @@ where
 {
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
-    let state = ConnectionState::new(draining.flag());
+    let state = ConnectionState::new(draining.flag(), StripedGauge::default());
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
@@ -156,7 +156,6 @@ where
         inner,
         challenges: None,
         state: Arc::clone(&state),
-        in_flight: Metrics::new().server().in_flight.clone(),
         stall_timeout,
         max_headers: settings.max_headers,
     };

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -16,6 +15,7 @@ use super::latency::Latency;
 use super::latency::LatencyCounts;
 use super::openmetrics::{Labels, registered};
 use crate::outcome::words;
+use crate::striped::{Counter, StripedGauge};
 use crate::top_subjects::TopSubjects;
 use crate::{Disposition, ListenerKind, names};
 
@@ -31,7 +31,7 @@ pub struct ServerMetrics {
     /// Failures to accept a connection.
     pub accept_errors: Counter,
     /// Requests that have no complete response yet.
-    pub in_flight: Gauge,
+    pub in_flight: StripedGauge,
     handshakes: Family<Labels, Counter>,
     proxy_headers: Family<Labels, Counter>,
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::striped::Striped;
+
 /// Upper bounds in microseconds: about three to a decade, from 50 us, under which nothing over a
 /// network is, to a minute, above which clients have given up.
 const BOUNDS: [u64; 18] = [
@@ -18,10 +20,10 @@ const BOUNDS: [u64; 18] = [
 /// A histogram of durations that counts with atomics alone.
 ///
 /// The client library's histogram takes a lock for every observation, at which all workers would
-/// meet. Here an observation is three additions, and a scrape that runs at the same time may see
+/// meet. Here an observation is two additions to what is this thread's, and a scrape that runs at the same time may see
 /// one of them before the others, as Prometheus allows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Latency(Arc<Counts>);
+pub(crate) struct Latency(Arc<Striped<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -34,16 +36,19 @@ impl Latency {
     pub(crate) fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < micros);
-        if let Some(bucket) = self.0.buckets.get(place) {
+        let Some(own) = self.0.own() else { return };
+        if let Some(bucket) = own.buckets.get(place) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.sum_micros.fetch_add(micros, Ordering::Relaxed);
+        own.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
     pub(crate) fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts::default();
-        for (count, bucket) in counts.0.iter_mut().zip(&self.0.buckets) {
-            *count = bucket.load(Ordering::Relaxed);
+        for thread in self.0.all() {
+            for (count, bucket) in counts.0.iter_mut().zip(&thread.buckets) {
+                *count += bucket.load(Ordering::Relaxed);
+            }
         }
         counts
     }
@@ -99,7 +104,8 @@ impl EncodeMetric for Latency {
         let buckets = self.buckets();
         // The total is that of the buckets just read, so that the page agrees with itself.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = seconds(self.0.sum_micros.load(Ordering::Relaxed));
+        let sums = self.0.all().map(|thread| &thread.sum_micros);
+        let sum = seconds(sums.map(|sum| sum.load(Ordering::Relaxed)).sum());
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 

@@ -18,7 +18,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -41,6 +40,7 @@ use self::recent::Remembered;
 pub use self::recent::RouteErrors;
 pub use self::upstreams::{ConcurrencySample, ShedSample, UpstreamSample, UpstreamServerSample};
 use super::names;
+use super::striped::Counter;
 #[cfg(feature = "gateway")]
 use super::tail::Tail;
 use super::top_subjects::{Period, SubjectActivity, TopSubjects};

@@ -99,10 +99,10 @@ fn every_status_and_disposition_is_counted_as_itself() {
 #[test]
 fn a_gauge_counts_as_long_as_its_guard_lives() {
     let metrics = Metrics::new();
-    let guard = GaugeGuard::new(&metrics.server().in_flight);
-    assert_eq!(value(&metrics, "weir_requests_in_flight "), "1");
+    let guard = GaugeGuard::new(&metrics.server().open);
+    assert_eq!(value(&metrics, "weir_connections_open "), "1");
     drop(guard);
-    assert_eq!(value(&metrics, "weir_requests_in_flight "), "0");
+    assert_eq!(value(&metrics, "weir_connections_open "), "0");
 }
 
 #[test]
