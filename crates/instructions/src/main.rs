@@ -59,13 +59,15 @@ const CASE: &str = "--case";
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/recorded.csv");
 
 /// The cases of [`RECORDED`]: the kinds of requests that a gateway has most of.
-const BOUNDED: [&str; 7] = [
+const BOUNDED: [&str; 9] = [
     "redis, 3 known",
     "/one",
     "/denied",
     "/decoy",
     "gateway, /one",
     "gateway, /denied",
+    "gateway, /blocked",
+    "gateway, /fixed",
     "gateway, /decoy",
 ];
 
