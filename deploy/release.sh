@@ -11,10 +11,10 @@
 #   WEIR_FEATURES   by default jemalloc,otlp
 #
 # Needs rustup, Python 3.11 or later with venv, git, make, dpkg-deb and a C compiler for what builds
-# alone run. The C compiler and linker for musl, zig, comes as a Python package. The same commit,
-# toolchain and versions of the tools make the same files, byte for byte: the binaries are not guided
-# by a profile (decision 0035), and no path and no time of the machine gets into them, which
-# --repeated tries.
+# alone run. The C compiler and linker for musl, zig, comes as a Python package. The same binaries
+# make the same packages, byte for byte. The same commit, toolchain and versions of the tools should
+# make the same binaries: those are not guided by a profile (decision 0035), and no path and no time
+# of the machine should get into them, which --repeated finds out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -74,7 +74,8 @@ build() {
     export WEIR_COMMIT=$commit CARGO_TARGET_DIR=$out CARGO_INCREMENTAL=0 PATH=$tools/bin:$PATH
     export RUSTFLAGS="--remap-path-prefix=$source=/weir --remap-path-prefix=$cargo_home=/cargo"
     export RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$out=/target"
-    export CFLAGS="-ffile-prefix-map=$source=/weir -ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$out=/target"
+    export CFLAGS="-ffile-prefix-map=$source=/weir -ffile-prefix-map=$cargo_home=/cargo"
+    export CFLAGS="$CFLAGS -ffile-prefix-map=$out=/target -ffile-prefix-map=$tools=/tools"
     # jemalloc would ask the machine that builds it.
     export JEMALLOC_SYS_WITH_LG_HUGEPAGE=21
     # Not the commit's, as each other value compiles all C anew.
