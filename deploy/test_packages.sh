@@ -63,7 +63,8 @@ archive() {
   mkdir "$work/archive"
   tar -xzf "${found[0]}" -C "$work/archive" --strip-components=1
   serves "$work/archive/bin/weir"
-  if ldd "$work/archive/bin/weir" >/dev/null 2>&1; then
+  # ldd succeeds for a binary that is static and at any address.
+  if ! (ldd "$work/archive/bin/weir" 2>&1 || true) | grep -qE 'statically linked|not a dynamic'; then
     is_static=no
     skip "a static binary: this one is dynamic"
   fi
