@@ -8,15 +8,15 @@
 
 mod request;
 mod response;
+mod spare;
 
 use std::future::Future as _;
 use std::io;
-use std::mem;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Response};
+use http::{Method, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -24,6 +24,7 @@ use tokio::task::yield_now;
 
 pub(super) use self::request::take;
 use self::response::{Framing, Output};
+use self::spare::SpareMaps;
 use super::client_io::ClientIo;
 use super::service::{ConnectionService, ResponseFuture, TrackInFlight, TrackedBody};
 
@@ -42,10 +43,6 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     /// What has arrived and belongs to no request yet.
     input: Bytes,
     output: Output,
-    /// The memory of the last response's headers, for those of the next request.
-    headers: HeaderMap,
-    /// The same of what layers have left with the response.
-    extensions: Extensions,
     is_head: bool,
     /// No request follows the one that is served.
     closes: bool,
@@ -129,8 +126,6 @@ where
             bounds,
             input,
             output: Output::default(),
-            headers: HeaderMap::new(),
-            extensions: Extensions::new(),
             is_head: false,
             closes: false,
             exchange: None,
@@ -202,14 +197,14 @@ where
         if self.input.is_empty() {
             return Poll::Ready(None);
         }
-        let headers = mem::take(&mut self.headers);
-        let Some(mut plain) = take(&self.input, self.bounds, headers) else {
+        let spare = SpareMaps::take();
+        let Some(mut plain) = take(&self.input, self.bounds, spare.headers) else {
             return Poll::Ready(Some(Handoff::Hyper));
         };
         self.input = without_empty_lines(plain.rest);
         self.closes = plain.closes;
         self.is_head = plain.request.method() == Method::HEAD;
-        *plain.request.extensions_mut() = mem::take(&mut self.extensions);
+        *plain.request.extensions_mut() = spare.extensions;
         let future = self.service.respond(plain.request);
         self.set(Exchange::AwaitingResponse { future });
         Poll::Ready(None)
@@ -223,13 +218,14 @@ where
     }
 
     fn begin(&mut self, response: Response<TrackedBody<S::Body>>) {
-        let (mut head, body) = response.into_parts();
+        let (head, body) = response.into_parts();
         let (framing, closes) = self.output.head(&head, &body, self.is_head, self.closes);
         self.closes = closes;
-        head.headers.clear();
-        self.headers = head.headers;
-        head.extensions.clear();
-        self.extensions = head.extensions;
+        SpareMaps {
+            headers: head.headers,
+            extensions: head.extensions,
+        }
+        .keep();
         self.set(Exchange::SendingResponse {
             body,
             framing,
