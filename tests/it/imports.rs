@@ -190,6 +190,100 @@ fn imported_http_routes_lead_no_request_to_another_service() {
     assert_eq!(gateway.send(&nowhere).status, 404);
 }
 
+/// Each pair of rules matches a request, and the API's text says which of them has it.
+#[test]
+fn no_request_takes_another_rule_than_the_gateway_api_says() {
+    let route = |namespace: &str, created: &str, rules: &[(&str, &str)]| {
+        let rules = rules.iter().map(|(rule, matches)| {
+            format!(
+                "  - matches: [{{{matches}}}]\n    filters: [{{type: RequestRedirect, \
+                 requestRedirect: {{hostname: won.example, path: {{type: ReplaceFullPath, \
+                 replaceFullPath: /{rule}}}}}}}]\n"
+            )
+        });
+        format!(
+            "---\nkind: HTTPRoute\nmetadata: {{name: r, namespace: {namespace}{created}}}\n\
+             spec:\n  rules:\n{}",
+            rules.collect::<String>()
+        )
+    };
+    let path = |kind: &str, value: &str| format!("path: {{type: {kind}, value: {value}}}");
+    let named = |key: &str, names: &[&str]| {
+        let names = names
+            .iter()
+            .map(|name| format!("{{name: {name}, value: x}}, "));
+        format!(", {key}: [{}]", names.collect::<String>())
+    };
+    let (headers, query) = (
+        named("headers", &["a", "b"]),
+        named("queryParams", &["a", "b"]),
+    );
+    let prefix = |value: &str, rest: &str| path("PathPrefix", value) + rest;
+    let all = format!(", method: POST{headers}{query}");
+    let younger = [
+        ("prefix", prefix("/exact", &all)),
+        ("exact", path("Exact", "/exact")),
+        ("short", prefix("/long", &all)),
+        ("long", prefix("/long/er", "")),
+        ("no-method", prefix("/method", &format!("{headers}{query}"))),
+        ("method", prefix("/method", ", method: POST")),
+        ("parameters", prefix("/headers", &query)),
+        ("header", prefix("/headers", &named("headers", &["a"]))),
+        (
+            "one",
+            prefix("/count", &(named("headers", &["a"]) + &query)),
+        ),
+        ("two", prefix("/count", &headers)),
+        ("parameter", prefix("/query", &named("queryParams", &["a"]))),
+        ("both", prefix("/query", &query)),
+        ("late", prefix("/age", "")),
+        ("first", prefix("/order", "")),
+        ("second", prefix("/order", "")),
+    ];
+    let younger: Vec<_> = younger
+        .iter()
+        .map(|(rule, matches)| (*rule, &**matches))
+        .collect();
+    let (age, name) = (prefix("/age", ""), prefix("/name", ""));
+    let files = [
+        route(
+            "z",
+            ", creationTimestamp: \"2026-02-01T00:00:00Z\"",
+            &younger,
+        ),
+        route(
+            "z-old",
+            ", creationTimestamp: \"2026-01-01T00:00:00Z\"",
+            &[("old", &age)],
+        ),
+        // `-` comes before the slash between the namespace and the name.
+        route("a", "", &[("a", &name)]),
+        route("a-b", "", &[("a-b", &name)]),
+    ];
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    fs::write(folder.path().join("routes.yaml"), files.concat()).unwrap();
+    let (gateway, _) = imported(folder, "routes.yaml", &[("0.0.0.0:8080", "127.0.0.1:0")]);
+    for (path, rule) in [
+        ("/exact", "exact"),
+        ("/long/er/x", "long"),
+        ("/method", "method"),
+        ("/headers", "header"),
+        ("/count", "two"),
+        ("/query", "both"),
+        ("/age", "old"),
+        ("/order", "first"),
+        ("/name", "a-b"),
+    ] {
+        let request = request("POST", &format!("{path}?a=x&b=x")).with("content-length", "0");
+        let response = gateway.send(&request.with("a", "x").with("b", "x"));
+        let location = response.field("location").unwrap_or_default();
+        assert!(
+            location.ends_with(&format!("won.example/{rule}")),
+            "{path}: {location}"
+        );
+    }
+}
+
 #[test]
 fn an_import_overwrites_no_file_and_writes_none_for_what_it_cannot_read() {
     let folder = TempDir::with_prefix("weir-import-").unwrap();

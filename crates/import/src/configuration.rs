@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::flow::{comment, flow, scalar};
-use crate::source::Place;
+use crate::source::{ImportError, MAX_ROUTES, Place};
 
 /// A translated configuration.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct Configuration {
     pub(crate) overrides: Vec<(String, Value)>,
     /// What routes match so far.
     matches: HashSet<String>,
+    /// How many routes were added or left out.
+    tried: usize,
     names: HashSet<String>,
     /// The names of upstreams and limits that routes use.
     used: HashSet<String>,
@@ -70,10 +72,29 @@ impl Configuration {
     }
 
     /// Adds a route, unless an earlier one matches the same requests.
-    pub(crate) fn add_route(&mut self, above: &str, matches: Keys, keys: &Keys) -> bool {
+    ///
+    /// # Errors
+    /// [`ImportError::TooManyRoutes`].
+    pub(crate) fn add_route(
+        &mut self,
+        place: &Place,
+        above: &str,
+        matches: Keys,
+        keys: &Keys,
+    ) -> Result<bool, ImportError> {
+        self.tried += 1;
+        if self.tried > MAX_ROUTES {
+            return Err(ImportError::TooManyRoutes(place.clone()));
+        }
+        let is_for_one_case = matches.contains_key("case");
         let matches = Value::Object(matches);
-        if !self.matches.insert(flow(&matches).to_lowercase()) {
-            return false;
+        let shown = flow(&matches);
+        let is_new = self.matches.insert(match is_for_one_case {
+            true => shown,
+            false => shown.to_lowercase(),
+        });
+        if !is_new {
+            return Ok(false);
         }
         let limits = keys
             .get("limits")
@@ -105,7 +126,7 @@ impl Configuration {
             text += &format!("    {key}: {}\n", flow(value));
         }
         self.routes.push(text);
-        true
+        Ok(true)
     }
 
     pub(crate) fn has_routes(&self) -> bool {
@@ -117,11 +138,7 @@ impl Configuration {
         if let Some((name, _)) = self.upstreams.iter().find(|(_, known)| *known == keys) {
             return name.clone();
         }
-        let is_taken = self.upstreams.iter().any(|(name, _)| name == wanted);
-        let name = match is_taken {
-            true => format!("{wanted}-{}", self.upstreams.len() + 1),
-            false => wanted.to_owned(),
-        };
+        let name = unused_name(wanted, &self.upstreams);
         self.upstreams.push((name.clone(), keys));
         name
     }
@@ -160,6 +177,17 @@ impl Configuration {
             differences: self.differences.into_iter().collect(),
         }
     }
+}
+
+/// The name, or another that begins with it if the list has it.
+pub(crate) fn unused_name(wanted: &str, list: &[(String, Value)]) -> String {
+    let is_taken = |name: &str| list.iter().any(|(known, _)| known == name);
+    let (mut name, mut number) = (wanted.to_owned(), 1_usize);
+    while is_taken(&name) {
+        number += 1;
+        name = format!("{wanted}-{number}");
+    }
+    name
 }
 
 /// A line for each value, each behind a text; none without values.

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// Upper bound on routes, those included that an earlier one leaves no requests.
+pub(crate) const MAX_ROUTES: usize = 10_000;
+
 /// Where a directive or an object stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -43,6 +46,12 @@ pub enum ImportError {
     /// The file does not have the form of its kind.
     #[error("{0}: {1}")]
     Malformed(Place, String),
+    /// The routes would be too many: some are repeated for each host, prefix or match.
+    #[error(
+        "{0}: the configuration takes more than {MAX_ROUTES} routes from here on, with each \
+         expression repeated for each prefix and host; import a part of the file"
+    )]
+    TooManyRoutes(Place),
     /// There is nothing to translate.
     #[error("{}: there is no `server` with a `location`, and no HTTPRoute with a rule", .0.display())]
     Nothing(PathBuf),

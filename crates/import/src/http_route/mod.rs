@@ -43,15 +43,10 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
         }
     }
     leave_out_other_gateways(&mut routes, &mut configuration);
-    // The oldest first, then by namespace and name. Times in RFC 3339 and UTC compare as texts.
+    // The oldest first, then by `NAMESPACE/NAME`. Times in RFC 3339 and UTC compare as texts.
     routes.sort_by_key(|route| {
         let created = route.created.clone();
-        (
-            created.is_none(),
-            created,
-            route.namespace.clone(),
-            route.name.clone(),
-        )
+        (created.is_none(), created, route.name.clone())
     });
     for mut route in routes {
         let rules = std::mem::take(&mut route.rules);
@@ -62,7 +57,7 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
                 title,
                 configuration: &mut configuration,
             }
-            .add(rule);
+            .add(rule)?;
         }
     }
     Ok(configuration)
@@ -221,7 +216,7 @@ impl RuleImport<'_> {
         report(fields, self.route, self.configuration);
     }
 
-    fn add(&mut self, mut rule: Fields) {
+    fn add(&mut self, mut rule: Fields) -> Result<(), ImportError> {
         let mut matches = rule.objects("matches");
         if matches.is_empty() {
             matches.push(Fields::default());
@@ -235,10 +230,12 @@ impl RuleImport<'_> {
             && action.full_path.is_none()
         {
             let remedy = "say `redirect_to_https: true` on a listener, beside one with `tls`";
-            return self.differ(
-                "the redirect to another scheme of the same host is left out",
+            self.differ(
+                "the redirect to another scheme of the same host is left out, and its requests \
+                 take another route",
                 remedy,
             );
+            return Ok(());
         }
         if action.is_refused {
             action = Action::default();
@@ -250,8 +247,9 @@ impl RuleImport<'_> {
                 .insert("response".to_owned(), json!({"status": 500}));
         }
         for one in matches {
-            self.add_match(one, &action);
+            self.add_match(one, &action)?;
         }
+        Ok(())
     }
 
     fn action(&mut self, rule: &mut Fields) -> Action {
@@ -369,7 +367,7 @@ impl RuleImport<'_> {
         Some((name, servers.iter().map(server).collect()))
     }
 
-    fn add_match(&mut self, mut one: Fields, action: &Action) {
+    fn add_match(&mut self, mut one: Fields, action: &Action) -> Result<(), ImportError> {
         let mut path = one.object("path").unwrap_or_default();
         let kind = path.text("type").unwrap_or("PathPrefix".to_owned());
         let value = path.text("value").unwrap_or("/".to_owned());
@@ -382,17 +380,31 @@ impl RuleImport<'_> {
             "Exact" if is_plain_path(&value) => exactly(&value),
             "PathPrefix" if is_plain_path(&value) => below(&value),
             _ => {
-                return self.differ(
-                    &format!("the path `{value}` is left out"),
-                    "write a route for it by hand",
-                );
+                let what =
+                    format!("the path `{value}` is left out, and its requests take another route");
+                self.differ(&what, "write a route for it by hand");
+                return Ok(());
             }
         };
         matches.insert("path".to_owned(), json!(pattern));
-        matches.extend(
-            one.text("method")
-                .map(|method| ("methods".to_owned(), json!([method]))),
-        );
+        // What keeps requests out has them in any case of letters.
+        let is_closed = action.keys.contains_key("response");
+        if !is_closed && (pattern != "/*" || kind == "RegularExpression") {
+            matches.insert("case".to_owned(), json!("sensitive"));
+        }
+        if kind == "Exact" && pattern != "/" {
+            let what = "an exact path has requests with a slash at its end as well";
+            self.differ(what, "the API tells the two apart, and Weir does not");
+        }
+        let method = one.text("method");
+        if method.as_deref() == Some("GET") {
+            let what = "the method GET has requests by HEAD as well";
+            self.differ(
+                what,
+                "HEAD reads the same: write a route with `methods: HEAD` if it must not",
+            );
+        }
+        matches.extend(method.map(|method| ("methods".to_owned(), json!([method]))));
         for (key, ours) in [("headers", "headers"), ("queryParams", "query")] {
             let conditions = conditions(one.objects(key));
             matches.extend((!conditions.is_empty()).then(|| (ours.to_owned(), json!(conditions))));
@@ -430,7 +442,11 @@ impl RuleImport<'_> {
             let host = host.map(|host| ("host".to_owned(), host.clone()));
             let matches: Keys = host.into_iter().chain(matches.clone()).collect();
             let shown = crate::flow::flow(&Value::Object(matches.clone()));
-            if !self.configuration.add_route(&self.title, matches, &keys) {
+            let place = &self.route.place;
+            if !self
+                .configuration
+                .add_route(place, &self.title, matches, &keys)?
+            {
                 let what = format!("a route is left out: an earlier one matches {shown}");
                 self.differ(
                     &what,
@@ -438,6 +454,7 @@ impl RuleImport<'_> {
                 );
             }
         }
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::parse::Directive;
 use super::scopes::Scopes;
 use super::zones::Zone;
-use crate::configuration::{Configuration, Keys};
+use crate::configuration::{Configuration, Keys, unused_name};
 
 /// How long Weir holds a request at most.
 const MAX_DELAY_MICROS: u64 = 2_000_000;
@@ -141,6 +141,8 @@ impl Limits {
                     let remedy = "nginx counts them together; give them one `burst` for that";
                     directive.report(what, remedy, configuration);
                 }
+                // Another zone may have the same name but for what limits cannot be called.
+                let name = unused_name(&name, &configuration.limits);
                 configuration
                     .limits
                     .push((name.clone(), known.limit(at_once)));

@@ -1,6 +1,7 @@
 //! The locations of a server: the paths that they match, and where their requests go.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use regex::Regex;
 use regex_syntax::ast::{Ast, parse::Parser};
@@ -9,9 +10,13 @@ use serde_json::json;
 use super::parse::Directive;
 use super::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys, below, exactly, is_plain_path, rewrite};
+use crate::source::{ImportError, MAX_ROUTES};
 
 /// The upstream of what Weir does not serve itself.
 const NGINX: &str = "http://127.0.0.1:8081";
+
+/// Upper bound on an expression as it is translated, which may repeat parts of itself.
+const MAX_REGEX_BYTES: usize = 16 * 1024;
 
 /// A location.
 #[derive(Clone)]
@@ -75,6 +80,43 @@ fn add_locations<'d>(
     }
 }
 
+/// Whether a route keeps all clients out.
+pub(super) fn is_closed(keys: &Keys) -> bool {
+    keys.contains_key("response")
+}
+
+/// Whether a route lets requests through that another would deny, at once or by its limits.
+pub(super) fn is_laxer(keys: &Keys, than: &Keys) -> bool {
+    let is_limited = |keys: &Keys| {
+        let limits = keys.get("limits").and_then(|limits| limits.as_array());
+        limits.is_some_and(|limits| !limits.is_empty())
+    };
+    !is_closed(keys) && (is_closed(than) || is_limited(than) && !is_limited(keys))
+}
+
+/// The prefixes for which the routes of expressions are repeated: those that an expression with
+/// another policy goes before. One that is left out for a prefix would change the order of the
+/// others.
+///
+/// # Errors
+/// [`ImportError::TooManyRoutes`].
+pub(super) fn contested<'l, 'd>(
+    all: &'l [(Location<'d>, Keys)],
+    server: &Directive,
+) -> Result<Vec<&'l Location<'d>>, ImportError> {
+    let expressions = all.iter().filter(|(it, _)| it.path_regex.is_some());
+    let expressions: Vec<_> = expressions.collect();
+    let prefixes = all.iter().filter(|(it, _)| it.is_prefix());
+    if expressions.len().saturating_mul(prefixes.clone().count()) > 100 * MAX_ROUTES {
+        return Err(ImportError::TooManyRoutes(server.place.clone()));
+    }
+    let contested = prefixes.filter(|(prefix, theirs)| {
+        let mut expressions = expressions.iter();
+        expressions.any(|(it, keys)| keys != theirs && it.goes_before(prefix))
+    });
+    Ok(contested.map(|(it, _)| it).collect())
+}
+
 impl<'d> Location<'d> {
     /// For a path that Weir does not match: a location for at least the same paths, and why.
     fn new(
@@ -127,7 +169,7 @@ impl<'d> Location<'d> {
         (location, Some(what))
     }
 
-    fn is_prefix(&self) -> bool {
+    pub(super) fn is_prefix(&self) -> bool {
         self.path_regex.is_none() && self.modifier != "="
     }
 
@@ -168,8 +210,36 @@ impl<'d> Location<'d> {
         blocks.iter().map(|block| block.as_ptr()).collect()
     }
 
+    /// Of these prefixes, the keys of that which has the requests in nginx for its one path with a
+    /// slash at the end, or without it.
+    pub(super) fn with_slash<'k>(&self, prefixes: &'k [(Self, Keys)]) -> Option<&'k Keys> {
+        let other = match self.pattern.strip_suffix('/') {
+            Some(without) => without.to_owned(),
+            None => format!("{}/", self.pattern),
+        };
+        let prefixes = prefixes.iter().filter(|_| self.modifier == "=");
+        let theirs = prefixes.filter(|(it, _)| other.starts_with(it.pattern));
+        let longest = theirs.max_by_key(|(it, _)| it.pattern.len());
+        longest.map(|(_, keys)| keys)
+    }
+
+    /// Whether its route has to look at the case of letters. Weir ignores the case, so that another
+    /// spelling evades no limit; but a location may not have requests that nginx denies or limits
+    /// for their case.
+    pub(super) fn is_for_one_case(&self, keys: &Keys, all: &[(Self, Keys)]) -> bool {
+        if let Some((_, is_for_one_case)) = self.path_regex {
+            return is_for_one_case;
+        }
+        let mut others = all.iter().filter(|(it, _)| it.path_regex.is_none());
+        others.any(|(it, theirs)| {
+            let is_around = it.pattern != self.pattern && self.pattern.starts_with(it.pattern);
+            let is_other_case = it.path != self.path && it.path.eq_ignore_ascii_case(&self.path);
+            is_other_case || is_around && is_laxer(keys, theirs)
+        })
+    }
+
     /// The paths of the routes for it: Weir looks at an expression for each prefix apart.
-    pub(super) fn paths(&self, all: &[(Self, Keys)], keys: &Keys) -> Vec<String> {
+    pub(super) fn paths(&self, all: &[(Self, Keys)], contested: &[&Self]) -> Vec<String> {
         if self.path_regex.is_none() {
             return vec![self.path.clone()];
         }
@@ -182,21 +252,17 @@ impl<'d> Location<'d> {
             Some((parent, _)) if self.modifier.starts_with('~') => parent.path.clone(),
             _ => self.path.clone(),
         };
-        let prefixes = all.iter().filter(|(it, _)| it.is_prefix());
-        let (open, closed): (Vec<_>, Vec<_>) = prefixes.partition(|(it, _)| self.goes_before(it));
-        // An expression that is left out for a prefix would change the order of the others.
-        let differs = |prefix: &Self, theirs: &Keys| {
-            let mut expressions = all.iter().filter(|(it, _)| it.path_regex.is_some());
-            theirs != keys || expressions.any(|(it, keys)| it.goes_before(prefix) && keys != theirs)
-        };
-        let mut paths = vec![home];
-        paths.retain(|home| !closed.iter().any(|(it, _)| it.path == *home));
-        for (prefix, theirs) in open {
-            if !paths.contains(&prefix.path) && differs(prefix, theirs) {
-                paths.push(prefix.path.clone());
-            }
-        }
-        paths
+        let is_hidden = all
+            .iter()
+            .any(|(it, _)| it.is_prefix() && it.path == home && !self.goes_before(it));
+        let open = contested.iter().filter(|it| self.goes_before(it));
+        let open = open.map(|it| &*it.path).filter(|path| *path != home);
+        let mut seen = HashSet::new();
+        let open: Vec<&str> = open.filter(|path| seen.insert(*path)).collect();
+        let home = (!is_hidden).then_some(home);
+        home.into_iter()
+            .chain(open.into_iter().map(str::to_owned))
+            .collect()
     }
 
     /// The keys of a route for where its requests go.
@@ -256,12 +322,48 @@ impl<'d> Location<'d> {
             None if rest.starts_with("unix:") => vec![json!(format!("unix://{server}"))],
             None => vec![json!(format!("{scheme}://{server}"))],
         };
-        let name = configuration.upstream(server, json!({"servers": servers}));
+        if !path.is_empty() && !is_plain_path(path) {
+            let what = format!("responds with 403: Weir does not put `{path}` in front of a path");
+            let remedy = "write its route by hand, with a `rewrite`";
+            self.directive.report(&what, remedy, configuration);
+            return closed(403);
+        }
+        let upstream = match self.host(scheme, server) {
+            None => json!({"servers": servers}),
+            Some(host) => json!({"servers": servers, "host": host}),
+        };
+        let name = configuration.upstream(server, upstream);
         let mut keys = Keys::from_iter([("upstream".to_owned(), json!(name))]);
         if self.path_regex.is_none() && !path.is_empty() {
+            if self.is_prefix() && pattern.ends_with('/') != path.ends_with('/') {
+                let stem = |text: &str| text.trim_end_matches('/').to_owned();
+                let (from, to) = (stem(pattern), stem(path));
+                let theirs = format!("{path}{}", if pattern.ends_with('/') { "x" } else { "/x" });
+                let what = format!("sends `{from}/x` on as `{to}/x`, and nginx as `{theirs}`");
+                let remedy = "nginx joins the texts; end both with a slash, or neither";
+                self.directive.report(&what, remedy, configuration);
+            }
             keys.extend(rewrite(pattern, path).map(|rewrite| ("rewrite".to_owned(), rewrite)));
         }
         keys
+    }
+
+    /// The `Host` that the app gets; none for that of the request. Unless it is told otherwise, nginx
+    /// sends the name that `proxy_pass` has.
+    fn host(&self, scheme: &str, server: &str) -> Option<String> {
+        let headers = self.scopes.all(&["proxy_set_header"]).into_iter();
+        let mut hosts = headers.filter(|it| it.argument(0).eq_ignore_ascii_case("host"));
+        match hosts.next_back().map_or("$proxy_host", |it| it.argument(1)) {
+            "$proxy_host" if server.starts_with('/') => Some("localhost".to_owned()),
+            "$proxy_host" => {
+                let port = if scheme == "https" { ":443" } else { ":80" };
+                let host = server.strip_suffix(port).unwrap_or(server);
+                // Words of their own in Weir.
+                let is_word = ["preserve", "upstream"].contains(&host);
+                Some(format!("{host}{}", if is_word { port } else { "" }))
+            }
+            host => Some(host.to_owned()).filter(|host| !host.is_empty() && !host.contains('$')),
+        }
     }
 
     /// The directive by which a location is not for everyone.
@@ -357,7 +459,7 @@ fn whole(pattern: &str) -> Option<String> {
             None => whole += &format!("|.*(?:{without_slash})"),
         }
     }
-    Some(whole)
+    (whole.len() <= MAX_REGEX_BYTES).then_some(whole)
 }
 
 /// Expressions for the texts that it matches with a slash at the end, without that slash.

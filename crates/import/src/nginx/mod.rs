@@ -14,11 +14,11 @@ use std::path::Path;
 use serde_json::json;
 
 use self::limits::Limits;
-use self::locations::{Location, locations};
+use self::locations::{Location, contested, is_closed, is_laxer, locations};
 use self::parse::{Directive, parse};
 use self::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys};
-use crate::source::{ImportError, Place};
+use crate::source::{ImportError, MAX_ROUTES, Place};
 
 /// Translates `nginx.conf`, or a file that it includes in its block `http`.
 ///
@@ -36,7 +36,7 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
         configuration,
     };
     let servers: Vec<_> = named(http, "server").collect();
-    importer.servers(&servers);
+    importer.servers(&servers)?;
     let mut configuration = importer.configuration;
     untranslated::list(&directives, &Place::new(path, 1), &mut configuration);
     Ok(configuration)
@@ -66,7 +66,7 @@ impl Importer<'_> {
     }
 
     /// Routes for the servers that listen on the same addresses: Weir's do not differ by listener.
-    fn servers(&mut self, servers: &[&Directive]) {
+    fn servers(&mut self, servers: &[&Directive]) -> Result<(), ImportError> {
         let count = |server: &&&Directive| named(&server.block, "location").count();
         let most = servers
             .iter()
@@ -74,7 +74,7 @@ impl Importer<'_> {
             .max_by_key(count)
             .filter(|most| count(most) > 0);
         let Some(addresses) = most.map(|most| addresses(most)) else {
-            return;
+            return Ok(());
         };
         let (servers, others): (Vec<&Directive>, Vec<&Directive>) = servers
             .iter()
@@ -106,11 +106,11 @@ impl Importer<'_> {
                     let what = "responds with 403 for all hosts that no route names";
                     let remedy = "delete the route for any host to give them to the default server";
                     names.report(what, remedy, &mut self.configuration);
-                    self.close(server, None);
+                    self.close(server, None)?;
                 }
                 _ => hosts.extend((index == default).then_some(None)),
             }
-            self.server(server, &hosts);
+            self.server(server, &hosts)?;
         }
         for server in others {
             let what = "is left out: it does not listen on the same addresses as the others";
@@ -121,26 +121,33 @@ impl Importer<'_> {
             }
             for host in self.hosts(server).0 {
                 if known.insert(host.to_lowercase()) {
-                    self.close(server, Some(&host));
+                    self.close(server, Some(&host))?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Denies all requests for a host, or for any other.
-    fn close(&mut self, server: &Directive, host: Option<&str>) {
+    fn close(&mut self, server: &Directive, host: Option<&str>) -> Result<(), ImportError> {
         let mut matches = Keys::new();
         matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
         matches.insert("path".to_owned(), json!("/*"));
         let keys = Keys::from_iter([("response".to_owned(), json!({"status": 403}))]);
         let above = format!("{}: {}", server.place, server.written());
-        self.configuration.add_route(&above, matches, &keys);
+        let added = self
+            .configuration
+            .add_route(&server.place, &above, matches, &keys);
+        added.map(drop)
     }
 
     /// Routes for the locations of a server, for each of its hosts, or for any.
-    fn server(&mut self, server: &Directive, hosts: &[Option<String>]) {
+    fn server(&mut self, server: &Directive, hosts: &[Option<String>]) -> Result<(), ImportError> {
         let scopes = Scopes(vec![self.http, &server.block]);
         let locations = locations(server, &scopes, &mut self.configuration);
+        if locations.len() > MAX_ROUTES {
+            return Err(ImportError::TooManyRoutes(server.place.clone()));
+        }
         let with_keys = locations.into_iter().map(|location| {
             let mut keys = location.target(self.http, &mut self.configuration);
             keys.extend(self.limits.keys(&location.scopes, &mut self.configuration));
@@ -148,33 +155,56 @@ impl Importer<'_> {
         });
         let mut locations: Vec<_> = with_keys.collect();
         self.close_spellings(&mut locations);
-        let is_closed = |keys: &Keys| keys.contains_key("response");
         let beside = locations.iter().filter(|(_, keys)| is_closed(keys));
         let beside = beside.filter_map(|(it, keys)| Some((it.beside()?, keys.clone())));
         locations.splice(0..0, beside.collect::<Vec<_>>());
+        let contested = contested(&locations, server)?;
+        let paths = locations.iter();
+        let paths: Vec<_> = paths
+            .map(|(location, _)| location.paths(&locations, &contested))
+            .collect();
         for host in hosts {
-            for (location, keys) in &locations {
-                for path in location.paths(&locations, keys) {
-                    self.route(host.as_deref(), location, &path, keys);
+            for ((location, keys), paths) in locations.iter().zip(&paths) {
+                let is_for_one_case = location.is_for_one_case(keys, &locations);
+                for path in paths {
+                    self.route(
+                        (host.as_deref(), path.as_str()),
+                        location,
+                        is_for_one_case,
+                        keys,
+                    )?;
                 }
             }
         }
+        Ok(())
     }
 
-    /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins.
+    /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins. One
+    /// for a path alone has the requests with a slash at the end as well, and says so.
     fn close_spellings(&mut self, locations: &mut [(Location<'_>, Keys)]) {
+        let stem = |path: &str| path.trim_end_matches("/*").to_owned();
         let others: Vec<_> = locations
             .iter()
             .filter(|(it, _)| it.path_regex.is_none())
-            .map(|(it, keys)| (it.path.clone(), keys.clone()))
+            .map(|(it, keys)| (stem(&it.path), keys.clone()))
             .collect();
-        let stem = |path: &str| path.trim_end_matches("/*").to_owned();
+        let prefixes = locations.iter().filter(|(it, _)| it.is_prefix());
+        let prefixes: Vec<_> = prefixes.cloned().collect();
         for (location, keys) in locations {
+            let own = stem(&location.path);
             let is_same = |(path, other): &&(String, Keys)| {
-                location.path_regex.is_none() && stem(path) == stem(&location.path) && other != keys
+                location.path_regex.is_none() && *path == own && other != keys
             };
             let same: Vec<_> = others.iter().filter(is_same).collect();
             if same.is_empty() {
+                let otherwise = location.with_slash(&prefixes);
+                if otherwise.is_some_and(|theirs| is_laxer(keys, theirs)) {
+                    let what = "has the requests for its path with a slash at the end as well";
+                    let remedy = "nginx tells the two apart, and Weir does not: see that both may \
+                                  get the same";
+                    let directive = location.directive;
+                    directive.report(what, remedy, &mut self.configuration);
+                }
                 continue;
             }
             let what = "has the requests for its path with and without a slash at the end";
@@ -182,8 +212,8 @@ impl Importer<'_> {
             location
                 .directive
                 .report(what, remedy, &mut self.configuration);
-            let closed = same.iter().find(|(_, keys)| keys.contains_key("response"));
-            if let Some((_, closed)) = closed.filter(|_| !keys.contains_key("response")) {
+            let closed = same.iter().find(|(_, keys)| is_closed(keys));
+            if let Some((_, closed)) = closed.filter(|_| !is_closed(keys)) {
                 keys.clone_from(closed);
             }
         }
@@ -210,22 +240,29 @@ impl Importer<'_> {
         (hosts, without_equal)
     }
 
-    fn route(&mut self, host: Option<&str>, location: &Location<'_>, path: &str, keys: &Keys) {
+    fn route(
+        &mut self,
+        (host, path): (Option<&str>, &str),
+        location: &Location<'_>,
+        is_for_one_case: bool,
+        keys: &Keys,
+    ) -> Result<(), ImportError> {
         let mut matches = Keys::new();
         matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
         matches.insert("path".to_owned(), json!(path));
-        if let Some((regex, is_case_sensitive)) = &location.path_regex {
+        if let Some((regex, _)) = &location.path_regex {
             matches.insert("path_regex".to_owned(), json!(regex));
-            let case = is_case_sensitive.then(|| ("case".to_owned(), json!("sensitive")));
-            matches.extend(case);
         }
+        matches.extend(is_for_one_case.then(|| ("case".to_owned(), json!("sensitive"))));
         let directive = location.directive;
         let above = format!("{}: {}", directive.place, directive.written());
-        if !self.configuration.add_route(&above, matches, keys) {
+        let place = &directive.place;
+        if !self.configuration.add_route(place, &above, matches, keys)? {
             let remedy = "routes do not differ by listener or case: run two gateways";
             let what = "is left out: its host and path are taken";
             directive.report(what, remedy, &mut self.configuration);
         }
+        Ok(())
     }
 }
 

@@ -15,31 +15,60 @@ const TRANSLATED: &str = "http server location upstream limit_req_zone limit_req
 /// Blocks whose content is no directive, or concerns the block alone.
 const OPAQUE: &str = "map geo types if limit_except events upstream split_clients stream mail";
 
-/// What to do about a directive that decides who or how much comes in.
-fn remedy(directive: &Directive) -> Option<&'static str> {
+/// The effect of leaving out a directive that decides who or how much comes in, and what to do about
+/// it.
+fn effect(directive: &Directive) -> Option<(&'static str, &'static str)> {
     Some(match directive.name.as_str() {
         "deny" if directive.denies_all() => return None,
-        "deny" => "`block: {addresses: [...]}` keeps clients out of all routes",
-        "satisfy" | "valid_referers" => {
-            "let the app decide who may come in, or `client_auth` of a listener"
-        }
-        "set_real_ip_from" | "real_ip_header" => {
-            "say who the client is: `client_address: {trusted_proxies: [...], header: ...}`"
-        }
-        "if" | "limit_except" => {
-            "write a route with `methods`, `headers` or `query` in its `match`"
-        }
-        "return" | "rewrite" => {
+        "deny" => (
+            "these clients are let in",
+            "`block: {addresses: [...]}` keeps clients out of all routes",
+        ),
+        "satisfy" => (
+            "a location with a guard or `deny all` responds with 403 to everyone",
+            "let the app decide who may come in, or `client_auth` of a listener",
+        ),
+        "valid_referers" => (
+            "requests of any referer are let in",
+            "let the app decide who may come in, or `client_auth` of a listener",
+        ),
+        "set_real_ip_from" | "real_ip_header" => (
+            "the client is the peer of the connection",
+            "say who the client is: `client_address: {trusted_proxies: [...], header: ...}`",
+        ),
+        "if" => (
+            "requests that it would deny, limit or send elsewhere are treated as all others",
+            "write a route with `methods`, `headers` or `query` in its `match`",
+        ),
+        "limit_except" => (
+            "the methods that it keeps out are let in",
+            "write a route with `methods`, `headers` or `query` in its `match`",
+        ),
+        "return" | "rewrite" => (
+            "the path stays, and its location or upstream decides",
             "write a route with `redirect`, `response` or `rewrite`; for HTTPS, say \
-             `redirect_to_https: true` on a listener"
-        }
-        "proxy_set_header" => {
-            "say `request_headers: {set: ...}` on the route, or `remove` it there"
-        }
-        "client_max_body_size" => "say `max_body_bytes` on the route",
-        "stream" | "mail" => "Weir speaks HTTP: leave it to nginx",
-        "limit_rate" | "limit_rate_after" => "Weir does not limit bandwidth",
-        name if name.contains("limit") => "docs/LIMITS.md says how to choose a limit",
+             `redirect_to_https: true` on a listener",
+        ),
+        "proxy_set_header" => (
+            "the app gets what the client sent",
+            "say `request_headers: {set: ...}` on the route, or `remove` it there",
+        ),
+        "client_max_body_size" => (
+            "bodies may be as long as `max_body_bytes` of Weir says",
+            "say `max_body_bytes` on the route",
+        ),
+        "stream" | "mail" => (
+            "nothing of it is served",
+            "Weir speaks HTTP: leave it to nginx",
+        ),
+        "limit_rate" | "limit_rate_after" => (
+            "responses are as fast as they can be",
+            "Weir does not limit bandwidth",
+        ),
+        name if name.contains("limit") => (
+            "it limits nothing",
+            "docs/LIMITS.md says how to choose a limit",
+        ),
         _ => return None,
     })
 }
@@ -74,10 +103,13 @@ fn walk<'d>(
             let remedy = "write the limit, or who may come in, on the routes that it is for";
             directive.report("holds for no route", remedy, configuration);
         }
-        match remedy(directive) {
+        match effect(directive) {
             _ if directive.is_guard() || is_own_header(directive) => {}
             _ if is_of(TRANSLATED, name) => {}
-            Some(remedy) => directive.report("is not translated", remedy, configuration),
+            Some((effect, remedy)) => {
+                let what = format!("is not translated: {effect}");
+                directive.report(&what, remedy, configuration);
+            }
             None => {
                 others.insert(name);
             }
@@ -88,13 +120,15 @@ fn walk<'d>(
     }
 }
 
-/// Whether it sets a header as Weir does for all routes, or one that concerns the connection.
+/// Whether it sets a header as Weir does, or one that concerns the connection.
 fn is_own_header(directive: &Directive) -> bool {
     let name = directive.argument(0).to_ascii_lowercase();
     let value = directive.argument(1);
     directive.name == "proxy_set_header"
         && match name.as_str() {
-            "host" | "x-forwarded-host" => matches!(value, "$host" | "$http_host"),
+            "host" if !value.contains('$') => !value.is_empty(),
+            "host" => matches!(value, "$host" | "$http_host" | "$proxy_host"),
+            "x-forwarded-host" => matches!(value, "$host" | "$http_host"),
             "x-forwarded-for" => matches!(value, "$remote_addr" | "$proxy_add_x_forwarded_for"),
             "x-forwarded-proto" => value == "$scheme",
             "connection" | "upgrade" => true,

@@ -532,6 +532,221 @@ fn no_encoding_of_a_comment_and_no_line_end_refuses_a_file() {
     assert!(import(&path).is_ok());
 }
 
+/// The app chose its virtual host by it, and got another one.
+#[test]
+fn the_host_that_the_app_gets_is_never_another_than_that_of_nginx() {
+    for (pass, header, host) in [
+        ("http://a:3000", "", "host: \"a:3000\"}"),
+        ("http://a:80", "", "host: a}"),
+        ("http://a", "proxy_set_header Host $proxy_host;", "host: a}"),
+        (
+            "http://a",
+            "proxy_set_header host b.example;",
+            "host: b.example}",
+        ),
+        ("http://a", "proxy_set_header X-A 1;", "host: a}"),
+        ("http://unix:/run/a.sock", "", "host: localhost}"),
+        ("http://upstream", "", "host: \"upstream:80\"}"),
+        (
+            "http://a",
+            "proxy_set_header Host $host;",
+            "servers: [\"http://a\"]}",
+        ),
+        (
+            "http://a",
+            "proxy_set_header Host $http_host;",
+            "servers: [\"http://a\"]}",
+        ),
+    ] {
+        let text = format!("server {{ location / {{ {header} proxy_pass {pass}; }} }}");
+        let gateway = imported(&[("nginx.conf", &text)]).unwrap().gateway;
+        assert!(gateway.contains(host), "{pass} {header}: {gateway}");
+    }
+    let told = differences("location / { proxy_set_header Host $a; proxy_pass http://a; }");
+    assert!(
+        told[0].contains("the app gets what the client sent"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn no_path_is_joined_otherwise_than_by_nginx_without_a_word() {
+    let told = |location: &str, pass: &str| {
+        differences(&format!(
+            "location / {{ proxy_pass http://b; }} location {location} {{ proxy_pass {pass}; }}"
+        ))
+        .join(" ")
+    };
+    for (location, pass, expected) in [
+        (
+            "/api/",
+            "http://a/v1",
+            "sends `/api/x` on as `/v1/x`, and nginx as `/v1x`",
+        ),
+        (
+            "/api",
+            "http://a/",
+            "sends `/api/x` on as `/x`, and nginx as `//x`",
+        ),
+        (
+            "/api/",
+            "http://a/v1/?k=1",
+            "responds with 403: Weir does not put `/v1/?k=1` in front",
+        ),
+    ] {
+        assert!(
+            told(location, pass).contains(expected),
+            "{}",
+            told(location, pass)
+        );
+    }
+    assert_eq!(told("/api/", "http://a/v1/"), "");
+    assert_eq!(told("= /api", "http://a/v1/"), "");
+}
+
+#[test]
+fn two_zones_or_upstreams_never_become_one_by_their_names() {
+    let text = "limit_req_zone $remote_addr zone=a.b:1m; limit_req_zone $host zone=a/b:1m;
+        limit_req_zone $remote_addr zone=c:1m; limit_req_zone $host zone=c-3:1m;
+        server { location / { limit_req zone=a.b; limit_req zone=a/b; limit_req zone=c;
+            proxy_pass http://app; }
+        location /1/ { limit_req zone=c burst=2 nodelay; limit_req zone=c-3 nodelay;
+            proxy_pass https://app; }
+        location /2/ { proxy_pass http://app-2; } }";
+    let imported = imported(&[("nginx.conf", text)]).unwrap();
+    let names = |text: &str| -> Vec<String> {
+        let names = text.lines().filter_map(|line| line.split_once(": {"));
+        names.map(|(name, _)| name.trim().to_owned()).collect()
+    };
+    let limits = ["a-b", "a-b-2", "c", "c-3", "c-3-2"];
+    assert_eq!(names(&imported.defaults), limits, "{}", imported.defaults);
+    let (upstreams, _) = imported.gateway.split_once("defaults:").unwrap();
+    let (_, upstreams) = upstreams.split_once("upstreams:").unwrap();
+    assert_eq!(names(upstreams), ["app", "app-2", "app-2-2"], "{upstreams}");
+}
+
+/// A hundred lines took all memory.
+#[test]
+fn no_product_of_hosts_prefixes_and_expressions_is_without_a_bound() {
+    let many =
+        |count: usize, text: &dyn Fn(usize) -> String| -> String { (0..count).map(text).collect() };
+    let server = |hosts: usize, prefixes: usize, expressions: usize| {
+        let hosts = many(hosts, &|number| format!(" h{number}.example"));
+        let prefixes = many(prefixes, &|number| {
+            format!("location /{number}/ {{ proxy_pass http://a; }}\n")
+        });
+        let expressions = many(expressions, &|number| {
+            format!("location ~ x{number} {{ proxy_pass http://b; }}\n")
+        });
+        let text = format!("server {{\nserver_name {hosts};\n{prefixes}{expressions} }}");
+        imported(&[("nginx.conf", &text)]).map(drop)
+    };
+    assert_eq!(server(1, 60, 60), Ok(()));
+    for (hosts, prefixes, expressions) in [(1, 120, 120), (200, 20, 20), (1, 3_000, 3_000)] {
+        let error = server(hosts, prefixes, expressions).unwrap_err();
+        assert!(error.contains("takes more than 10000 routes"), "{error}");
+        assert!(error.starts_with("nginx.conf:"), "{error}");
+    }
+    // What it repeats grows with the square of its length.
+    let nested = format!("{}/{}", "(".repeat(120), ")*".repeat(120));
+    let told = differences(&format!(
+        "location ~ \"{nested}\" {{ proxy_pass http://a; }}"
+    ));
+    assert!(
+        told[0].contains("an expression that Weir does not know"),
+        "{}",
+        told[0].len()
+    );
+    let hosts = many(101, &|number| format!("h{number}.example,"));
+    let matches = many(101, &|number| format!("{{path: {{value: /{number}}}}},"));
+    let rule = format!("matches: [{matches}], backendRefs: [{{name: a, port: 80}}]");
+    let route = http_route("a", "g", &rule);
+    let route = route.replace("spec:\n", &format!("spec:\n  hostnames: [{hosts}]\n"));
+    let error = imported(&[("a.yaml", &route)]).unwrap_err();
+    assert!(error.contains("takes more than 10000 routes"), "{error}");
+}
+
+/// nginx denies or limits `/PUB/a` and `/exact/` here.
+#[test]
+fn another_case_or_a_slash_never_opens_what_nginx_keeps_closed_without_a_word() {
+    let server =
+        "location /pub/ { proxy_pass http://a; } location = /exact { proxy_pass http://a; }";
+    for around in ["location / { deny all; }", "deny all;"] {
+        let open = server.replace("proxy_pass", "allow all; auth_basic off; proxy_pass");
+        let text = format!("{around} {open}");
+        let routes = routes(&text);
+        for path in ["\"/pub/*\"", "/exact"] {
+            let expected = format!("{{path: {path}, case: sensitive}}\n    upstream: a");
+            assert!(routes.contains(&expected), "{text}: {routes}");
+        }
+        assert!(
+            routes.contains("{path: \"/*\"}\n    response"),
+            "{text}: {routes}"
+        );
+        let told = differences(&text);
+        let expected = "`location = /exact` has the requests for its path with a slash at the end";
+        assert!(told.iter().any(|it| it.contains(expected)), "{told:?}");
+    }
+    // Here, the case is of no use to anybody.
+    let open = format!("location / {{ proxy_pass http://b; }} {server}");
+    assert!(
+        !routes(&open).contains("case: sensitive"),
+        "{}",
+        routes(&open)
+    );
+    assert!(differences(&open).is_empty(), "{:?}", differences(&open));
+    let limited = "limit_req_zone $remote_addr zone=a:1m;
+        server { location / { limit_req zone=a; proxy_pass http://a; }
+        location /pub/ { proxy_pass http://a; } location ~* /TOP { proxy_pass http://b; } }";
+    let gateway = imported(&[("nginx.conf", limited)]).unwrap().gateway;
+    assert!(
+        gateway.contains("{path: \"/pub/*\", case: sensitive}"),
+        "{gateway}"
+    );
+    assert!(gateway.contains("path_regex: \".*/TOP.*\"}"), "{gateway}");
+    let two = "location /pub/ { proxy_pass http://a; } location /PUB/ { deny all; }";
+    for expected in [
+        "{path: \"/pub/*\", case: sensitive}\n    upstream: a",
+        "{path: \"/PUB/*\", case: sensitive}\n    response",
+    ] {
+        assert!(routes(two).contains(expected), "{}", routes(two));
+    }
+}
+
+#[test]
+fn each_line_about_what_keeps_clients_out_says_what_its_absence_lets_in() {
+    for (directive, effect) in [
+        (
+            "if ($http_a) { return 403; }",
+            "requests that it would deny, limit or send elsewhere",
+        ),
+        (
+            "limit_except GET { deny all; }",
+            "the methods that it keeps out are let in",
+        ),
+        ("deny 10.0.0.1;", "these clients are let in"),
+        ("valid_referers none;", "requests of any referer are let in"),
+        (
+            "satisfy any; deny all; auth_basic x;",
+            "responds with 403 to everyone",
+        ),
+        (
+            "satisfy any; auth_basic x;",
+            "responds with 403 to everyone",
+        ),
+    ] {
+        let server = format!("location / {{ {directive} proxy_pass http://a; }}");
+        let told = differences(&server).join("\n");
+        assert!(told.contains(effect), "{directive}: {told}");
+        let is_closed = effect.contains("403");
+        assert_eq!(
+            routes(&server).contains("response: "),
+            is_closed,
+            "{directive}"
+        );
+    }
+}
+
 /// An HTTPRoute with a rule of these keys, for a Gateway.
 fn http_route(name: &str, gateway: &str, rule: &str) -> String {
     format!(

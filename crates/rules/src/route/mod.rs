@@ -2,8 +2,8 @@
 //!
 //! The precedence is that of the Kubernetes Gateway API: the host (exact, then the longest
 //! wildcard, then any), the path (exact, then pattern, then the longest prefix), whether an
-//! expression for the path is given, whether methods are, how many headers and query parameters
-//! are, and what is written first.
+//! expression for the path is given, whether methods are, how many headers are, how many query
+//! parameters are, and what is written first.
 
 mod path_pattern;
 mod path_prefix;
@@ -188,7 +188,8 @@ impl RouteTable {
             Reverse((
                 matcher.path_regex.is_some(),
                 !matcher.methods.is_empty(),
-                matcher.headers.len() + matcher.query.len(),
+                matcher.headers.len(),
+                matcher.query.len(),
                 is_for_one_case,
             ))
         });
