@@ -1,8 +1,8 @@
 //! What another configuration changes for the subjects of a fleet that runs, by what they have sent
 //! in the last minute and in the last hour.
 //!
-//! A subject that sent more in that time than a full bucket would have let through is over the
-//! limit at once. Requests count as one unit each.
+//! A subject that sent more in that time than passes at most, however its requests were spread, is
+//! over the limit at once. Requests count as one unit each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,16 +11,13 @@ use http::Method;
 use serde::Serialize;
 use serde_json::Value;
 use weir_config::{HumanDuration, Settings, pluralized};
-use weir_limit::Quota;
-use weir_limit::time::{Clock, SystemClock, Timestamp};
+use weir_limit::time::{Clock, Nanos, SystemClock, Timestamp};
+use weir_limit::{Algorithm, Alignment, Quota};
 use weir_rules::Limit;
 
 use super::admin_api::{is_enforced, quota_of};
 use super::admin_client::{AdminClient, AdminError};
 use super::startup_log::describe_quota;
-
-/// Upper bound on subjects that are looked at.
-const MAX_SUBJECTS: u32 = 1_000;
 
 /// The effects of a configuration on live subjects.
 #[derive(Debug, Serialize)]
@@ -29,8 +26,10 @@ pub struct LiveCheck {
     pub gateways: u64,
     /// Why these are not all, if so.
     pub alone: Option<String>,
-    /// How many subjects were looked at.
+    /// How many subjects were looked at: all that gateways know of.
     pub subjects: usize,
+    /// How many requests of a subject may be missing, at most; none where a gateway is not counted.
+    pub uncounted: Option<u64>,
     /// The worst first.
     pub effects: Vec<Effect>,
 }
@@ -79,7 +78,8 @@ impl LiveCheck {
     /// When it does not respond, or refuses.
     pub fn run(settings: &Settings, client: &AdminClient) -> Result<Self, AdminError> {
         let top = |period: &str| {
-            let path = format!("/v1/top?scope=fleet&period={period}&count={MAX_SUBJECTS}");
+            // Each gateway publishes a bounded number.
+            let path = format!("/v1/top?scope=fleet&period={period}&count={}", u32::MAX);
             client.request(Method::GET, &path, None)
         };
         let answers = [top("minute")?, top("hour")?];
@@ -98,7 +98,7 @@ impl LiveCheck {
             let Some(quota) = quota_of(limit, sent.subject, now) else {
                 continue;
             };
-            let effect = sent.effect(quota, is_enforced(settings, limit, sent.key));
+            let effect = sent.effect(quota, is_enforced(settings, limit, sent.key), now);
             if let Some(effect) = effect {
                 // That of the minute comes first.
                 found.entry((sent.limit, sent.key)).or_insert(effect);
@@ -115,6 +115,7 @@ impl LiveCheck {
             gateways: minute["gateways"].as_u64().unwrap_or(1),
             alone: minute["alone"].as_str().map(str::to_owned),
             subjects: seen.values().map(BTreeSet::len).sum(),
+            uncounted: uncounted(answers),
             effects,
         }
     }
@@ -124,6 +125,35 @@ impl LiveCheck {
         let mut effects = self.effects.iter();
         effects.any(|effect| effect.kind == EffectKind::OverAtOnce)
     }
+}
+
+/// The greatest number of requests that one of the subjects may lack.
+fn uncounted(answers: &[Value; 2]) -> Option<u64> {
+    let subjects = answers.iter().map(|answer| answer["subjects"].as_array());
+    let mut uncounted = subjects
+        .flatten()
+        .flatten()
+        .map(|subject| subject["uncounted"].as_u64());
+    uncounted.try_fold(0, |most, missing| Some(most.max(missing?)))
+}
+
+/// How many requests of a time up to `now` pass at most, however they are spread over it.
+fn most_passing(quota: Quota, time: Nanos, now: Timestamp) -> u64 {
+    let (burst, period) = (quota.burst().get(), quota.tolerance().get().max(1));
+    let window = |at: Timestamp| at.as_nanos() / period;
+    let windows = match quota.algorithm() {
+        Algorithm::Gcra | Algorithm::InFlight => {
+            return burst.saturating_add(time.get() / quota.emission_interval().get());
+        }
+        Algorithm::FixedWindow(Alignment::Period) => {
+            window(now) - window(now.saturating_sub(time)) + 1
+        }
+        Algorithm::FixedWindow(_) => time.get().div_ceil(period) + 1,
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } => {
+            time.get().div_ceil(period)
+        }
+    };
+    burst.saturating_mul(windows)
 }
 
 /// What becomes of all subjects of a limit, if one rule holds for them.
@@ -187,20 +217,19 @@ impl<'a> Sent<'a> {
     }
 
     /// What this quota does to the subject; none if it is denied no more than it is now.
-    fn effect(&self, quota: Quota, is_enforced: bool) -> Option<Effect> {
+    fn effect(&self, quota: Quota, is_enforced: bool, now: Timestamp) -> Option<Effect> {
         if quota.is_in_flight() {
             return None;
         }
-        let (burst, seconds) = (quota.burst().get() as f64, self.seconds as f64);
-        let came_back = burst * seconds / Duration::from(quota.tolerance()).as_secs_f64();
-        let denied = self.requests as f64 - (burst + came_back);
-        if denied < 1.0 || denied <= self.denied as f64 {
+        let passing = most_passing(quota, Nanos::from_secs(self.seconds), now);
+        let denied = self.requests.saturating_sub(passing);
+        if denied <= self.denied {
             return None;
         }
-        let share = |part: f64| format!("{:.0}%", 100.0 * part / self.requests as f64);
+        let share = |part: u64| format!("{:.0}%", 100.0 * part as f64 / self.requests as f64);
         let requests = usize::try_from(self.requests).unwrap_or(usize::MAX);
         let text = format!(
-            "sent {} in the last {}; {}, would deny {} of them{}, and {} are denied now",
+            "sent {} in the last {}; {}, would deny at least {} of them{}, and {} are denied now",
             pluralized(requests, "request"),
             HumanDuration(Duration::from_secs(self.seconds)),
             describe_quota(quota),
@@ -210,7 +239,7 @@ impl<'a> Sent<'a> {
             } else {
                 ", were it enforced"
             },
-            share(self.denied as f64),
+            share(self.denied),
         );
         Some(Effect {
             kind: EffectKind::OverAtOnce,
@@ -246,6 +275,40 @@ routes: [{name: all, match: {}, upstream: app, limits: [A, B, C, {limit: D, enfo
             "limit": limit, "subject": subject, "name": null, "key": format!("{limit}:{subject}"),
             "requests": requests, "denied": denied,
         })
+    }
+
+    #[test]
+    fn no_more_is_ever_expected_to_pass_than_the_windows_of_that_time_hold() {
+        let at = |seconds: u64| Timestamp::from_nanos((1_800_000_000 + seconds) * 1_000_000_000);
+        let quota = |algorithm, period| {
+            Quota::windowed(algorithm, 100, Duration::from_secs(period)).unwrap()
+        };
+        let fixed = |alignment| Algorithm::FixedWindow(alignment);
+        let sliding = Algorithm::SlidingWindow {
+            count_denied: false,
+        };
+        let (period, first) = (fixed(Alignment::Period), fixed(Alignment::FirstRequest));
+        for (quota, seconds, now, passing) in [
+            (
+                Quota::new(10, 60, Duration::from_secs(60)).unwrap(),
+                60,
+                30,
+                70,
+            ),
+            // A minute and an hour begin at 0.
+            (quota(period, 60), 60, 30, 200),
+            (quota(period, 3600), 60, 90, 100),
+            (quota(period, 3600), 60, 30, 200),
+            (quota(period, 40), 60, 70, 200),
+            (quota(period, 40), 60, 90, 300),
+            (quota(first, 3600), 60, 90, 200),
+            (quota(sliding, 60), 60, 30, 100),
+            (quota(sliding, 3600), 60, 30, 100),
+            (quota(sliding, 40), 60, 30, 200),
+        ] {
+            let most = most_passing(quota, Nanos::from_secs(seconds), at(now));
+            assert_eq!(most, passing, "{quota:?} at {now}");
+        }
     }
 
     #[test]
@@ -286,8 +349,8 @@ routes: [{name: all, match: {}, upstream: app, limits: [A, B, C, {limit: D, enfo
             })
             .collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
-        OverAtOnce A 192.0.2.1: sent 700 requests in the last 1m; 10 at once, then one each 1s, would deny 90% of them, and 3% are denied now
-        OverAtOnce D 192.0.2.1: sent 15 requests in the last 1m; 10 at once, then one each 1m, would deny 27% of them, were it enforced, and 0% are denied now
+        OverAtOnce A 192.0.2.1: sent 700 requests in the last 1m; 10 at once, then one each 1s, would deny at least 90% of them, and 3% are denied now
+        OverAtOnce D 192.0.2.1: sent 15 requests in the last 1m; 10 at once, then one each 1m, would deny at least 27% of them, were it enforced, and 0% are denied now
         Unknown B -: it counts by something else now, so buckets of 1 subject begin full
         Unknown C -: requests in flight of 1 subject are not known
         NotLimited Old -: no route uses it any more; it counts 1 subject now

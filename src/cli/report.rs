@@ -34,7 +34,12 @@ pub(super) fn live_text(live: &LiveCheck) -> String {
     let subjects = pluralized(live.subjects, "subject");
     let alone = live.alone.as_ref();
     let alone = alone.map_or_else(String::new, |why| format!(" (others unknown: {why})"));
-    let mut text = format!("against {subjects} of {gateways}{alone}: ");
+    let missing = match live.uncounted {
+        Some(0) => String::new(),
+        Some(most) => format!(", of each of which up to {most} requests may be missing"),
+        None => ", of which requests are missing, as not all gateways are counted".to_owned(),
+    };
+    let mut text = format!("against all {subjects} known to {gateways}{alone}{missing}: ");
     if live.effects.is_empty() {
         return text + "nobody would be over a limit\n";
     }

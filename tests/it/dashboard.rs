@@ -621,6 +621,25 @@ fn the_page_says_that_the_gateway_is_gone_and_goes_on_when_it_is_back() {
     browser.sees("#connection", "live");
 }
 
+/// It looked like the page of a gateway that has no others.
+#[test]
+fn a_page_that_is_opened_without_redis_never_hides_that_its_gateway_is_alone() {
+    let mut server = RedisServer::start();
+    let upstream = Upstream::start();
+    let store = crate::redis::store(&server.url()).replace("deny", "local");
+    let gateway = setup(&upstream).key(&store).start();
+    server.kill();
+    gateway.statuses(&from("203.0.113.77"), 9);
+    let browser = dashboard(&gateway);
+    browser.sees(
+        "#gateways-note",
+        "This gateway shows itself alone: the store",
+    );
+    browser.sees("#gateway-rows", &gateway.admin_address().to_string());
+    browser.sees("#findings", "This gateway shows its own figures alone");
+    browser.sees("#subjects-note", "This gateway alone");
+}
+
 #[test]
 fn the_page_of_one_gateway_never_hides_what_others_of_its_redis_have_counted() {
     let server = RedisServer::start();

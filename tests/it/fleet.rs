@@ -1,6 +1,10 @@
 //! Gateways of one Redis, seen as one: who is limited on all of them, which of them are there, and how
 //! their configurations differ.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use serde_json::{Value, json};
 
 use crate::support::gateway::weir;
@@ -277,6 +281,124 @@ fn a_right_that_is_lacking_is_told_once_and_in_the_view_and_takes_no_decision() 
     });
 }
 
+/// The moment in so many seconds, in milliseconds since the Unix epoch.
+fn end(seconds: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap() + 1000 * seconds
+}
+
+/// Adds an entry to the list of gateways that ends in so many seconds.
+fn list(server: &RedisServer, seconds: u64, entry: &Value) {
+    let (until, entry) = (end(seconds).to_string(), format!("'{entry}'"));
+    server.command(&["ZADD", "weir::list:gateways", &until, &entry]);
+}
+
+/// The entry ends by the clock of its gateway, and its figures by that of the store.
+#[test]
+fn a_gateway_whose_clock_is_wrong_is_never_silent_while_it_publishes_or_listed_for_ever() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &redis::store(&server.url())).start();
+    let ids = ["ahead", "behind", "in-time"];
+    for (id, seconds) in ids.into_iter().zip([1_000_000_000, 60, 200]) {
+        let entry = json!({
+            "form": 1, "id": id, "name": id, "address": id, "version": "9.0.0",
+            "configuration": "", "since": 1, "figures": "shared",
+        });
+        list(&server, seconds, &entry);
+        if id != "in-time" {
+            let figures = "'{\"form\":1,\"in_flight\":0,\"connections\":0,\"requests\":7,\"failed\":0,\
+                           \"denied\":0,\"counts_subjects\":true,\"findings\":[],\
+                           \"forwarders\":[],\"limits\":{}}'";
+            server.command(&["SET", &format!("weir::gateway:{id}"), figures]);
+        }
+    }
+    let state = |id: &str| {
+        let states = states(&gateway).into_iter();
+        let mut states = states.filter(|(address, _)| address == id);
+        states.next().map(|(_, state)| state)
+    };
+    let shown = || ids.map(&state).map(Option::unwrap_or_default);
+    eventually("both that publish", || {
+        (shown() == ["up", "up", "silent"]).then_some(())
+    });
+    for id in ids {
+        server.command(&["DEL", &format!("weir::gateway:{id}")]);
+    }
+    eventually("neither as up", || {
+        (shown() == ["", "silent", "silent"]).then_some(())
+    });
+}
+
+#[test]
+fn a_gateway_that_may_not_list_itself_says_so_once_and_does_not_try_without_end() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    server.command(&["ACL", "SETUSER", "default", "-zadd"]);
+    let gateway = setup(&upstream, &redis::store(&server.url())).start();
+    let message = "other gateways do not know how this one does";
+    gateway.logs(message, 1);
+    // Connections ask for the time once a second.
+    let begun = server.calls("time");
+    eventually("some publications later", || {
+        (server.calls("time") > begun + 40).then_some(())
+    });
+    let stats = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_zadd:"));
+    let rejected = line.unwrap().split_once("rejected_calls=").unwrap().1;
+    let rejected: u32 = rejected.split_once(',').unwrap().0.parse().unwrap();
+    // Each change of the list adds two members.
+    assert!(rejected <= 4, "{rejected}");
+    assert_eq!(gateway.times_logged(message), 1);
+    assert_eq!(states(&gateway).len(), 1);
+}
+
+/// After ten seconds of a flood, a sixth of it was shown: the average of a minute.
+#[test]
+fn the_rate_of_an_abuser_is_never_that_of_the_time_before_he_began_or_after_he_ended() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let all = three(&setup(&upstream, &redis::store(&server.url())));
+    know_each_other(&all);
+    let (sent, ends) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                for gateway in &all {
+                    gateway.statuses(&from(ABUSER), 1);
+                    sent.lock().unwrap().push(Instant::now());
+                }
+                // As evenly as a slow machine can.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // Figures are up to three seconds old, and are those of up to six seconds before that.
+        let seconds = 9.0;
+        for gateway in &all {
+            eventually("the rate at which he sends", || {
+                let rate = counted_now(gateway)["rate"].as_f64()?;
+                let sent = sent.lock().unwrap();
+                let is_new = |at: &&Instant| at.elapsed().as_secs_f64() < seconds;
+                let expected = sent.iter().filter(is_new).count() as f64 / seconds;
+                let is_long = sent[0].elapsed().as_secs_f64() > seconds;
+                (is_long && (rate / expected - 1.0).abs() < 0.2).then_some(())
+            });
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    for gateway in &all {
+        eventually("that he has ended", || {
+            let subject = counted_now(gateway);
+            (subject["rate"] == 0.0 && subject["requests"].as_u64()? > 0).then_some(())
+        });
+    }
+}
+
+/// The first subject of the fleet in the last minute.
+fn counted_now(gateway: &Gateway) -> Value {
+    ask(gateway, "/v1/top?scope=fleet")["subjects"][0].clone()
+}
+
 #[test]
 fn what_another_version_publishes_is_named_as_that_and_never_counted() {
     let server = RedisServer::start();
@@ -287,9 +409,7 @@ fn what_another_version_publishes_is_named_as_that_and_never_counted() {
             "form": form, "id": id, "name": id, "address": "10.0.0.9:9901", "version": "9.0.0",
             "configuration": "", "since": 1, "figures": "shared",
         });
-        let until = format!("{}", 4_102_444_800_000_u64);
-        let entry = format!("'{entry}'");
-        server.command(&["ZADD", "weir::list:gateways", &until, &entry]);
+        list(&server, 300, &entry);
     };
     other("new-entry", 2);
     other("new-figures", 1);
@@ -328,7 +448,8 @@ fn a_value_that_nobody_can_read_never_takes_the_view_of_the_others_or_the_connec
         });
         format!("'{entry}'")
     };
-    server.command(&["ZADD", list, "4102444800000.5", &entry("of-another-type")]);
+    let until = format!("{}.5", end(300));
+    server.command(&["ZADD", list, &until, &entry("of-another-type")]);
     server.command(&["ZADD", list, "1e18", &entry("no-text")]);
     server.command(&["ZADD", list, "4102444800000", "\"\\xff\\xfe\""]);
     server.command(&["LPUSH", "weir::gateway:of-another-type", "1"]);
@@ -414,7 +535,7 @@ fn a_lower_limit_is_never_rolled_out_without_a_word_on_who_is_over_it_at_once() 
         let (sent, _) = sent.split_once(" requests in the last 1m")?;
         // More than either gateway has counted; all 12 unless the minute turns meanwhile.
         let are_added_up = (7..=12).contains(&sent.parse::<u64>().unwrap());
-        let all = "against 2 subjects of 2 gateways: 1 over at once";
+        let all = "against all 2 subjects known to 2 gateways: 1 over at once";
         (are_added_up && text.contains(all)).then_some(text)
     });
     assert!(!text.contains("198.51.100.8"), "{text}");

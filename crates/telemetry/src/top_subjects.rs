@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
@@ -39,12 +40,16 @@ const HALF_LIFE: u32 = 256;
 
 const MAX_NAME_BYTES: usize = 64;
 
+const RECENT: u32 = 3;
 const MINUTE: u32 = 60;
 const HOUR: u32 = 3600;
 
 /// Over how long a subject's requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Period {
+    /// The running three seconds, and the three before them: what rates are taken of. All of them
+    /// have begun within the last six.
+    Recent,
     /// The last minute.
     #[default]
     Minute,
@@ -53,9 +58,10 @@ pub enum Period {
 }
 
 impl Period {
-    /// Its seconds.
+    /// Its seconds, at most.
     pub const fn seconds(self) -> u32 {
         match self {
+            Self::Recent => 2 * RECENT,
             Self::Minute => MINUTE,
             Self::Hour => HOUR,
         }
@@ -117,6 +123,7 @@ impl TopSubjects {
         let entry = sketch
             .get_or_insert_default()
             .admit(hash, key, seconds(now), name)?;
+        entry.counts.recent.current(seconds(now)).requests += 1;
         entry
             .counts
             .count(seconds(now), |counts| counts.requests += 1);
@@ -179,10 +186,14 @@ impl TopSubjects {
         sketches.sum()
     }
 
-    /// Seconds of a period for which subjects have been counted: one at least.
-    pub(super) fn counted_seconds(&self, period: Period) -> u32 {
-        let seconds = u32::try_from(self.0.since.elapsed().as_secs()).unwrap_or(u32::MAX);
-        seconds.saturating_add(1).min(period.seconds())
+    /// Seconds of a period, at a time since the Unix epoch, for which subjects have been counted:
+    /// one at least.
+    pub(super) fn counted_seconds(&self, period: Period, now: Duration) -> f64 {
+        let seconds = match period {
+            Period::Recent => f64::from(RECENT) + now.as_secs_f64() % f64::from(RECENT),
+            period => f64::from(period.seconds()),
+        };
+        self.0.since.elapsed().as_secs_f64().max(1.0).min(seconds)
     }
 }
 
@@ -310,6 +321,8 @@ fn shortened(name: &str) -> Box<str> {
 /// The counts of each period.
 #[derive(Default)]
 struct Windows {
+    /// Requests alone.
+    recent: Window<RECENT>,
     minute: Window<MINUTE>,
     hour: Window<HOUR>,
 }
@@ -322,6 +335,7 @@ impl Windows {
 
     fn estimate(&self, period: Period, now: u32) -> Counts {
         match period {
+            Period::Recent => self.recent.with_previous(now, RECENT),
             Period::Minute => self.minute.estimate(now),
             Period::Hour => self.hour.estimate(now),
         }
@@ -330,12 +344,13 @@ impl Windows {
     /// Adds the requests of a subject that loses its place. They count from now on, so for longer
     /// than they would have counted there.
     fn add_lost(&mut self, counts: &Self, now: u32) {
-        let lost = self.minute.current(now);
-        let requests = counts.estimate(Period::Minute, now).requests;
-        lost.requests = lost.requests.saturating_add(requests);
-        let lost = self.hour.current(now);
-        let requests = counts.estimate(Period::Hour, now).requests;
-        lost.requests = lost.requests.saturating_add(requests);
+        let add = |lost: &mut Counts, period| {
+            let requests = counts.estimate(period, now).requests;
+            lost.requests = lost.requests.saturating_add(requests);
+        };
+        add(self.recent.current(now), Period::Recent);
+        add(self.minute.current(now), Period::Minute);
+        add(self.hour.current(now), Period::Hour);
     }
 }
 
@@ -371,12 +386,16 @@ impl<const SECONDS: u32> Window<SECONDS> {
 
     /// The counts of the last `SECONDS`, taking those of the previous window to be spread evenly.
     fn estimate(&self, now: u32) -> Counts {
+        self.with_previous(now, SECONDS - now % SECONDS)
+    }
+
+    /// The counts of the current window, and of so many seconds of the previous one.
+    fn with_previous(&self, now: u32, left: u32) -> Counts {
         let (current, previous) = match (now / SECONDS).saturating_sub(self.index) {
             0 => (self.current, self.previous),
             1 => (Counts::default(), self.current),
             _ => return Counts::default(),
         };
-        let left = SECONDS - now % SECONDS;
         let share = |count: u32| {
             let share = u64::from(count) * u64::from(left) / u64::from(SECONDS);
             u32::try_from(share).unwrap_or(u32::MAX)
@@ -487,6 +506,30 @@ mod tests {
         assert_eq!(known(&top, Period::Hour, start + 90), a(61));
     }
 
+    /// A minute's average showed a sixth of it after ten seconds.
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_of_a_subject_is_never_that_of_the_time_before_it_began() {
+        let top = TopSubjects::new();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let rate = |tenths: u64| {
+            let now = Duration::from_secs(NOW) + Duration::from_millis(100 * tenths);
+            let known = known(&top, Period::Recent, now.as_secs());
+            let requests = known.first().map_or(0, |(_, requests)| *requests);
+            requests as f64 / top.counted_seconds(Period::Recent, now)
+        };
+        // It begins in the middle of a window, and sends ten a second for ten seconds.
+        for tenths in 20..120 {
+            ask(&top, "L:a", 1, NOW + tenths / 10);
+            if tenths >= 80 {
+                let rate = rate(tenths + 1);
+                assert!((9.7..=10.3).contains(&rate), "{rate} at {tenths}");
+            }
+        }
+        assert_eq!(rate(180), 0.0);
+        let minute = known(&top, Period::Minute, NOW + 18);
+        assert_eq!(minute, [("L:a".to_owned(), 100)]);
+    }
+
     #[test]
     fn a_flood_of_other_subjects_does_not_push_out_the_heaviest() {
         let top = TopSubjects::new();
@@ -509,6 +552,7 @@ mod tests {
         let top = TopSubjects::new();
         ask(&top, "L:a", 3, NOW);
         assert_eq!(top.uncounted(Period::Minute, NOW), 0);
+        assert_eq!(top.uncounted(Period::Recent, NOW), 0);
         let mut sent = HashMap::new();
         for round in 0..3_000_u32 {
             let key = match round % 3 {

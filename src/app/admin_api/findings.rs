@@ -395,7 +395,7 @@ impl<'s> Finding<'s> {
     /// The rate of the subject in words, also of a small one.
     fn demand(&self) -> String {
         match self.rate() {
-            rate if rate < 1.0 => self.sent_in_period(),
+            rate if rate < 1.0 || self.requests < PERIOD.seconds().into() => self.sent_in_period(),
             rate => format!("{rate} requests a second"),
         }
     }
@@ -714,12 +714,13 @@ routes:
         }
     }
 
-    /// The rate of a gateway that had just started was a sixtieth of what clients sent.
+    /// The rate of a gateway that had just started was a sixtieth of what clients sent, and that of
+    /// a client that had just begun as well.
     #[test]
-    fn requests_of_the_first_minute_are_never_divided_by_a_whole_one() {
+    fn requests_are_never_divided_by_a_time_in_which_they_did_not_come() {
         let settings = settings(GATEWAY);
         let sent = [("Logins", "203.0.113.9", 600, 550)];
-        for (seconds, rate) in [(0, 600.0), (9, 60.0), (59, 10.0), (3600, 10.0)] {
+        for (seconds, rate) in [(0, 600.0), (2, 300.0), (9, 200.0), (3600, 200.0)] {
             let found = found_after(seconds, &settings, &sent);
             assert_eq!(found[0]["rate"], rate, "after {seconds} s");
         }
@@ -797,12 +798,12 @@ routes:
             .join("\n")
         };
         insta::assert_snapshot!(told(0), @r"
-        goes on although Requests denies 88% of its 15 requests a second, and Logins denies it as well
+        goes on although Requests denies 88% of its 300 requests a second, and Logins denies it as well
         Ban it for a while
         weir ban add abusers 203.0.113.9 --for 30m
         ");
         insta::assert_snapshot!(told(1), @r"
-        wants more than Calls allows: 16% of its 20 requests a second are denied
+        wants more than Calls allows: 16% of its 400 requests a second are denied
         If it is a customer who may send more, raise its limit
         weir override set Calls acme --burst 300 --count 1800 --period 1m --for 1h
         ");
@@ -812,7 +813,7 @@ routes:
         -
         ");
         insta::assert_snapshot!(told(3), @r"
-        has used 90% of Requests, with 8.3 requests a second; nothing is denied
+        has used 90% of Requests, with 166.6 requests a second; nothing is denied
         If it is a customer who may send more, raise its limit
         weir override set Requests 198.51.100.1 --burst 100 --count 1200 --period 1m --for 1h
         ");

@@ -75,6 +75,7 @@ fn why_alone(alone: &Solitude) -> String {
 pub(super) fn gateways(view: &FleetView) -> Gateways {
     let others = view.configurations.iter();
     Gateways {
+        is_fleet: !matches!(view.alone, Some(Solitude::Configured(_))),
         alone: view.alone.as_ref().map(why_alone),
         gateways: view.gateways.iter().map(gateway).collect(),
         configurations: others
@@ -212,11 +213,12 @@ fn other_configuration(other: &fleet::OtherConfiguration) -> GatewayFinding {
 }
 
 /// A finding that another gateway has published; none of a kind that this version does not know.
+/// Whoever can write into the store can write it, so its remedy is quoted.
 fn of_other(gateway: &KnownGateway, finding: &PublishedFinding) -> Option<GatewayFinding> {
     let kind = Kind::deserialize(&Value::from(&*finding.kind)).ok()?;
     Some(GatewayFinding {
         gateway: Some(gateway.title()),
-        remedy: finding.remedy.clone().into(),
+        remedy: format!("That gateway advises: \"{}\"", finding.remedy).into(),
         ..GatewayFinding::new(kind, finding.text.clone(), "")
     })
 }

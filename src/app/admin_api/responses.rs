@@ -103,7 +103,7 @@ pub(super) struct TopSubject {
     pub(super) name: Option<String>,
     pub(super) requests: u64,
     pub(super) denied: u64,
-    /// Requests a second.
+    /// Requests a second: of the last minute, on average over its last 3 to 6 seconds.
     pub(super) rate: f64,
     /// The most of the burst that was taken.
     #[cfg_attr(test, schemars(range(max = 1)))]
@@ -112,6 +112,8 @@ pub(super) struct TopSubject {
     /// How many of its requests may be missing, at most, as there was no room for all subjects;
     /// null where a gateway is not counted.
     pub(super) uncounted: Option<u64>,
+    /// The same for its rate.
+    pub(super) uncounted_rate: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -190,7 +192,7 @@ pub(super) struct Finding {
     pub(super) subjects: usize,
     pub(super) requests: u64,
     pub(super) denied: u64,
-    /// Requests a second.
+    /// Requests a second, on average over the last 3 to 6 seconds.
     pub(super) rate: f64,
     /// The most of the burst that was taken.
     #[cfg_attr(test, schemars(range(max = 1)))]
@@ -518,6 +520,8 @@ pub(super) struct Explanation {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub(super) struct Gateways {
+    /// Whether the gateway that is asked shares its store with others, by its configuration.
+    pub(super) is_fleet: bool,
     /// Why no others are shown, or none of their figures.
     pub(super) alone: Option<String>,
     /// The one that is asked comes first.

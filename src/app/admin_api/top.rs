@@ -95,7 +95,10 @@ impl TopQuery {
                 rate: rounded_down(counted.rate, 100.0),
                 used: f64::from(subject.used_percent) / 100.0,
                 key: subject.key,
-                uncounted: counted.uncounted,
+                uncounted: counted.uncounted.map(|(requests, _)| requests),
+                uncounted_rate: counted
+                    .uncounted
+                    .map(|(_, rate)| (rate * 100.0 - 1e-6).ceil().abs() / 100.0),
             }
         };
         Top {

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use weir_limit::time::Timestamp;
 use weir_telemetry::{Metrics, Period};
 
 use super::published::{
@@ -19,7 +21,7 @@ const MAX_FINDINGS: usize = 8;
 const MAX_FINDING_BYTES: usize = 400;
 const MAX_FORWARDERS: usize = 16;
 
-const PERIODS: [Period; 2] = [Period::Minute, Period::Hour];
+const PERIODS: [Period; 3] = [Period::Recent, Period::Minute, Period::Hour];
 
 /// The parts of a gateway that figures are taken of.
 #[derive(Clone)]
@@ -36,8 +38,8 @@ impl Surroundings {
         Arc::clone(&self.snapshots.borrow())
     }
 
-    /// All figures, at a time in seconds.
-    pub(super) fn figures(&self, now: u64) -> Figures {
+    /// All figures.
+    pub(super) fn figures(&self, now: Timestamp) -> Figures {
         let (snapshot, metrics) = (self.snapshot(), &self.metrics);
         let server = metrics.server();
         let gauge = |value: i64| u64::try_from(value).unwrap_or_default();
@@ -47,18 +49,9 @@ impl Surroundings {
         };
         let shows_names = snapshot.settings.account.keeps_names;
         let limits = snapshot.settings.limits().into_iter().filter_map(|limit| {
-            let subjects = subjects(metrics, limit.name(), shows_names, now);
-            let period = |period| PeriodFigures {
-                seconds: metrics.counted_seconds(limit.name(), period),
-                uncounted: metrics.uncounted(limit.name(), period, now),
-                left_out: 0,
-            };
-            let [minute, hour] = PERIODS.map(period);
-            let is_used = !subjects.is_empty();
-            is_used.then(|| {
-                let figures = LimitFigures::new(minute, hour, subjects);
-                (limit.name().to_owned(), figures)
-            })
+            let figures = limit_figures(metrics, limit.name(), shows_names, now);
+            let is_used = !figures.subjects.is_empty();
+            is_used.then(|| (limit.name().to_owned(), figures))
         });
         Figures {
             in_flight: gauge(server.in_flight.get()),
@@ -76,7 +69,7 @@ impl Surroundings {
 
     /// As many of the figures as may be published, as text. Beside its subjects, each limit in use
     /// takes some hundred bytes.
-    pub(super) fn text(&self, now: u64) -> String {
+    pub(super) fn text(&self, now: Timestamp) -> String {
         let mut figures = self.figures(now);
         figures.findings.truncate(MAX_FINDINGS);
         for finding in &mut figures.findings {
@@ -101,18 +94,30 @@ fn bounded_text(mut figures: Figures, max_subjects: usize, max_bytes: usize) -> 
     }
 }
 
-/// The subjects of a limit, each once, with the counts of both periods.
-fn subjects(metrics: &Metrics, limit: &str, shows_names: bool, now: u64) -> Vec<SubjectFigures> {
+/// The figures of a limit, with each subject once.
+pub(super) fn limit_figures(
+    metrics: &Metrics,
+    limit: &str,
+    shows_names: bool,
+    now: Timestamp,
+) -> LimitFigures {
+    let since_epoch = Duration::from_nanos(now.as_nanos());
+    let seconds = now.as_secs();
     let mut all: HashMap<String, SubjectFigures> = HashMap::new();
     for period in PERIODS {
-        for mut subject in metrics.subjects(limit, period, now) {
+        for mut subject in metrics.subjects(limit, period, seconds) {
             subject.name = subject.name.filter(|_| shows_names);
             let figures = all.entry(subject.key.clone());
             let figures = figures.or_insert_with_key(|key| SubjectFigures::new(key.clone()));
             figures.add(period, subject);
         }
     }
-    all.into_values().collect()
+    let periods = PERIODS.map(|period| PeriodFigures {
+        seconds: metrics.counted_seconds(limit, period, since_epoch),
+        uncounted: metrics.uncounted(limit, period, seconds),
+        left_out: 0,
+    });
+    LimitFigures::new(periods, all.into_values().collect())
 }
 
 #[cfg(test)]
@@ -138,13 +143,13 @@ mod tests {
             figures
         };
         let period = PeriodFigures {
-            seconds: 60,
+            seconds: 60.0,
             uncounted: 0,
             left_out: 0,
         };
         for length in [10, 500, 8_000, 200_000] {
             let names = (0..300).map(|number| format!("L:{number}-{}", "\u{1}".repeat(length)));
-            let limit = LimitFigures::new(period, period, names.map(subject).collect());
+            let limit = LimitFigures::new([period; 3], names.map(subject).collect());
             let limits = BTreeMap::from([("L".to_owned(), limit)]);
             let figures = Figures {
                 limits,

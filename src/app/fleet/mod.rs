@@ -169,7 +169,7 @@ impl Inner {
             is_self: true,
             seen: Duration::ZERO,
             is_replaced: false,
-            figures: Ok(self.around.figures(now.as_secs())),
+            figures: Ok(self.around.figures(now)),
         };
         let mut view = FleetView {
             gateways: vec![own],
@@ -209,10 +209,10 @@ impl Inner {
         let (listed, is_cut) = listed(shared, now).await?;
         let listed = listed.into_iter().filter_map(|listed| {
             let entry = GatewayEntry::parse(&listed.text)?;
-            Some((entry.id.clone(), (entry, seen(listed.until, now))))
+            Some((entry.id.clone(), (entry, listed.until)))
         });
         // The latest entry of a gateway comes last.
-        let mut others: BTreeMap<String, (GatewayEntry, Duration)> = listed.collect();
+        let mut others: BTreeMap<String, (GatewayEntry, u64)> = listed.collect();
         others.remove(&own_id);
         let texts = others.values().map(|(entry, _)| {
             let is_shared = entry.figures == FiguresState::Shared;
@@ -226,9 +226,18 @@ impl Inner {
         });
         let texts = join_all(texts).await;
         let (mut known, mut unread) = (Vec::new(), None);
-        for ((entry, mut seen), text) in others.into_values().zip(texts) {
+        for ((entry, until), text) in others.into_values().zip(texts) {
+            let mut seen = seen(until, now);
             let figures = match text {
-                Ok(Some(text)) => Figures::parse(&text),
+                Ok(Some(text)) => {
+                    // They would be over, so the clock of that gateway is behind.
+                    if seen > FIGURES_KEPT * 2 {
+                        seen = Duration::ZERO;
+                    }
+                    Figures::parse(&text)
+                }
+                // Its clock was ahead, so that the list keeps it for longer than it should.
+                Ok(None) if until > millis(now + (ENTRY_KEPT * 2).into()) => continue,
                 Ok(None) if entry.figures == FiguresState::Shared => {
                     // They are over, by the time of the store, whatever its own clock said.
                     seen = seen.max(FIGURES_KEPT);
@@ -376,8 +385,9 @@ struct Publisher<'f> {
     listed: Option<String>,
     /// The configuration whose limits were published, and when.
     limits: Option<(String, Instant)>,
-    /// When a right was lacking the last time.
+    /// When a right was lacking the last time: to publish figures, or to be listed at all.
     forbidden: Option<Instant>,
+    unlisted: Option<Instant>,
     /// Why it cannot publish, as it was logged.
     logged: Option<String>,
 }
@@ -390,14 +400,19 @@ impl<'f> Publisher<'f> {
             listed: None,
             limits: None,
             forbidden: None,
+            unlisted: None,
             logged: None,
         }
     }
 
     async fn publish(&mut self) {
+        let is_due = |at: Instant| at.elapsed() >= FORBIDDEN_INTERVAL;
+        // Nobody reads the figures of a gateway that is not listed.
+        if !self.unlisted.is_none_or(is_due) {
+            return;
+        }
         let configuration = self.fleet.configuration();
         let mut outcome = Ok(());
-        let is_due = |at: Instant| at.elapsed() >= FORBIDDEN_INTERVAL;
         if self.forbidden.is_none_or(is_due) {
             outcome = self.put_texts(&configuration).await;
             let is_forbidden = matches!(&outcome, Err(error) if error.is_forbidden());
@@ -411,6 +426,8 @@ impl<'f> Publisher<'f> {
         };
         *self.fleet.entry.lock() = entry.clone();
         let listed = self.list(&entry).await;
+        let is_forbidden = matches!(&listed, Err(error) if error.is_forbidden());
+        self.unlisted = is_forbidden.then(Instant::now);
         match outcome.and(listed) {
             Ok(()) if self.forbidden.is_some() => {}
             Ok(()) => self.published(),
@@ -430,7 +447,7 @@ impl<'f> Publisher<'f> {
 
     async fn put_texts(&mut self, configuration: &Configuration) -> Result<(), StoreError> {
         let texts = &self.shared.texts;
-        let figures = self.fleet.around.text(self.fleet.clock.now().as_secs());
+        let figures = self.fleet.around.text(self.fleet.clock.now());
         let name = figures_name(&self.fleet.entry.lock().id);
         texts.put(&name, figures, FIGURES_KEPT).await?;
         let digest = &configuration.digest;

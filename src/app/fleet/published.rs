@@ -176,6 +176,8 @@ pub(in crate::app) struct PublishedFinding {
 /// What a gateway has counted of a limit's subjects.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(in crate::app) struct LimitFigures {
+    /// Of the last seconds, of the minute, and of the hour.
+    recent: PeriodFigures,
     minute: PeriodFigures,
     hour: PeriodFigures,
     pub(super) subjects: Vec<SubjectFigures>,
@@ -185,16 +187,16 @@ pub(in crate::app) struct LimitFigures {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct PeriodFigures {
     /// Over how many seconds was counted.
-    pub(super) seconds: u32,
+    pub(super) seconds: f64,
     /// How many requests may be missing from the count of a subject.
     pub(super) uncounted: u64,
     /// The requests of the heaviest subject that was left out.
     pub(super) left_out: u64,
 }
 
-/// A subject, with its counts of the last minute and of the last hour.
+/// A subject, with its counts of the last minute, of the last hour, and of the last seconds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct SubjectFigures(String, Option<String>, Counts, Counts);
+pub(super) struct SubjectFigures(String, Option<String>, Counts, Counts, Counts);
 
 /// Requests, those of them that were denied, and the most of the burst that was used, in percent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -210,7 +212,8 @@ impl Counts {
 
 impl SubjectFigures {
     pub(super) fn new(key: String) -> Self {
-        Self(key, None, Counts::default(), Counts::default())
+        let none = Counts::default();
+        Self(key, None, none, none, none)
     }
 
     pub(super) fn add(&mut self, period: Period, activity: SubjectActivity) {
@@ -219,6 +222,7 @@ impl SubjectFigures {
         match period {
             Period::Minute => self.2 = counts,
             Period::Hour => self.3 = counts,
+            Period::Recent => self.4 = counts,
         }
     }
 
@@ -241,6 +245,7 @@ impl SubjectFigures {
         match period {
             Period::Minute => self.2,
             Period::Hour => self.3,
+            Period::Recent => self.4,
         }
     }
 
@@ -251,11 +256,11 @@ impl SubjectFigures {
 
 impl LimitFigures {
     pub(super) fn new(
-        minute: PeriodFigures,
-        hour: PeriodFigures,
+        [recent, minute, hour]: [PeriodFigures; 3],
         subjects: Vec<SubjectFigures>,
     ) -> Self {
         Self {
+            recent,
             minute,
             hour,
             subjects,
@@ -264,6 +269,7 @@ impl LimitFigures {
 
     pub(super) fn period(&self, period: Period) -> PeriodFigures {
         match period {
+            Period::Recent => self.recent,
             Period::Minute => self.minute,
             Period::Hour => self.hour,
         }
@@ -287,6 +293,7 @@ impl LimitFigures {
             let requests = left_out.iter().map(|subject| subject.counts(period).0);
             requests.max().unwrap_or_default()
         };
+        self.recent.left_out = self.recent.left_out.max(most(Period::Recent));
         self.minute.left_out = self.minute.left_out.max(most(Period::Minute));
         self.hour.left_out = self.hour.left_out.max(most(Period::Hour));
     }
@@ -355,6 +362,7 @@ mod tests {
             None,
             Counts(minute, 0, 0),
             Counts(hour, 0, 0),
+            Counts(minute / 10, 0, 0),
         )
     }
 
@@ -364,7 +372,7 @@ mod tests {
             uncounted: 0,
             left_out: 0,
         };
-        LimitFigures::new(period(60), period(3600), subjects)
+        LimitFigures::new([period(6.0), period(60.0), period(3600.0)], subjects)
     }
 
     fn keys(limit: &LimitFigures) -> Vec<&str> {
@@ -385,6 +393,7 @@ mod tests {
         assert_eq!(keys(&figures), ["a", "b"]);
         assert_eq!(figures.period(Period::Minute).left_out, 40);
         assert_eq!(figures.period(Period::Hour).left_out, 100);
+        assert_eq!(figures.period(Period::Recent).left_out, 4);
         figures.keep(2);
         assert_eq!(figures.period(Period::Minute).left_out, 40);
     }

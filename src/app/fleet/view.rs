@@ -8,8 +8,9 @@ use weir_limit::time::Timestamp;
 use weir_telemetry::{Metrics, Period, SubjectActivity};
 
 use super::definitions::LimitDifference;
+use super::figures::limit_figures;
 use super::published::{
-    Figures, FiguresState, GatewayEntry, INTERVAL, LimitFigures, SubjectFigures,
+    Figures, FiguresState, GatewayEntry, INTERVAL, LimitFigures, PeriodFigures, SubjectFigures,
 };
 
 /// For how long nothing is heard of a gateway that is behind, or silent: it has missed one
@@ -84,10 +85,11 @@ pub(in crate::app) enum Scope<'v> {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::app) struct CountedSubject {
     pub(in crate::app) activity: SubjectActivity,
-    /// Requests a second.
+    /// Requests a second: of the last minute, by the last seconds alone.
     pub(in crate::app) rate: f64,
-    /// How many of its requests may be missing, at most; none where a gateway is not counted.
-    pub(in crate::app) uncounted: Option<u64>,
+    /// How many of its requests, and of its requests a second, may be missing, at most; none where
+    /// a gateway is not counted.
+    pub(in crate::app) uncounted: Option<(u64, f64)>,
 }
 
 impl KnownGateway {
@@ -122,31 +124,13 @@ impl Scope<'_> {
     /// The subjects of a limit that sent requests within the period, in no order.
     pub(in crate::app) fn subjects(self, limit: &str, period: Period) -> Vec<CountedSubject> {
         match self {
-            Self::Gateway(metrics, now) => own_subjects(metrics, limit, period, now),
+            Self::Gateway(metrics, now) => {
+                let own = limit_figures(metrics, limit, true, now);
+                merged(&[(&own, true)], period, true)
+            }
             Self::Fleet(fleet) => fleet.subjects(limit, period),
         }
     }
-}
-
-fn own_subjects(
-    metrics: &Metrics,
-    limit: &str,
-    period: Period,
-    now: Timestamp,
-) -> Vec<CountedSubject> {
-    let seconds = metrics.counted_seconds(limit, period);
-    let uncounted = Some(metrics.uncounted(limit, period, now.as_secs()));
-    let subjects = metrics.subjects(limit, period, now.as_secs()).into_iter();
-    let counted = subjects.map(|activity| CountedSubject {
-        rate: rate(&activity, seconds),
-        activity,
-        uncounted,
-    });
-    counted.collect()
-}
-
-fn rate(activity: &SubjectActivity, seconds: u32) -> f64 {
-    activity.requests as f64 / f64::from(seconds.max(1))
 }
 
 impl FleetView {
@@ -179,44 +163,73 @@ impl FleetView {
         peers
     }
 
-    /// Adds up what the gateways have counted. A gateway that does not list a subject may have left
-    /// it out, and each may have lost some of its requests.
     fn subjects(&self, limit: &str, period: Period) -> Vec<CountedSubject> {
-        let figures = self.figures();
-        let of_limit: Vec<(&KnownGateway, &LimitFigures)> = figures
-            .filter_map(|(gateway, figures)| Some((gateway, figures.limits.get(limit)?)))
+        let of_limit: Vec<(&LimitFigures, bool)> = self
+            .figures()
+            .filter_map(|(gateway, figures)| {
+                Some((figures.limits.get(limit)?, !gateway.is_replaced))
+            })
             .collect();
-        let missing = of_limit.iter().map(|(_, figures)| {
-            let period = figures.period(period);
-            period.uncounted.saturating_add(period.left_out)
-        });
         let are_all_counted = self.counted() == self.known() && !self.is_cut;
-        let missing = are_all_counted.then(|| missing.fold(0, u64::saturating_add));
-        let mut merged: HashMap<&str, CountedSubject> = HashMap::new();
-        for (gateway, figures) in of_limit {
-            let counted = figures.period(period);
-            for subject in &figures.subjects {
-                let known = merged
-                    .entry(subject.key())
-                    .or_insert_with(|| CountedSubject {
-                        activity: SubjectFigures::new(subject.key().to_owned()).activity(period),
-                        rate: 0.0,
-                        uncounted: missing,
-                    });
-                let activity = subject.activity(period);
-                // The rate of a gateway that was killed goes on where another is in its place.
-                if !gateway.is_replaced {
-                    known.rate += rate(&activity, counted.seconds);
-                }
-                known.add(activity);
-                let uncounted = &mut known.uncounted;
-                *uncounted = uncounted.map(|missing| missing.saturating_sub(counted.left_out));
+        merged(&of_limit, period, are_all_counted)
+    }
+}
+
+/// Adds up what gateways have counted of a limit. A gateway that does not list a subject may have
+/// left it out, and each may have lost some of its requests. The rate of a gateway that was killed
+/// goes on where another is in its place, so its own does not count.
+fn merged(
+    gateways: &[(&LimitFigures, bool)],
+    period: Period,
+    are_all_counted: bool,
+) -> Vec<CountedSubject> {
+    // The average of a minute hides a flood that has just begun.
+    let rate_period = match period {
+        Period::Minute => Period::Recent,
+        period => period,
+    };
+    let missing = gateways.iter().map(|(figures, _)| {
+        let (counted, of_rate) = (figures.period(period), figures.period(rate_period));
+        let requests = of_rate.uncounted.saturating_add(of_rate.left_out);
+        let missing = counted.uncounted.saturating_add(counted.left_out);
+        (missing, of_rate.rate(requests))
+    });
+    let missing = are_all_counted.then(|| {
+        missing.fold((0, 0.0), |(sum, rates), (missing, rate)| {
+            (missing.saturating_add(sum), rates + rate)
+        })
+    });
+    let mut merged: HashMap<&str, CountedSubject> = HashMap::new();
+    for (figures, has_rate) in gateways {
+        let (counted, of_rate) = (figures.period(period), figures.period(rate_period));
+        for subject in &figures.subjects {
+            let known = merged
+                .entry(subject.key())
+                .or_insert_with(|| CountedSubject {
+                    activity: SubjectFigures::new(subject.key().to_owned()).activity(period),
+                    rate: 0.0,
+                    uncounted: missing,
+                });
+            if *has_rate {
+                known.rate += of_rate.rate(subject.activity(rate_period).requests);
             }
+            known.add(subject.activity(period));
+            known.uncounted = known.uncounted.map(|(missing, rate)| {
+                let rate = rate - of_rate.rate(of_rate.left_out);
+                (missing.saturating_sub(counted.left_out), rate)
+            });
         }
-        let active = merged.into_values();
-        active
-            .filter(|subject| subject.activity.requests > 0)
-            .collect()
+    }
+    let active = merged.into_values();
+    active
+        .filter(|subject| subject.activity.requests > 0)
+        .collect()
+}
+
+impl PeriodFigures {
+    /// So many requests in the time of these figures, each second.
+    fn rate(self, requests: u64) -> f64 {
+        requests as f64 / self.seconds.max(1.0)
     }
 }
 
@@ -234,7 +247,6 @@ impl CountedSubject {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::published::PeriodFigures;
     use super::*;
 
     fn subject(key: &str, requests: u64, denied: u64) -> SubjectFigures {
@@ -246,12 +258,21 @@ mod tests {
             denied,
             used_percent: 50,
         };
-        figures.add(Period::Minute, activity);
+        figures.add(Period::Minute, activity.clone());
+        let recent = SubjectActivity {
+            requests: requests / 10,
+            ..activity
+        };
+        figures.add(Period::Recent, recent);
         figures
     }
 
     fn gateway(subjects: Vec<SubjectFigures>, period: PeriodFigures) -> KnownGateway {
-        let limit = LimitFigures::new(period, period, subjects);
+        let recent = PeriodFigures {
+            seconds: period.seconds / 10.0,
+            ..period
+        };
+        let limit = LimitFigures::new([recent, period, period], subjects);
         KnownGateway {
             entry: GatewayEntry::new("1", "gw", "127.0.0.1:9901", 0),
             is_self: false,
@@ -265,7 +286,7 @@ mod tests {
         }
     }
 
-    fn period(seconds: u32, uncounted: u64, left_out: u64) -> PeriodFigures {
+    fn period(seconds: f64, uncounted: u64, left_out: u64) -> PeriodFigures {
         PeriodFigures {
             seconds,
             uncounted,
@@ -287,17 +308,17 @@ mod tests {
         let silent = KnownGateway {
             figures: Err(FiguresState::Missing),
             seen: Duration::from_secs(60),
-            ..gateway(vec![subject("a", 9, 9)], period(60, 9, 9))
+            ..gateway(vec![subject("a", 9, 9)], period(60.0, 9, 9))
         };
         let mut fleet = fleet(vec![
             gateway(
                 vec![subject("a", 60, 30), subject("b", 6, 0)],
-                period(60, 5, 2),
+                period(60.0, 5, 2),
             ),
-            // It has begun to count ten seconds ago.
+            // It has begun to count twenty seconds ago.
             gateway(
                 vec![subject("a", 10, 10), subject("c", 0, 0)],
-                period(10, 1, 7),
+                period(20.0, 1, 7),
             ),
             silent,
         ]);
@@ -312,14 +333,12 @@ mod tests {
                     denied,
                     ..
                 } = &subject.activity;
-                (&**key, *requests, *denied, subject.rate, subject.uncounted)
+                let (rate, (uncounted, of_rate)) = (subject.rate, subject.uncounted.unwrap());
+                format!("{key} {requests} {denied} {rate:.2} {uncounted} {of_rate:.2}")
             })
             .collect();
         // Both list a, so neither can have left it out; the second may have left out b.
-        assert_eq!(
-            shown,
-            [("a", 70, 40, 2.0, Some(6)), ("b", 6, 0, 0.1, Some(13))]
-        );
+        assert_eq!(shown, ["a 70 40 1.50 6 1.33", "b 6 0 0.00 13 4.83"]);
         assert_eq!((fleet.counted(), fleet.known()), (2, 2));
         assert!(
             Scope::Fleet(&fleet)
@@ -346,7 +365,7 @@ mod tests {
         let seen = |seconds: f64| {
             let known = KnownGateway {
                 seen: Duration::from_secs_f64(seconds),
-                ..gateway(Vec::new(), period(60, 0, 0))
+                ..gateway(Vec::new(), period(60.0, 0, 0))
             };
             known.state()
         };

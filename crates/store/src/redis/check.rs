@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use thiserror::Error;
 use tokio::time::Instant;
 use weir_limit::time::{Clock, Timestamp};
 
@@ -207,15 +208,23 @@ pub(super) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE")
 }
 
+/// What a server replies, whose advice is not that of Weir.
+#[derive(Debug, Error)]
+#[error("Redis says \"{0}\"")]
+struct ErrorReply(RedisError);
+
 /// The failure of a call by the error of one of its commands.
 pub(super) fn command_error(error: RedisError) -> StoreError {
-    let source = Box::new(error);
-    if is_right_of_some(&source) {
-        StoreError::Forbidden(source)
-    } else if is_wrong_type(&source) {
-        StoreError::WrongType(source)
-    } else {
-        StoreError::Failed(source)
+    let (is_right, is_type) = (is_right_of_some(&error), is_wrong_type(&error));
+    let is_reply = error.code().is_some();
+    let source: Box<dyn std::error::Error + Send + Sync> = match is_reply {
+        true => Box::new(ErrorReply(error)),
+        false => Box::new(error),
+    };
+    match (is_right, is_type) {
+        (true, _) => StoreError::Forbidden(source),
+        (_, true) => StoreError::WrongType(source),
+        _ => StoreError::Failed(source),
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
@@ -192,7 +192,7 @@ impl Metrics {
     }
 
     /// Keeps track of the subjects that send most and of those that are denied, of all limits whose
-    /// handles are made from now on. It takes some 20 KB for each limit and thread, and some
+    /// handles are made from now on. It takes some 25 KB for each limit and thread, and some
     /// instructions for each decision.
     pub fn track_subjects(&self) {
         self.subjects.lock().get_or_insert_default();
@@ -219,12 +219,12 @@ impl Metrics {
         subjects.map_or(0, |subjects| subjects.uncounted(period, now))
     }
 
-    /// Seconds of a period for which the subjects of a limit have been counted: one at least, and
-    /// less than the period while the limit is new.
-    pub fn counted_seconds(&self, limit: &str, period: Period) -> u32 {
+    /// Seconds of a period, at a time since the Unix epoch, for which the subjects of a limit have
+    /// been counted: one at least, and less than the period while the limit is new.
+    pub fn counted_seconds(&self, limit: &str, period: Period, now: Duration) -> f64 {
         let subjects = self.subjects.lock();
         let subjects = subjects.as_ref().and_then(|all| all.get(limit));
-        subjects.map_or(1, |subjects| subjects.counted_seconds(period))
+        subjects.map_or(1.0, |subjects| subjects.counted_seconds(period, now))
     }
 
     /// The metrics of the banned and the blocked.

@@ -15,14 +15,16 @@ const FIGURES = {
 };
 
 /**
- * Shows the gateways, if there are several.
- * @param {{alone: string|null, gateways: object[], configurations: object[]}} fleet
+ * Shows the gateways, if there are several, or others that this one does not see.
+ * @param {{is_fleet: boolean, alone: string|null, gateways: object[], configurations: object[]}}
+ *   fleet
  * @return {boolean} whether the scope has changed by that
  */
-export function showGateways({ alone, gateways, configurations }) {
-  const isNew = $('scope').hidden && gateways.length > 1;
+export function showGateways({ is_fleet: isFleet, alone, gateways, configurations }) {
+  const hasOthers = gateways.length > 1 || (isFleet && alone !== null);
+  const isNew = $('scope').hidden && hasOthers;
   for (const id of ['scope', 'gateways', 'gateways-link']) {
-    $(id).hidden &&= gateways.length < 2;
+    $(id).hidden &&= !hasOthers;
   }
   const own = gateways[0].configuration;
   rows(
