@@ -22,7 +22,7 @@ mod window;
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use concurrency::{
-    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId,
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
 };
 pub use in_flight::{Claim, Claims};
 pub use levels::{LEVELS, Level, LevelChoice};

@@ -392,8 +392,9 @@ pub(crate) struct Concurrency {
     pub(crate) min: Option<Spanned<NonZeroU32>>,
     /// With `adaptive`: the limit is never above this. Default: `1000`.
     pub(crate) max: Option<Spanned<NonZeroU32>>,
-    /// How long a request may wait before it is shed; `0s` for not at all. Default: half of the
-    /// upstream's latency, at most 500 ms.
+    /// How long a request may wait before it is shed; `0s` for not at all. By default, requests of
+    /// priority `high` and `critical` may wait four times as long, while there are not more of them
+    /// than fit. Default: half of the upstream's latency, at most 500 ms.
     pub(crate) max_wait: Option<Spanned<HumanDuration>>,
     /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
     /// [routes](#routes). Default: `true`.

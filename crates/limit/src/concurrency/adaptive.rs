@@ -46,9 +46,13 @@ const MIN_GROWTH: f64 = 0.5;
 /// How long a baseline is relied upon while the limit is in use: a new one for the first of these
 /// times, and one that was measured again, and found the same but for `CONFIRMS`, for twice as long as
 /// before.
-const CONFIRMS: f64 = 0.75;
+const CONFIRMS: f64 = 0.6;
 const FIRST_LIFETIME: Nanos = Nanos::from_secs(1);
 const MAX_LIFETIME: Nanos = Nanos::from_secs(30);
+
+/// A baseline is relied upon for at least so many times as long as its measurement took, at half of
+/// the limit: all measurements together cost at most a tenth of the capacity.
+const LIFETIME_PER_PROBE: u64 = 5;
 
 /// A limit that fell to this share, while latency stayed above `UNCHANGED` of its peak, fell in
 /// vain: responses take longer without any queue. One that cannot fall so far, because it is never
@@ -99,6 +103,8 @@ pub enum ServerReply {
     Response(Nanos),
     /// The server said that it is overloaded, or did not respond in time.
     Overloaded,
+    /// None: the client left after this long. The response would have taken longer.
+    Abandoned(Nanos),
 }
 
 /// The limit on a server's requests in flight.
@@ -153,18 +159,13 @@ impl Window {
         };
     }
 
-    fn add(&mut self, reply: ServerReply) {
-        match reply {
-            ServerReply::Overloaded => self.overloaded += 1,
-            ServerReply::Response(latency) => {
-                let index = self.responses % MAX_SAMPLES;
-                match self.latencies.get_mut(index) {
-                    Some(oldest) => *oldest = latency.get(),
-                    None => self.latencies.push(latency.get()),
-                }
-                self.responses += 1;
-            }
+    fn add(&mut self, latency: Nanos) {
+        let index = self.responses % MAX_SAMPLES;
+        match self.latencies.get_mut(index) {
+            Some(oldest) => *oldest = latency.get(),
+            None => self.latencies.push(latency.get()),
         }
+        self.responses += 1;
     }
 
     /// Whether there is enough to go by, with the latency that is borne.
@@ -257,7 +258,15 @@ impl AdaptiveLimit {
         if admitted < self.window.since {
             return;
         }
-        self.window.add(reply);
+        match reply {
+            ServerReply::Overloaded => self.window.overloaded += 1,
+            ServerReply::Response(latency) => self.window.add(latency),
+            // Less than the usual latency says nothing about the whole.
+            ServerReply::Abandoned(after) if self.baseline().is_some_and(|usual| after > usual) => {
+                self.window.add(after);
+            }
+            ServerReply::Abandoned(_) => return,
+        }
         let borne = self.baseline.map(borne);
         let grows = self.probing.is_none();
         if self.window.is_over(now, borne, grows) {
@@ -325,6 +334,8 @@ impl AdaptiveLimit {
         }
         let gradient = (borne / latency).clamp(MAX_DECREASE, 1.0);
         let headroom = match saturated {
+            // With a few slots, half a request more would outweigh the gradient.
+            true if gradient < 1.0 => self.limit * GROWTH,
             true => self.headroom(),
             false => 0.0,
         };
@@ -350,6 +361,9 @@ impl AdaptiveLimit {
             true => Nanos::new(2 * self.lifetime.get()).min(MAX_LIFETIME),
             false => FIRST_LIFETIME,
         };
+        let took = now.since(self.window.since).get();
+        let shortest = Nanos::new(took.saturating_mul(LIFETIME_PER_PROBE));
+        self.lifetime = self.lifetime.max(shortest).min(MAX_LIFETIME);
         self.set_baseline(f64::midpoint(baseline, near), now);
         self.limit = self.bounds.clamp(from);
     }

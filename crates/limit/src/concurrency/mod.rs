@@ -8,4 +8,4 @@ mod adaptive;
 mod slots;
 
 pub use adaptive::{AdaptiveLimit, ConcurrencyBounds, ServerReply};
-pub use slots::{Arrival, Priority, Slots, WaiterId};
+pub use slots::{Arrival, Priority, Slots, WaiterId, places};

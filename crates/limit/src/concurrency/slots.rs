@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::time::{Nanos, Timestamp};
+
 /// How much a request matters. Under pressure the least are shed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
@@ -71,6 +73,8 @@ pub struct Slots<T> {
     next_id: u64,
     /// Slots that were given until now.
     given: u64,
+    /// When no request of high or critical priority waited for the last time.
+    calm: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,8 +101,26 @@ impl<T> Default for Slots<T> {
             waiting: Vec::new(),
             next_id: 0,
             given: 0,
+            calm: Timestamp::default(),
         }
     }
+}
+
+/// How many times as long as others a request of high or critical priority waits for a slot, and for
+/// how many waits of others such requests may have waited without a break, or the last ones wait no
+/// longer than others: there are more than fit, and waiting makes all of them late.
+const PATIENCE: u64 = 4;
+const LONGEST_QUEUE: u64 = 8;
+
+/// As many requests may wait as there are slots, within these bounds. With fewer places, a client
+/// with few requests would often find none.
+const MIN_WAITING: usize = 10;
+const MAX_WAITING: usize = 100;
+
+/// How many requests may wait for one of `limit` slots.
+pub fn places(limit: u32) -> usize {
+    let slots = usize::try_from(limit).unwrap_or(MAX_WAITING);
+    slots.clamp(MIN_WAITING, MAX_WAITING)
 }
 
 impl<T> Slots<T> {
@@ -110,6 +132,23 @@ impl<T> Slots<T> {
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// How long a request may wait that arrives now, where the least of requests wait for `usual`.
+    ///
+    /// One of high or critical priority may wait four times as long, as with few slots none may be free
+    /// in time; but not while such requests alone are more than fit (controlled delay, as in
+    /// [Fail at Scale](https://queue.acm.org/detail.cfm?id=2839461)).
+    pub fn longest_wait(&mut self, priority: Priority, usual: Nanos, now: Timestamp) -> Nanos {
+        let mut waiting = self.waiting.iter();
+        if !waiting.any(|waiter| waiter.priority >= Priority::High) {
+            self.calm = now;
+        }
+        let times = |times: u64| Nanos::new(usual.get().saturating_mul(times));
+        match priority >= Priority::High && now.since(self.calm) <= times(LONGEST_QUEUE) {
+            true => times(PATIENCE),
+            false => usual,
+        }
     }
 
     /// Takes a slot whether one is free or not.
@@ -424,6 +463,23 @@ mod tests {
             served.iter().all(|served| *served >= share * 3 / 4),
             "{served:?}"
         );
+    }
+
+    #[test]
+    fn what_matters_waits_longer_unless_it_is_itself_more_than_fits() {
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let (usual, long) = (Nanos::new(10_000_000), Nanos::new(40_000_000));
+        let mut slots = Slots::default();
+        slots.take(0);
+        assert_eq!(slots.longest_wait(Priority::Normal, usual, at(0)), usual);
+        assert_eq!(slots.longest_wait(Priority::High, usual, at(0)), long);
+        let Arrival::Waits { id, .. } = slots.arrive(1, 10, Priority::High, 1, || ()) else {
+            panic!("no slot is free");
+        };
+        assert_eq!(slots.longest_wait(Priority::Critical, usual, at(80)), long);
+        assert_eq!(slots.longest_wait(Priority::High, usual, at(81)), usual);
+        slots.give_up(id);
+        assert_eq!(slots.longest_wait(Priority::High, usual, at(90)), long);
     }
 
     #[test]
