@@ -108,11 +108,7 @@ fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<Concu
         if let Some(before) = before.filter(|before| before.settings() == settings) {
             return Some(before.clone());
         }
-        let limiter = ConcurrencyLimiter::new(name, settings.clone());
-        if let Some(before) = before {
-            limiter.continue_counts(before);
-        }
-        Some(limiter)
+        Some(ConcurrencyLimiter::new(name, settings.clone(), before))
     };
     settings.upstreams.iter().map(limiter).collect()
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
-    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId,
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
 };
 use weir_rules::{AccessList, Enforcement};
 use weir_runtime::loop_time;
@@ -28,13 +28,8 @@ use super::ClientIdentity;
 /// How long a request may wait while the upstream's latency is unknown.
 const DEFAULT_WAIT: Duration = Duration::from_millis(10);
 
-/// Upper bound on the wait that Weir chooses.
+/// Upper bound on the wait that Weir chooses for requests of low or normal priority.
 const MAX_WAIT: Duration = Duration::from_millis(500);
-
-/// As many requests may wait as there are slots, within these bounds. With fewer places, a client
-/// with few requests would often find none.
-const MIN_WAITING: usize = 10;
-const MAX_WAITING: usize = 100;
 
 /// How often it is logged that an upstream is at its limit.
 const LOG_INTERVAL: Nanos = Nanos::from_secs(60);
@@ -44,7 +39,8 @@ const LOG_INTERVAL: Nanos = Nanos::from_secs(60);
 pub struct ConcurrencySettings {
     /// Between which numbers the limit adapts; it is fixed where they are the same.
     pub bounds: ConcurrencyBounds,
-    /// How long a request waits for a slot; by default, half of the upstream's latency.
+    /// How long a request waits for a slot; by default, half of the upstream's latency, or
+    /// as [`Slots::longest_wait`] says.
     pub max_wait: Option<Duration>,
     /// Whether requests are shed, or only logged and counted.
     pub enforcement: Enforcement,
@@ -78,11 +74,16 @@ pub(super) enum Admission {
 }
 
 impl ConcurrencyLimiter {
-    /// A limit for this upstream, of which nothing is known yet.
-    pub fn new(upstream: &str, settings: ConcurrencySettings) -> Self {
-        let epoch = Instant::now();
-        let limit = AdaptiveLimit::new(settings.bounds, Timestamp::from_nanos(0));
-        Self(Arc::new(Shared {
+    /// A limit for this upstream. It goes on with the counts of an `earlier` configuration, and, if
+    /// the bounds are the same, with the limit that was found.
+    pub fn new(upstream: &str, settings: ConcurrencySettings, earlier: Option<&Self>) -> Self {
+        let same = earlier.filter(|earlier| earlier.settings().bounds == settings.bounds);
+        let epoch = same.map_or_else(Instant::now, |earlier| earlier.0.epoch);
+        let limit = same.map_or_else(
+            || AdaptiveLimit::new(settings.bounds, Timestamp::from_nanos(0)),
+            |earlier| earlier.0.state.lock().limit.clone(),
+        );
+        let limiter = Self(Arc::new(Shared {
             upstream: upstream.into(),
             settings,
             epoch,
@@ -93,7 +94,15 @@ impl ConcurrencyLimiter {
             }),
             shed: Default::default(),
             would_shed: Default::default(),
-        }))
+        }));
+        if let Some(earlier) = earlier {
+            let counts = limiter.0.shed.iter().chain(&limiter.0.would_shed);
+            let before = earlier.0.shed.iter().chain(&earlier.0.would_shed);
+            for (count, before) in counts.zip(before) {
+                count.store(before.load(Relaxed), Relaxed);
+            }
+        }
+        limiter
     }
 
     /// The name of its upstream.
@@ -104,15 +113,6 @@ impl ConcurrencyLimiter {
     /// The settings that it was made with.
     pub fn settings(&self) -> &ConcurrencySettings {
         &self.0.settings
-    }
-
-    /// Goes on counting where the limiter of an `earlier` configuration has stopped.
-    pub fn continue_counts(&self, earlier: &Self) {
-        let shed = self.0.shed.iter().chain(&self.0.would_shed);
-        let before = earlier.0.shed.iter().chain(&earlier.0.would_shed);
-        for (count, before) in shed.zip(before) {
-            count.store(before.load(Relaxed), Relaxed);
-        }
     }
 
     /// The values for metrics and findings.
@@ -160,13 +160,12 @@ impl ConcurrencyLimiter {
         }
         let longest = settings.max_wait.unwrap_or_else(|| {
             let latency = limit.baseline().map(Duration::from);
-            latency.map_or(DEFAULT_WAIT, |latency| (latency / 2).min(MAX_WAIT))
+            let usual = latency.map_or(DEFAULT_WAIT, |latency| (latency / 2).min(MAX_WAIT));
+            slots.longest_wait(priority, usual.into(), now).into()
         });
         let queue = match longest.is_zero() {
             true => 0,
-            false => usize::try_from(most)
-                .unwrap_or(MAX_WAITING)
-                .clamp(MIN_WAITING, MAX_WAITING),
+            false => places(most),
         };
         let mut receiver = None;
         let sender = || {
@@ -202,6 +201,7 @@ impl ConcurrencyLimiter {
             admitted,
             reply: None,
             would_shed: None,
+            is_lent: false,
         }
     }
 
@@ -273,9 +273,28 @@ pub(super) struct Slot {
     reply: Option<ServerReply>,
     /// The request's priority, if it has a slot because it is in a dry run.
     pub(super) would_shed: Option<Priority>,
+    /// Whether others may have it meanwhile.
+    is_lent: bool,
 }
 
 impl Slot {
+    /// Gives the slot back while the client, not the upstream, is waited for.
+    pub(super) fn lend(&mut self) {
+        self.limiter.release(self);
+        self.is_lent = true;
+    }
+
+    /// Takes a slot again, whether one is free or not. Latency counts from now.
+    pub(super) fn take_back(&mut self) {
+        self.limiter.0.state.lock().slots.take(self.client);
+        self.admitted = self.limiter.now();
+        self.is_lent = false;
+    }
+
+    pub(super) const fn is_lent(&self) -> bool {
+        self.is_lent
+    }
+
     /// Gives the slot back, with the upstream's response, for whose request body the time `upload`
     /// went by; none if the body is still on its way.
     pub(super) fn replied<B>(mut self, response: &Response<B>, upload: Option<Duration>) {
@@ -286,11 +305,20 @@ impl Slot {
             upload.map(|upload| latency.saturating_sub(upload)),
         );
     }
+
+    /// Gives the slot back, as the client has left before there was a response.
+    pub(super) fn abandoned(mut self, upload: Option<Duration>) {
+        let elapsed = self.limiter.now().since(self.admitted);
+        let waited = upload.map(|upload| elapsed.saturating_sub(upload.into()));
+        self.reply = waited.map(ServerReply::Abandoned);
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.limiter.release(self);
+        if !self.is_lent {
+            self.limiter.release(self);
+        }
     }
 }
 
@@ -407,6 +435,65 @@ mod tests {
             head: Duration::from_millis(1),
         });
         reply(&response, Some(Nanos::new(7)))
+    }
+
+    fn limiter(bounds: (u32, u32), earlier: Option<&ConcurrencyLimiter>) -> ConcurrencyLimiter {
+        let of = |bound| std::num::NonZeroU32::new(bound).unwrap();
+        let settings = ConcurrencySettings {
+            bounds: ConcurrencyBounds {
+                min: of(bounds.0),
+                max: of(bounds.1),
+            },
+            max_wait: None,
+            enforcement: Enforcement::default(),
+        };
+        ConcurrencyLimiter::new("app", settings, earlier)
+    }
+
+    /// Has the limit learn so many times that the upstream is overloaded, 20 ms apart.
+    async fn overload(limiter: &ConcurrencyLimiter, times: usize) {
+        for _ in 0..times {
+            let Admission::Admitted(mut slot) = limiter.admit(Priority::Normal, 1, false) else {
+                panic!("a slot is free");
+            };
+            tokio::time::advance(Duration::from_millis(20)).await;
+            slot.reply = Some(ServerReply::Overloaded);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_that_keeps_the_bounds_does_not_forget_the_limit() {
+        let first = limiter((1, 1000), None);
+        overload(&first, 1000).await;
+        let found = first.sample().limit;
+        assert!(found < ConcurrencyBounds::INITIAL, "{found}");
+        assert_eq!(limiter((1, 1000), Some(&first)).sample().limit, found);
+        let other = limiter((1, 999), Some(&first));
+        assert_eq!(other.sample().limit, ConcurrencyBounds::INITIAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slowest_requests_do_not_go_unseen_because_their_clients_leave() {
+        let limiter = limiter((1, 1000), None);
+        let mut least = ConcurrencyBounds::INITIAL;
+        for reply in [Some(20), None] {
+            for _ in 0..200 {
+                let Admission::Admitted(mut slot) = limiter.admit(Priority::Normal, 1, false)
+                else {
+                    panic!("a slot is free");
+                };
+                tokio::time::advance(Duration::from_millis(reply.unwrap_or(200))).await;
+                match reply {
+                    Some(latency) => {
+                        slot.reply = Some(ServerReply::Response(Nanos::new(latency * 1_000_000)));
+                    }
+                    None => slot.abandoned(Some(Duration::ZERO)),
+                }
+                least = least.min(limiter.sample().limit);
+            }
+        }
+        // Half is where the usual latency is measured.
+        assert!(least < ConcurrencyBounds::INITIAL / 2, "{least}");
     }
 
     #[test]

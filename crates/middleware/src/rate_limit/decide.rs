@@ -431,12 +431,16 @@ impl<B: RequestBody> PendingRequest<B> {
             return self.conclude_kept_out(limiter, *kept_out, outcome, in_flight);
         }
         let route = Arc::clone(&self.decision.route);
-        let queried = &self.decision.queried;
-        route.policy.count(queried, &outcome, self.decision.arrived);
-        match route.policy.denial(queried, &outcome) {
+        match route.policy.denial(&self.decision.queried, &outcome) {
             None if route.concurrency.is_some() => self.enter(limiter, outcome, in_flight),
-            None => self.forward(limiter, outcome, in_flight, None),
-            Some(denial) => self.deny(limiter, &route, &denial, outcome),
+            None => {
+                self.decision.count(&outcome);
+                self.forward(limiter, outcome, in_flight, None)
+            }
+            Some(denial) => {
+                self.decision.count(&outcome);
+                self.deny(limiter, &route, &denial, outcome)
+            }
         }
     }
 

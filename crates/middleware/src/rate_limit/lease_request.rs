@@ -73,20 +73,37 @@ pub(super) fn give_back(
     until: impl Fn(&Transaction, &Decision) -> Timestamp,
     backend: &Backend,
 ) {
-    let mut owed = OwedBatch::new();
+    backend.undo(owed(batch, outcome, until));
+    take_off(batch, queried, outcome);
+}
+
+/// What limits took by this batch, owed `until` then.
+pub(super) fn owed(
+    batch: &Batch,
+    outcome: &Outcome,
+    until: impl Fn(&Transaction, &Decision) -> Timestamp,
+) -> OwedBatch {
+    let decided = batch.iter().zip(&outcome.decisions);
+    let owed = decided.filter_map(|(transaction, decision)| {
+        let decision = decision.as_ref()?;
+        transaction.has_taken(decision).then(|| Owed {
+            transaction: transaction.clone(),
+            until: until(transaction, decision),
+        })
+    });
+    owed.collect()
+}
+
+/// Takes what is given back off the decisions about it.
+pub(super) fn take_off(batch: &Batch, queried: &QueriedLimits, outcome: &mut Outcome) {
     let asked = batch.iter().zip(&queried.limits);
     for ((transaction, limit), decision) in asked.zip(&mut outcome.decisions) {
         if let Some(decision) = decision
             && transaction.has_taken(decision)
         {
-            owed.push(Owed {
-                transaction: transaction.clone(),
-                until: until(transaction, decision),
-            });
             *decision = decision.after_giving_back(&limit.quota, transaction.cost.get());
         }
     }
-    backend.undo(owed);
 }
 
 /// No decision for any of these limits.

@@ -556,9 +556,13 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Waiting { decision } => ready!(decision.as_mut().poll(cx)),
                 StateProjection::Forwarding { future, context } => {
-                    let mut response = match ready!(future.poll(cx)) {
-                        Ok(response) => response,
-                        Err(error) => {
+                    let mut response = match future.poll(cx) {
+                        Poll::Pending => {
+                            context.poll_slot(cx);
+                            return Poll::Pending;
+                        }
+                        Poll::Ready(Ok(response)) => response,
+                        Poll::Ready(Err(error)) => {
                             context.fail();
                             return Poll::Ready(Err(error));
                         }

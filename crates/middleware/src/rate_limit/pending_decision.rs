@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision, Transaction};
 use weir_rules::RequestAttributes;
-use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
+use weir_store::{DecisionSource, Leased, Outcome, OwedBatch, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
 use super::borrowing::{apply_wait, borrow};
@@ -16,7 +16,7 @@ use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::delay::DelayedRequest;
 use super::in_flight::InFlight;
-use super::lease_request::{LeaseRequest, give_back, join, undecided};
+use super::lease_request::{LeaseRequest, join, owed, take_off, undecided};
 use super::plan::{MissingValue, StoreQuery};
 use super::response_context::ResponseContext;
 use crate::backend::Backend;
@@ -322,17 +322,28 @@ impl PendingDecision {
         }
     }
 
-    /// The result for a request that its limits allowed and that is shed: it gets back what they took,
-    /// and counts for no ban.
-    pub(super) fn shed(
-        mut self,
-        shed: Shed,
-        mut outcome: Outcome,
-        backend: &Backend,
-    ) -> ResponseContext {
-        if let Some(batch) = self.sheddable.take() {
-            let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
-            give_back(&batch, &self.queried, &mut outcome, until, backend);
+    /// Counts the decisions of its limits. A request that is shed counts for none.
+    #[inline(always)]
+    pub(super) fn count(&self, outcome: &Outcome) {
+        let policy = &self.route.policy;
+        policy.count(&self.queried, outcome, self.arrived);
+    }
+
+    /// What its limits get back if it is shed, or its client leaves before it has a slot.
+    pub(super) fn refund(&self, outcome: &Outcome, backend: &Backend) -> Refund {
+        let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
+        let batch = self.sheddable.as_ref();
+        Refund {
+            owed: batch.map_or_else(OwedBatch::new, |batch| owed(batch, outcome, until)),
+            backend: backend.clone(),
+        }
+    }
+
+    /// The result for a request that its limits allowed and that is shed: they have got back what they
+    /// took, and it counts for no ban.
+    pub(super) fn shed(self, shed: Shed, mut outcome: Outcome) -> ResponseContext {
+        if let Some(batch) = &self.sheddable {
+            take_off(batch, &self.queried, &mut outcome);
         }
         let verdict = Verdict {
             shed: Some(shed),
@@ -380,6 +391,25 @@ impl PendingDecision {
             in_flight,
             ..ResponseContext::new(verdict, Some(self.route))
         }
+    }
+}
+
+/// What limits get back when this is dropped.
+pub(super) struct Refund {
+    owed: OwedBatch,
+    backend: Backend,
+}
+
+impl Refund {
+    /// Leaves the limits what they took.
+    pub(super) fn cancel(mut self) {
+        self.owed.clear();
+    }
+}
+
+impl Drop for Refund {
+    fn drop(&mut self) {
+        self.backend.undo(std::mem::take(&mut self.owed));
     }
 }
 

@@ -11,7 +11,7 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::{Disposition, Strictest, is_logged};
@@ -47,10 +47,60 @@ pub(super) struct ResponseContext {
     pub(super) slot: Option<Box<HeldSlot>>,
 }
 
+/// How long a request body may take before its request keeps no slot meanwhile.
+const MAX_UPLOAD: Duration = Duration::from_secs(1);
+
 /// A slot of the upstream, and when the request's body was read, if it has one.
 pub(super) struct HeldSlot {
-    pub(super) slot: Slot,
-    pub(super) upload: Option<Arc<UploadTime>>,
+    /// Until there is a response.
+    slot: Option<Slot>,
+    upload: Option<Arc<UploadTime>>,
+    lends_at: Option<Pin<Box<Sleep>>>,
+}
+
+impl HeldSlot {
+    pub(super) fn new(slot: Slot, upload: Option<Arc<UploadTime>>) -> Self {
+        Self {
+            slot: Some(slot),
+            lends_at: upload.is_some().then(|| Box::pin(sleep(MAX_UPLOAD))),
+            upload,
+        }
+    }
+
+    /// How long the request's body took; none while it is still on its way.
+    fn upload(&self) -> Option<Duration> {
+        let upload = self.upload.as_ref();
+        upload.map_or(Some(Duration::ZERO), |upload| upload.took())
+    }
+
+    /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep all
+    /// slots.
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        let is_over = self.upload().is_some();
+        let Some(slot) = &mut self.slot else {
+            return;
+        };
+        if slot.is_lent() && is_over {
+            slot.take_back();
+            self.upload = None;
+        }
+        if let Some(lends_at) = &mut self.lends_at
+            && lends_at.as_mut().poll(cx).is_ready()
+        {
+            self.lends_at = None;
+            if !is_over {
+                slot.lend();
+            }
+        }
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            slot.abandoned(self.upload());
+        }
+    }
 }
 
 /// What decoys are to learn from an answer.
@@ -84,11 +134,10 @@ impl ResponseContext {
         &mut self,
         response: &mut Response<B>,
     ) -> (PendingTasks, Option<Box<ResponseCost>>) {
-        if let Some(held) = self.slot.take() {
-            let upload = held
-                .upload
-                .map_or(Some(Duration::ZERO), |upload| upload.took());
-            held.slot.replied(response, upload);
+        if let Some(mut held) = self.slot.take()
+            && let Some(slot) = held.slot.take()
+        {
+            slot.replied(response, held.upload());
         }
         let settled = self.settle(response);
         if let Some(route) = &self.route {
@@ -98,6 +147,14 @@ impl ResponseContext {
         self.tell_delay(response);
         self.add_verdict_and_headers(response);
         settled
+    }
+
+    /// Goes on with the slot while there is no response.
+    #[inline]
+    pub(super) fn poll_slot(&mut self, cx: &mut Context<'_>) {
+        if let Some(held) = &mut self.slot {
+            held.poll(cx);
+        }
     }
 
     /// Charges what the response decides, and counts the strike that it may be.

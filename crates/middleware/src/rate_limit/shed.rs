@@ -12,6 +12,7 @@ use weir_telemetry::Disposition;
 
 use super::decide::PendingRequest;
 use super::in_flight::InFlight;
+use super::pending_decision::Refund;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
 use super::{LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::concurrency::{Admission, Slot};
@@ -116,18 +117,25 @@ impl<B: RequestBody> PendingRequest<B> {
             return self.forward(limiter, outcome, in_flight, None);
         };
         let arrived = loop_time::now();
+        let has_slot = matches!(admission.1, Admission::Admitted(_));
+        let backend = &limiter.settings.backend;
+        let refund = (!has_slot).then(|| self.decision.refund(&outcome, backend));
         limiter.when_admitted(
             admission,
-            (self, outcome, in_flight),
-            move |(mut pending, outcome, in_flight), limiter, slot| {
+            (self, outcome, in_flight, refund),
+            move |(mut pending, outcome, in_flight, refund), limiter, slot| {
                 // The store did not take the time that the request waited here.
                 pending.since += loop_time::now().saturating_duration_since(arrived);
                 match slot {
-                    Ok(slot) => pending.forward(limiter, outcome, in_flight, Some(slot)),
+                    Ok(slot) => {
+                        refund.map(Refund::cancel);
+                        pending.decision.count(&outcome);
+                        pending.forward(limiter, outcome, in_flight, Some(slot))
+                    }
                     Err(shed) => {
+                        drop(refund);
                         let store = pending.waited();
-                        let backend = &limiter.settings.backend;
-                        let mut context = pending.decision.shed(shed, outcome, backend);
+                        let mut context = pending.decision.shed(shed, outcome);
                         context.verdict.store = Some(store);
                         respond(context, shed)
                     }
@@ -151,7 +159,7 @@ impl ResponseContext {
             upload.get_or_insert_default();
         }
         let upload = upload.clone();
-        self.slot = Some(Box::new(HeldSlot { slot, upload }));
+        self.slot = Some(Box::new(HeldSlot::new(slot, upload)));
     }
 }
 
