@@ -511,8 +511,8 @@ fn main() {
     for scenario in SCENARIOS.iter().take(scenarios) {
         println!("\n{}", scenario.name);
         println!(
-            "{:24} for each phase: least and mean goodput of capacity, median and 99th percentile of \
-             latency, better class served, limit, seconds until good in the worst run",
+            "{:24} for each phase: least and mean goodput of capacity, median and 99th percentile \
+             of latency, better class served, limit, seconds until good in the worst run",
             ""
         );
         for (index, (name, _)) in candidates(scenario).iter().enumerate() {

@@ -2,7 +2,9 @@
 """A slow app behind Weir, HAProxy and Envoy: it loses nine tenths of its workers for a phase, and gets
 twice its load all the time. Three of four requests have the lower priority.
 
-    WEIR=target/release/weir benches/shedding/run.py out     # writes out/curves.csv, prints a table
+    WEIR=target/release/weir benches/shedding/run.py out     # prints a table
+
+The curves are written to out/curves.csv and drawn in out/curves.svg.
 
 HAProxy limits by `maxconn` of its server, which is set to the app's workers, and queues by priority;
 Envoy by its filter adaptive_concurrency, which knows no priorities. `haproxy` and `envoy` are found in
@@ -12,6 +14,7 @@ load on this machine, so the numbers compare within one run alone.
 
 import asyncio
 import csv
+import math
 import os
 import random
 import shutil
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import defaultdict, deque
 from pathlib import Path
 
 WORKERS = [20, 2, 20]
@@ -203,10 +206,66 @@ def report(name, results, rows):
         cells.append(f"{goodput:4.0%} {percentile(latencies, 50):6.0f} ms "
                      f"{percentile(latencies, 99):6.0f} ms {served:4.0%}")
     print(f"{name:8} | " + " | ".join(cells), flush=True)
+    served, sent = defaultdict(list), defaultdict(list)
+    for row in results:
+        if row[3] == 200:
+            served[int(row[1])].append(row)
+        if row[2]:
+            sent[int(row[0])].append(row[3] == 200)
     for second in range(int(len(WORKERS) * PHASE)):
-        of_second = [row for row in results if int(row[1]) == second and row[3] == 200]
-        rows.append([name, second, len(of_second), sum(row[2] for row in of_second),
-                     round(percentile([row[4] for row in of_second], 50), 1)])
+        capacity = WORKERS[int(second / PHASE)] / SERVICE
+        better = sent[second]
+        rows.append([name, second, round(100 * len(served[second]) / capacity, 1),
+                     round(100 * sum(better) / max(1, len(better)), 1),
+                     round(percentile([row[4] for row in served[second]], 50), 1)])
+
+
+# Name of the panel, column of the rows, least and greatest value, lines, whether it is logarithmic.
+PANELS = [("served, % of the app's capacity", 2, 0, 150, [0, 50, 100, 150], False),
+          ("better class served, %", 3, 0, 100, [0, 50, 100], False),
+          ("median latency of what was served, ms", 4, 50, 20000, [100, 1000, 10000], True)]
+COLOURS = {"Weir": "#0b7285", "HAProxy": "#c2410c", "Envoy": "#7c3aed"}
+WIDTH, HEIGHT, LEFT, TOP = 640, 130, 50, 40
+
+
+def svg(rows):
+    """The curves as a picture that needs nothing else."""
+    seconds = len(WORKERS) * PHASE
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 25} '
+           f'{TOP + len(PANELS) * (HEIGHT + 40)}" font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="#fff"/>']
+    names = [name for name in COLOURS if any(row[0] == name for row in rows)]
+    for index, name in enumerate(names):
+        x = LEFT + index * 90
+        out.append(f'<rect x="{x}" y="6" width="12" height="12" fill="{COLOURS[name]}"/>'
+                   f'<text x="{x + 17}" y="16">{name}</text>')
+    for index, (title, column, least, most, lines, is_log) in enumerate(PANELS):
+        top = TOP + index * (HEIGHT + 40)
+        scale = math.log if is_log else float
+
+        def y(value):
+            value = min(max(value, least), most)
+            share = (scale(value) - scale(least)) / (scale(most) - scale(least))
+            return top + HEIGHT * (1 - share)
+
+        def x(second):
+            return LEFT + WIDTH * second / seconds
+
+        out.append(f'<text x="{LEFT}" y="{top - 6}">{title}</text>'
+                   f'<rect x="{x(PHASE):.0f}" y="{top}" width="{WIDTH / len(WORKERS):.0f}" '
+                   f'height="{HEIGHT}" fill="#f1f3f5"/>')
+        for line in lines:
+            out.append(f'<path d="M{LEFT} {y(line):.1f}h{WIDTH}" stroke="#ced4da"/><text '
+                       f'x="{LEFT - 5}" y="{y(line) + 4:.1f}" text-anchor="end">{line}</text>')
+        for second in range(0, int(seconds) + 1, max(1, int(PHASE / 2))):
+            out.append(f'<text x="{x(second):.0f}" y="{top + HEIGHT + 15}" '
+                       f'text-anchor="middle">{second} s</text>')
+        for name in names:
+            points = " ".join(f"{x(row[1] + 0.5):.1f},{y(row[column]):.1f}" for row in rows
+                              if row[0] == name)
+            out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" '
+                       'stroke-width="1.5"/>')
+    return "\n".join(out + ["</svg>", ""])
 
 
 async def measure(name, make, rows):
@@ -244,8 +303,9 @@ async def main(out):
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "curves.csv", "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["proxy", "second", "served", "better_class", "median_ms"])
+        writer.writerow(["proxy", "second", "served_percent", "better_class_percent", "median_ms"])
         writer.writerows(rows)
+    (out / "curves.svg").write_text(svg(rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 //! Limits on an upstream's requests in flight: which requests wait, and which are shed.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -88,6 +90,16 @@ fn waiting(gateway: &Gateway, requests: f64) {
     });
 }
 
+/// Requests that the limit has let through.
+fn allowed(gateway: &Gateway) -> Option<f64> {
+    gateway.metric("weir_decisions_total{limit=\"Requests\",decision=\"allowed\"}")
+}
+
+fn limit(gateway: &Gateway) -> f64 {
+    let limit = gateway.metric("weir_upstream_concurrency_limit{upstream=\"app\"}");
+    limit.unwrap_or_default()
+}
+
 fn shed(gateway: &Gateway, priority: &str, decision: &str) -> Option<f64> {
     let labels = format!("upstream=\"app\",priority=\"{priority}\",decision=\"{decision}\"");
     gateway.metric(&format!("weir_shed_requests_total{{{labels}}}"))
@@ -110,6 +122,7 @@ fn a_shed_request_gets_503_with_a_reason_and_is_charged_by_no_limit() {
     assert_eq!(shed(&gateway, "normal", "shed"), Some(2.0));
     // The one that is held took one of ten units, and the shed ones got theirs back.
     assert_eq!(remaining(&gateway.send(&get("/"))), "r=9");
+    assert_eq!(allowed(&gateway), Some(1.0));
     app.answer(1);
     eventually("a free slot", || {
         let response = gateway.send(&get("/"));
@@ -150,9 +163,100 @@ fn a_client_that_leaves_keeps_no_slot_and_no_place_to_wait_in() {
     drop(waits);
     waiting(&gateway, 0.0);
     drop(held);
-    eventually("a free slot", || {
-        (gateway.send(&get("/")).status == 200).then_some(())
+    let response = gateway.send(&get("/"));
+    assert_eq!(response.status, 200);
+    // What was held was charged; what waited was not.
+    assert_eq!(remaining(&response), "r=8");
+    assert_eq!(allowed(&gateway), Some(2.0));
+}
+
+#[test]
+fn a_client_that_uploads_slowly_keeps_no_slot_from_others() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 1, max_wait: 60s}", "");
+    let mut slow = gateway.client();
+    let head = "POST /held HTTP/1.1\r\nhost: app\r\ncontent-length: 2\r\n\r\n1";
+    slow.write(head.as_bytes()).unwrap();
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    // It has a slot again when its body is over, and the app works on it.
+    slow.write(b"2").unwrap();
+    eventually("a slot that is taken again", || {
+        let taken = gateway.metric("weir_upstream_slots_taken{upstream=\"app\"}");
+        (taken == Some(1.0)).then_some(())
     });
+    let mut next = send_only(&gateway, "/");
+    waiting(&gateway, 1.0);
+    app.answer(1);
+    assert_eq!(status(&mut slow), 200);
+    assert_eq!(status(&mut next), 200);
+}
+
+/// An app that serves as many requests at a time as `workers` has permits, 10 ms each, asked by 40
+/// clients without a pause. Two of them matter more.
+#[test]
+fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_not_shed_first() {
+    const WORKERS: u32 = 16;
+    let workers = Arc::new(Semaphore::new(WORKERS as usize));
+    let working = Arc::clone(&workers);
+    let upstream = Upstream::serving(move |_| {
+        let working = Arc::clone(&working);
+        async move {
+            let _worker = working.acquire().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            text("real")
+        }
+    });
+    let app = upstream.address();
+    let upstreams = format!("{{app: {{servers: [\"http://{app}\"], concurrency: adaptive}}}}");
+    let gateway = Setup::with_upstreams(&upstreams)
+        .key("defaults: {limits: []}")
+        .routes(&[
+            "{name: all, match: {path: \"/*\"}, upstream: app, priority: low}",
+            "{name: high, match: {path: /high}, upstream: app, priority: high}",
+        ])
+        .start();
+    let load = Load::start(gateway.address(), 40, |client, _| {
+        thread::sleep(Duration::from_millis(5));
+        get(if client < 2 { "/high" } else { "/low" })
+    });
+    load.go_on_for(4000);
+    let usual = limit(&gateway);
+    assert!(usual >= 2.0, "{usual}");
+    let before = load.answers().len();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let gone = runtime.unwrap().block_on(workers.acquire_many(WORKERS - 1));
+    eventually("a lower limit", || {
+        (limit(&gateway) <= usual / 2.0).then_some(())
+    });
+    load.go_on_for(2000);
+    let answers = load.answers().split_off(before);
+    let count = |high: bool, status: u16| {
+        let of_class = answers.iter().filter(|it| (it.client < 2) == high);
+        of_class.filter(|it| it.status == status).count()
+    };
+    let (high, low) = (count(true, 200), count(false, 200));
+    let (high_shed, low_shed) = (count(true, 503), count(false, 503));
+    let all = format!("{high} served and {high_shed} shed; {low} and {low_shed}");
+    assert!(high_shed * low < low_shed * high, "{all}");
+    let least = limit(&gateway);
+    drop(gone);
+    eventually("a limit that has come back", || {
+        (limit(&gateway) > least).then_some(())
+    });
+    let report = load.stop();
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    let known = |status: &u16| [200, 503].contains(status);
+    assert!(report.statuses.iter().all(known));
+}
+
+#[test]
+fn a_reload_that_concerns_something_else_does_not_forget_the_limit() {
+    let app = App::start();
+    let gateway = app.gateway("{min: 3, max: 4}", "");
+    let _held = app.hold(&gateway, "/held");
+    gateway.reload();
+    let taken = gateway.metric("weir_upstream_slots_taken{upstream=\"app\"}");
+    assert_eq!(taken, Some(1.0));
 }
 
 #[test]

@@ -106,9 +106,9 @@ impl<T> Default for Slots<T> {
     }
 }
 
-/// How many times as long as others a request of high or critical priority waits for a slot, and for
-/// how many waits of others such requests may have waited without a break, or the last ones wait no
-/// longer than others: there are more than fit, and waiting makes all of them late.
+/// How many times as long as others a request of high or critical priority waits for a slot. Where
+/// such requests have waited without a break for longer than `LONGEST_QUEUE` waits of others, the
+/// next ones wait no longer than others: there are more than fit, and waiting makes all of them late.
 const PATIENCE: u64 = 4;
 const LONGEST_QUEUE: u64 = 8;
 
@@ -136,8 +136,8 @@ impl<T> Slots<T> {
 
     /// How long a request may wait that arrives now, where the least of requests wait for `usual`.
     ///
-    /// One of high or critical priority may wait four times as long, as with few slots none may be free
-    /// in time; but not while such requests alone are more than fit (controlled delay, as in
+    /// One of high or critical priority may wait four times as long, as with few slots none may be
+    /// free in time; but not while such requests alone are more than fit (controlled delay, as in
     /// [Fail at Scale](https://queue.acm.org/detail.cfm?id=2839461)).
     pub fn longest_wait(&mut self, priority: Priority, usual: Nanos, now: Timestamp) -> Nanos {
         let mut waiting = self.waiting.iter();

@@ -339,8 +339,8 @@ impl PendingDecision {
         }
     }
 
-    /// The result for a request that its limits allowed and that is shed: they have got back what they
-    /// took, and it counts for no ban.
+    /// The result for a request that its limits allowed and that is shed: they have got back what
+    /// they took, and it counts for no ban.
     pub(super) fn shed(self, shed: Shed, mut outcome: Outcome) -> ResponseContext {
         if let Some(batch) = &self.sheddable {
             take_off(batch, &self.queried, &mut outcome);

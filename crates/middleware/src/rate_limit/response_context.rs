@@ -73,8 +73,8 @@ impl HeldSlot {
         upload.map_or(Some(Duration::ZERO), |upload| upload.took())
     }
 
-    /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep all
-    /// slots.
+    /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep
+    /// all slots.
     fn poll(&mut self, cx: &mut Context<'_>) {
         let is_over = self.upload().is_some();
         let Some(slot) = &mut self.slot else {
