@@ -22,6 +22,7 @@ use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
 use super::shared_bans::{SharedBans, StandingBan};
 use super::shared_list::{ListChanges, ListKeeper, ListTarget};
+use super::srv::SrvServers;
 use super::stack::Stack;
 use super::stores::{SharedStores, Stores, WorkerStores};
 
@@ -71,6 +72,7 @@ impl Gateway {
             environment,
             tarpit_slots: TarpitSlots::new(metrics.bans()),
             clock: stores.clock(),
+            srv: SrvServers::default(),
             bans: shared_bans.known().clone(),
             refused: Arc::default(),
         };
@@ -80,6 +82,7 @@ impl Gateway {
         let kept_overrides = overrides.first().await;
         let key_sets = KeySets::new(&metrics);
         key_sets.replace(&settings.jwks);
+        process_state.srv.prepare(&settings).await;
         let loaded = Arc::new(settings);
         let snapshot = Snapshot::new(&loaded, &kept_overrides, &process_state, None);
         let (publish, snapshots) = watch::channel(Arc::new(snapshot));

@@ -26,6 +26,7 @@ mod shared_list;
 #[cfg(feature = "internals")]
 mod socketless;
 mod sockets;
+mod srv;
 mod stack;
 mod startup_log;
 mod store_observer;

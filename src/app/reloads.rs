@@ -34,6 +34,7 @@ use super::jwks::KeySets;
 use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
 use super::sockets::Sockets;
+use super::srv::SrvServers;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
 
@@ -63,6 +64,8 @@ pub(super) struct ProcessState {
     /// Bans that are known beside the buckets.
     pub(super) bans: KnownBans,
     pub(super) clock: Arc<dyn Clock>,
+    /// Servers that SRV records name.
+    pub(super) srv: SrvServers,
     pub(super) refused: Arc<Mutex<Option<RefusedLoad>>>,
 }
 
@@ -134,6 +137,9 @@ impl Snapshot {
         {
             upstream.settings.servers = vec![Server::from(around.demo_upstream)];
         }
+        for upstream in &mut settings.upstreams {
+            upstream.settings.servers = process.srv.servers(&upstream.settings);
+        }
         if let Some(earlier) = earlier {
             settings.account.inherit(&earlier.settings.account);
         }
@@ -158,12 +164,8 @@ impl Snapshot {
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
             kept.unwrap_or_else(|| {
-                let state = UpstreamState::new(&upstream.settings);
-                if let Some(before) =
-                    earlier.and_then(|earlier| earlier.named(&upstream.settings.name))
-                {
-                    state.continue_counts(before);
-                }
+                let before = earlier.and_then(|earlier| earlier.named(&upstream.settings.name));
+                let state = UpstreamState::replacing(&upstream.settings, before);
                 start_health_checks(&upstream.settings, &state);
                 state
             })
@@ -172,7 +174,8 @@ impl Snapshot {
             upstreams: upstreams.collect(),
             limiters,
             overrides: checked.collect(),
-            sends_proxy_headers: settings
+            // SRV records may come later than the client's connection.
+            sends_proxy_headers: loaded
                 .upstreams
                 .iter()
                 .any(weir_config::Upstream::sends_proxy_headers),
@@ -205,10 +208,10 @@ impl Snapshot {
         upstreams.map(sample).collect()
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<UpstreamState>> {
+    fn named(&self, name: &str) -> Option<(&UpstreamSettings, &UpstreamState)> {
         let mut upstreams = self.upstreams();
-        let (_, state) = upstreams.find(|(settings, _)| settings.name == name)?;
-        Some(state)
+        let (settings, state) = upstreams.find(|(settings, _)| settings.name == name)?;
+        Some((settings, state))
     }
 
     fn state_of(&self, wanted: &UpstreamSettings) -> Option<Arc<UpstreamState>> {
@@ -320,9 +323,14 @@ impl Reloads {
         loop {
             tokio::select! {
                 () = self.wanted.notified() => self.apply(self.read().await),
-                () = sleep(POLL_INTERVAL) => if self.watches() && self.have_changed().await {
-                    self.files_changed().await;
-                },
+                () = sleep(POLL_INTERVAL) => {
+                    if self.process.srv.have_changed() {
+                        self.publish_snapshot();
+                    }
+                    if self.watches() && self.have_changed().await {
+                        self.files_changed().await;
+                    }
+                }
             }
         }
     }
@@ -363,7 +371,11 @@ impl Reloads {
     /// the demo upstream must not wait for that.
     async fn read(&self) -> LoadResult {
         let (source, in_force) = (Arc::clone(&self.source), Arc::clone(&self.loaded.borrow()));
-        blocking::run(move || source.read(Some(&in_force))).await
+        let loaded = blocking::run(move || source.read(Some(&in_force))).await;
+        if let Ok(settings) = &loaded.outcome {
+            self.process.srv.prepare(settings).await;
+        }
+        loaded
     }
 
     /// Applies a new configuration, unless it has errors or is the same as the old one.
@@ -392,6 +404,7 @@ impl Reloads {
         let listeners = around.acme.configure(&settings.listen);
         around.sockets.renew(&listeners);
         self.key_sets.replace(&settings.jwks);
+        self.process.srv.retain(&settings);
         self.loaded.replace(Arc::new(settings));
         let snapshot = self.publish_snapshot();
         startup_log::reloaded(&snapshot.settings, &self.kept, &around.metrics);

@@ -139,18 +139,21 @@ struct Upstreams {
 }
 
 impl Upstreams {
-    /// The services of a configuration. Upstreams that stay as they are keep their connections.
+    /// The services of a configuration. Servers that stay as they are keep their connections.
     fn services(&mut self, snapshot: &Snapshot) -> UpstreamRouter<Proxy> {
         let kept = std::mem::take(&mut self.upstreams);
         let upstream = |settings: &UpstreamSettings, state: &Arc<UpstreamState>| {
             let known = kept.iter().find(|(known, _)| Arc::ptr_eq(known, state));
-            known.map_or_else(
-                || {
-                    let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
-                    Upstream::with_state(budget, shutdown, Arc::clone(state), settings.clone())
-                },
-                |(_, upstream)| upstream.clone(),
-            )
+            if let Some((_, same)) = known {
+                return same.clone();
+            }
+            let mut earlier = kept.iter().map(|(_, upstream)| upstream);
+            let (state, settings) = (Arc::clone(state), settings.clone());
+            if let Some(earlier) = earlier.find(|earlier| earlier.name() == settings.name) {
+                return earlier.replaced(state, settings);
+            }
+            let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
+            Upstream::with_state(budget, shutdown, state, settings)
         };
         self.upstreams = snapshot
             .upstreams()
@@ -161,6 +164,7 @@ impl Upstreams {
             // The stack refuses what it would.
             let mut proxy = Proxy::new(upstream.clone())
                 .assume_checked()
+                .with_secure(RequestContext::is_secure)
                 .with_request_buffering(settings.request_buffering.clone());
             if snapshot.settings.request_id.is_some() {
                 proxy = proxy.with_request_ids(request_id);

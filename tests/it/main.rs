@@ -75,6 +75,7 @@ mod request_ids;
 mod restart;
 mod routing;
 mod sentinel;
+mod servers;
 mod shadow_ban;
 mod shared_lists;
 mod shedding;

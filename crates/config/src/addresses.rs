@@ -51,6 +51,30 @@ pub(crate) fn full_address(text: &str) -> Option<SocketAddr> {
     text.parse().or(everywhere).or(ip).ok()
 }
 
+/// A DNS server, by default at port 53.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DnsServer(pub(crate) SocketAddr);
+
+/// A text that is not the address of a DNS server.
+#[derive(Debug, Error)]
+#[error(
+    "`{0}` is not the address of a DNS server\nwrite one such as 10.0.0.2, or `\"127.0.0.1:8600\"`"
+)]
+pub(crate) struct DnsServerError(String);
+
+impl FromStr for DnsServer {
+    type Err = DnsServerError;
+
+    fn from_str(text: &str) -> Result<Self, DnsServerError> {
+        let ip = text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53));
+        let address = ip.or_else(|_| text.parse::<SocketAddr>()).ok();
+        let address = address.filter(|at| at.port() != 0 && !at.ip().is_unspecified());
+        address
+            .map(Self)
+            .ok_or_else(|| DnsServerError(text.to_owned()))
+    }
+}
+
 /// A network, or one address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network(pub(crate) IpNet);
@@ -92,6 +116,8 @@ pub(crate) enum ServerUrlError {
     Malformed(String),
     #[error("`{0}`: {error}\nwrite it like unix:///run/app.sock", error = ServerError::Socket)]
     Socket(String),
+    #[error("`{0}`: {error}\nwrite it like http+srv://_http._tcp.app.internal", error = ServerError::Srv)]
+    Srv(String),
     #[error("`{0}`: {1}\nwrite it like http://127.0.0.1:3000")]
     Server(String, ServerError),
     /// What has an `@` may have a password, so it is not repeated.
@@ -114,6 +140,7 @@ impl FromStr for ServerUrl {
             error if text.contains('@') => ServerUrlError::Login(error),
             ServerError::Syntax => ServerUrlError::Malformed(text.to_owned()),
             ServerError::Socket => ServerUrlError::Socket(text.to_owned()),
+            ServerError::Srv => ServerUrlError::Srv(text.to_owned()),
             error => ServerUrlError::Server(text.to_owned(), error),
         })
     }

@@ -27,6 +27,8 @@ the smallest useful gateway.yaml is:
   routes:
     - {match: {path: \"/*\"}, upstream: app, limits: [RequestsPerAddress]}";
 
+const A_SERVER: &str = "write a list of servers, such as:\n  - http://10.0.0.5:3000";
+
 const A_LIMIT: &str = "\
 define a limit, such as:
   RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}";
@@ -196,6 +198,7 @@ impl Loader {
     ) -> Lowered<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let limits = self.limits(path, folder, &mut gateway);
+        self.servers_files(folder, &mut gateway.value);
         let written = ParsedFiles { gateway, limits };
         let mut lowering = Lowering {
             now: SystemClock.now(),
@@ -209,6 +212,35 @@ impl Loader {
         let lowered = settings(&mut lowering, &written, process_key);
         self.diagnostics.append(lowering.diagnostics);
         lowered
+    }
+
+    /// Reads the files of servers in the place of the lists that they stand for.
+    fn servers_files(&mut self, folder: &Path, gateway: &mut Gateway) {
+        let upstreams = gateway
+            .upstreams
+            .iter_mut()
+            .flat_map(|all| &mut all.value.0);
+        for (_, upstream) in upstreams {
+            let upstream = &mut upstream.value;
+            let Some(file) = upstream
+                .servers_file
+                .as_ref()
+                .filter(|_| upstream.servers.is_none())
+            else {
+                continue;
+            };
+            let path = folder.join(&file.value);
+            let text = self.text(&path).and_then(|text| {
+                text.ok_or_else(|| {
+                    let report = self.report(&path, "there is no such file");
+                    report.help("`servers_file` names it, relative to the folder of gateway.yaml")
+                })
+            });
+            match text.and_then(|text| self.read_filled(&path, &text, A_SERVER)) {
+                Ok(servers) => upstream.servers = Some(servers),
+                Err(reported) => upstream.servers_file_error = Some(reported),
+            }
+        }
     }
 
     /// The limits and overrides: those of `gateway.yaml` at `path`, or of the two files of a

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 
-use super::addresses::{ListenAddress, Network, ServerUrl};
+use super::addresses::{DnsServer, ListenAddress, Network, ServerUrl};
 use super::yaml::parsed;
 
 /// Has types read from the texts that they are written as; the words say what should stand there.
@@ -36,6 +36,7 @@ read_from_text! {
     MethodName: "a method",
     MediaType: "a media type",
     Percent: "a percentage",
+    DnsServer: "the address of a DNS server",
     ListenAddress: "an IP address and a port",
     Network: "an address or a network",
     ServerUrl: "the URI of a server",

@@ -210,6 +210,11 @@ impl RequestContext {
         ))
     }
 
+    /// Whether the request's client has asked by TLS, as far as a layer knows.
+    pub fn is_secure(extensions: &Extensions) -> bool {
+        Self::identity(extensions).is_some_and(|identity| identity.secure)
+    }
+
     /// The request's client, if a layer has identified it.
     fn identity(extensions: &Extensions) -> Option<&ClientIdentity> {
         extensions.get::<Self>()?.identity.as_ref()

@@ -16,6 +16,8 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::resolver;
+
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::addresses";
 
@@ -30,7 +32,11 @@ const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// The last addresses of one server. All workers share them.
 #[derive(Default)]
-pub(crate) struct CachedAddresses(Arc<Mutex<AddressCache>>);
+pub(crate) struct CachedAddresses {
+    cache: Arc<Mutex<AddressCache>>,
+    /// The DNS servers that know the name; the system's if there are none.
+    resolvers: Arc<[SocketAddr]>,
+}
 
 /// Shared by all requests that wait for the lookup.
 type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
@@ -48,6 +54,13 @@ struct AddressCache {
 }
 
 impl CachedAddresses {
+    pub(crate) fn new(resolvers: &[SocketAddr]) -> Self {
+        Self {
+            resolvers: resolvers.into(),
+            ..Self::default()
+        }
+    }
+
     /// Connects to the first address of the host that accepts. The caller gives up at `deadline`.
     pub(super) async fn connect(
         &self,
@@ -59,7 +72,13 @@ impl CachedAddresses {
             return TcpStream::connect((address, port)).await;
         }
         let name = host.to_owned();
-        let lookup = async move { Ok(lookup_host((name, port)).await?.collect()) };
+        let resolvers = Arc::clone(&self.resolvers);
+        let lookup = async move {
+            match resolvers.is_empty() {
+                true => Ok(lookup_host((name, port)).await?.collect()),
+                false => resolver::lookup_host(&resolvers, &name, port).await,
+            }
+        };
         let addresses = self.resolve(host, deadline, lookup).await?;
         match &*addresses {
             [only] => TcpStream::connect(only).await,
@@ -78,7 +97,7 @@ impl CachedAddresses {
     ) -> io::Result<Arc<[SocketAddr]>> {
         let now = Instant::now();
         let (last_known, mut pending) = {
-            let mut known = self.0.lock();
+            let mut known = self.cache.lock();
             match (&known.addresses, known.trusted_until) {
                 (Some(addresses), Some(until)) if now < until => return Ok(Arc::clone(addresses)),
                 (addresses, _) => {
@@ -106,7 +125,7 @@ impl CachedAddresses {
             Ok(_) => Ok(last_known),
             Err(_) => {
                 let late = io::ErrorKind::TimedOut.into();
-                self.0.lock().trust_last_known(host, &late);
+                self.cache.lock().trust_last_known(host, &late);
                 Ok(last_known)
             }
         }
@@ -123,7 +142,7 @@ impl CachedAddresses {
         let (sender, receiver) = watch::channel(None);
         known.trusted_until = None;
         known.lookup = Some(receiver.clone());
-        let (known, host) = (Arc::clone(&self.0), host.to_owned());
+        let (known, host) = (Arc::clone(&self.cache), host.to_owned());
         tokio::spawn(async move {
             let answer = match lookup.await {
                 Ok(found) if found.is_empty() => Err(Arc::new(no_address())),
@@ -221,7 +240,7 @@ mod tests {
 
         /// Whether connections are made without asking the name service.
         pub(crate) fn are_trusted(&self) -> bool {
-            let until = self.0.lock().trusted_until;
+            let until = self.cache.lock().trusted_until;
             until.is_some_and(|until| Instant::now() < until)
         }
     }
@@ -259,10 +278,10 @@ mod tests {
         // The next ones do not wait for it.
         let unasked = known.resolve("app", later(), pending()).await.unwrap();
         assert_eq!(*unasked, *addresses(&second));
-        assert!(known.0.lock().is_failing);
+        assert!(known.cache.lock().is_failing);
         sleep(RETRY_LOOKUP_AFTER).await;
         assert_eq!(answered(&known, &first).await, addresses(&first));
-        assert!(!known.0.lock().is_failing);
+        assert!(!known.cache.lock().is_failing);
         assert_eq!(answered(&known, &second).await, addresses(&second));
     }
 
@@ -313,7 +332,7 @@ mod tests {
         let found = known.resolve("app", later(), slow).await.unwrap();
         assert_eq!(*found, *addresses(&["10.0.0.1:80"]));
         sleep(LOOKUP_TIMEOUT * 3).await;
-        assert!(known.0.lock().is_failing);
+        assert!(known.cache.lock().is_failing);
         let found = known.resolve("app", later(), pending()).await.unwrap();
         assert_eq!(*found, *addresses(&["10.0.0.2:80"]));
     }

@@ -24,6 +24,7 @@ use super::outgoing_body::OutgoingBody;
 use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, Timeouts};
+use super::sticky::StickyCookies;
 use super::websocket::{ShutdownSignal, Upgrade};
 
 /// What the clones of an upstream share, and copies with other timeouts have in common.
@@ -32,6 +33,7 @@ pub(super) struct UpstreamInner {
     pub(super) name: Arc<str>,
     pub(super) endpoints: Arc<Endpoints>,
     pub(super) state: Arc<UpstreamState>,
+    pub(super) sticky: Option<Arc<StickyCookies>>,
     pub(super) budget: ConnectionBudget,
     pub(super) timeouts: Timeouts,
     pub(super) retries: Option<Retries>,
@@ -81,7 +83,7 @@ impl UpstreamInner {
         let Picked {
             endpoint,
             mut in_flight,
-            ..
+            index,
         } = picked;
         in_flight.responded(status, now);
         let outcome = UpstreamOutcome {
@@ -137,6 +139,7 @@ impl UpstreamInner {
             body,
             upgrade: outbound.upgrade,
             outcome,
+            server: index,
         }
     }
 }
@@ -160,4 +163,6 @@ pub(super) struct UpstreamResponse {
     pub(super) body: UpstreamBody,
     pub(super) upgrade: Option<Upgrade>,
     pub(super) outcome: UpstreamOutcome,
+    /// The index of the server among those of the upstream.
+    pub(super) server: usize,
 }

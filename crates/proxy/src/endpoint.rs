@@ -1,7 +1,7 @@
 //! The servers of an upstream as one worker sees them: their idle connections, which of them is
 //! next, and how many connections they may have in all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -254,9 +254,21 @@ impl Endpoint {
 /// The indices of servers that a request has tried.
 pub(super) type Tried = SmallVec<[usize; 4]>;
 
+/// What decides which servers a request may get first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Affinity {
+    /// The hash of its subject.
+    pub(super) key: Option<u64>,
+    /// The index of the server that its cookie names.
+    pub(super) server: Option<usize>,
+}
+
 pub(super) struct Endpoints {
-    all: Box<[Endpoint]>,
+    all: Box<[Arc<Endpoint>]>,
     picker: Picker,
+    /// The priority of each server, and each one once, in order.
+    priorities: Box<[u16]>,
+    tiers: Box<[u16]>,
     /// Whether a server with as many requests as it may have connections is passed over. What goes
     /// by a hash waits for its own server.
     skips_full: bool,
@@ -270,13 +282,19 @@ pub(super) struct Picked<'e> {
 }
 
 impl Endpoints {
+    /// Servers whose state is that of an `earlier` one keep its connections.
     pub(super) fn new(
         settings: &UpstreamSettings,
         budget: &ConnectionBudget,
         state: &UpstreamState,
+        earlier: Option<&Self>,
     ) -> Self {
         let servers = settings.servers.iter().zip(state.servers());
         let endpoint = |(server, state): (&Server, &Arc<ServerState>)| {
+            let mut earlier = earlier.iter().flat_map(|earlier| &earlier.all);
+            if let Some(kept) = earlier.find(|kept| Arc::ptr_eq(&kept.state, state)) {
+                return Arc::clone(kept);
+            }
             // A connection of one client is none for another.
             let max_idle = server.proxy_protocol().map_or(settings.max_idle, |_| 0);
             let pool = Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout));
@@ -287,7 +305,7 @@ impl Endpoints {
                 let idle: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(&pool);
                 limit.watch(idle);
             }
-            Endpoint {
+            Arc::new(Endpoint {
                 server: server.clone(),
                 state: Arc::clone(state),
                 pool,
@@ -296,10 +314,14 @@ impl Endpoints {
                     let lifetime = server.is_named().then_some(settings.resolve_interval);
                     Arc::new(Connections::new(settings.idle_timeout, lifetime))
                 }),
-            }
+            })
         };
+        let priorities: Box<[u16]> = settings.servers.iter().map(Server::priority).collect();
+        let tiers: BTreeSet<u16> = priorities.iter().copied().collect();
         Self {
             all: servers.map(endpoint).collect(),
+            priorities,
+            tiers: tiers.into_iter().collect(),
             picker: Picker::new(settings.balance, state.servers()),
             skips_full: settings.max_connections.is_some() && settings.balance != Balance::Hash,
         }
@@ -309,12 +331,12 @@ impl Endpoints {
         self.all.len()
     }
 
-    /// The next server for a request whose subject has this `key`, if there is one that it has not
-    /// tried. If no other is left, servers that are out are chosen, but not those that would most
-    /// likely keep the request waiting.
+    /// The next server for a request with this affinity, if there is one that it has not tried. If
+    /// no other is left, servers that are out are chosen, but not those that would most likely keep
+    /// the request waiting.
     pub(super) fn pick(
         &self,
-        key: Option<u64>,
+        affinity: Affinity,
         tried: &[usize],
         now: Instant,
     ) -> Option<Picked<'_>> {
@@ -325,42 +347,43 @@ impl Endpoints {
                 in_flight: only.state.begin_as_last_resort(now),
             });
         }
-        let mut skips_full = self.skips_full;
-        loop {
-            let available = |server: &ServerState| {
-                let is_full =
-                    skips_full && server.connections().is_some_and(|limit| limit.is_full());
-                server.status(now) != ServerStatus::Unavailable && !is_full
-            };
-            let Some(index) = self.choose(key, tried, now, available) else {
-                if !skips_full {
-                    break;
-                }
-                // All are full, so the request waits for one of them.
-                skips_full = false;
-                continue;
-            };
+        if let Some(own) = affinity.server
+            && let Some(picked) = self.begin_own(own, tried, now)
+        {
+            return Some(picked);
+        }
+        let available = |server: &ServerState| server.status(now) != ServerStatus::Unavailable;
+        while let Some(index) = self.choose(affinity.key, tried, now, available) {
             // If another request has become the server's probe meanwhile, the server is out now.
             if let Some(picked) = self.begin(index, |state| state.begin(now)) {
                 return Some(picked);
             }
         }
-        let index = self.choose(key, tried, now, |server| !server.is_silent())?;
+        let index = self.choose(affinity.key, tried, now, |server| !server.is_silent())?;
         self.begin(index, |state| Some(state.begin_as_last_resort(now)))
     }
 
     /// Any server that has not been tried, even one that does not answer.
     pub(super) fn pick_any(
         &self,
-        key: Option<u64>,
+        affinity: Affinity,
         tried: &[usize],
         now: Instant,
     ) -> Option<Picked<'_>> {
-        let picked = self.pick(key, tried, now);
+        let picked = self.pick(affinity, tried, now);
         picked.or_else(|| {
-            let index = self.choose(key, tried, now, |_| true)?;
+            let index = self.choose(affinity.key, tried, now, |_| true)?;
             self.begin(index, |state| Some(state.begin_as_last_resort(now)))
         })
+    }
+
+    /// The server that a client is to stay on, unless that is out or was tried.
+    fn begin_own(&self, own: usize, tried: &[usize], now: Instant) -> Option<Picked<'_>> {
+        let status = self.all.get(own)?.state.status(now);
+        if tried.contains(&own) || status == ServerStatus::Unavailable {
+            return None;
+        }
+        self.begin(own, |state| state.begin(now))
     }
 
     fn choose(
@@ -370,9 +393,20 @@ impl Endpoints {
         now: Instant,
         is_eligible: impl Fn(&ServerState) -> bool,
     ) -> Option<usize> {
-        self.picker.pick(key, |index, server| {
-            let is_eligible = !tried.contains(&index) && is_eligible(server);
-            is_eligible.then(|| server.weight(now))
+        self.tiers.iter().find_map(|tier| {
+            let pick = |skips_full: bool| {
+                self.picker.pick(key, |index, server| {
+                    let is_full = || server.connections().is_some_and(|limit| limit.is_full());
+                    let is_eligible = self.priorities.get(index) == Some(tier)
+                        && !tried.contains(&index)
+                        && is_eligible(server)
+                        && !(skips_full && is_full());
+                    is_eligible.then(|| server.weight(now))
+                })
+            };
+            // If all are full, the request waits for one of them.
+            let spare = self.skips_full.then(|| pick(true)).flatten();
+            spare.or_else(|| pick(false))
         })
     }
 
@@ -412,7 +446,7 @@ mod tests {
         let settings = UpstreamSettings::new("app", vec![Server::from(address); 100]);
         let state = UpstreamState::new(&settings);
         let budget = ConnectionBudget::new(8);
-        let endpoints = Endpoints::new(&settings, &budget, &state);
+        let endpoints = Endpoints::new(&settings, &budget, &state, None);
         let connect = async |endpoint: &Endpoint| {
             let deadline = Instant::now() + Duration::from_secs(60);
             let opened = endpoint.connect(&budget, 1, deadline, Sharing::Shared, None, None);
@@ -446,7 +480,7 @@ mod tests {
             let settings = UpstreamSettings::new("app", vec![server]);
             let state = UpstreamState::new(&settings);
             let budget = ConnectionBudget::default();
-            let endpoints = Endpoints::new(&settings, &budget, &state);
+            let endpoints = Endpoints::new(&settings, &budget, &state, None);
             let endpoint = &endpoints.all[0];
             let addresses = endpoint.state.addresses();
             addresses.fall_silent("127.0.0.1:9".parse().unwrap()).await;

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http::header::{CONNECTION, HOST, USER_AGENT};
 use http::{HeaderValue, Request, request};
 use http_body_util::Full;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::balance::{HealthCheck, ServerState, UpstreamState};
 use super::channel::Channel;
@@ -21,21 +21,20 @@ use super::settings::{HostHeader, Server, UpstreamSettings};
 
 const AGENT: HeaderValue = HeaderValue::from_static("weir-health-check");
 
-/// Checks the servers of an upstream, on the runtime that calls it, for as long as `state` lives.
+/// Checks the servers of an upstream, on the runtime that calls it, for as long as `state` or one
+/// that replaces it has them.
 pub fn start_health_checks(settings: &UpstreamSettings, state: &UpstreamState) {
     let Some(check) = &settings.health_check else {
         return;
     };
-    let mut tasks = JoinSet::new();
-    for (server, state) in settings.servers.iter().zip(state.servers()) {
+    state.start_checks(&settings.servers, |server, state| {
         let host = match &settings.host {
             HostHeader::Fixed(host) => host.clone(),
             HostHeader::Preserve | HostHeader::Upstream => server.host_header().clone(),
         };
-        let (server, state) = (server.clone(), Arc::clone(state));
-        tasks.spawn(follow(server, state, host, check.clone()));
-    }
-    state.keep(tasks);
+        let check = follow(server.clone(), Arc::clone(state), host, check.clone());
+        Arc::new(AbortOnDropHandle::new(tokio::spawn(check)))
+    });
 }
 
 async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, check: HealthCheck) {

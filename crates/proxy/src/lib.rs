@@ -19,8 +19,9 @@
 //!    the connection instead, so an upstream notices that the client has gone.
 //! 5. With HTTP/2, `http2` takes the place of the connection, `exchange` and body of HTTP/1.1;
 //!    `channel` is either. Their bytes pass through a `stream`, perhaps with `tls`, to one of the
-//!    `addresses` of the server.
-//! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
+//!    `addresses` of the server, which a `resolver` looks up if the system does not.
+//! 6. A `sticky` cookie leads a client back to the server that it had.
+//! 7. When both sides agree on a WebSocket, `websocket` carries bytes between them.
 //!
 //! An error before the response's head becomes a response by the table in `error`; a later one
 //! breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the client's
@@ -54,25 +55,28 @@ mod pool;
 mod proxy_header;
 mod request;
 mod request_buffering;
+mod resolver;
 mod response_body;
 mod retry;
 mod service;
 mod settings;
+mod sticky;
 mod stream;
 mod tls;
 mod upstream;
 mod websocket;
 
-pub use balance::{Balance, Ejection, HealthCheck, Retries, UpstreamState};
+pub use balance::{Balance, Ejection, HealthCheck, Retries, Sticky, UpstreamState};
 pub use endpoint::ConnectionBudget;
 pub use health_check::start_health_checks;
 pub use proxy_header::{ConnectionAddrs, ProxyProtocol};
 pub use request::refusal;
 pub use request_buffering::RequestBuffering;
+pub use resolver::lookup_srv;
 #[cfg(test)]
 pub use response_body::ProxyBody;
 pub use service::Proxy;
-pub use settings::{HostHeader, Server, ServerError, Timeouts, UpstreamSettings};
+pub use settings::{HostHeader, Server, ServerError, SrvRecord, Timeouts, UpstreamSettings};
 pub use tls::{Authorities, Protocol, TlsError, TlsSettings, UpstreamTls};
 pub use upstream::Upstream;
 pub use websocket::ShutdownSignal;

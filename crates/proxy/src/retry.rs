@@ -11,7 +11,7 @@ use weir_telemetry::RequestId;
 use super::attempt::{UpstreamInner, UpstreamResponse};
 use super::balance::{Retries, RetryPermit};
 use super::channel::{Channel, ChannelResponse};
-use super::endpoint::{Picked, Sharing, Tried};
+use super::endpoint::{Affinity, Picked, Sharing, Tried};
 use super::error::ProxyError;
 use super::request::Outbound;
 
@@ -28,7 +28,7 @@ pub(super) struct Attempts<'u, B> {
     outbound: Box<Outbound<B>>,
     /// Whether it may be sent again although part of it was sent.
     repeatable: bool,
-    key: Option<u64>,
+    affinity: Affinity,
     arrived: Instant,
     /// The servers that failed it.
     tried: Tried,
@@ -75,14 +75,14 @@ where
         upstream: &'u UpstreamInner,
         repeatable: bool,
         outbound: Box<Outbound<B>>,
-        key: Option<u64>,
+        affinity: Affinity,
         arrived: Instant,
     ) -> Self {
         Self {
             upstream,
             repeatable,
             outbound,
-            key,
+            affinity,
             arrived,
             tried: Tried::new(),
             reuse: true,
@@ -206,7 +206,8 @@ where
         self.pause = RECONNECT_PAUSE.1.min(2 * self.pause);
         let mut not = self.tried.clone();
         not.push(picked.index);
-        let other = self.upstream.endpoints.pick(self.key, &not, Instant::now());
+        let endpoints = &self.upstream.endpoints;
+        let other = endpoints.pick(self.affinity, &not, Instant::now());
         self.log_sent_again(&picked, other.as_ref().unwrap_or(&picked));
         let Some(other) = other else {
             return picked;
@@ -229,8 +230,8 @@ where
         }
         let permit = upstream.state.retry(upstream.retries.as_ref()?).await?;
         let now = Instant::now();
-        let next = match upstream.endpoints.pick(self.key, &self.tried, now) {
-            None if may_return => upstream.endpoints.pick(self.key, &[], now),
+        let next = match upstream.endpoints.pick(self.affinity, &self.tried, now) {
+            None if may_return => upstream.endpoints.pick(self.affinity, &[], now),
             next => next,
         };
         let next = next?;
@@ -321,7 +322,7 @@ where
             picked.in_flight.failed(failure);
             tried.push(picked.index);
             let now = Instant::now();
-            if let Some(next) = upstream.endpoints.pick(self.key, &tried, now) {
+            if let Some(next) = upstream.endpoints.pick(self.affinity, &tried, now) {
                 picked = next;
                 continue;
             }
@@ -333,8 +334,9 @@ where
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = RECONNECT_PAUSE.1.min(2 * pause);
             tried.clone_from(&self.tried);
-            let next = upstream.endpoints.pick(self.key, &tried, Instant::now());
-            let next = next.or_else(|| upstream.endpoints.pick_any(self.key, &[], Instant::now()));
+            let (now, endpoints) = (Instant::now(), &upstream.endpoints);
+            let next = endpoints.pick(self.affinity, &tried, now);
+            let next = next.or_else(|| endpoints.pick_any(self.affinity, &[], now));
             picked = next.ok_or(error)?;
         }
     }

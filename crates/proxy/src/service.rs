@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::VIA;
+use http::header::{SET_COOKIE, VIA};
 use http::{Extensions, Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
@@ -20,6 +20,7 @@ use weir_runtime::loop_time;
 use weir_telemetry::RequestId;
 
 use super::attempt::UpstreamResponse;
+use super::endpoint::Affinity;
 use super::error::ProxyError;
 use super::hop_by_hop;
 use super::proxy_header::ConnectionAddrs;
@@ -50,10 +51,14 @@ struct Forwarding {
     client: Option<ConnectionAddrsOf>,
     buffering: Option<Arc<RequestBuffering>>,
     request_id: Option<RequestIdOf>,
+    is_secure: Option<IsSecure>,
 }
 
 /// The id of a request, if it has one.
 pub type RequestIdOf = fn(&Extensions) -> Option<Arc<RequestId>>;
+
+/// Whether a request's client has asked by TLS.
+pub type IsSecure = fn(&Extensions) -> bool;
 
 /// The hash of a request's subject, by which its server is chosen.
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
@@ -71,6 +76,7 @@ impl Proxy {
             client: None,
             buffering: None,
             request_id: None,
+            is_secure: None,
         }))
     }
 
@@ -84,6 +90,12 @@ impl Proxy {
     #[must_use]
     pub fn with_key(self, key: RequestKey) -> Self {
         self.with(|forwarding| forwarding.key = Some(key))
+    }
+
+    /// Sets `Secure` cookies for clients that have asked by TLS.
+    #[must_use]
+    pub fn with_secure(self, is_secure: IsSecure) -> Self {
+        self.with(|forwarding| forwarding.is_secure = Some(is_secure))
     }
 
     /// Sends these addresses to servers that get PROXY headers.
@@ -204,16 +216,32 @@ impl Forwarding {
         if let Some(client) = self.client {
             outbound.client = client(&outbound.head).map(Box::new);
         }
-        let key = self.key.as_ref().and_then(|key| key(&outbound.head));
-        let Some(deadline) = self.upstream.deadline(arrived) else {
-            let response = self.upstream.send(outbound, key, arrived).await?;
-            return to_client(response, &self.upstream);
+        let head = &mut outbound.head;
+        let key = self.key.as_ref().and_then(|key| key(head));
+        let sticky = self.upstream.sticky();
+        let is_secure = self.is_secure.filter(|_| sticky.is_some());
+        let is_secure = is_secure.is_some_and(|of| of(&head.extensions));
+        let own = sticky.and_then(|sticky| sticky.take(&mut head.headers));
+        let affinity = Affinity { key, server: own };
+        let deadline = self.upstream.deadline(arrived);
+        let sent = self.upstream.send(outbound, affinity, arrived);
+        let response = match deadline {
+            None => sent.await?,
+            Some(deadline) => {
+                let sent = Box::pin(timeout_at(deadline, sent)).await;
+                sent.map_err(|_| ProxyError::TotalTimeout)??
+            }
         };
-        let sent = self.upstream.send(outbound, key, arrived);
-        let sent = Box::pin(timeout_at(deadline, sent)).await;
-        let response = sent.map_err(|_| ProxyError::TotalTimeout)??;
-        let response = to_client(response, &self.upstream)?;
-        Ok(response.map(|body| body.until(deadline)))
+        let sticky = sticky.filter(|_| own != Some(response.server));
+        let cookie = sticky.and_then(|sticky| sticky.cookie(response.server, is_secure));
+        let mut response = to_client(response, &self.upstream)?;
+        if let Some(cookie) = cookie {
+            response.headers_mut().append(SET_COOKIE, cookie);
+        }
+        Ok(match deadline {
+            None => response,
+            Some(deadline) => response.map(|body| body.until(deadline)),
+        })
     }
 
     /// The response to a request with this id that was not forwarded, or got none.
@@ -241,6 +269,7 @@ fn to_client(
         body,
         upgrade,
         outcome,
+        server: _,
     } = response;
     let is_upgrade = head.status() == StatusCode::SWITCHING_PROTOCOLS;
     let is_other = is_upgrade && !websocket::is_agreed_on(head.headers());

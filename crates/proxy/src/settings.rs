@@ -6,11 +6,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::base::Name;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use thiserror::Error;
 
-use super::balance::{Balance, Ejection, HealthCheck, Retries};
+use super::balance::{Balance, Ejection, HealthCheck, Retries, Sticky};
 use super::proxy_header::ProxyProtocol;
 use super::tls::{Protocol, UpstreamTls};
 
@@ -23,6 +24,8 @@ pub struct UpstreamSettings {
     pub servers: Vec<Server>,
     /// How one of them is chosen.
     pub balance: Balance,
+    /// The cookie that leads clients back to their server, if there is one.
+    pub sticky: Option<Sticky>,
     /// When one that fails gets no requests for a while, if ever.
     pub ejection: Option<Ejection>,
     /// How the process asks them whether they are healthy, if it does.
@@ -38,6 +41,8 @@ pub struct UpstreamSettings {
     /// How long a connection to a server with a name is used, before the name is resolved again for
     /// another one.
     pub resolve_interval: Duration,
+    /// The DNS servers that know the names and SRV records; the system's by default.
+    pub resolvers: Vec<SocketAddr>,
     /// How long an unused connection is kept.
     pub idle_timeout: Duration,
     /// How many unused connections are kept, per server and worker.
@@ -61,6 +66,7 @@ impl UpstreamSettings {
             name: name.into(),
             servers,
             balance: Balance::default(),
+            sticky: None,
             ejection: Some(Ejection::default()),
             health_check: None,
             slow_start: Duration::ZERO,
@@ -68,10 +74,21 @@ impl UpstreamSettings {
             timeouts: Timeouts::default(),
             max_connections: None,
             resolve_interval: Self::RESOLVE_INTERVAL,
+            resolvers: Vec::new(),
             idle_timeout: Self::IDLE_TIMEOUT,
             max_idle: Self::MAX_IDLE,
             host: HostHeader::default(),
         }
+    }
+
+    /// Whether nothing differs that servers which stay depend on: all but their list and the cookie.
+    pub(super) fn differs_by_servers(&self, other: &Self) -> bool {
+        let without_servers = |settings: &Self| Self {
+            servers: Vec::new(),
+            sticky: None,
+            ..settings.clone()
+        };
+        without_servers(self) == without_servers(other)
     }
 }
 
@@ -102,6 +119,7 @@ pub struct Server {
     name: Arc<str>,
     host_header: HeaderValue,
     weight: u32,
+    priority: u16,
 }
 
 /// Where a server is reached.
@@ -115,6 +133,21 @@ pub enum Address {
         port: u16,
     },
     Unix(Box<Path>),
+    /// Nowhere itself: SRV records of this name say where.
+    Srv(Box<str>),
+}
+
+/// A server that an SRV record names (RFC 2782).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SrvRecord {
+    /// The server's name.
+    pub target: String,
+    /// Never 0.
+    pub port: u16,
+    /// Servers with a greater number are for when no other is available.
+    pub priority: u16,
+    /// Its share of the requests, beside those of the same priority.
+    pub weight: u16,
 }
 
 /// Why a URI does not name a server.
@@ -124,7 +157,7 @@ pub enum ServerError {
     #[error("this is not a URI")]
     Syntax,
     /// The scheme is missing or unknown.
-    #[error("a server's URI begins with http://, https:// or unix://")]
+    #[error("a server's URI begins with http://, https://, unix://, http+srv:// or https+srv://")]
     Scheme,
     /// There is no host.
     #[error("a server's URI needs a host")]
@@ -138,6 +171,9 @@ pub enum ServerError {
     /// There is a path or a query: requests go to the path that the client asked for.
     #[error("a server's URI ends after host and port, without a path or query")]
     Path,
+    /// An SRV name has a port, or is an address.
+    #[error("SRV records are named by a name alone, as their ports count")]
+    Srv,
     /// The path of a socket is missing or not absolute.
     #[error("a socket is named by its absolute path, after unix://")]
     Socket,
@@ -158,15 +194,49 @@ impl Server {
     pub fn endpoint(&self) -> Option<(&str, u16)> {
         match &self.address {
             Address::Tcp { host, port } => Some((host, *port)),
-            Address::Unix(_) => None,
+            Address::Unix(_) | Address::Srv(_) => None,
         }
+    }
+
+    /// The name whose SRV records say where the servers are, if it is one.
+    pub fn srv_name(&self) -> Option<&str> {
+        match &self.address {
+            Address::Srv(name) => Some(name),
+            Address::Tcp { .. } | Address::Unix(_) => None,
+        }
+    }
+
+    /// The servers that these records name, to be reached as this one says.
+    pub fn at(&self, records: &[SrvRecord]) -> Vec<Self> {
+        let of_priority =
+            |priority: u16| records.iter().filter(move |one| one.priority == priority);
+        let scheme = if self.is_secure { "https" } else { "http" };
+        let server = |record: &SrvRecord| {
+            let url = format!("{scheme}://{}:{}", record.target, record.port);
+            // A weight of 0 beside others is for "a very small chance" (RFC 2782).
+            let mut weights = of_priority(record.priority).map(|one| u32::from(one.weight));
+            let unit = match weights.clone().any(|weight| weight == 0) {
+                true if weights.any(|weight| weight != 0) => 100,
+                _ => 1,
+            };
+            let server: Self = url.parse().ok()?;
+            Some(Self {
+                tls: self.tls.clone(),
+                protocol: self.protocol,
+                proxy_protocol: self.proxy_protocol,
+                weight: (u32::from(record.weight) * unit).max(1),
+                priority: record.priority,
+                ..server
+            })
+        };
+        records.iter().filter_map(server).collect()
     }
 
     /// Whether it is reached by a name, which may come to mean another address.
     pub(super) fn is_named(&self) -> bool {
         match &self.address {
             Address::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),
-            Address::Unix(_) => false,
+            Address::Unix(_) | Address::Srv(_) => false,
         }
     }
 
@@ -224,9 +294,40 @@ impl Server {
         self.weight
     }
 
+    /// Whether it is the same server, perhaps with another share of the requests.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.clone().with_share_of(other) == *other
+    }
+
+    fn with_share_of(self, other: &Self) -> Self {
+        Self {
+            weight: other.weight,
+            priority: other.priority,
+            ..self
+        }
+    }
+
+    /// Servers with a higher number get requests only while no other is available.
+    pub(super) fn priority(&self) -> u16 {
+        self.priority
+    }
+
     /// The `Host` of the server's own URI.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.host_header
+    }
+
+    fn srv(scheme: &str, name: &str) -> Result<Self, ServerError> {
+        let server: Self = format!("{scheme}://{name}").parse()?;
+        let name = name.trim_end_matches('/');
+        match server.endpoint() {
+            Some((host, _)) if host == name && is_dns_name(name) && server.is_named() => Ok(Self {
+                address: Address::Srv(name.into()),
+                name: format!("{scheme}+srv://{name}").into(),
+                ..server
+            }),
+            _ => Err(ServerError::Srv),
+        }
     }
 
     /// A server behind a socket, which every client calls by a host of its own choice.
@@ -243,6 +344,7 @@ impl Server {
             name: format!("unix:{path}").into(),
             host_header: HeaderValue::from_static("localhost"),
             weight: 1,
+            priority: 0,
         })
     }
 }
@@ -263,6 +365,7 @@ impl From<SocketAddr> for Server {
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             name: name.into(),
             weight: 1,
+            priority: 0,
         }
     }
 }
@@ -274,6 +377,9 @@ impl FromStr for Server {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").ok_or(ServerError::Socket)?;
             return Self::socket(path);
+        }
+        if let Some((scheme, name)) = text.split_once("+srv://") {
+            return Self::srv(scheme, name);
         }
         let uri: Uri = text.parse().map_err(|_| ServerError::Syntax)?;
         let is_secure = match uri.scheme() {
@@ -307,8 +413,13 @@ impl FromStr for Server {
             host_header: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| ServerError::Host)?,
             weight: 1,
+            priority: 0,
         })
     }
+}
+
+fn is_dns_name(name: &str) -> bool {
+    Name::vec_from_str(name).is_ok()
 }
 
 /// The port of a server, if one is given. `http::uri` lets anything stand in its place.
@@ -389,6 +500,49 @@ mod tests {
         for uri in ["unix://", "unix:///", "unix://run/app.sock"] {
             assert_eq!(uri.parse::<Server>(), Err(ServerError::Socket), "{uri}");
         }
+    }
+
+    #[test]
+    fn an_srv_name_has_no_port_and_is_no_address() {
+        let secure = server("https+srv://_http._tcp.app.internal/").unwrap();
+        assert_eq!(secure.srv_name(), Some("_http._tcp.app.internal"));
+        assert_eq!(&**secure.name(), "https+srv://_http._tcp.app.internal");
+        assert!(secure.is_secure());
+        for name in ["app:80", "10.0.0.1", "[::1]"] {
+            assert_eq!(
+                server(&format!("http+srv://{name}")),
+                Err(ServerError::Srv),
+                "{name}"
+            );
+        }
+        assert_eq!(server("http+srv://u@app"), Err(ServerError::UserInfo));
+        assert_eq!(server("ftp+srv://app"), Err(ServerError::Scheme));
+    }
+
+    #[test]
+    fn a_weight_of_zero_is_a_small_chance_beside_others_and_an_equal_one_beside_its_like() {
+        let template = server("https+srv://_http._tcp.app.internal").unwrap();
+        let weights = |records: &[(u16, u16)]| {
+            let record = |(priority, weight): &(u16, u16)| SrvRecord {
+                target: "a.test".to_owned(),
+                port: 8443,
+                priority: *priority,
+                weight: *weight,
+            };
+            let records: Vec<_> = records.iter().map(record).collect();
+            let servers = template.at(&records);
+            assert!(servers.iter().all(|server| server.is_secure()));
+            let shares = servers
+                .iter()
+                .map(|server| (server.priority(), server.weight()));
+            shares.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            weights(&[(1, 0), (1, 0), (2, 0), (2, 3)]),
+            [(1, 1), (1, 1), (2, 1), (2, 300)]
+        );
+        assert_eq!(weights(&[(0, 2), (0, u16::MAX)]), [(0, 2), (0, 65_535)]);
+        assert_eq!(weights(&[(0, 0), (0, u16::MAX)]), [(0, 1), (0, 6_553_500)]);
     }
 
     #[test]

@@ -41,6 +41,10 @@ impl Stream {
         let header = header.map(|protocol| protocol.header(client)).transpose()?;
         let (host, port) = match server.address() {
             Address::Tcp { host, port } => (&**host, *port),
+            Address::Srv(_) => {
+                let error = "SRV records say where the servers are";
+                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, error));
+            }
             Address::Unix(path) => {
                 let mut stream = UnixStream::connect(path).await?;
                 if let Some(header) = header {

@@ -10,11 +10,12 @@ use tokio::time::Instant;
 
 use super::attempt::{UpstreamInner, UpstreamResponse};
 use super::balance::UpstreamState;
-use super::endpoint::{ConnectionBudget, Endpoints};
+use super::endpoint::{Affinity, ConnectionBudget, Endpoints};
 use super::error::ProxyError;
 use super::request::Outbound;
 use super::retry::Attempts;
 use super::settings::{Timeouts, UpstreamSettings};
+use super::sticky::StickyCookies;
 use super::tls::Protocol;
 use super::websocket::ShutdownSignal;
 
@@ -44,9 +45,32 @@ impl Upstream {
         state: Arc<UpstreamState>,
         settings: UpstreamSettings,
     ) -> Self {
+        let endpoints = Endpoints::new(&settings, &budget, &state, None);
+        Self::with_endpoints(endpoints, budget, shutdown, state, settings)
+    }
+
+    /// The upstream that takes the place of this one. Servers whose state has stayed keep their
+    /// connections; others get no new requests, and those in flight go on.
+    #[must_use]
+    pub fn replaced(&self, state: Arc<UpstreamState>, settings: UpstreamSettings) -> Self {
+        let (budget, shutdown) = (self.0.budget.clone(), self.0.shutdown.clone());
+        let endpoints = Endpoints::new(&settings, &budget, &state, Some(&self.0.endpoints));
+        Self::with_endpoints(endpoints, budget, shutdown, state, settings)
+    }
+
+    fn with_endpoints(
+        endpoints: Endpoints,
+        budget: ConnectionBudget,
+        shutdown: ShutdownSignal,
+        state: Arc<UpstreamState>,
+        settings: UpstreamSettings,
+    ) -> Self {
+        let sticky = settings.sticky.as_ref();
+        let sticky = sticky.map(|sticky| StickyCookies::new(sticky, &settings));
         Self(Arc::new(UpstreamInner {
-            endpoints: Arc::new(Endpoints::new(&settings, &budget, &state)),
+            endpoints: Arc::new(endpoints),
             state,
+            sticky: sticky.map(Arc::new),
             budget,
             name: settings.name.into(),
             timeouts: settings.timeouts,
@@ -54,6 +78,11 @@ impl Upstream {
             host: settings.host,
             shutdown,
         }))
+    }
+
+    /// The cookies that lead clients back to their servers, if it sets some.
+    pub(super) fn sticky(&self) -> Option<&StickyCookies> {
+        self.0.sticky.as_deref()
     }
 
     /// An upstream with other timeouts that shares these connections.
@@ -78,8 +107,8 @@ impl Upstream {
         &self.0.name
     }
 
-    /// Sends the request to the next server, or to the one that the `key` of its subject leads to,
-    /// on a kept-alive connection if there is one, and awaits the head of the response.
+    /// Sends the request to the next server, or to the one that its `affinity` leads to, on a
+    /// kept-alive connection if there is one, and awaits the head of the response.
     ///
     /// A request of which part was sent is sent again only if it is idempotent and has no body:
     /// when a reused connection closes before the first byte of a response, as the server most
@@ -88,7 +117,7 @@ impl Upstream {
     pub(super) async fn send<B>(
         &self,
         mut outbound: Box<Outbound<B>>,
-        key: Option<u64>,
+        affinity: Affinity,
         arrived: Instant,
     ) -> Result<UpstreamResponse, ProxyError>
     where
@@ -96,7 +125,7 @@ impl Upstream {
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let upstream = &*self.0;
-        let picked = upstream.endpoints.pick_any(key, &[], arrived);
+        let picked = upstream.endpoints.pick_any(affinity, &[], arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
         let is_upgrade = outbound.upgrade.is_some();
         if is_upgrade && picked.endpoint.server().protocol() == Protocol::Http2 {
@@ -117,7 +146,7 @@ impl Upstream {
                 }
             }
         };
-        let attempts = Attempts::new(upstream, repeatable, outbound, key, arrived);
+        let attempts = Attempts::new(upstream, repeatable, outbound, affinity, arrived);
         Box::pin(attempts.run(picked, exchanged)).await
     }
 }

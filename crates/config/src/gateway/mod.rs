@@ -38,6 +38,7 @@ pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
 use listen::{admin_dashboard, connections, listen, warn_of_open_admin};
+pub(crate) use secrets::secret;
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 use telemetry::otlp;

@@ -15,7 +15,7 @@ use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
 use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, Within};
 use crate::words::{Word, words};
-use crate::yaml::{Entries, OneOrMany, Required, Spanned, WordOr};
+use crate::yaml::{Entries, OneOrMany, Required, Secret, Spanned, WordOr};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -443,16 +443,6 @@ pub(crate) struct Jwks {
     /// How old keys may become while they cannot be fetched; older ones verify nothing. Default:
     /// `24h`.
     pub(crate) max_stale: Option<PositiveDuration>,
-}
-
-/// Something that is not written into the file itself.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(title = "secret", rename = "Secret"))]
-#[serde(rename = "$weir::Secret", rename_all = "snake_case")]
-pub(crate) enum Secret {
-    File(String),
-    Env(String),
 }
 
 /// What remembers buckets.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use weir_middleware::BanPolicy;
 use weir_rules::{HashKey, KeySource, Limit};
 
-use super::schema::{Admin, Gateway, Secret};
+use super::schema::{Admin, Gateway};
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::AdminToken;
 use crate::suggestions::suggest;
-use crate::yaml::{Span, Spanned};
+use crate::yaml::{Secret, Span, Spanned};
 
 const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";
@@ -25,7 +25,7 @@ const UNNAMED: &str = "admin";
 const MAX_NAME_BYTES: usize = 64;
 
 /// The text of a secret, without the line end that editors put after it.
-pub(super) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
+pub(crate) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
     let text = match secret {
         Secret::File(path) => cx.read_file(path, span)?,
         Secret::Env(name) => variable(cx, name, span)?,

@@ -14,7 +14,7 @@ use crate::diagnostics::Lowered;
 use crate::lowering::Lowering;
 use crate::settings::{RedisStore, StoreSettings};
 use crate::values::HumanDuration;
-use crate::yaml::{Span, SpanOf, Spanned, WordOr};
+use crate::yaml::{Secret, Span, SpanOf, Spanned, WordOr};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
@@ -168,8 +168,8 @@ fn nodes(cx: &mut Lowering<'_>, written: &Spanned<Vec<Spanned<String>>>) -> Lowe
 /// hold makes no other store.
 fn login(
     cx: &mut Lowering<'_>,
-    username: Option<&Spanned<WordOr<schema::Secret>>>,
-    password: Option<&Spanned<schema::Secret>>,
+    username: Option<&Spanned<WordOr<Secret>>>,
+    password: Option<&Spanned<Secret>>,
 ) -> Lowered<RedisLogin> {
     // A user name is not secret, so it may be written as it is.
     let username = username.map(|written| match &written.value {
@@ -183,11 +183,11 @@ fn login(
     })
 }
 
-fn login_part(cx: &mut Lowering<'_>, written: &schema::Secret, span: Span) -> Lowered<LoginPart> {
+fn login_part(cx: &mut Lowering<'_>, written: &Secret, span: Span) -> Lowered<LoginPart> {
     let text = secret(cx, written, span)?;
     Ok(match written {
-        schema::Secret::File(path) => LoginPart::File(cx.folder.join(path)),
-        schema::Secret::Env(_) => LoginPart::Text(text),
+        Secret::File(path) => LoginPart::File(cx.folder.join(path)),
+        Secret::Env(_) => LoginPart::Text(text),
     })
 }
 

@@ -12,7 +12,7 @@ use crate::certificates::authorities;
 use crate::diagnostics::{Lowered, all};
 use crate::lowering::Lowering;
 use crate::settings::OtlpSettings;
-use crate::yaml::{Spanned, WordOr};
+use crate::yaml::{Secret, Spanned, WordOr};
 
 const MILLION: u32 = 1_000_000;
 
@@ -80,10 +80,7 @@ fn server(cx: &mut Lowering<'_>, written: &schema::Otlp) -> Lowered<Server> {
 }
 
 /// A header's value, which may be a secret.
-fn header_text(
-    cx: &mut Lowering<'_>,
-    written: &Spanned<WordOr<schema::Secret>>,
-) -> Lowered<String> {
+fn header_text(cx: &mut Lowering<'_>, written: &Spanned<WordOr<Secret>>) -> Lowered<String> {
     match &written.value {
         WordOr::Word(text) => Ok(text.clone()),
         WordOr::More(written_secret) => secret(cx, written_secret, written.span),

@@ -1,18 +1,23 @@
 //! How an upstream's servers share its requests, and what happens when one fails.
 
+use http::HeaderName;
 use http::uri::PathAndQuery;
-use weir_proxy::{Balance, Ejection, HealthCheck, Retries, UpstreamSettings};
+use weir_proxy::{Balance, Ejection, HealthCheck, Retries, Sticky, UpstreamSettings};
 use weir_rules::SubjectHash;
 
 use super::schema::{self, RetryReason, Upstream};
 use crate::diagnostics::Lowered;
 use crate::gateway::schema::Gateway;
+use crate::gateway::secret;
 use crate::limits::{key_sources, status_set};
 use crate::lowering::Lowering;
 use crate::yaml::{SpanOf, Spanned, WordOr};
 
 /// The greatest weight: with more, a server beside it gets too few requests to be of use.
 const MAX_WEIGHT: u32 = 1000;
+
+/// The least length of the key that signs cookies.
+const MIN_KEY_BYTES: usize = 16;
 
 /// What keeps a word from being taken for a mistake.
 const OFF: &str = "off";
@@ -28,6 +33,8 @@ pub(super) fn balancing(
     ipv6_prefix: u8,
 ) -> Lowered<Option<SubjectHash>> {
     let hash = balance(cx, settings, written, ipv6_prefix);
+    let sticky = written.sticky.as_ref();
+    let sticky = sticky.map(|sticky| self::sticky(cx, sticky)).transpose();
     let ejection = ejection(cx, written.ejection.as_ref());
     let retries = retries(cx, written.retries.as_ref());
     if let Some(slow_start) = written.slow_start {
@@ -38,6 +45,7 @@ pub(super) fn balancing(
     settings.health_check = health_check
         .map(|check| self::health_check(cx, check))
         .transpose()?;
+    settings.sticky = sticky?;
     settings.ejection = ejection?;
     settings.retries = retries?;
     hash
@@ -67,6 +75,27 @@ fn balance(
     }
     let sources = key_sources(cx, sources, balance.span, ipv6_prefix)?;
     Ok(Some(SubjectHash::new(sources)))
+}
+
+fn sticky(cx: &mut Lowering<'_>, written: &schema::Sticky) -> Lowered<Sticky> {
+    let name = &written.cookie;
+    // Cookies are named by tokens, as fields are.
+    if HeaderName::from_bytes(name.value.as_bytes()).is_err() {
+        let message = format!("`{}` is not the name of a cookie", name.value);
+        let error = cx.error(name.span, message);
+        return Err(error.help("write letters, digits, `-` and `_`, such as app_server"));
+    }
+    let key = secret(cx, &written.key, written.key.span)?;
+    if key.len() < MIN_KEY_BYTES {
+        let message = format!("the key has fewer than {MIN_KEY_BYTES} bytes");
+        let error = cx.error(written.key.span, message);
+        return Err(error.help("make one with `openssl rand -hex 32 > sticky.key`"));
+    }
+    Ok(Sticky {
+        cookie: name.value.as_str().into(),
+        key: key.as_bytes().into(),
+        max_age: written.max_age.map(|time| time.0),
+    })
 }
 
 /// Makes sure that requests name accounts where servers are chosen by them.
@@ -226,11 +255,17 @@ fn warn_of_one_server(
     settings: &UpstreamSettings,
     written: &Spanned<Upstream>,
 ) {
-    if settings.servers.len() != 1 {
+    // A file and SRV records may name more tomorrow.
+    let by_srv = settings
+        .servers
+        .iter()
+        .any(|server| server.srv_name().is_some());
+    if settings.servers.len() != 1 || by_srv || written.servers_file.is_some() {
         return;
     }
     let keys = [
         (written.balance.span(), "balance"),
+        (written.sticky.span(), "sticky"),
         (written.slow_start.span(), "slow_start"),
         (written.ejection.span(), "ejection"),
     ];

@@ -10,14 +10,15 @@ use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
 
-use crate::addresses::ServerUrl;
+use crate::addresses::{DnsServer, ServerUrl};
+use crate::diagnostics::Reported;
 use crate::limits::schema::{Enforce, LimitUse, StatusList};
 use crate::values::{
     ByteSize, FieldName, HumanDuration, MediaType, MethodName, Parsed, Percent, PositiveDuration,
     PositiveSize, ResponseStatus,
 };
 use crate::words::{Word, words};
-use crate::yaml::{Entries, OneOrMany, Spanned, WordOr};
+use crate::yaml::{Entries, OneOrMany, Secret, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
 #[derive(Debug, Default, Deserialize)]
@@ -300,9 +301,15 @@ pub(crate) type HeaderMatches = Entries<Spanned<WordOr<ValueMatch>>, FieldName>;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
     /// The servers, by default at port 80 or 443 and with a weight of 1; see [several
-    /// servers](#several-servers). Type: list of `http://HOST:PORT`, `https://HOST:PORT` or
-    /// `unix:///PATH`, or of `url` and `weight`.
+    /// servers](#several-servers). Type: list of `http://HOST:PORT`, `https://HOST:PORT`,
+    /// `unix:///PATH` or [`http+srv://NAME`](#servers-that-come-and-go), or of `url` and `weight`.
     pub(crate) servers: Option<Spanned<Vec<Spanned<ServerEntry>>>>,
+    /// A file with such a list, in place of `servers`, for [servers that come and
+    /// go](#servers-that-come-and-go). Type: path. Default: none.
+    pub(crate) servers_file: Option<Spanned<String>>,
+    /// The error in the file, which was read before.
+    #[serde(skip)]
+    pub(crate) servers_file_error: Option<Reported>,
     /// [TLS to servers](#tls-to-upstreams) with `https://`.
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
     /// With `servers`: what is [spoken to them](#http2-to-upstreams). Type: `http1`, `http2`, or
@@ -342,13 +349,18 @@ pub(crate) struct Upstream {
     /// not exist any more, its last known addresses are used, without a bound in time; Envoy does
     /// so only for the former. Default: `30s`.
     pub(crate) resolve_interval: Option<PositiveDuration>,
+    /// The DNS servers, by default at port 53, that know the names and SRV records of the servers. Type:
+    /// list of addresses. Default: those of the system.
+    pub(crate) resolvers: Option<Spanned<Vec<Spanned<DnsServer>>>>,
     /// The `Host` that the upstream gets: the client's, the server's own, or this one. Type:
     /// `preserve`, `upstream`, or a host. Default: `preserve`.
     pub(crate) host: Option<Spanned<String>>,
     /// [Which server](#several-servers) gets a request. Type: `round_robin`, `least_requests`,
     /// `hash` and sources. Default: `round_robin`.
     pub(crate) balance: Option<Spanned<Balance>>,
-    /// For how long a server that is back gets less than its share.
+    /// A cookie that [leads a client back](#sticky-balancing) to its server. Default: none.
+    pub(crate) sticky: Option<Spanned<Sticky>>,
+    /// For how long a server that is back, or new among others, gets less than its share.
     pub(crate) slow_start: Option<Spanned<PositiveDuration>>,
     /// How Weir [asks servers](#health-checks) whether they are healthy. Default: none.
     pub(crate) health_check: Option<Spanned<HealthCheck>>,
@@ -489,6 +501,19 @@ pub(crate) struct Server {
     pub(crate) url: Spanned<ServerUrl>,
     /// Its share of the requests, beside the weights of the upstream. Type: 1 to 1000. Default: `1`.
     pub(crate) weight: Option<Spanned<u32>>,
+}
+
+/// How clients stay on their servers.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sticky {
+    /// The cookie's name.
+    pub(crate) cookie: Spanned<String>,
+    /// Signs the cookie: at least 16 bytes, the same on all gateways.
+    pub(crate) key: Spanned<Secret>,
+    /// How long clients keep the cookie. Default: the browser's session.
+    pub(crate) max_age: Option<PositiveDuration>,
 }
 
 /// How the next server is chosen.

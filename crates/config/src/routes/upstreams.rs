@@ -16,7 +16,7 @@ use crate::gateway::schema::Gateway;
 use crate::limits::enforcement;
 use crate::lowering::Lowering;
 use crate::settings::{Listener, Upstream};
-use crate::yaml::{Span, Spanned, WordOr};
+use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {
@@ -48,6 +48,7 @@ pub(crate) fn upstreams<'w>(
             upstream(cx, name, written, ipv6_prefix, of_all)
         })
         .collect();
+    require_distinct_cookies(cx, upstreams);
     Upstreams {
         span: gateway.upstreams.as_ref().map(|written| written.span),
         gateway: gateway.span,
@@ -90,14 +91,20 @@ fn upstream(
     ipv6_prefix: u8,
     of_all: Enforcement,
 ) -> Lowered<Upstream> {
+    if let Some(reported) = upstream.servers_file_error {
+        return Err(reported);
+    }
+    // What the file says stands in `servers`.
+    let lists = upstream.servers.span().zip(upstream.servers_file.span());
+    let has_both = lists.is_some_and(|(servers, file)| servers.file() == file.file());
     let servers = match (&upstream.servers, upstream.builtin) {
-        (Some(written), None) => Some(servers(cx, written)?),
+        (Some(written), None) if !has_both => Some(servers(cx, written)?),
         (None, Some(schema::Builtin::Echo)) => None,
         _ => {
             return Err(cx.lacking(
                 upstream.span,
-                &["servers", "builtin"],
-                "an upstream has either `servers` or `builtin`",
+                &["servers", "servers_file", "builtin"],
+                "an upstream has one of `servers`, `servers_file` and `builtin`",
                 "say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`",
             ));
         }
@@ -108,6 +115,10 @@ fn upstream(
     settings.timeouts = upstream.timeouts(settings.timeouts);
     if let Some(interval) = upstream.resolve_interval {
         settings.resolve_interval = interval.0;
+    }
+    if let Some(resolvers) = &upstream.resolvers {
+        let resolvers = cx.items(resolvers)?.iter();
+        settings.resolvers = resolvers.map(|resolver| resolver.value.0).collect();
     }
     if let Some(timeout) = upstream.idle_timeout {
         settings.idle_timeout = timeout.0;
@@ -127,6 +138,28 @@ fn upstream(
         bounds: upstream.bounds(),
         request_buffering: buffering?.flatten(),
     })
+}
+
+/// A client of two upstreams that set the same cookie would change servers with each request.
+fn require_distinct_cookies(
+    cx: &mut Lowering<'_>,
+    upstreams: &[(Spanned<String>, Spanned<schema::Upstream>)],
+) {
+    let mut names = HashMap::new();
+    for (upstream, written) in upstreams {
+        let Some(sticky) = &written.sticky else {
+            continue;
+        };
+        let cookie = &sticky.cookie;
+        if let Some(other) = names.insert(cookie.as_str(), upstream.as_str()) {
+            let message = format!(
+                "upstream \"{other}\" sets the cookie `{}` too",
+                cookie.value
+            );
+            let error = cx.error(cookie.span, message);
+            error.help("give each upstream a cookie of its own");
+        }
+    }
 }
 
 /// How many connections each server may have. One of HTTP/2 carries many requests, and each worker
@@ -173,6 +206,10 @@ fn servers(
     let lowered = all(servers.iter().map(|written| match &written.value {
         WordOr::Word(url) => Ok(url.0.clone()),
         WordOr::More(keys) => {
+            if let Some(weight) = keys.weight.filter(|_| keys.url.0.srv_name().is_some()) {
+                let error = cx.error(weight.span, "SRV records have weights of their own");
+                return Err(error.help("leave `weight` out"));
+            }
             let weight = keys.weight.map(|written| weight(cx, written)).transpose()?;
             Ok(keys.url.0.clone().with_weight(weight.unwrap_or(1)))
         }

@@ -194,3 +194,95 @@ fn servers_are_checked_if_a_path_says_how() {
         assert!(findings.contains(message), "{check}: {findings}");
     }
 }
+
+#[test]
+fn a_cookie_that_anybody_could_sign_or_that_two_upstreams_share_is_refused() {
+    let found = |sticky: &str| {
+        let folder = gateway(&format!("{TWO}, sticky: {{{sticky}}}"));
+        folder.write("short.key", "0123456789abcde\n");
+        folder.write("sticky.key", "0123456789abcdef\n");
+        folder.findings()
+    };
+    assert_eq!(
+        found("cookie: own, key: {file: sticky.key}, max_age: 1h"),
+        "0 errors, 0 warnings"
+    );
+    for (sticky, message) in [
+        ("cookie: own", "the key \"key\" is missing"),
+        ("cookie: own, key: {file: short.key}", "fewer than 16 bytes"),
+        ("cookie: own, key: 0123456789abcdef", "sticky.key"),
+        (
+            "cookie: \"a b\", key: {file: sticky.key}",
+            "is not the name of a cookie",
+        ),
+        (
+            "cookie: \"\", key: {file: sticky.key}",
+            "is not the name of a cookie",
+        ),
+        (
+            "cookie: own, key: {file: sticky.key}, max_age: 0s",
+            "leaves no time",
+        ),
+    ] {
+        let found = found(sticky);
+        assert!(found.contains(message), "{message}: {found}");
+    }
+    let sticky = "sticky: {cookie: own, key: {env: PATH}}";
+    let folder = gateway(&format!("{TWO}, {sticky}}}\n  api: {{{TWO}, {sticky}"));
+    let found = folder.findings();
+    assert!(
+        found.contains("upstream \"app\" sets the cookie `own` too"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_file_of_servers_is_checked_as_the_list_is_that_it_stands_for() {
+    let found = |upstream: &str, text: Option<&str>| {
+        let folder = gateway(upstream);
+        if let Some(text) = text {
+            folder.write("servers.yaml", text);
+        }
+        folder.findings()
+    };
+    let file = "servers_file: servers.yaml";
+    let servers = "- http://a:1\n- {url: \"http+srv://_http._tcp.b\"}\n- unix:///c.sock\n";
+    assert_eq!(found(file, Some(servers)), "0 errors, 0 warnings");
+    assert_eq!(
+        found(file, Some("[\"http://a:1\"]")),
+        "0 errors, 0 warnings"
+    );
+    for (upstream, text, message) in [
+        (file, None, "servers.yaml: there is no such file"),
+        (
+            file,
+            Some("# none yet\n"),
+            "servers.yaml: the file is empty",
+        ),
+        (file, Some("[]"), "an upstream needs at least one server"),
+        (
+            file,
+            Some("- http://a:1\n- a:2\n"),
+            "servers.yaml:2:3: [1]: `a:2` lacks its scheme",
+        ),
+        (file, Some("app: [\"http://a:1\"]"), "servers.yaml:1:1"),
+        (
+            file,
+            Some("- http://127.0.0.1:8080"),
+            "the gateway itself listens there",
+        ),
+        (
+            "servers_file: servers.yaml, builtin: echo",
+            Some("- http://a:1"),
+            "one of `servers`",
+        ),
+        (
+            "servers_file: servers.yaml, servers: [\"http://a:1\"]",
+            None,
+            "one of `servers`",
+        ),
+    ] {
+        let found = found(upstream, text);
+        assert!(found.contains(message), "{message}: {found}");
+    }
+}

@@ -27,6 +27,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
             "the host connected to",
             "the server's own",
             "the browser's",
+            "the browser's session",
             "half of the upstream's latency, at most 500 ms",
             "made from what it matches",
             "those that fit the keys",
@@ -46,7 +47,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
     ),
     (
         "the program or the system brings it",
-        &["random", "public authorities"],
+        &["random", "public authorities", "those of the system"],
     ),
     (
         "it depends on where the key stands",

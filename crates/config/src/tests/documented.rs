@@ -209,6 +209,8 @@ pub(super) fn beside(file: &str, yaml: &str) -> Folder {
         ("pages/slow-down.html", "<h1>Slow down</h1>"),
         ("pages/sorry.html", "<h1>Sorry</h1>"),
         ("partners.txt", "acme # the first\n"),
+        ("servers.yaml", "- http://10.0.0.5:3000\n"),
+        ("sticky.key", "0123456789abcdef0123456789abcdef"),
         (
             "blocked.txt",
             "# of today\n198.51.100.0/24\n2001:db8:bad::/48\n",

@@ -102,9 +102,9 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:11:16: store.redis.url: not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE
     gateway.yaml:11:46: store.redis.on_failure: "alow" is not known here
       did you mean "allow"?
-    gateway.yaml:13:19: upstreams.app.servers[0]: `ftp://127.0.0.1:3000`: a server's URI begins with http://, https:// or unix://
+    gateway.yaml:13:19: upstreams.app.servers[0]: `ftp://127.0.0.1:3000`: a server's URI begins with http://, https://, unix://, http+srv:// or https+srv://
       write it like http://127.0.0.1:3000
-    gateway.yaml:14:3: upstreams.api: an upstream has either `servers` or `builtin`
+    gateway.yaml:14:3: upstreams.api: an upstream has one of `servers`, `servers_file` and `builtin`
       say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
     gateway.yaml:16:18: decoys.sent.status: 99 is not the status of a response
       a status is a number from 200 to 599

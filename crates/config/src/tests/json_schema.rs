@@ -12,7 +12,7 @@ use weir_telemetry::Template;
 
 use super::documented::{examples, top_level};
 use super::reference::{KeyDoc, keys_of};
-use crate::addresses::{ListenAddress, Network, ServerUrl};
+use crate::addresses::{DnsServer, ListenAddress, Network, ServerUrl};
 use crate::defaults::TAKES_RESTART;
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
@@ -145,6 +145,11 @@ named! {
         "title": "address and port",
         "type": "string",
         "pattern": "^(\\d+(\\.\\d+){3}|\\[[0-9A-Fa-f:.]+(%\\d+)?\\]):\\d+$",
+    }
+    DnsServer, "DnsServer": {
+        "title": "address",
+        "type": "string",
+        "pattern": "^(\\d+(\\.\\d+){3}(:\\d+)?|[0-9A-Fa-f:.]+|\\[[0-9A-Fa-f:.]+\\]:\\d+)$",
     }
     Network, "Network": {
         "title": "address or network",

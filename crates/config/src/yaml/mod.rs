@@ -43,6 +43,16 @@ const REQUIRED: &str = "$weir::Required";
 /// The name of an enum whose bare words are never repeated: people write secrets there.
 const SECRET: &str = "$weir::Secret";
 
+/// Something that is not written into the file itself.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(title = "secret", rename = "Secret"))]
+#[serde(rename = "$weir::Secret", rename_all = "snake_case")]
+pub(crate) enum Secret {
+    File(String),
+    Env(String),
+}
+
 /// A value, and where it was written. Only the reader of this module can make one.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename = "$weir::Spanned")]

@@ -19,6 +19,7 @@ use weir_runtime::sync::atomic::{
 use super::settings::Ejection;
 use crate::addresses::CachedAddresses;
 use crate::connection_limit::ConnectionLimit;
+use crate::settings::{Server, UpstreamSettings};
 
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::balance::server_state";
@@ -37,7 +38,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct ServerState {
     upstream: Arc<str>,
     name: Arc<str>,
-    weight: u64,
+    weight: AtomicU64,
     slow_start: Duration,
     ejection: Arc<EjectionBound>,
     /// Times are counted from here.
@@ -55,6 +56,8 @@ pub(crate) struct ServerState {
     /// When the last ejection or failing health check ended; 0 before the first.
     returned_at: AtomicU64,
     unhealthy: AtomicBool,
+    /// Whether it is on the list no more, so that requests in flight decide nothing.
+    has_left: AtomicBool,
     /// Whether its last failure was that it accepts requests and does not answer them.
     silent: AtomicBool,
     ejections: AtomicU64,
@@ -66,22 +69,32 @@ pub(crate) struct ServerState {
 /// The settings, and how many servers of the upstream are ejected.
 pub(super) struct EjectionBound {
     settings: Ejection,
-    max: usize,
+    max: AtomicUsize,
     ejected: AtomicUsize,
 }
 
 impl EjectionBound {
     /// Without settings, failures are counted, and eject none of the servers.
-    pub(super) fn new(settings: Option<&Ejection>, servers: usize) -> Self {
+    pub(super) fn new(settings: Option<&Ejection>) -> Self {
         Self {
-            max: settings.map_or(0, |settings| settings.max_ejected_servers(servers)),
+            max: AtomicUsize::new(0),
             settings: settings.cloned().unwrap_or_default(),
             ejected: AtomicUsize::new(0),
         }
     }
 
+    /// Sets which servers the upstream has from now on. All may be ejected that have backups.
+    pub(super) fn set_servers(&self, servers: &[Server]) {
+        let last = servers.iter().map(Server::priority).max();
+        let without_backup = |server: &&Server| Some(server.priority()) == last;
+        let last = servers.iter().filter(without_backup).count();
+        let max = servers.len() - last + self.settings.max_ejected_servers(last);
+        self.max.store(max, Relaxed);
+    }
+
     fn take(&self) -> bool {
-        let more = |ejected| (ejected < self.max).then_some(ejected + 1);
+        let max = self.max.load(Relaxed);
+        let more = |ejected| (ejected < max).then_some(ejected + 1);
         self.ejected.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
@@ -133,19 +146,17 @@ enum AttemptKind {
 
 impl ServerState {
     pub(super) fn new(
-        upstream: Arc<str>,
-        name: Arc<str>,
-        weight: u32,
-        slow_start: Duration,
+        server: &Server,
+        settings: &UpstreamSettings,
         ejection: Arc<EjectionBound>,
         epoch: Instant,
-        max_connections: Option<usize>,
     ) -> Self {
+        let max_connections = settings.max_connections;
         Self {
-            upstream,
-            name,
-            weight: u64::from(weight) * WEIGHT_UNIT,
-            slow_start,
+            upstream: settings.name.as_str().into(),
+            name: Arc::clone(server.name()),
+            weight: AtomicU64::new(u64::from(server.weight()) * WEIGHT_UNIT),
+            slow_start: settings.slow_start,
             ejection,
             epoch,
             in_flight: AtomicUsize::new(0),
@@ -156,10 +167,11 @@ impl ServerState {
             ejected_for: AtomicU64::new(0),
             returned_at: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             ejections: AtomicU64::new(0),
             connections: max_connections.map(|most| Arc::new(ConnectionLimit::new(most))),
-            addresses: CachedAddresses::default(),
+            addresses: CachedAddresses::new(&settings.resolvers),
         }
     }
 
@@ -199,18 +211,37 @@ impl ServerState {
 
     /// Its weight, which grows to the whole while it starts slowly.
     pub(crate) fn weight(&self, now: Instant) -> u64 {
+        let weight = self.weight.load(Relaxed);
         let returned_at = self.returned_at.load(Relaxed);
         let window = nanos(self.slow_start);
         if returned_at == 0 || window == 0 {
-            return self.weight;
+            return weight;
         }
         let since = self.stamp(now).saturating_sub(returned_at);
         if since >= window {
-            return self.weight;
+            return weight;
         }
         let share = u128::from(since) * u128::from(WEIGHT_UNIT) / u128::from(window);
         let share = u64::try_from(share).map_or(WEIGHT_UNIT, |share| share.max(MIN_SHARE));
-        (self.weight * share / WEIGHT_UNIT).max(1)
+        (weight * share / WEIGHT_UNIT).max(1)
+    }
+
+    /// The server is off the list: it is none of those that are ejected, and never will be.
+    pub(super) fn leave(&self) {
+        self.has_left.store(true, Relaxed);
+        if self.next_probe.swap(0, Relaxed) != 0 {
+            self.ejection.give_back();
+        }
+    }
+
+    /// The server has joined others that serve already.
+    pub(super) fn join(&self, now: Instant) {
+        self.returned_at.store(self.stamp(now), Relaxed);
+    }
+
+    pub(super) fn set_weight(&self, weight: u32) {
+        let weight = u64::from(weight) * WEIGHT_UNIT;
+        self.weight.store(weight, Relaxed);
     }
 
     /// Begins a request to this server, unless another one has become its probe meanwhile.
@@ -278,6 +309,9 @@ impl ServerState {
     }
 
     fn failed(&self, failure: Failure, kind: AttemptKind, began: Instant) {
+        if self.has_left.load(Relaxed) {
+            return;
+        }
         let bound = &self.ejection;
         *self.last_failure.lock() = Some(failure);
         let now = self.stamp(Instant::now());
@@ -441,13 +475,14 @@ mod interleavings {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn upstream(servers: usize) -> Vec<Arc<ServerState>> {
-        let bound = Arc::new(EjectionBound::new(Some(&Ejection::default()), servers));
-        let server = |_| {
-            let (upstream, name) = ("app".into(), "10.0.0.1:80".into());
-            let (bound, now) = (Arc::clone(&bound), Instant::now());
-            ServerState::new(upstream, name, 1, Duration::ZERO, bound, now, None)
+        let address: std::net::SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let settings = UpstreamSettings::new("app", vec![Server::from(address); servers]);
+        let bound = Arc::new(EjectionBound::new(Some(&Ejection::default())));
+        bound.set_servers(&settings.servers);
+        let state = |server: &Server| {
+            ServerState::new(server, &settings, Arc::clone(&bound), Instant::now())
         };
-        (0..servers).map(server).map(Arc::new).collect()
+        settings.servers.iter().map(state).map(Arc::new).collect()
     }
 
     /// A request, or a probe, that is answered or fails while others do.
@@ -488,7 +523,7 @@ mod interleavings {
             let ejected = servers.iter().filter(|server| !server.is_available());
             let bound = &servers[0].ejection;
             assert_eq!(bound.ejected.load(Relaxed), ejected.count());
-            assert!(bound.ejected.load(Relaxed) <= bound.max);
+            assert!(bound.ejected.load(Relaxed) <= bound.max.load(Relaxed));
             assert!(servers.iter().all(|server| server.in_flight() == 0));
         };
         in_random_orders(law, 5_000);

@@ -1,5 +1,6 @@
 //! How an upstream's servers share its requests: what the configuration decides.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,27 @@ pub enum Balance {
     LeastRequests,
     /// The server that a hash of the request's subject leads to.
     Hash,
+}
+
+/// How clients stay on their servers.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sticky {
+    /// The cookie's name.
+    pub cookie: Arc<str>,
+    /// Signs the cookie. Gateways that share clients share it.
+    pub key: Arc<[u8]>,
+    /// How long a client keeps the cookie; until it ends its session by default.
+    pub max_age: Option<Duration>,
+}
+
+/// Shows nothing of the key.
+impl fmt::Debug for Sticky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sticky")
+            .field("cookie", &self.cookie)
+            .field("max_age", &self.max_age)
+            .finish_non_exhaustive()
+    }
 }
 
 /// When a server that fails gets no requests for a while.

@@ -346,6 +346,56 @@ async fn an_outage_is_as_long_as_nothing_could_be_reached_since_something_was() 
     assert_eq!(upstream.unreachable_for(Instant::now()), Duration::ZERO);
 }
 
+#[tokio::test(start_paused = true)]
+async fn servers_that_stay_on_the_list_keep_what_is_known_of_them_and_those_that_go_eject_no_other()
+{
+    let before = settings(&[1, 1, 1, 1]);
+    let state = UpstreamState::new(&before);
+    state.reached();
+    let old = state.servers().to_vec();
+    for server in &old[..2] {
+        request(server, Some(Failure::Connect));
+    }
+    request(&old[2], Some(Failure::Connect));
+    assert_eq!(
+        statuses(&old),
+        [Unavailable, Unavailable, Available, Available]
+    );
+    let mut in_flight = old[1].begin_as_last_resort(Instant::now());
+    // The second of those that are out leaves, the third server comes first, another is new.
+    let mut after = settings(&[5, 1, 7, 1]);
+    after.servers.swap(0, 2);
+    after.servers[1] = "http://10.0.0.9:3000".parse().unwrap();
+    let next = UpstreamState::replacing(&after, Some((&before, &state)));
+    let new = next.servers();
+    assert!(Arc::ptr_eq(&new[0], &old[2]) && Arc::ptr_eq(&new[2], &old[0]));
+    let weights = [0, 1, 2].map(|index| new[index].weight(Instant::now()));
+    assert_eq!(weights.map(|weight| weight / 1024), [7, 1, 5]);
+    assert_eq!(next.unreachable_for(Instant::now()), Duration::ZERO);
+    assert_eq!(
+        statuses(new),
+        [Available, Available, Unavailable, Available]
+    );
+    // Half of them may be out, and the one that has gone is none of them.
+    drop(state);
+    in_flight.failed(Failure::Connect);
+    request(&new[0], Some(Failure::Connect));
+    request(&new[1], Some(Failure::Connect));
+    assert_eq!(
+        statuses(new),
+        [Unavailable, Available, Unavailable, Available]
+    );
+    // Another ejection, or a server that is listed twice, makes for no shared state.
+    let mut twice = after.clone();
+    twice.servers[1] = twice.servers[0].clone();
+    let doubled = UpstreamState::replacing(&twice, Some((&after, &next)));
+    assert!(!Arc::ptr_eq(&doubled.servers()[0], &doubled.servers()[1]));
+    let mut other = after.clone();
+    other.slow_start = Duration::from_secs(1);
+    let anew = UpstreamState::replacing(&other, Some((&after, &next)));
+    assert_eq!(statuses(anew.servers()), [Available; 4]);
+}
+
 /// How often each server is picked.
 fn picked(picker: &Picker, times: usize, servers: usize) -> Vec<usize> {
     let now = Instant::now();

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use weir_telemetry::{UpstreamSample, UpstreamServerSample};
 
 use super::server_state::{EjectionBound, ServerState};
 use super::settings::Retries;
-use crate::settings::UpstreamSettings;
+use crate::settings::{Server, UpstreamSettings};
 
 const NEVER: u64 = 0;
 /// It was reached by the last request that connected to it.
@@ -24,53 +24,105 @@ pub struct UpstreamState {
     name: Arc<str>,
     servers: Box<[Arc<ServerState>]>,
     epoch: Instant,
+    counts: Arc<Counts>,
+    ejection: Arc<EjectionBound>,
+    /// The health check of each server. One of a server that stays goes on.
+    checks: Mutex<Box<[Option<Check>]>>,
+}
+
+/// What another list of servers does not change.
+#[derive(Default)]
+struct Counts {
     /// [`NEVER`], [`REACHED`], or since when none of the servers could be connected to.
     unreachable_since: AtomicU64,
     retries: AtomicUsize,
     /// Wakes a request that waits for its retry.
     retry_over: Notify,
     retried: AtomicU64,
-    checks: Mutex<JoinSet<()>>,
 }
+
+/// A health check, which ends with the last upstream that has the server.
+pub(crate) type Check = Arc<AbortOnDropHandle<()>>;
 
 impl UpstreamState {
     /// The state of an upstream that nothing was sent to yet.
     pub fn new(settings: &UpstreamSettings) -> Arc<Self> {
-        let epoch = Instant::now();
+        Self::replacing(settings, None)
+    }
+
+    /// The state of an upstream in the place of one with `earlier` settings, whose counts go on.
+    /// If nothing but the list of servers differs, those that stay keep their state.
+    pub fn replacing(
+        settings: &UpstreamSettings,
+        earlier: Option<(&UpstreamSettings, &Self)>,
+    ) -> Arc<Self> {
+        let kept = earlier.filter(|(before, _)| before.differs_by_servers(settings));
+        let epoch = kept.map_or_else(Instant::now, |(_, state)| state.epoch);
         let upstream: Arc<str> = settings.name.as_str().into();
-        let servers = settings.servers.len();
-        let ejection = Arc::new(EjectionBound::new(settings.ejection.as_ref(), servers));
-        let state = |server: &crate::Server| {
-            Arc::new(ServerState::new(
-                Arc::clone(&upstream),
-                Arc::clone(server.name()),
-                server.weight(),
-                settings.slow_start,
-                Arc::clone(&ejection),
-                epoch,
-                settings.max_connections,
-            ))
-        };
+        let ejection = kept.map_or_else(
+            || Arc::new(EjectionBound::new(settings.ejection.as_ref())),
+            |(_, state)| Arc::clone(&state.ejection),
+        );
+        if settings.ejection.is_some() {
+            ejection.set_servers(&settings.servers);
+        }
+        let mut known = kept.map_or_else(Vec::new, |(before, state)| state.known(before));
+        let (servers, checks): (Vec<_>, Vec<_>) = settings
+            .servers
+            .iter()
+            .map(|server| {
+                // Each state once, as a server may be listed twice.
+                let same = known.iter().position(|(before, ..)| before.is_same(server));
+                if let Some((_, state, check)) = same.map(|same| known.swap_remove(same)) {
+                    state.set_weight(server.weight());
+                    return (state, check);
+                }
+                let state = ServerState::new(server, settings, Arc::clone(&ejection), epoch);
+                let state = Arc::new(state);
+                if kept.is_some() {
+                    state.join(Instant::now());
+                }
+                if let Some((_, earlier)) = earlier {
+                    earlier.continue_count(&state);
+                }
+                (state, None)
+            })
+            .unzip();
+        for (_, gone, _) in known {
+            gone.leave();
+        }
+        let counts = kept.map(|(_, state)| Arc::clone(&state.counts));
+        let counts = counts.unwrap_or_default();
+        if let Some((_, earlier)) = earlier {
+            let retried = earlier.counts.retried.load(Relaxed);
+            counts.retried.fetch_max(retried, Relaxed);
+        }
         Arc::new(Self {
-            name: Arc::clone(&upstream),
-            servers: settings.servers.iter().map(state).collect(),
+            name: upstream,
+            servers: servers.into(),
             epoch,
-            unreachable_since: AtomicU64::new(NEVER),
-            retries: AtomicUsize::new(0),
-            retry_over: Notify::new(),
-            retried: AtomicU64::new(0),
-            checks: Mutex::default(),
+            counts,
+            ejection,
+            checks: Mutex::new(checks.into()),
         })
     }
 
-    /// Goes on counting where an `earlier` configuration of the upstream has stopped.
-    pub fn continue_counts(&self, earlier: &Self) {
-        self.retried.store(earlier.retried.load(Relaxed), Relaxed);
-        for server in &self.servers {
-            let same = |before: &&Arc<ServerState>| before.name() == server.name();
-            if let Some(before) = earlier.servers.iter().find(same) {
-                server.continue_counts(before);
-            }
+    fn known<'s>(
+        &self,
+        settings: &'s UpstreamSettings,
+    ) -> Vec<(&'s Server, Arc<ServerState>, Option<Check>)> {
+        let checks = self.checks.lock();
+        let servers = settings.servers.iter().zip(&self.servers).zip(&*checks);
+        servers
+            .map(|((server, state), check)| (server, Arc::clone(state), check.clone()))
+            .collect()
+    }
+
+    /// Has a server that is new here go on counting where one of its name has stopped.
+    fn continue_count(&self, server: &ServerState) {
+        let mut servers = self.servers.iter();
+        if let Some(before) = servers.find(|before| before.name() == server.name()) {
+            server.continue_counts(before);
         }
     }
 
@@ -86,14 +138,21 @@ impl UpstreamState {
         UpstreamSample {
             name: Arc::clone(&self.name),
             servers: self.servers.iter().map(server).collect(),
-            retries: self.retried.load(Relaxed),
+            retries: self.counts.retried.load(Relaxed),
             concurrency: None,
         }
     }
 
-    /// Ends these tasks with the state.
-    pub(crate) fn keep(&self, checks: JoinSet<()>) {
-        *self.checks.lock() = checks;
+    /// Starts the health checks of the servers that have none yet.
+    pub(crate) fn start_checks(
+        &self,
+        servers: &[Server],
+        check: impl Fn(&Server, &Arc<ServerState>) -> Check,
+    ) {
+        let servers = servers.iter().zip(&self.servers);
+        for ((server, state), running) in servers.zip(self.checks.lock().iter_mut()) {
+            running.get_or_insert_with(|| check(server, state));
+        }
     }
 
     /// The states of the servers, in the order of the settings.
@@ -102,8 +161,8 @@ impl UpstreamState {
     }
 
     pub(crate) fn reached(&self) {
-        if self.unreachable_since.load(Relaxed) != REACHED {
-            self.unreachable_since.store(REACHED, Relaxed);
+        if self.counts.unreachable_since.load(Relaxed) != REACHED {
+            self.counts.unreachable_since.store(REACHED, Relaxed);
         }
     }
 
@@ -113,6 +172,7 @@ impl UpstreamState {
         let elapsed = now.saturating_duration_since(self.epoch);
         let stamp = u64::try_from(elapsed.as_nanos()).map_or(1, |nanos| nanos + 1);
         let begun = self
+            .counts
             .unreachable_since
             .compare_exchange(REACHED, stamp, Relaxed, Relaxed);
         match begun {
@@ -134,10 +194,10 @@ impl UpstreamState {
         }
         let permit = async {
             loop {
-                self.retry_over.notified().await;
+                self.counts.retry_over.notified().await;
                 if let Some(permit) = self.retry_now(retries) {
                     // There may be room for another one, as the budget has grown.
-                    self.retry_over.notify_one();
+                    self.counts.retry_over.notify_one();
                     return permit;
                 }
             }
@@ -154,7 +214,10 @@ impl UpstreamState {
             _ => share.max(Retries::MIN_BUDGET),
         };
         let more = |retries| (retries < most).then_some(retries + 1);
-        self.retries.fetch_update(Relaxed, Relaxed, more).ok()?;
+        self.counts
+            .retries
+            .fetch_update(Relaxed, Relaxed, more)
+            .ok()?;
         Some(RetryPermit(Arc::clone(self)))
     }
 }
@@ -165,13 +228,13 @@ pub(crate) struct RetryPermit(Arc<UpstreamState>);
 impl RetryPermit {
     /// The request is sent again.
     pub(crate) fn used(&self) {
-        self.0.retried.fetch_add(1, Relaxed);
+        self.0.counts.retried.fetch_add(1, Relaxed);
     }
 }
 
 impl Drop for RetryPermit {
     fn drop(&mut self) {
-        self.0.retries.fetch_sub(1, Relaxed);
-        self.0.retry_over.notify_one();
+        self.0.counts.retries.fetch_sub(1, Relaxed);
+        self.0.counts.retry_over.notify_one();
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use weir_telemetry::UpstreamFailed;
 
 use super::support::*;
+use crate::endpoint::Affinity;
 use crate::request::Outbound;
 use crate::{Proxy, ProxyBody, Upstream};
 
@@ -153,7 +154,10 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
         peer.head().await;
         peer.write(OK).await;
     };
-    let (answer, ()) = tokio::join!(upstream.send(outbound, None, long_ago), server);
+    let (answer, ()) = tokio::join!(
+        upstream.send(outbound, Affinity::default(), long_ago),
+        server
+    );
     assert_eq!(answer.ok().unwrap().head.status(), StatusCode::OK);
 }
 

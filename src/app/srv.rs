@@ -1,0 +1,178 @@
+//! Keeps the servers fresh that SRV records name. No request waits for that: the last servers are
+//! used until others are found, however long the DNS is silent.
+
+use std::convert::Infallible;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use weir_config::Settings;
+use weir_proxy::{Server, SrvRecord, UpstreamSettings, lookup_srv};
+
+/// From the first query to the last answer.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a start or a reload waits for the servers of upstreams that are new.
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The pause after a failure.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The bounds of the pause after a success, within which the records' TTL decides: a TTL of 0 asks
+/// for no flood of queries, and one of a month may be a mistake that should end.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3600));
+
+/// The records by which the servers of upstreams are found. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct SrvServers(Arc<SharedSrvServers>);
+
+#[derive(Default)]
+struct SharedSrvServers {
+    lookups: Mutex<Vec<Lookup>>,
+    /// Whether there are changes that are not in force.
+    changed: Arc<AtomicBool>,
+}
+
+/// A name, and the task that looks it up.
+struct Lookup {
+    source: Source,
+    found: watch::Receiver<Option<Vec<SrvRecord>>>,
+    _task: AbortOnDropHandle<Infallible>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Source {
+    name: String,
+    resolvers: Vec<SocketAddr>,
+    min_pause: Duration,
+}
+
+impl Source {
+    /// None of a server that is where its URL says.
+    fn new(server: &Server, upstream: &UpstreamSettings) -> Option<Self> {
+        Some(Self {
+            name: server.srv_name()?.to_owned(),
+            resolvers: upstream.resolvers.clone(),
+            min_pause: PAUSE.0.min(upstream.resolve_interval),
+        })
+    }
+}
+
+fn sources(settings: &Settings) -> Vec<Source> {
+    let upstreams = settings.upstreams.iter().map(|upstream| &upstream.settings);
+    let servers = upstreams.flat_map(|upstream| {
+        let servers = upstream.servers.iter();
+        servers.filter_map(move |server| Source::new(server, upstream))
+    });
+    servers.collect()
+}
+
+impl SrvServers {
+    /// Looks up from now on what these settings name, and waits for a moment for what is new. Must
+    /// be called on a runtime.
+    pub(super) async fn prepare(&self, settings: &Settings) {
+        let mut new = Vec::new();
+        for source in sources(settings) {
+            let mut lookups = self.0.lookups.lock();
+            if !lookups.iter().any(|known| known.source == source) {
+                // Those of other DNS servers are better than none.
+                let same = lookups
+                    .iter()
+                    .find(|known| known.source.name == source.name);
+                let found = same.and_then(|known| known.found.borrow().clone());
+                let lookup = self.start(source, found);
+                new.push(lookup.found.clone());
+                lookups.push(lookup);
+            }
+        }
+        // What it returns holds up the next publication.
+        let first = new
+            .iter_mut()
+            .map(async |found| drop(found.wait_for(Option::is_some).await));
+        let _ = timeout(FIRST_LOOKUP_TIMEOUT, join_all(first)).await;
+    }
+
+    /// Looks up nothing any more but what these settings name.
+    pub(super) fn retain(&self, settings: &Settings) {
+        let wanted = sources(settings);
+        let mut lookups = self.0.lookups.lock();
+        lookups.retain(|known| wanted.contains(&known.source));
+    }
+
+    /// Whether other servers were found since the last call.
+    pub(super) fn have_changed(&self) -> bool {
+        self.0.changed.swap(false, Relaxed)
+    }
+
+    /// The servers of an upstream, with those that were found in the place of their name.
+    pub(super) fn servers(&self, upstream: &UpstreamSettings) -> Vec<Server> {
+        let lookups = self.0.lookups.lock();
+        let servers = upstream.servers.iter().flat_map(|server| {
+            let Some(source) = Source::new(server, upstream) else {
+                return vec![server.clone()];
+            };
+            let lookup = lookups.iter().find(|known| known.source == source);
+            let found = lookup.and_then(|lookup| lookup.found.borrow().clone());
+            server.at(&found.unwrap_or_default())
+        });
+        servers.collect()
+    }
+
+    fn start(&self, source: Source, last: Option<Vec<SrvRecord>>) -> Lookup {
+        let (publish, found) = watch::channel(last);
+        let task = follow(source.clone(), publish, Arc::clone(&self.0.changed));
+        Lookup {
+            source,
+            found,
+            _task: AbortOnDropHandle::new(tokio::spawn(task)),
+        }
+    }
+}
+
+async fn follow(
+    source: Source,
+    publish: watch::Sender<Option<Vec<SrvRecord>>>,
+    changed: Arc<AtomicBool>,
+) -> Infallible {
+    let mut is_failing = false;
+    let name = &*source.name;
+    loop {
+        let found = timeout(LOOKUP_TIMEOUT, lookup_srv(&source.resolvers, name)).await;
+        let pause = match found.unwrap_or_else(|late| Err(late.into())) {
+            Ok((records, ttl)) => {
+                if mem::take(&mut is_failing) {
+                    tracing::info!(name, "SRV records can be looked up again");
+                }
+                let servers = records.len();
+                let is_new = publish.send_if_modified(|last| {
+                    let is_new = last.as_ref() != Some(&records);
+                    *last = Some(records);
+                    is_new
+                });
+                if is_new {
+                    tracing::info!(name, servers, "servers found by SRV records");
+                    changed.store(true, Relaxed);
+                }
+                ttl.clamp(source.min_pause, PAUSE.1)
+            }
+            Err(error) => {
+                if !mem::replace(&mut is_failing, true) {
+                    tracing::warn!(
+                        name,
+                        %error,
+                        "SRV records cannot be looked up; the servers stay as they were"
+                    );
+                }
+                RETRY_AFTER
+            }
+        };
+        sleep(pause).await;
+    }
+}
