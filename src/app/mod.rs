@@ -18,6 +18,7 @@ mod gateway;
 mod jwks;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod overload;
 mod overrides;
 mod reloads;
 pub mod schemas;
@@ -63,6 +64,7 @@ use self::file_descriptors::FileDescriptors;
 pub use self::file_descriptors::too_many_servers;
 use self::fleet::Identity;
 use self::gateway::Gateway;
+use self::overload::Overload;
 use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
 pub use self::socketless::SocketlessGateway;
@@ -289,6 +291,7 @@ fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> W
         serving: Arc::new(Semaphore::new(0)),
         draining,
         aborted: Arc::default(),
+        overload: Overload::new(gateway.metrics()),
     }
 }
 
@@ -312,8 +315,8 @@ async fn start_workers(
     context: WorkerContext,
 ) -> Result<Workers, RunError> {
     let serving = Arc::clone(&context.serving);
-    let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
-        worker::run(context.clone(), sockets)
+    let mut workers = Workers::spawn(listeners.into_workers(), move |index, sockets| {
+        worker::run(index, context.clone(), sockets)
     })?;
     let all = u32::try_from(count.get()).unwrap_or(u32::MAX);
     tokio::select! {

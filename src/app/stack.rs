@@ -15,10 +15,11 @@ use weir_limit::time::Clock;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
     ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify,
-    IdentifyLayer, KnownBans, OnDenied, RateLimit, RateLimitLayer, RedirectToHttps,
-    RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer, ResponseFormat,
-    ResponseFormatLayer, Route, RouteConcurrency, RouteLayer, RoutePolicy, RouteState,
-    ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
+    IdentifyLayer, KnownBans, OnDenied, OverloadShedding, RateLimit, RateLimitLayer,
+    RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer,
+    ResponseFormat, ResponseFormatLayer, Route, RouteConcurrency, RouteLayer, RoutePolicy,
+    RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
+    UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
@@ -50,6 +51,8 @@ pub struct Layers {
     forwarded: ForwardedLayer,
     verifies_passwords: bool,
     access: AccessControl,
+    /// None where no request is shed for the sake of its worker.
+    overload: Option<Arc<OverloadShedding>>,
     metrics: Arc<Metrics>,
 }
 
@@ -129,6 +132,14 @@ impl Layers {
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
         let correlate = CorrelateLayer::new(settings.request_id.clone(), tracer);
+        let overload = settings.overload.map(|overload| {
+            let priorities = Arc::clone(&settings.priorities);
+            Arc::new(OverloadShedding::new(
+                overload,
+                priorities,
+                metrics.overload(),
+            ))
+        });
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let mut decisions = possible_decisions(settings, Some(&route.policy));
@@ -139,6 +150,7 @@ impl Layers {
             let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
             let state = state
                 .on(listener)
+                .with_priority(route.priority)
                 .with_concurrency(concurrency(settings, route, limiters));
             (route.matcher.clone(), state)
         });
@@ -172,6 +184,7 @@ impl Layers {
             forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
             verifies_passwords: settings.account.verifies_passwords(),
             access,
+            overload,
             metrics: Arc::clone(metrics),
         }
     }
@@ -216,6 +229,7 @@ impl Layers {
             .with_tasks(tasks.clone())
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
+            .with_overload_shedding(self.overload.clone())
             .above(&self.forwarded);
         let limited = ServiceBuilder::new()
             // The only one to decide, about bans and limits at once: what passes here reaches the
@@ -270,7 +284,10 @@ fn sheds(settings: &Settings, route: &weir_config::Route) -> bool {
         .upstream
         .and_then(|place| settings.upstreams.get(place));
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
-    limited.is_some_and(|limited| limited.enforcement > Enforcement::NONE)
+    let of_upstream = limited.map(|limited| limited.enforcement);
+    let of_workers = settings.overload.map(|overload| overload.enforcement);
+    let mut all = of_upstream.into_iter().chain(of_workers);
+    all.any(|enforcement| enforcement > Enforcement::NONE)
 }
 
 /// The headers that requests are identified, routed and counted by, and that their ids are in.

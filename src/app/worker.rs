@@ -26,6 +26,7 @@ use super::client_certificate::client_certificate;
 use super::decisions::DecisionStack;
 use super::envoy::{self, EnvoyStack};
 use super::gateway::WorkerStack;
+use super::overload::Overload;
 use super::reloads::Snapshot;
 use super::sockets::ListenerRole;
 use super::stack;
@@ -46,10 +47,12 @@ pub(super) struct WorkerContext {
     pub(super) serving: Arc<Semaphore>,
     pub(super) draining: Draining,
     pub(super) aborted: Arc<AtomicUsize>,
+    pub(super) overload: Overload,
 }
 
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn run(
+    index: usize,
     context: WorkerContext,
     listeners: Vec<(usize, TcpListener)>,
 ) -> io::Result<()> {
@@ -85,6 +88,8 @@ pub(super) async fn run(
         let (entry, draining) = (entry(role), draining.clone());
         http.serve(listener, transport, entry, draining).await
     }));
+    // A task as others, so that it waits as long as they do.
+    tokio::spawn(context.overload.follow(index, snapshots.clone()));
     context.serving.add_permits(1);
     tokio::select! {
         aborted = serving => {

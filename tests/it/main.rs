@@ -59,6 +59,7 @@ mod openapi;
 mod operating;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod overload;
 mod override_api;
 mod overrides;
 mod payloads;

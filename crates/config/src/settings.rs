@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
-    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, ErrorPages, Redirect,
-    RequestBounds, RouteAction, RoutePolicy,
+    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, ErrorPages, OverloadSettings,
+    Redirect, RequestBounds, RouteAction, RoutePolicy,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
@@ -32,6 +32,9 @@ use super::values::HumanDuration;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// How late a worker may be where that is watched, unless told otherwise.
+pub(super) const DEFAULT_MAX_DELAY: Duration = Duration::from_millis(50);
 
 /// The hundredths of a percent in one.
 const ONE: u64 = 10_000;
@@ -99,6 +102,8 @@ pub struct Settings {
     pub envoy: Option<EnvoyService>,
     /// The priorities of clients that are not by their routes alone.
     pub priorities: Arc<ClientPriorities>,
+    /// When workers are overloaded; none where that is not watched.
+    pub overload: Option<OverloadSettings>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
     /// The header that ids of requests are sent in; none if they have no ids.

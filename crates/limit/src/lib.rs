@@ -12,6 +12,7 @@ mod concurrency;
 mod gcra;
 mod in_flight;
 mod levels;
+mod overload;
 mod prefetch;
 mod projection;
 mod quota;
@@ -26,6 +27,7 @@ pub use concurrency::{
 };
 pub use in_flight::{Claim, Claims};
 pub use levels::{LEVELS, Level, LevelChoice};
+pub use overload::{OverloadControl, ShedLevel};
 pub use prefetch::Prefetch;
 pub use quota::{
     Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, MAX_DELAY, MAX_LOG_ENTRIES, MAX_LOG_UNITS,

@@ -36,6 +36,7 @@ mod grpc;
 mod header_edits;
 mod header_text;
 mod identify;
+mod overload;
 mod rate_limit;
 mod redirect;
 #[cfg(feature = "gateway")]
@@ -84,6 +85,7 @@ pub use decide::{Decide, DecideFuture, DecideLayer, SubrequestError};
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
+pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
     Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, Request, Response, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
+use weir_limit::Priority;
 use weir_limit::time::Timestamp;
 use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
@@ -39,6 +40,7 @@ pub struct RouteState {
     pub(super) upstream: Option<UpstreamId>,
     /// None where the upstream's requests in flight are not limited.
     pub(super) concurrency: Option<RouteConcurrency>,
+    pub(super) priority: Priority,
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
     /// What is changed about the headers of responses.
@@ -92,6 +94,7 @@ impl RouteState {
             decoys: Vec::new(),
             upstream: None,
             concurrency: None,
+            priority: Priority::default(),
             before_upstream: None,
             response_headers: None,
             needs_account: true,
@@ -107,6 +110,14 @@ impl RouteState {
         let mut route = Arc::unwrap_or_clone(self);
         route.needs_account |= by_account;
         route.concurrency = concurrency;
+        Arc::new(route)
+    }
+
+    /// The same route with this priority, by which its requests are shed when a worker is overloaded.
+    #[must_use]
+    pub fn with_priority(self: Arc<Self>, priority: Priority) -> Arc<Self> {
+        let mut route = Arc::unwrap_or_clone(self);
+        route.priority = priority;
         Arc::new(route)
     }
 

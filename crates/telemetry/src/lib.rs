@@ -37,8 +37,9 @@ pub use logging::log_level;
 #[cfg(feature = "gateway")]
 pub use logging::{LevelInForce, LogError, LogFormat, LogLevel, LogSettings, Template, install};
 pub use metrics::{
-    AcmeMetrics, ConcurrencySample, GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled,
-    ShedSample, StoreCallMetrics, UpstreamSample, UpstreamServerSample,
+    AcmeMetrics, ConcurrencySample, GaugeGuard, Handshake, JwksMetrics, OverloadMetrics,
+    OverloadShed, ProxyHeader, Settled, ShedSample, StoreCallMetrics, UpstreamSample,
+    UpstreamServerSample,
 };
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,

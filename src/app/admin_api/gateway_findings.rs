@@ -31,6 +31,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
     found.extend(store(stores.unreachable(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
+    found.extend(own_overload(failures.overload_shed));
     found.extend(overload(&failures.routes));
     found.extend(errors(&snapshot.settings, failures.routes));
     let forwarders = snapshot.layers.untrusted_forwarders();
@@ -99,6 +100,18 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
     let text = format!("of the servers of upstream {name}, {what}: {named}{more}");
     let remedy = "Look at the app there. Its server is used again by itself once it answers";
     Some(GatewayFinding::new(Kind::Upstream, text, remedy))
+}
+
+/// Requests that were shed for the sake of the gateway, which its routes are named for as well.
+fn own_overload(shed: u64) -> Option<GatewayFinding> {
+    let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
+    let text = format!(
+        "{requests} in the last minute were shed by the gateway itself: a worker had more to do than \
+         its CPU bears"
+    );
+    let remedy = "Give the gateway more cores, or add gateways. Look for what takes its CPU: a flood \
+                  of connections, TLS handshakes, or other programs on its machine";
+    (shed > 0).then(|| GatewayFinding::new(Kind::Overload, text, remedy))
 }
 
 /// The routes of whose requests some were shed, those of which the most were shed first.

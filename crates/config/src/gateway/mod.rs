@@ -15,19 +15,20 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use http::StatusCode;
 use rustix::fs::{Access, access};
 
 use super::bans::{access_lists, bans, treatment};
 use super::diagnostics::{Diagnostics, Lowered, all};
-use super::limits::{WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
+use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
 use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
     warn_of_routes,
 };
-use super::settings::{DEFAULT_GRACE, EnvoyService, ProcessSettings, Settings};
+use super::settings::{DEFAULT_GRACE, DEFAULT_MAX_DELAY, EnvoyService, ProcessSettings, Settings};
 use super::yaml::Spanned;
 use clients::{
     account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
@@ -44,7 +45,7 @@ use store::store;
 use telemetry::otlp;
 
 use schema::{Gateway, Log, Workers};
-use weir_middleware::AccessSettings;
+use weir_middleware::{AccessSettings, OverloadSettings};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
 
@@ -54,6 +55,9 @@ const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
 
 /// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
+
+/// Timers are late by up to a millisecond, and by more on a machine that does something else as well.
+const MIN_MAX_DELAY: Duration = Duration::from_millis(5);
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
@@ -100,6 +104,7 @@ pub(crate) fn settings(
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let lists = access_lists(cx, gateway, &table.key);
     let priorities = client_priorities(cx, gateway, &table.key);
+    let overload = overload(cx, gateway);
     let error_pages = error_pages(cx, gateway.errors.as_ref());
     let blocked = gateway
         .block
@@ -141,6 +146,7 @@ pub(crate) fn settings(
         routes: all(routes.into_iter().map(|route| route.settings))?,
         envoy: envoy?,
         priorities: priorities?,
+        overload: overload?,
         error_pages: error_pages?,
         request_id: request_id?,
         hsts: hsts?,
@@ -158,6 +164,25 @@ pub(crate) fn settings(
         loaded_at: cx.now,
         warnings: Diagnostics::default(),
     })
+}
+
+fn overload(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<OverloadSettings>> {
+    let Some(written) = &gateway.overload else {
+        return Ok(None);
+    };
+    if let Some(delay) = &written.max_delay
+        && delay.value.0 < MIN_MAX_DELAY
+    {
+        let message = "a worker may be this late without being overloaded: timers are";
+        let error = cx.error(delay.span, message);
+        return Err(error.help("say `5ms` at least; `50ms` is the default"));
+    }
+    let of_all = enforcement(gateway.enforce.as_ref());
+    let max_delay = written.max_delay.as_ref();
+    Ok(Some(OverloadSettings {
+        max_delay: max_delay.map_or(DEFAULT_MAX_DELAY, |delay| delay.value.0),
+        enforcement: of_all.min(enforcement(written.enforce.as_ref())),
+    }))
 }
 
 fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings> {

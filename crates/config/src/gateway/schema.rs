@@ -59,6 +59,9 @@ pub(crate) struct Gateway {
     /// Clients whose requests [matter more or less](#shedding) than others, whatever their routes.
     /// Default: none.
     pub(crate) priorities: Option<Spanned<Priorities>>,
+    /// What happens to requests when the gateway itself [has more to do than its CPU
+    /// bears](#own-overload). Default: none.
+    pub(crate) overload: Option<Overload>,
     /// [Clients that are kept out for a while, and why](#bans).
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
     /// The folder of [`defaults.yaml` and `overrides.yaml`](#limits), or the limits themselves.
@@ -105,6 +108,19 @@ pub(crate) struct Priorities {
     pub(crate) high: Option<Allow>,
     /// Clients whose requests are shed last. Type: the same. Default: none.
     pub(crate) critical: Option<Allow>,
+}
+
+/// When the gateway itself is overloaded.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Overload {
+    /// How late a worker may be: how long requests may wait until it turns to them. Default:
+    /// `50ms`.
+    pub(crate) max_delay: Option<Spanned<PositiveDuration>>,
+    /// Whether requests are shed, or [only counted](#dry-runs). Type: as of [routes](#routes).
+    /// Default: `true`.
+    pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 
 /// A socket to listen on.

@@ -130,7 +130,7 @@ pub(crate) fn client_priorities(
 /// Warns of priorities where nothing is ever shed.
 fn warn_of_idle_priorities(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>) {
     let mut upstreams = gateway.upstreams().iter();
-    if upstreams.any(|(_, upstream)| upstream.concurrency.is_some()) {
+    if gateway.overload.is_some() || upstreams.any(|(_, upstream)| upstream.concurrency.is_some()) {
         return;
     }
     let defaults = gateway.defaults.as_ref();
@@ -145,6 +145,9 @@ fn warn_of_idle_priorities(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>) {
             span,
             "nothing is ever shed, so priorities make no difference",
         )
-        .help("limit the requests in flight to an upstream: `concurrency: adaptive`");
+        .help(
+            "limit the requests in flight to an upstream: `concurrency: adaptive`, or watch the \
+             gateway itself: `overload: {}`",
+        );
     }
 }

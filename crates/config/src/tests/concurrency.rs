@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use weir_limit::Priority;
+use weir_rules::Enforcement;
 
 use super::*;
 
@@ -72,4 +73,26 @@ fn priorities_by_accounts_need_accounts() {
     )
     .findings();
     assert_eq!(found, "0 errors, 0 warnings");
+}
+
+#[test]
+fn a_gateway_that_is_late_sheds_nothing_unless_it_is_asked_to() {
+    let overload = |written: &str| {
+        let settings = gateway("", written).settings();
+        let overload = settings.overload;
+        overload.map(|overload| (overload.max_delay.as_millis(), overload.enforcement))
+    };
+    assert_eq!(overload(""), None);
+    assert_eq!(overload("overload: {}"), Some((50, Enforcement::FULL)));
+    let dry = Some((20, Enforcement::NONE));
+    assert_eq!(overload("overload: {max_delay: 20ms, enforce: false}"), dry);
+    assert_eq!(overload("overload: {max_delay: 20ms}\nenforce: false"), dry);
+    assert_eq!(gateway("", "overload: {}").findings(), "");
+}
+
+#[test]
+fn no_gateway_counts_as_overloaded_for_as_little_as_its_timers_are_late() {
+    let found = gateway("", "overload: {max_delay: 4ms}").findings();
+    assert!(found.contains("without being overloaded"), "{found}");
+    assert!(found.contains("say `5ms` at least"), "{found}");
 }

@@ -36,6 +36,7 @@ use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::concurrency::Slot;
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
+use crate::overload::OverloadShedding;
 use crate::rejection;
 use crate::route::{RouteState, Routed};
 use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
@@ -50,6 +51,12 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
+        if self.settings.overload.is_some()
+            && OverloadShedding::is_shedding()
+            && let Some(shed) = self.overloaded(&request)
+        {
+            return shed;
+        }
         let control = self.settings.access.as_ref();
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {

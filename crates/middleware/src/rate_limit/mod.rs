@@ -59,6 +59,7 @@ pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiti
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
+use super::overload::OverloadShedding;
 use super::route::{RouteState, Routed};
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 
@@ -87,6 +88,8 @@ struct Settings {
     /// What notices proxies that nobody trusts, also where they are denied.
     #[cfg(feature = "gateway")]
     forwarded: Option<super::ForwardedLayer>,
+    /// None where requests are not shed for the sake of their worker.
+    overload: Option<Arc<OverloadShedding>>,
     /// What makes the answer to a denied request; none for that of the policy.
     respond: Option<Arc<Respond>>,
 }
@@ -243,6 +246,7 @@ impl RateLimitLayer {
             verifies_passwords: true,
             #[cfg(feature = "gateway")]
             forwarded: None,
+            overload: None,
             respond: None,
         }))
     }
@@ -379,6 +383,12 @@ impl RateLimitLayer {
     #[cfg(feature = "gateway")]
     pub fn verifying_passwords(self, verifies_passwords: bool) -> Self {
         self.with(|settings| settings.verifies_passwords = verifies_passwords)
+    }
+
+    /// The same layer, which sheds requests of workers that are overloaded.
+    #[cfg(feature = "gateway")]
+    pub fn with_overload_shedding(self, overload: Option<Arc<OverloadShedding>>) -> Self {
+        self.with(|settings| settings.overload = overload)
     }
 
     /// The same layer above this one, which is told of the requests that are denied.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Request;
 use http_body::Body;
 use weir_limit::Priority;
+use weir_rules::Access;
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::Disposition;
@@ -56,6 +57,23 @@ impl<S> RateLimit<S> {
         }
     }
 
+    /// The response to a request that is shed as this worker is overloaded, before its limits are
+    /// asked. One of a client on the allow list never is.
+    #[cold]
+    pub(super) fn overloaded<B, F, R>(&self, request: &Request<B>) -> Option<ResponseState<F, R>> {
+        let extensions = request.extensions();
+        let settings = &self.settings;
+        let access = settings.access.as_ref();
+        let access = access.map(|control| control.access(extensions));
+        if let Some(Access::Allowed(_)) = access {
+            return None;
+        }
+        let route = settings.route_or_none(extensions).priority;
+        let overload = settings.overload.as_ref()?;
+        let shed = overload.shed(route, extensions, settings.backend.now())?;
+        Some(respond(without_limits(shed), shed))
+    }
+
     /// Forwards a request that no limit applies to. One of a client on the allow list is counted, and
     /// never shed.
     #[cold]
@@ -90,13 +108,7 @@ impl<S> RateLimit<S> {
                         context: Box::new(context),
                     }
                 }
-                Err(shed) => {
-                    let verdict = Verdict {
-                        shed: Some(shed),
-                        ..Verdict::new(Disposition::Shed)
-                    };
-                    respond(ResponseContext::new(verdict, None), shed)
-                }
+                Err(shed) => respond(without_limits(shed), shed),
             },
         )
     }
@@ -161,6 +173,15 @@ impl ResponseContext {
         let upload = upload.clone();
         self.slot = Some(Box::new(HeldSlot::new(slot, upload)));
     }
+}
+
+/// The result for a request that is shed, and that no limit was asked about.
+fn without_limits(shed: Shed) -> ResponseContext {
+    let verdict = Verdict {
+        shed: Some(shed),
+        ..Verdict::new(Disposition::Shed)
+    };
+    ResponseContext::new(verdict, None)
 }
 
 fn respond<F, R>(context: ResponseContext, shed: Shed) -> ResponseState<F, R> {

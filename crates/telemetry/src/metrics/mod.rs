@@ -6,6 +6,7 @@
 mod handles;
 mod latency;
 mod openmetrics;
+mod overload;
 #[cfg(feature = "gateway")]
 mod recent;
 mod upstreams;
@@ -34,6 +35,7 @@ pub(crate) use self::latency::Latency;
 pub use self::latency::LatencyCounts;
 pub use self::openmetrics::PageFormat;
 use self::openmetrics::{Labels, SampleKind, registered};
+pub use self::overload::{OverloadMetrics, OverloadShed};
 #[cfg(feature = "gateway")]
 use self::recent::Remembered;
 #[cfg(feature = "gateway")]
@@ -77,6 +79,7 @@ pub struct Metrics {
     wrong_admin_tokens: Counter,
     jwks: JwksFamilies,
     server: ServerMetrics,
+    overload: OverloadMetrics,
     log_left_out: Counter,
     #[cfg(feature = "gateway")]
     tail: Arc<Tail>,
@@ -103,6 +106,7 @@ impl Metrics {
             store_clock_offset: registered(page, names::STORE_CLOCK_OFFSET),
             store_clock_slew: registered(page, names::STORE_CLOCK_SLEW),
             server: ServerMetrics::registered(page),
+            overload: OverloadMetrics::registered(page),
             log_left_out: registered(page, names::LOG_LEFT_OUT),
             acme_orders: registered(page, names::ACME_ORDERS),
             wrong_admin_tokens: registered(page, names::ADMIN_WRONG_TOKENS),
@@ -283,6 +287,11 @@ impl Metrics {
     /// The metrics of the server.
     pub fn server(&self) -> ServerMetrics {
         self.server.clone()
+    }
+
+    /// The metrics of workers that have more to do than their CPU bears.
+    pub fn overload(&self) -> &OverloadMetrics {
+        &self.overload
     }
 
     /// Requests as they finish.

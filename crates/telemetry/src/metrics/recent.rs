@@ -24,6 +24,7 @@ pub(super) struct Remembered(Mutex<VecDeque<(Instant, Counts)>>);
 struct Counts {
     routes: HashMap<Arc<str>, RouteErrors>,
     failed_store_calls: u64,
+    overload_shed: u64,
 }
 
 /// Requests that limits, bans and lists let through, those that failed, and those that were held.
@@ -45,6 +46,8 @@ pub struct Failures {
     /// By route, in the order of their names.
     pub routes: Vec<(Arc<str>, RouteErrors)>,
     pub failed_store_calls: u64,
+    /// Requests that were shed as their worker had more to do than its CPU bears.
+    pub overload_shed: u64,
 }
 
 impl Metrics {
@@ -90,9 +93,11 @@ impl Metrics {
         let mut routes: Vec<_> = routes.collect();
         routes.sort_by(|(one, _), (other, _)| one.cmp(other));
         let failed_before = before.map_or(0, |before| before.failed_store_calls);
+        let shed_before = before.map_or(0, |before| before.overload_shed);
         Failures {
             routes,
             failed_store_calls: now.failed_store_calls - failed_before,
+            overload_shed: now.overload_shed - shed_before,
         }
     }
 
@@ -103,6 +108,7 @@ impl Metrics {
                 .map(|(name, sample)| (name, (&sample).into()))
                 .collect(),
             failed_store_calls: self.failed_store_calls.get(),
+            overload_shed: self.overload.total(),
         }
     }
 }

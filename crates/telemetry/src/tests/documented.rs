@@ -102,6 +102,8 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.acme("example.com").ordered(true);
     metrics.jwks(KEY_SET).fetched(0);
     metrics.upstreams(|| vec![upstream(true)]);
+    metrics.overload().worker_delay(0, Some(0.0));
+    metrics.overload().of_priority("low").count(true);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -228,6 +230,7 @@ impl Calm {
         metrics.jwks(KEY_SET).fetched(0);
         let available = Arc::new(AtomicBool::new(true));
         let reached = Arc::clone(&available);
+        metrics.overload().of_priority("low");
         metrics.upstreams(move || vec![upstream(reached.load(Ordering::Relaxed))]);
         Self {
             metrics,
@@ -307,6 +310,9 @@ fn troubles() -> Vec<Trouble> {
         ("WeirSheds", |gateway| {
             gateway.requests(StatusCode::SERVICE_UNAVAILABLE, Disposition::Shed, 1);
         }),
+        ("WeirOverloaded", |gateway| {
+            gateway.metrics.overload().of_priority("low").count(true);
+        }),
         ("WeirManyDenials", |gateway| {
             let limit = gateway.metrics.limit("LoginsPerAddress");
             (0..100).for_each(|_| limit.decided(Disposition::Denied));
@@ -328,6 +334,7 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirStoreErrors",
             "WeirServerErrors",
             "WeirSheds",
+            "WeirOverloaded",
             "WeirManyDenials",
             "WeirServerUnavailable",
             "WeirCertificateNotObtained",

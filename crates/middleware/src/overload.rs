@@ -1,0 +1,88 @@
+//! Sheds requests while their worker has more to do than its CPU bears, the least important first,
+//! before anything else is done for them. How much is shed is the worker's, which is a thread; it is
+//! measured elsewhere.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Extensions;
+use weir_limit::time::Timestamp;
+use weir_limit::{Priority, ShedLevel};
+use weir_rules::Enforcement;
+use weir_telemetry::{OverloadMetrics, OverloadShed};
+
+use super::concurrency::ClientPriorities;
+use super::{ClientIdentity, Shed};
+
+thread_local! {
+    static LEVEL: Cell<ShedLevel> = const { Cell::new(ShedLevel::NONE) };
+}
+
+/// Sets how much this thread sheds from now on.
+pub fn set_shed_level(level: ShedLevel) {
+    LEVEL.set(level);
+}
+
+/// When workers are overloaded, and what that means for requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverloadSettings {
+    /// How late a worker may be.
+    pub max_delay: Duration,
+    /// Whether requests are shed, or only counted.
+    pub enforcement: Enforcement,
+}
+
+/// Sheds requests of workers that are overloaded.
+#[derive(Clone, Debug)]
+pub struct OverloadShedding {
+    enforcement: Enforcement,
+    clients: Arc<ClientPriorities>,
+    /// By priority.
+    counters: [OverloadShed; Priority::ALL.len()],
+}
+
+impl OverloadShedding {
+    /// Sheds by the priorities of routes and these of clients.
+    pub fn new(
+        settings: OverloadSettings,
+        clients: Arc<ClientPriorities>,
+        metrics: &OverloadMetrics,
+    ) -> Self {
+        let counters = Priority::ALL.map(|priority| metrics.of_priority(priority.as_str()));
+        Self {
+            enforcement: settings.enforcement,
+            clients,
+            counters,
+        }
+    }
+
+    /// Whether this thread sheds anything.
+    #[inline(always)]
+    pub(super) fn is_shedding() -> bool {
+        LEVEL.get() != ShedLevel::NONE
+    }
+
+    /// Why a request to a route of this priority is shed, if it is, and counts it.
+    pub(super) fn shed(
+        &self,
+        route: Priority,
+        extensions: &Extensions,
+        now: Timestamp,
+    ) -> Option<Shed> {
+        let identity = ClientIdentity::from_extensions(extensions);
+        let priority = route.of_client(self.clients.of(identity));
+        let client = identity.map_or(0, ClientIdentity::fingerprint);
+        if !LEVEL.get().sheds(priority, client, now) {
+            return None;
+        }
+        let is_shed = self.enforcement.acts_on_client(client);
+        if let Some(counters) = self.counters.get(priority as usize) {
+            counters.count(is_shed);
+        }
+        is_shed.then_some(Shed {
+            by: "gateway",
+            priority,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! Watches how late the event loop of each worker is, and makes the worker shed requests while it is
+//! too late.
+//!
+//! A timer that is late by the length of the event loop's queue tells how long each request waits
+//! there. Connections are accepted ahead of that queue, so a backlog of them is seen in it as well.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{OverloadControl, Priority, ShedLevel};
+use weir_middleware::{OverloadSettings, set_shed_level};
+use weir_rules::Enforcement;
+use weir_telemetry::Metrics;
+
+use super::reloads::Snapshot;
+
+/// Between two looks at the event loop.
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// For how long nothing must be shed until an overload is over.
+const CALM: Duration = Duration::from_secs(10);
+
+/// The overload of a process, for all its workers.
+#[derive(Clone)]
+pub(super) struct Overload {
+    metrics: Arc<Metrics>,
+    logged: Arc<Mutex<Option<Logged>>>,
+}
+
+/// What the log has said of the overload that lasts.
+struct Logged {
+    /// The highest priority of which some was shed.
+    highest: Priority,
+    /// When something was shed last.
+    last: Instant,
+}
+
+impl Overload {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            logged: Arc::default(),
+        }
+    }
+
+    /// Watches the worker of this thread whenever the configuration in force says so.
+    pub(super) async fn follow(
+        self,
+        worker: usize,
+        mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    ) -> Infallible {
+        loop {
+            let settings = snapshots.borrow_and_update().settings.overload;
+            if let Some(settings) = settings {
+                self.watch(worker, settings, &mut snapshots).await;
+                set_shed_level(ShedLevel::NONE);
+                self.metrics.overload().worker_delay(worker, None);
+            } else if snapshots.changed().await.is_err() {
+                return pending().await;
+            }
+        }
+    }
+
+    /// Watches the worker until other settings are in force.
+    async fn watch(
+        &self,
+        worker: usize,
+        settings: OverloadSettings,
+        snapshots: &mut watch::Receiver<Arc<Snapshot>>,
+    ) {
+        let epoch = Instant::now();
+        let mut control = OverloadControl::new(settings.max_delay.into(), Timestamp::from_nanos(0));
+        loop {
+            let due = Instant::now() + PROBE_INTERVAL;
+            sleep_until(due).await;
+            let (delay, since) = (due.elapsed(), epoch.elapsed());
+            let now = Timestamp::from_nanos(Nanos::from(since).get());
+            if let Some(delay) = control.observe(delay.into(), now) {
+                let delay = Duration::from(delay);
+                set_shed_level(control.level());
+                let seconds = Some(delay.as_secs_f64());
+                self.metrics.overload().worker_delay(worker, seconds);
+                self.log(worker, control.level(), delay, settings.enforcement);
+            }
+            let changed = snapshots.has_changed().unwrap_or(false);
+            if changed && snapshots.borrow_and_update().settings.overload != Some(settings) {
+                return;
+            }
+        }
+    }
+
+    /// Logs that an overload begins, that a higher priority is shed, and that it is over.
+    fn log(&self, worker: usize, level: ShedLevel, delay: Duration, enforcement: Enforcement) {
+        let mut logged = self.logged.lock();
+        let now = Instant::now();
+        let Some(highest) = level.highest() else {
+            if logged
+                .as_ref()
+                .is_some_and(|logged| now - logged.last >= CALM)
+            {
+                *logged = None;
+                tracing::info!("workers keep up again; none sheds requests");
+            }
+            return;
+        };
+        let known = logged.as_ref().map(|logged| logged.highest);
+        *logged = Some(Logged {
+            highest: known.map_or(highest, |known| known.max(highest)),
+            last: now,
+        });
+        if known.is_none_or(|known| known < highest) {
+            let (delay_ms, priority) = (delay.as_millis(), highest.as_str());
+            let enforced = enforcement > Enforcement::NONE;
+            tracing::warn!(
+                worker,
+                delay_ms,
+                priority,
+                enforced,
+                "a worker has more to do than its CPU bears; requests up to this priority are shed"
+            );
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A worker that has more to do than its CPU bears: what it sheds, and what it says of that.
+
+use http::Response as HttpResponse;
+
+use crate::support::*;
+
+const OVERLOAD: &str = "overload: {max_delay: 5ms}";
+
+/// Lets the only worker of a gateway compress for clients that matter most, more than it can.
+struct Busy {
+    gateway: Gateway,
+    flood: Load,
+    _upstream: Upstream,
+}
+
+impl Busy {
+    fn start(overload: &str, more: &str) -> Self {
+        let page: String = (0..100_000)
+            .map(|line| format!("<p>line {line}</p>\n"))
+            .collect();
+        let upstream = Upstream::answering(move |received| {
+            let response = HttpResponse::builder().header("content-type", "text/html");
+            let page = match received.target.as_str() {
+                "/critical" => &page,
+                _ => "real",
+            };
+            response.body(upstream::full(page)).unwrap()
+        });
+        let gateway = Setup::before(&upstream)
+            .basis_with("workers: 2", "workers: 1")
+            .key(overload)
+            .key(more)
+            .limits(&["Requests: {per: address, burst: 10, count: 10, period: 1000h}"])
+            .routes(&[
+                "{name: critical, match: {path: /critical}, upstream: app, limits: [], \
+                 priority: critical, compression: {}}",
+                "{name: normal, match: {path: /normal}, upstream: app, limits: []}",
+                "{name: low, match: {path: /low}, upstream: app, limits: [Requests], priority: low}",
+            ])
+            .start();
+        let flood = Load::start(gateway.address(), 16, |_, _| {
+            get("/critical").with("accept-encoding", "gzip")
+        });
+        Self {
+            gateway,
+            flood,
+            _upstream: upstream,
+        }
+    }
+
+    fn status(&self, path: &str) -> u16 {
+        self.gateway.send(&get(path)).status
+    }
+
+    /// Waits until a request to this path is shed.
+    fn shed(&self, path: &str) -> Response {
+        eventually("a request that is shed", || {
+            let response = self.gateway.send(&get(path));
+            (response.status == 503).then_some(response)
+        })
+    }
+
+    fn counted(&self, priority: &str, decision: &str) -> f64 {
+        let labels = format!("{{priority=\"{priority}\",decision=\"{decision}\"}}");
+        let name = format!("weir_overload_shed_requests_total{labels}");
+        self.gateway.metric(&name).unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_busy_worker_sheds_no_critical_request_and_all_others_only_while_it_is_late() {
+    let busy = Busy::start(OVERLOAD, "");
+    let response = busy.shed("/low");
+    let after: u64 = response.field("retry-after").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&after), "{after}");
+    let reason = response.field("proxy-status").unwrap();
+    assert!(reason.contains("shed by gateway"), "{reason}");
+    assert_eq!(response.json()["status"], 503);
+    // It stays late, as nobody sheds what keeps it busy.
+    busy.shed("/normal");
+    let gateway = &busy.gateway;
+    let line = eventually("a line of the access log", || {
+        let mut lines = gateway.access("/low").into_iter();
+        lines.find(|line| line["decision"] == "shed")
+    });
+    assert_eq!(line["shed"], "gateway");
+    assert_eq!(line["priority"], "low");
+    assert!(busy.counted("low", "shed") >= 1.0);
+    gateway.logs("a worker has more to do than its CPU bears", 1);
+    assert!(
+        gateway
+            .metrics()
+            .contains("weir_worker_delay_seconds{worker=\"0\"}")
+    );
+    let findings = gateway.admin(&get("/v1/findings").with("host", "localhost"));
+    let findings = findings.text();
+    assert!(
+        findings.contains("shed by the gateway itself"),
+        "{findings}"
+    );
+
+    let Busy { gateway, flood, .. } = busy;
+    let report = flood.stop();
+    assert_eq!(report.count(200), report.statuses.len());
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    gateway.logs("workers keep up again", 1);
+    assert_eq!(gateway.send(&get("/low")).status, 200);
+    assert_eq!(gateway.send(&get("/normal")).status, 200);
+}
+
+#[test]
+fn a_request_that_is_shed_is_charged_by_no_limit_and_a_reload_ends_it() {
+    let busy = Busy::start(OVERLOAD, "");
+    busy.shed("/low");
+    let mut shed = 0;
+    while shed < 20 {
+        shed += usize::from(busy.status("/low") == 503);
+    }
+    let without = busy.gateway.read("gateway.yaml").replace(OVERLOAD, "");
+    busy.gateway.write("gateway.yaml", &without);
+    busy.gateway.reload();
+    // Of the ten, those are left that nobody was let in by.
+    let statuses = busy.gateway.statuses(&get("/low"), 11);
+    assert!(statuses.contains(&200), "{statuses:?}");
+    assert!(!statuses.contains(&503), "{statuses:?}");
+    let gone = || {
+        (!busy
+            .gateway
+            .metrics()
+            .contains("weir_worker_delay_seconds{"))
+        .then_some(())
+    };
+    eventually("no delay of a worker", gone);
+}
+
+#[test]
+fn a_dry_run_and_the_allow_list_are_shed_nothing_of_by_a_busy_worker() {
+    let dry = "overload: {max_delay: 5ms, enforce: false}";
+    let busy = Busy::start(dry, "");
+    eventually("a request that would be shed", || {
+        assert_eq!(busy.status("/normal"), 200);
+        (busy.counted("normal", "would_deny") > 0.0).then_some(())
+    });
+    assert_eq!(busy.counted("normal", "shed"), 0.0);
+    drop(busy.flood.stop());
+
+    let allowed = "allow: {addresses: [127.0.0.0/8]}";
+    let busy = Busy::start(OVERLOAD, allowed);
+    busy.gateway
+        .logs("a worker has more to do than its CPU bears", 3);
+    assert_eq!(busy.status("/normal"), 200);
+    assert_eq!(busy.counted("normal", "shed"), 0.0);
+}
