@@ -86,7 +86,8 @@ impl Configuration {
         if self.tried > MAX_ROUTES {
             return Err(ImportError::TooManyRoutes(place.clone()));
         }
-        let is_for_one_case = matches.contains_key("case");
+        let mut keys_of_case = ["case", "path_regex"].iter();
+        let is_for_one_case = keys_of_case.any(|key| matches.contains_key(*key));
         let matches = Value::Object(matches);
         let shown = flow(&matches);
         let is_new = self.matches.insert(match is_for_one_case {

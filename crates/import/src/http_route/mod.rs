@@ -387,9 +387,8 @@ impl RuleImport<'_> {
             }
         };
         matches.insert("path".to_owned(), json!(pattern));
-        // What keeps requests out has them in any case of letters.
-        let is_closed = action.keys.contains_key("response");
-        if !is_closed && (pattern != "/*" || kind == "RegularExpression") {
+        // Of equal routes, one for a case goes first: all say it, so that their order counts.
+        if pattern != "/*" || kind == "RegularExpression" {
             matches.insert("case".to_owned(), json!("sensitive"));
         }
         if kind == "Exact" && pattern != "/" {

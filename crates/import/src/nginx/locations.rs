@@ -89,7 +89,8 @@ pub(super) fn is_closed(keys: &Keys) -> bool {
 pub(super) fn is_laxer(keys: &Keys, than: &Keys) -> bool {
     let is_limited = |keys: &Keys| {
         let limits = keys.get("limits").and_then(|limits| limits.as_array());
-        limits.is_some_and(|limits| !limits.is_empty())
+        // One that is not enforced is no text.
+        limits.is_some_and(|limits| limits.iter().any(|limit| limit.is_string()))
     };
     !is_closed(keys) && (is_closed(than) || is_limited(than) && !is_limited(keys))
 }
@@ -227,15 +228,14 @@ impl<'d> Location<'d> {
     /// spelling evades no limit; but a location may not have requests that nginx denies or limits
     /// for their case.
     pub(super) fn is_for_one_case(&self, keys: &Keys, all: &[(Self, Keys)]) -> bool {
-        if let Some((_, is_for_one_case)) = self.path_regex {
-            return is_for_one_case;
-        }
         let mut others = all.iter().filter(|(it, _)| it.path_regex.is_none());
-        others.any(|(it, theirs)| {
-            let is_around = it.pattern != self.pattern && self.pattern.starts_with(it.pattern);
-            let is_other_case = it.path != self.path && it.path.eq_ignore_ascii_case(&self.path);
-            is_other_case || is_around && is_laxer(keys, theirs)
-        })
+        self.path_regex.is_none()
+            && others.any(|(it, theirs)| {
+                let is_around = it.pattern != self.pattern && self.pattern.starts_with(it.pattern);
+                let is_other_case =
+                    it.path != self.path && it.path.eq_ignore_ascii_case(&self.path);
+                is_other_case || is_around && is_laxer(keys, theirs)
+            })
     }
 
     /// The paths of the routes for it: Weir looks at an expression for each prefix apart.
@@ -459,7 +459,9 @@ fn whole(pattern: &str) -> Option<String> {
             None => whole += &format!("|.*(?:{without_slash})"),
         }
     }
-    (whole.len() <= MAX_REGEX_BYTES).then_some(whole)
+    // A group that has a name must not be repeated.
+    let is_valid = whole.len() <= MAX_REGEX_BYTES && Regex::new(&whole).is_ok();
+    is_valid.then_some(whole)
 }
 
 /// Expressions for the texts that it matches with a slash at the end, without that slash.

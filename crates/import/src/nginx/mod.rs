@@ -52,7 +52,7 @@ impl Importer<'_> {
     /// The addresses on which a server listens, but for those with TLS.
     fn listen(&mut self, server: &Directive) {
         for listen in named(&server.block, "listen") {
-            let is_plain = !listen.has("ssl") && !listen.has("proxy_protocol");
+            let is_plain = !is_tls(listen) && !listen.has("proxy_protocol");
             match address(listen.argument(0)).filter(|_| is_plain) {
                 Some(address) if self.configuration.listen.contains(&address) => {}
                 Some(address) => self.configuration.listen.push(address),
@@ -250,7 +250,12 @@ impl Importer<'_> {
         let mut matches = Keys::new();
         matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
         matches.insert("path".to_owned(), json!(path));
-        if let Some((regex, _)) = &location.path_regex {
+        if let Some((regex, is_for_one_case)) = &location.path_regex {
+            // With `case`, the route would go before earlier ones.
+            let regex = match is_for_one_case {
+                true => format!("(?-i:{regex})"),
+                false => regex.clone(),
+            };
             matches.insert("path_regex".to_owned(), json!(regex));
         }
         matches.extend(is_for_one_case.then(|| ("case".to_owned(), json!("sensitive"))));
@@ -293,12 +298,16 @@ fn addresses(server: &Directive) -> BTreeSet<String> {
         });
         addresses.collect()
     };
-    let plain = addresses_of(|listen| !listen.has("ssl"));
+    let plain = addresses_of(|listen| !is_tls(listen));
     match plain.is_empty() {
         true if named(&server.block, "listen").next().is_none() => ["0.0.0.0:80".to_owned()].into(),
         true => addresses_of(|_| true),
         false => plain,
     }
+}
+
+fn is_tls(listen: &Directive) -> bool {
+    listen.has("ssl") || listen.has("quic")
 }
 
 fn is_default(server: &Directive) -> bool {

@@ -153,9 +153,20 @@ impl Reader<'_> {
 
     fn included(&mut self, include: &Directive) -> Result<Vec<Directive>, ImportError> {
         let pattern = self.folder.join(include.argument(0)).display().to_string();
-        let found = glob::glob(&pattern).into_iter().flatten().flatten();
-        let mut paths: Vec<_> = found.collect();
-        if paths.is_empty() && !pattern.contains('*') {
+        let remedy = "import on the machine that has the file";
+        let mut paths = Vec::new();
+        for found in glob::glob(&pattern).into_iter().flatten() {
+            match found {
+                Ok(path) => paths.push(path),
+                Err(error) => {
+                    let what = format!("is left out: {error}");
+                    include.report(&what, remedy, self.configuration);
+                }
+            }
+        }
+        if paths.is_empty() && pattern.contains('*') {
+            include.report("finds no file", remedy, self.configuration);
+        } else if paths.is_empty() {
             paths.push(pattern.into());
         }
         let mut directives = Vec::new();
@@ -171,7 +182,6 @@ impl Reader<'_> {
                 }
                 Err(error) => {
                     let what = format!("is left out: {error}");
-                    let remedy = "import on the machine that has the file";
                     include.report(&what, remedy, self.configuration);
                 }
             }

@@ -111,6 +111,35 @@ fn an_included_file_is_not_forgotten_and_names_its_own_lines() {
 }
 
 #[test]
+fn an_include_that_finds_nothing_is_never_left_out_without_a_word() {
+    let told = differences("include guards/*.conf; location / { proxy_pass http://a; }");
+    assert!(
+        told.join(" ")
+            .contains("`include guards/*.conf` finds no file"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn no_listener_of_http_3_becomes_one_without_tls() {
+    let text = "server { listen 80; listen 443 quic; location / { proxy_pass http://a; } }";
+    let imported = imported(&[("nginx.conf", text)]).unwrap();
+    assert!(!imported.gateway.contains("443"), "{}", imported.gateway);
+    assert!(shown(&imported).contains("`listen 443 quic` is left out"));
+}
+
+#[test]
+fn no_group_with_a_name_makes_an_expression_that_weir_refuses() {
+    let told = differences(
+        "location / { proxy_pass http://a; } location ~ ^/(?<lang>en|de)/$ { proxy_pass http://a; }",
+    );
+    assert!(
+        told[0].contains("has an expression that Weir does not know"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn what_is_no_configuration_is_refused_at_its_line() {
     let nothing = "there is no `server` with a `location`, and no HTTPRoute with a rule";
     for (text, place, told) in [
@@ -179,7 +208,7 @@ fn an_expression_that_nginx_finds_within_a_path_matches_all_of_it() {
         ),
     ] {
         let routes = routes(&format!("location ~ {pattern} {{ proxy_pass http://a; }}"));
-        let expected = format!("path_regex: \"{expected}\", case: sensitive");
+        let expected = format!("path_regex: \"(?-i:{expected})\"");
         assert!(routes.contains(&expected), "{pattern}: {routes}");
     }
     let told = differences("location ~ (?!x) { proxy_pass http://a; } location / { internal; }");
@@ -283,7 +312,7 @@ fn an_expression_that_closes_a_folder_does_not_open_its_root() {
             .split("path_regex: ")
             .nth(1)
             .unwrap()
-            .split(", case")
+            .split("}\n")
             .next()
             .unwrap();
         let regex: String = serde_yaml::from_str(regex).unwrap();
@@ -408,8 +437,8 @@ fn an_expression_before_another_stays_before_it_for_every_prefix() {
         "location / { proxy_pass http://a; } location ~ /ab { deny all; }
          location /private/ { deny all; } location ~ /abc { proxy_pass http://b; }",
     );
-    let first = routes.find(r#"{path: "/private/*", path_regex: ".*/ab.*""#);
-    let second = routes.find(r#"{path: "/private/*", path_regex: ".*/abc.*""#);
+    let first = routes.find(r#"{path: "/private/*", path_regex: "(?-i:.*/ab.*)""#);
+    let second = routes.find(r#"{path: "/private/*", path_regex: "(?-i:.*/abc.*)""#);
     assert!(first.is_some() && first < second, "{routes}");
 }
 
@@ -432,7 +461,7 @@ fn an_expression_within_a_location_does_not_hold_for_the_whole_site() {
     );
     assert!(!routes.contains("upstream: d"), "{routes}");
     assert!(
-        !routes.contains("path: \"/blog/*\", path_regex: \".*p.*\""),
+        !routes.contains("path: \"/blog/*\", path_regex: \"(?-i:.*p.*)\""),
         "{routes}"
     );
 }
@@ -711,6 +740,31 @@ fn another_case_or_a_slash_never_opens_what_nginx_keeps_closed_without_a_word() 
     ] {
         assert!(routes(two).contains(expected), "{}", routes(two));
     }
+}
+
+/// With `case`, a route goes before equal ones of the file.
+#[test]
+fn no_route_for_one_case_goes_before_an_earlier_one_that_keeps_clients_out() {
+    let routes = routes(
+        "location ~* \\.sql$ { deny all; } location ~ ^/app/ { proxy_pass http://a; }
+         location / { proxy_pass http://a; }",
+    );
+    let closed = routes.find("path_regex: \".*\\\\.sql\"}\n    response");
+    let open = routes.find("path_regex: \"(?-i:/app/.*|/app)\"}");
+    assert!(closed.is_some() && closed < open, "{routes}");
+    let matches = "matches: [{path: {value: /a}}]";
+    let closed = format!("{matches}, filters: [{{type: ExtensionRef}}]");
+    let both = [
+        closed,
+        format!("{matches}, backendRefs: [{{name: a, port: 80}}]"),
+    ];
+    let both = both.map(|rule| http_route("a", "g", &rule)).concat();
+    let shown = shown(&imported(&[("a.yaml", &both)]).unwrap());
+    assert!(!shown.contains("upstream: "), "{shown}");
+    assert!(
+        shown.contains("a route is left out: an earlier one matches"),
+        "{shown}"
+    );
 }
 
 #[test]
