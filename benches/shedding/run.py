@@ -4,7 +4,11 @@ twice its load all the time. Three of four requests have the lower priority.
 
     WEIR=target/release/weir benches/shedding/run.py out     # prints a table
 
-The curves are written to out/curves.csv and drawn in out/curves.svg.
+The curves are written to out/curves.csv and drawn in out/curves.svg. Those of the same app in the
+simulation, in virtual time, are drawn by
+
+    cargo bench --bench concurrency -- --curves > simulated.csv
+    benches/shedding/run.py --simulated simulated.csv docs/images/shedding.svg
 
 HAProxy limits by `maxconn` of its server, which is set to the app's workers, and queues by priority;
 Envoy by its filter adaptive_concurrency, which knows no priorities. `haproxy` and `envoy` are found in
@@ -224,22 +228,24 @@ def report(name, results, rows):
 PANELS = [("served, % of the app's capacity", 2, 0, 150, [0, 50, 100, 150], False),
           ("better class served, %", 3, 0, 100, [0, 50, 100], False),
           ("median latency of what was served, ms", 4, 50, 20000, [100, 1000, 10000], True)]
-COLOURS = {"Weir": "#0b7285", "HAProxy": "#c2410c", "Envoy": "#7c3aed"}
+SIMULATED = [PANELS[0], PANELS[2], ("limit on requests in flight", 3, 1, 100, [1, 10, 100], True)]
+COLOURS = {"Weir": "#0b7285", "HAProxy": "#c2410c", "Envoy": "#7c3aed",
+           "fixed at its workers": "#c2410c"}
 WIDTH, HEIGHT, LEFT, TOP = 640, 130, 50, 40
 
 
-def svg(rows):
+def svg(rows, panels, phase):
     """The curves as a picture that needs nothing else."""
-    seconds = len(WORKERS) * PHASE
+    seconds = len(WORKERS) * phase
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 25} '
-           f'{TOP + len(PANELS) * (HEIGHT + 40)}" font-family="sans-serif" font-size="12">',
+           f'{TOP + len(panels) * (HEIGHT + 40)}" font-family="sans-serif" font-size="12">',
            '<rect width="100%" height="100%" fill="#fff"/>']
     names = [name for name in COLOURS if any(row[0] == name for row in rows)]
     for index, name in enumerate(names):
-        x = LEFT + index * 90
+        x = LEFT + index * 110
         out.append(f'<rect x="{x}" y="6" width="12" height="12" fill="{COLOURS[name]}"/>'
                    f'<text x="{x + 17}" y="16">{name}</text>')
-    for index, (title, column, least, most, lines, is_log) in enumerate(PANELS):
+    for index, (title, column, least, most, lines, is_log) in enumerate(panels):
         top = TOP + index * (HEIGHT + 40)
         scale = math.log if is_log else float
 
@@ -252,12 +258,12 @@ def svg(rows):
             return LEFT + WIDTH * second / seconds
 
         out.append(f'<text x="{LEFT}" y="{top - 6}">{title}</text>'
-                   f'<rect x="{x(PHASE):.0f}" y="{top}" width="{WIDTH / len(WORKERS):.0f}" '
+                   f'<rect x="{x(phase):.0f}" y="{top}" width="{WIDTH / len(WORKERS):.0f}" '
                    f'height="{HEIGHT}" fill="#f1f3f5"/>')
         for line in lines:
             out.append(f'<path d="M{LEFT} {y(line):.1f}h{WIDTH}" stroke="#ced4da"/><text '
                        f'x="{LEFT - 5}" y="{y(line) + 4:.1f}" text-anchor="end">{line}</text>')
-        for second in range(0, int(seconds) + 1, max(1, int(PHASE / 2))):
+        for second in range(0, int(seconds) + 1, max(1, int(phase / 2))):
             out.append(f'<text x="{x(second):.0f}" y="{top + HEIGHT + 15}" '
                        f'text-anchor="middle">{second} s</text>')
         for name in names:
@@ -266,6 +272,20 @@ def svg(rows):
             out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" '
                        'stroke-width="1.5"/>')
     return "\n".join(out + ["</svg>", ""])
+
+
+def simulated(path):
+    """Rows of the simulation for the app that `App` is too."""
+    rows, is_ours = [], False
+    for line in Path(path).read_text().splitlines():
+        cells = line.rsplit(",", 4)
+        if len(cells) != 5:
+            is_ours = line.startswith("20 workers") or (is_ours and line.startswith(" "))
+        elif is_ours and cells[0] in COLOURS:
+            name, second, served, median, limit = cells[0], *map(float, cells[1:])
+            capacity = WORKERS[int(second / 60)] / SERVICE
+            rows.append([name, second, 100 * served / capacity, limit, median])
+    return rows
 
 
 async def measure(name, make, rows):
@@ -305,8 +325,11 @@ async def main(out):
         writer = csv.writer(file)
         writer.writerow(["proxy", "second", "served_percent", "better_class_percent", "median_ms"])
         writer.writerows(rows)
-    (out / "curves.svg").write_text(svg(rows))
+    (out / "curves.svg").write_text(svg(rows, PANELS, PHASE))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else "out")))
+    if sys.argv[1:2] == ["--simulated"]:
+        Path(sys.argv[3]).write_text(svg(simulated(sys.argv[2]), SIMULATED, 60))
+    else:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else "out")))
