@@ -78,6 +78,14 @@ fn store(unreachable: Option<String>, failed_calls: u64) -> Option<GatewayFindin
 /// An upstream some of whose servers are out of use, or fail although they are in use.
 fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
     let all = sample.servers.len();
+    if all == 0 {
+        let text = format!(
+            "upstream {} has no server: its requests get 503",
+            sample.name
+        );
+        let remedy = "Look at what the gateway's log says of its SRV records";
+        return Some(GatewayFinding::new(Kind::Upstream, text, remedy));
+    }
     let is_out = |server: &&UpstreamServerSample| !server.available;
     let out = sample.servers.iter().filter(is_out).count();
     let troubled: Vec<_> = sample
