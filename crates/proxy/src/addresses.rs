@@ -61,6 +61,12 @@ impl CachedAddresses {
         }
     }
 
+    /// Takes over the last addresses that another configuration knew of the same name.
+    pub(crate) fn inherit(&self, earlier: &Self) {
+        let addresses = earlier.cache.lock().addresses.clone();
+        self.cache.lock().addresses = addresses;
+    }
+
     /// Connects to the first address of the host that accepts. The caller gives up at `deadline`.
     pub(super) async fn connect(
         &self,

@@ -22,6 +22,10 @@ const TARGET: &str = "weir::proxy::retry";
 const RECONNECT_PAUSE: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(250));
 
+/// Into how many parts the time to connect is divided at most: with hundreds of servers, each would
+/// have a few milliseconds.
+const MAX_SHARES: usize = 8;
+
 /// A request that was not answered on the first kept-alive connection, or found none.
 pub(super) struct Attempts<'u, B> {
     upstream: &'u UpstreamInner,
@@ -299,7 +303,8 @@ where
                 });
             }
             let left = upstream.endpoints.len().saturating_sub(tried.len());
-            let share = u32::try_from(left).unwrap_or(u32::MAX);
+            let share = left.min(MAX_SHARES);
+            let share = u32::try_from(share).unwrap_or(u32::MAX);
             let client = self.outbound.client.as_deref();
             let connect =
                 endpoint.connect(&upstream.budget, share, deadline, sharing, slot, client);

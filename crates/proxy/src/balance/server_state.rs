@@ -402,8 +402,9 @@ impl ServerState {
         self.ejections.load(Relaxed)
     }
 
-    pub(super) fn continue_counts(&self, earlier: &Self) {
+    pub(super) fn inherit(&self, earlier: &Self) {
         self.ejections.store(earlier.ejections(), Relaxed);
+        self.addresses.inherit(&earlier.addresses);
     }
 
     pub(super) fn name(&self) -> &Arc<str> {

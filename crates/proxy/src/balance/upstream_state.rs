@@ -83,7 +83,7 @@ impl UpstreamState {
                     state.join(Instant::now());
                 }
                 if let Some((_, earlier)) = earlier {
-                    earlier.continue_count(&state);
+                    earlier.hand_on_to(&state);
                 }
                 (state, None)
             })
@@ -118,11 +118,11 @@ impl UpstreamState {
             .collect()
     }
 
-    /// Has a server that is new here go on counting where one of its name has stopped.
-    fn continue_count(&self, server: &ServerState) {
+    /// Has a server that is new here go on where one of its name has stopped.
+    fn hand_on_to(&self, server: &ServerState) {
         let mut servers = self.servers.iter();
         if let Some(before) = servers.find(|before| before.name() == server.name()) {
-            server.continue_counts(before);
+            server.inherit(before);
         }
     }
 
