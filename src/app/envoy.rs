@@ -52,6 +52,7 @@ impl EnvoyLayers {
         calls.access.lists = AccessLists::default();
         calls.access.bans.clear();
         calls.hsts = None;
+        calls.overload = None;
         let listener = ListenerKind::Decide;
         let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);
         Self {

@@ -37,6 +37,8 @@ pub(super) struct Overload {
 struct Logged {
     /// The highest priority of which some was shed.
     highest: Priority,
+    /// Whether that was no dry run.
+    enforced: bool,
     /// When something was shed last.
     last: Instant,
 }
@@ -61,17 +63,18 @@ impl Overload {
                 self.watch(worker, settings, &mut snapshots).await;
                 set_shed_level(ShedLevel::NONE);
                 self.metrics.overload().worker_delay(worker, None);
+                *self.logged.lock() = None;
             } else if snapshots.changed().await.is_err() {
                 return pending().await;
             }
         }
     }
 
-    /// Watches the worker until other settings are in force.
+    /// Watches the worker until a configuration says otherwise.
     async fn watch(
         &self,
         worker: usize,
-        settings: OverloadSettings,
+        mut settings: OverloadSettings,
         snapshots: &mut watch::Receiver<Arc<Snapshot>>,
     ) {
         let epoch = Instant::now();
@@ -88,9 +91,12 @@ impl Overload {
                 self.metrics.overload().worker_delay(worker, seconds);
                 self.log(worker, control.level(), delay, settings.enforcement);
             }
-            let changed = snapshots.has_changed().unwrap_or(false);
-            if changed && snapshots.borrow_and_update().settings.overload != Some(settings) {
-                return;
+            if snapshots.has_changed().unwrap_or(false) {
+                let Some(changed) = snapshots.borrow_and_update().settings.overload else {
+                    return;
+                };
+                control.set_max_delay(changed.max_delay.into());
+                settings = changed;
             }
         }
     }
@@ -109,14 +115,16 @@ impl Overload {
             }
             return;
         };
-        let known = logged.as_ref().map(|logged| logged.highest);
+        let enforced = enforcement > Enforcement::NONE;
+        let known = logged.as_ref().filter(|logged| logged.enforced == enforced);
+        let known = known.map(|logged| logged.highest);
         *logged = Some(Logged {
             highest: known.map_or(highest, |known| known.max(highest)),
+            enforced,
             last: now,
         });
         if known.is_none_or(|known| known < highest) {
             let (delay_ms, priority) = (delay.as_millis(), highest.as_str());
-            let enforced = enforcement > Enforcement::NONE;
             tracing::warn!(
                 worker,
                 delay_ms,

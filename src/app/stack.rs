@@ -15,10 +15,10 @@ use weir_limit::time::Clock;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
     ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify,
-    IdentifyLayer, KnownBans, OnDenied, OverloadShedding, RateLimit, RateLimitLayer,
-    RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid, RejectInvalidLayer,
-    ResponseFormat, ResponseFormatLayer, Route, RouteConcurrency, RouteLayer, RoutePolicy,
-    RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
+    IdentifyLayer, KnownBans, OnDenied, OverloadSettings, OverloadShedding, RateLimit,
+    RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
+    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteConcurrency, RouteLayer,
+    RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
     UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
@@ -140,6 +140,7 @@ impl Layers {
                 metrics.overload(),
             ))
         });
+        let priority_by_account = (overload.as_ref()).is_some_and(|it| it.concerns_accounts());
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let mut decisions = possible_decisions(settings, Some(&route.policy));
@@ -150,7 +151,7 @@ impl Layers {
             let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
             let state = state
                 .on(listener)
-                .with_priority(route.priority)
+                .with_priority(route.priority, priority_by_account)
                 .with_concurrency(concurrency(settings, route, limiters));
             (route.matcher.clone(), state)
         });
@@ -284,10 +285,7 @@ fn sheds(settings: &Settings, route: &weir_config::Route) -> bool {
         .upstream
         .and_then(|place| settings.upstreams.get(place));
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
-    let of_upstream = limited.map(|limited| limited.enforcement);
-    let of_workers = settings.overload.map(|overload| overload.enforcement);
-    let mut all = of_upstream.into_iter().chain(of_workers);
-    all.any(|enforcement| enforcement > Enforcement::NONE)
+    limited.is_some_and(|limited| limited.enforcement > Enforcement::NONE)
 }
 
 /// The headers that requests are identified, routed and counted by, and that their ids are in.
@@ -323,6 +321,8 @@ fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<D
     let limited = route.filter(|route| !route.limits.is_empty());
     // What is refused before it is counted is unlimited on every route.
     let mut all = vec![Disposition::Unlimited];
+    let sheds = |overload: OverloadSettings| overload.enforcement > Enforcement::NONE;
+    all.extend((settings.overload.is_some_and(sheds)).then_some(Disposition::Shed));
     all.extend(route.is_none().then_some(Disposition::Unrouted));
     all.extend(limited.map(decision_of_denial));
     all.extend(access_decisions(settings).flatten());

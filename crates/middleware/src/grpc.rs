@@ -71,7 +71,7 @@ fn outcome(status: StatusCode) -> (u16, &'static str) {
         }
         StatusCode::GATEWAY_TIMEOUT => (4, "the upstream did not respond in time"),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
-            (14, "the upstream is not available")
+            (14, "the service is not available")
         }
         StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR => (13, "the call failed"),
         _ => (2, "the call was not answered"),

@@ -3,6 +3,7 @@
 //! measured elsewhere.
 
 use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct OverloadSettings {
 pub struct OverloadShedding {
     enforcement: Enforcement,
     clients: Arc<ClientPriorities>,
+    /// Makes sure that nobody can tell which clients are lucky.
+    secret: RandomState,
     /// By priority.
     counters: [OverloadShed; Priority::ALL.len()],
 }
@@ -53,6 +56,7 @@ impl OverloadShedding {
         Self {
             enforcement: settings.enforcement,
             clients,
+            secret: RandomState::new(),
             counters,
         }
     }
@@ -61,6 +65,11 @@ impl OverloadShedding {
     #[inline(always)]
     pub(super) fn is_shedding() -> bool {
         LEVEL.get() != ShedLevel::NONE
+    }
+
+    /// Whether priorities go by accounts.
+    pub fn concerns_accounts(&self) -> bool {
+        self.clients.concern_accounts()
     }
 
     /// Why a request to a route of this priority is shed, if it is, and counts it.
@@ -73,7 +82,10 @@ impl OverloadShedding {
         let identity = ClientIdentity::from_extensions(extensions);
         let priority = route.of_client(self.clients.of(identity));
         let client = identity.map_or(0, ClientIdentity::fingerprint);
-        if !LEVEL.get().sheds(priority, client, now) {
+        if !LEVEL
+            .get()
+            .sheds(priority, self.secret.hash_one(client), now)
+        {
             return None;
         }
         let is_shed = self.enforcement.acts_on_client(client);

@@ -114,9 +114,11 @@ impl RouteState {
     }
 
     /// The same route with this priority, by which its requests are shed when a worker is overloaded.
+    /// They need their account if that may say another one.
     #[must_use]
-    pub fn with_priority(self: Arc<Self>, priority: Priority) -> Arc<Self> {
+    pub fn with_priority(self: Arc<Self>, priority: Priority, by_account: bool) -> Arc<Self> {
         let mut route = Arc::unwrap_or_clone(self);
+        route.needs_account |= by_account;
         route.priority = priority;
         Arc::new(route)
     }

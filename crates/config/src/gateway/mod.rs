@@ -173,7 +173,7 @@ fn overload(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<Overload
     if let Some(delay) = &written.max_delay
         && delay.value.0 < MIN_MAX_DELAY
     {
-        let message = "a worker may be this late without being overloaded: timers are";
+        let message = "timers are late by as much without any overload";
         let error = cx.error(delay.span, message);
         return Err(error.help("say `5ms` at least; `50ms` is the default"));
     }

@@ -51,19 +51,21 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
-        if self.settings.overload.is_some()
-            && OverloadShedding::is_shedding()
-            && let Some(shed) = self.overloaded(&request)
-        {
-            return shed;
-        }
         let control = self.settings.access.as_ref();
         let access = control.map(|control| (control, control.access(request.extensions())));
         match access {
             Some((control, _)) if control.allows_accounts() && unverified(&request).is_some() => {
                 self.verify_password(request)
             }
-            None | Some((_, Access::Unlisted)) => self.ask(request),
+            None | Some((_, Access::Unlisted)) => {
+                if self.settings.overload.is_some()
+                    && OverloadShedding::is_shedding()
+                    && let Some(shed) = self.overloaded(&request)
+                {
+                    return shed;
+                }
+                self.ask(request)
+            }
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
             Some((control, Access::Blocked(_))) => {
                 let treatment = control.blocked();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use http::Request;
 use http_body::Body;
 use weir_limit::Priority;
-use weir_rules::Access;
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::Disposition;
@@ -14,10 +13,12 @@ use weir_telemetry::Disposition;
 use super::decide::PendingRequest;
 use super::in_flight::InFlight;
 use super::pending_decision::Refund;
+use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
 use super::{LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::concurrency::{Admission, Slot};
-use crate::{Shed, Verdict, rejection};
+use crate::cors::Cors;
+use crate::{RequestContext, Shed, Verdict, rejection};
 
 const fn by_upstream(priority: Priority) -> Shed {
     Shed {
@@ -58,19 +59,26 @@ impl<S> RateLimit<S> {
     }
 
     /// The response to a request that is shed as this worker is overloaded, before its limits are
-    /// asked. One of a client on the allow list never is.
+    /// asked. One whose account says its priority, and is not known yet, comes here again. Of a
+    /// preflight nobody knows the account, and its response costs no more.
     #[cold]
-    pub(super) fn overloaded<B, F, R>(&self, request: &Request<B>) -> Option<ResponseState<F, R>> {
+    pub(super) fn overloaded<B, F, R>(&self, request: &Request<B>) -> Option<ResponseState<F, R>>
+    where
+        B: Body,
+    {
         let extensions = request.extensions();
         let settings = &self.settings;
-        let access = settings.access.as_ref();
-        let access = access.map(|control| control.access(extensions));
-        if let Some(Access::Allowed(_)) = access {
+        let overload = settings.overload.as_ref()?;
+        let route = settings.route_or_none(extensions);
+        let exempts = |cors: &Arc<Cors>| {
+            cors.exempts(request.method(), request.headers(), || size(request.body()))
+        };
+        if overload.concerns_accounts() && RequestContext::unverified(extensions).is_some()
+            || route.cors().is_some_and(exempts)
+        {
             return None;
         }
-        let route = settings.route_or_none(extensions).priority;
-        let overload = settings.overload.as_ref()?;
-        let shed = overload.shed(route, extensions, settings.backend.now())?;
+        let shed = overload.shed(route.priority, extensions, settings.backend.now())?;
         Some(respond(without_limits(shed), shed))
     }
 
