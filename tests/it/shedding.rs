@@ -254,6 +254,8 @@ fn a_reload_that_concerns_something_else_does_not_forget_the_limit() {
     let app = App::start();
     let gateway = app.gateway("{min: 3, max: 4}", "");
     let _held = app.hold(&gateway, "/held");
+    let other = gateway.read("gateway.yaml").replace("/free", "/other");
+    gateway.write("gateway.yaml", &other);
     gateway.reload();
     let taken = gateway.metric("weir_upstream_slots_taken{upstream=\"app\"}");
     assert_eq!(taken, Some(1.0));
