@@ -124,7 +124,8 @@ impl Overload {
             last: now,
         });
         if known.is_none_or(|known| known < highest) {
-            let (delay_ms, priority) = (delay.as_millis(), highest.as_str());
+            let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            let priority = highest.as_str();
             tracing::warn!(
                 worker,
                 delay_ms,
