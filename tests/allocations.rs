@@ -26,12 +26,12 @@ mod gateway;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What one request may cost, without any room for the number; 2974 bytes when this was written,
+/// What one request may cost, without any room for the number; 3046 bytes when this was written,
 /// 24 of them for accounts that are verified only when something needs them, and 24 for when a
 /// window is full again.
 /// Lower it when it gets better; raise it only for a reason that is worth telling in the commit.
 const MOST_ALLOCATIONS: u64 = 11;
-const MOST_BYTES: u64 = 2_980;
+const MOST_BYTES: u64 = 3_046;
 
 /// What one that its limit denies may cost.
 const MOST_DENIED_ALLOCATIONS: u64 = 7;
@@ -108,7 +108,6 @@ fn counted(mut exchange: impl FnMut()) -> (u64, u64) {
     let each = |total: u64| (total + REQUESTS / 2) / REQUESTS;
     let allocations = each(after.total_blocks - before.total_blocks);
     let bytes = each(after.total_bytes - before.total_bytes);
-    println!("{allocations} allocations and {bytes} bytes a request");
     assert!(allocations > 0, "nothing was counted");
     (allocations, bytes)
 }
@@ -137,7 +136,7 @@ fn a_flood_of_denied_requests_makes_few_allocations() {
             &mut client,
             "429 Too Many Requests",
             b"\"RequestsPerAddress\"]}",
-        )
+        );
     });
     assert!(
         allocations <= MOST_DENIED_ALLOCATIONS,

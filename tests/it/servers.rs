@@ -301,7 +301,8 @@ fn reply(query: &[u8], zone: &Zone) -> Option<Vec<u8>> {
     let record = |data: &[u8]| {
         let length = u16::try_from(data.len()).unwrap();
         // The name of the question, the type, IN, and a TTL of 0.
-        let head = [0xc0, 12, 0, kind as u8, 0, 1, 0, 0, 0, 0];
+        let [of_kind, kind] = kind.to_be_bytes();
+        let head = [0xc0, 12, of_kind, kind, 0, 1, 0, 0, 0, 0];
         [&head[..], &length.to_be_bytes(), data].concat()
     };
     match kind {
@@ -311,7 +312,7 @@ fn reply(query: &[u8], zone: &Zone) -> Option<Vec<u8>> {
                 let mut data: Vec<u8> = numbers.iter().flat_map(|n| n.to_be_bytes()).collect();
                 if !server.ip().is_unspecified() {
                     let label = format!("s{}", server.ip()).replace('.', "-");
-                    data.push(label.len() as u8);
+                    data.push(u8::try_from(label.len()).unwrap());
                     data.extend(label.bytes());
                     data.extend(b"\x04test");
                 }

@@ -194,6 +194,8 @@ impl OverloadControl {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -326,9 +328,10 @@ mod tests {
         }
     }
 
-    /// Half a minute of a `queue` of so many seconds that gets, give or take a fifth, `load` times what its server can do, half of it normal and
-    /// half low; a shed request costs `cost` of a served one. Returns what was served of each, as a
-    /// share of what the server can do, and the delay that was exceeded for a tenth of the time.
+    /// Half a minute of a `queue` of so many seconds that gets, give or take a fifth, `load` times
+    /// what its server can do, half of it normal and half low; a shed request costs `cost` of a
+    /// served one. Returns what was served of each, as a share of what the server can do, and the
+    /// delay that was exceeded for a tenth of the time.
     fn served(load: f64, cost: f64, queue: f64) -> (f64, f64, f64) {
         let mut control = OverloadControl::new(MAX_DELAY, Timestamp::from_nanos(0));
         let (mut queue, mut normal, mut low) = (queue, 0.0, 0.0);
@@ -345,7 +348,7 @@ mod tests {
             let saved = (shed_normal + shed_low) / 2.0 * (1.0 - cost);
             queue = f64::max(0.0, queue + (load * (1.0 - saved) - 1.0) * 0.01);
             delays.push(queue);
-            let delay = Nanos::new((queue * 1e9) as u64);
+            let delay = Duration::from_secs_f64(queue).into();
             control.observe(delay, Timestamp::from_nanos(millis(10).get() * tick));
         }
         delays.sort_by(f64::total_cmp);

@@ -531,7 +531,7 @@ mod tests {
             };
             let records: Vec<_> = records.iter().map(record).collect();
             let servers = template.at(&records);
-            assert!(servers.iter().all(|server| server.is_secure()));
+            assert!(servers.iter().all(Server::is_secure));
             let shares = servers
                 .iter()
                 .map(|server| (server.priority(), server.weight()));

@@ -90,7 +90,7 @@ pub(super) fn is_laxer(keys: &Keys, than: &Keys) -> bool {
     let is_limited = |keys: &Keys| {
         let limits = keys.get("limits").and_then(|limits| limits.as_array());
         // One that is not enforced is no text.
-        limits.is_some_and(|limits| limits.iter().any(|limit| limit.is_string()))
+        limits.is_some_and(|limits| limits.iter().any(serde_json::Value::is_string))
     };
     !is_closed(keys) && (is_closed(than) || is_limited(than) && !is_limited(keys))
 }

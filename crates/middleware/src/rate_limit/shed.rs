@@ -12,7 +12,6 @@ use weir_telemetry::Disposition;
 
 use super::decide::PendingRequest;
 use super::in_flight::InFlight;
-use super::pending_decision::Refund;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
 use super::{LimitedService, RateLimit, RequestBody, ResponseState};
@@ -148,7 +147,9 @@ impl<B: RequestBody> PendingRequest<B> {
                 pending.since += loop_time::now().saturating_duration_since(arrived);
                 match slot {
                     Ok(slot) => {
-                        refund.map(Refund::cancel);
+                        if let Some(refund) = refund {
+                            refund.cancel();
+                        }
                         pending.decision.count(&outcome);
                         pending.forward(limiter, outcome, in_flight, Some(slot))
                     }
