@@ -36,7 +36,8 @@ const MOST_BYTES: u64 = 3_046;
 /// What one that its limit denies may cost.
 const MOST_DENIED_ALLOCATIONS: u64 = 7;
 
-/// What a connection may keep when it rests, in bytes of the heap; 1462 to 1481 when this was written.
+/// What a connection may keep when it rests, in bytes of the heap; 1462 to 1481 when this was
+/// written.
 const MOST_KEPT: usize = 1500;
 
 const REQUESTS: u64 = 200;

@@ -1,6 +1,6 @@
 //! The stack of Envoy's rate limit service, on the listener that decides about requests which other
-//! proxies forward. Its calls are logged and counted as requests are; lists, bans and upstreams have
-//! nothing to do with them.
+//! proxies forward. Its calls are logged and counted as requests are; lists, bans and upstreams
+//! have nothing to do with them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -55,8 +55,8 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Makes the first snapshot of what was `loaded`. Must be called on a runtime that lasts as long
-    /// as the process.
+    /// Makes the first snapshot of what was `loaded`. Must be called on a runtime that lasts as
+    /// long as the process.
     pub(super) async fn start(
         source: Source,
         (settings, inputs): (Settings, Inputs),
@@ -197,7 +197,8 @@ pub(super) struct Stacks<S> {
     pub(super) envoy: Option<EnvoyStack<S>>,
 }
 
-/// The stacks of a worker over services of its own, which the first request after a reload replaces.
+/// The stacks of a worker over services of its own, which the first request after a reload
+/// replaces.
 pub(super) struct WorkerStack<S> {
     stacks: Reloadable<Arc<Snapshot>, Stacks<S>>,
     stores: WorkerStores,

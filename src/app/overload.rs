@@ -1,5 +1,5 @@
-//! Watches how late the event loop of each worker is, and makes the worker shed requests while it is
-//! too late.
+//! Watches how late the event loop of each worker is, and makes the worker shed requests while it
+//! is too late.
 //!
 //! A timer that is late by the length of the event loop's queue tells how long each request waits
 //! there. Connections are accepted ahead of that queue, so a backlog of them is seen in it as well.

@@ -100,8 +100,8 @@ pub(super) struct Snapshot {
     limiters: Vec<Option<ConcurrencyLimiter>>,
 }
 
-/// The limits on requests in flight of upstreams, those of the `earlier` snapshot where they are the
-/// same.
+/// The limits on requests in flight of upstreams, those of the `earlier` snapshot where they are
+/// the same.
 fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<ConcurrencyLimiter>> {
     let earlier = earlier.map_or(&[][..], |earlier| &earlier.limiters);
     let limiter = |upstream: &weir_config::Upstream| {
@@ -117,8 +117,8 @@ fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<Concu
 }
 
 impl Snapshot {
-    /// A snapshot of these settings with the overrides. What is known of upstreams and users that stay
-    /// as they were in the `earlier` one is kept.
+    /// A snapshot of these settings with the overrides. What is known of upstreams and users that
+    /// stay as they were in the `earlier` one is kept.
     pub(super) fn new(
         loaded: &Settings,
         overrides: &[Arc<KeptOverride>],
@@ -367,8 +367,8 @@ impl Reloads {
         }
     }
 
-    /// Reads the files, which may be long or on a file system that hangs. Signals, health checks and
-    /// the demo upstream must not wait for that.
+    /// Reads the files, which may be long or on a file system that hangs. Signals, health checks
+    /// and the demo upstream must not wait for that.
     async fn read(&self) -> LoadResult {
         let (source, in_force) = (Arc::clone(&self.source), Arc::clone(&self.loaded.borrow()));
         let loaded = blocking::run(move || source.read(Some(&in_force))).await;

@@ -214,8 +214,8 @@ impl Layers {
     }
 
     /// Stacks the layers on a worker's services, with buckets in its store, decided by `clock`, and
-    /// places in flight had from `leases`. `tasks` tells what is still under way there when all requests are
-    /// answered.
+    /// places in flight had from `leases`. `tasks` tells what is still under way there when all
+    /// requests are answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
@@ -245,8 +245,8 @@ impl Layers {
     /// Stacks the layers that stand above the service that decides by limits.
     pub(super) fn checked<L>(&self, limited: L) -> Checked<L> {
         ServiceBuilder::new()
-            // Who sent it; the log, the limits and the forwarding fields all need to know. An account
-            // that takes a password to verify is left to the limits.
+            // Who sent it; the log, the limits and the forwarding fields all need to know. An
+            // account that takes a password to verify is left to the limits.
             .layer(self.identify.clone())
             // Its id and its place in a trace, by whether its peer is trusted; the log tells them.
             .layer(self.correlate.clone())

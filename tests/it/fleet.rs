@@ -1,5 +1,5 @@
-//! Gateways of one Redis, seen as one: who is limited on all of them, which of them are there, and how
-//! their configurations differ.
+//! Gateways of one Redis, seen as one: who is limited on all of them, which of them are there, and
+//! how their configurations differ.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +45,8 @@ fn gateways(gateway: &Gateway) -> Vec<Value> {
     answer["gateways"].as_array().unwrap().clone()
 }
 
-/// The subjects that the gateway has counted, or the fleet. A count of the last minute can turn to an
-/// estimate between two lines of a test, and one of the last hour hardly.
+/// The subjects that the gateway has counted, or the fleet. A count of the last minute can turn to
+/// an estimate between two lines of a test, and one of the last hour hardly.
 fn counted(gateway: &Gateway, scope: &str) -> Value {
     ask(gateway, &format!("/v1/top?scope={scope}&period=hour"))
 }

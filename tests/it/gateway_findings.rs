@@ -1,5 +1,5 @@
-//! What the gateway says of itself when something fails that it depends on: to programs, on a terminal
-//! and in its events.
+//! What the gateway says of itself when something fails that it depends on: to programs, on a
+//! terminal and in its events.
 
 use std::net::SocketAddr;
 

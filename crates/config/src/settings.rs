@@ -42,7 +42,8 @@ const ONE: u64 = 10_000;
 /// Fewer bytes could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// An override by the admin API as it was set: what stands under a limit in `overrides.yaml`, for one id.
+/// An override by the admin API as it was set: what stands under a limit in `overrides.yaml`, for
+/// one id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiOverride {
     /// The limit's name.
@@ -116,8 +117,8 @@ pub struct Settings {
     pub parameters: Vec<Parameters>,
     /// What overrides by the admin API go by, for each limit.
     pub(super) override_rules: HashMap<String, OverrideRules>,
-    /// What is known of overrides by the admin API, by where they are in memory. Reading one takes far
-    /// longer than adding it, and each change adds all of them again.
+    /// What is known of overrides by the admin API, by where they are in memory. Reading one takes
+    /// far longer than adding it, and each change adds all of them again.
     pub(super) known_overrides: Arc<Mutex<HashMap<usize, KnownOverride>>>,
     /// The text of `overrides.yaml`, if it overrides anything.
     pub(super) overrides: Arc<str>,
@@ -250,8 +251,8 @@ pub struct JwksSettings {
 pub struct ProcessSettings {
     /// Where the admin listener is.
     pub admin: Option<SocketAddr>,
-    /// Where overrides by the admin API are kept; none where they are in Redis, or there is no admin
-    /// listener.
+    /// Where overrides by the admin API are kept; none where they are in Redis, or there is no
+    /// admin listener.
     pub overrides_file: Option<PathBuf>,
     /// The number of threads.
     pub workers: NonZeroUsize,
@@ -407,7 +408,8 @@ pub struct OverrideRules {
     pub(super) prefetch: Option<PrefetchRule>,
 }
 
-/// What is said of units that are taken ahead, from which each quota of a limit gets its own number.
+/// What is said of units that are taken ahead, from which each quota of a limit gets its own
+/// number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefetchRule {
     pub(super) units: PrefetchUnits,

@@ -24,7 +24,8 @@ macro_rules! find {
     };
 }
 
-/// A name in one of the spellings that clients and servers have for it. The length leaves few of them.
+/// A name in one of the spellings that clients and servers have for it. The length leaves few of
+/// them.
 #[inline]
 fn usual(name: &[u8]) -> Option<HeaderName> {
     match name.len() {

@@ -198,7 +198,8 @@ fn lines(list: &[(String, Value)], before: &str) -> Option<String> {
     (!list.is_empty()).then(|| lines.collect())
 }
 
-/// Whether Weir takes a path for itself: one without captures, wildcards and all that it normalizes.
+/// Whether Weir takes a path for itself: one without captures, wildcards and all that it
+/// normalizes.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/_.~-@$+,=!".contains(letter);
     let is_normal = |segment: &str| !segment.is_empty() && !segment.ends_with('.');
@@ -220,7 +221,8 @@ pub(crate) fn exactly(path: &str) -> String {
     if path.is_empty() { "/" } else { path }.to_owned()
 }
 
-/// The key of a route that replaces the prefix `from` of its paths by `to`; none where they are equal.
+/// The key of a route that replaces the prefix `from` of its paths by `to`; none where they are
+/// equal.
 pub(crate) fn rewrite(from: &str, to: &str) -> Option<Value> {
     let (from, to) = (from.trim_end_matches('/'), to.trim_end_matches('/'));
     let keys = [("strip_prefix", from), ("add_prefix", to)].into_iter();

@@ -1,7 +1,7 @@
-//! How much is shed while a thread that serves requests has more to do than its CPU bears, told from
-//! how late it is, as in CoDel ([RFC 8289](https://www.rfc-editor.org/rfc/rfc8289)): what counts is
-//! the least delay of an interval, which a burst leaves small and a standing queue does not. See
-//! `docs/decisions/0082-own-overload.md`.
+//! How much is shed while a thread that serves requests has more to do than its CPU bears, told
+//! from how late it is, as in CoDel ([RFC 8289](https://www.rfc-editor.org/rfc/rfc8289)): what
+//! counts is the least delay of an interval, which a burst leaves small and a standing queue does
+//! not. See `docs/decisions/0082-own-overload.md`.
 
 use std::mem;
 
@@ -26,8 +26,8 @@ const MAX_RISE: u64 = 4;
 /// Intervals at or below the bound, but above its half, for each step down.
 const MILD: u32 = 10;
 
-/// After how many intervals in which all was shed and the delay stayed nothing is shed for a minute,
-/// and for how many intervals it is not tried again if the delay doubled then.
+/// After how many intervals in which all was shed and the delay stayed nothing is shed for a
+/// minute, and for how many intervals it is not tried again if the delay doubled then.
 const MAX_IN_VAIN: u32 = 10;
 const REST: u32 = 600;
 const USEFUL: u32 = 300;
@@ -53,7 +53,8 @@ impl ShedLevel {
         highest_first.find(|priority| self.steps_of(*priority) > 0)
     }
 
-    /// Whether the request of a client, by its number, is shed at this time. Critical ones never are.
+    /// Whether the request of a client, by its number, is shed at this time. Critical ones never
+    /// are.
     pub fn sheds(self, priority: Priority, client: u64, now: Timestamp) -> bool {
         let steps = u64::from(self.steps_of(priority));
         steps > 0 && luck(client, now) % u64::from(STEPS) < steps
@@ -65,8 +66,8 @@ impl ShedLevel {
     }
 }
 
-/// A number that is the same for all requests of a client for a while, which ends at another time for
-/// each client. The last steps are SplitMix64's finalizer.
+/// A number that is the same for all requests of a client for a while, which ends at another time
+/// for each client. The last steps are SplitMix64's finalizer.
 fn luck(client: u64, now: Timestamp) -> u64 {
     let ends = client % LUCK.get();
     let period = now.as_nanos().saturating_add(ends) / LUCK.get();
@@ -124,8 +125,8 @@ impl OverloadControl {
         self.max_delay = max_delay;
     }
 
-    /// Notes how late the thread is. At the end of an interval the level changes, and this returns the
-    /// interval's least delay.
+    /// Notes how late the thread is. At the end of an interval the level changes, and this returns
+    /// the interval's least delay.
     pub fn observe(&mut self, delay: Nanos, now: Timestamp) -> Option<Nanos> {
         self.least = self.least.min(delay);
         self.delays += 1;
@@ -143,9 +144,9 @@ impl OverloadControl {
         Some(least)
     }
 
-    /// The level rises by as many steps as the delay is times the bound, unless the delay falls by a
-    /// tenth each interval already. It falls by one while the delay is half the bound or less, and
-    /// each second while it is no more than the bound.
+    /// The level rises by as many steps as the delay is times the bound, unless the delay falls by
+    /// a tenth each interval already. It falls by one while the delay is half the bound or less,
+    /// and each second while it is no more than the bound.
     fn change_level(&mut self, least: Nanos) {
         let (least, before, bound) = (least.get(), self.before.get(), self.max_delay.get());
         let level = self.level.0;
@@ -177,8 +178,8 @@ impl OverloadControl {
         }
     }
 
-    /// All was shed, and the delay stayed: what takes the time is no request, or one that is never shed.
-    /// If the delay doubles now, shedding helped after all.
+    /// All was shed, and the delay stayed: what takes the time is no request, or one that is never
+    /// shed. If the delay doubles now, shedding helped after all.
     fn go_on_resting(&mut self, (in_vain, left): (Nanos, u32), least: Nanos) {
         if least.get() / 2 > in_vain.get() {
             self.rest = None;

@@ -76,8 +76,8 @@ impl DeniedLines {
 }
 
 impl AccessLogLayer {
-    /// Logs requests of a kind of listener, and their queries where `queries` says so, with a bound on
-    /// those that were not let through; and ends their traces, if they have some.
+    /// Logs requests of a kind of listener, and their queries where `queries` says so, with a bound
+    /// on those that were not let through; and ends their traces, if they have some.
     pub fn new(
         listener: ListenerKind,
         queries: bool,

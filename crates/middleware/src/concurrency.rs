@@ -242,7 +242,8 @@ impl ConcurrencyLimiter {
                 limit.saturated();
             }
         }
-        // Outside of the lock: a slot that nobody waits for any more is given back when it is dropped.
+        // Outside of the lock: a slot that nobody waits for any more is given back when it is
+        // dropped.
         for (client, sender) in granted {
             let _ = sender.send(self.slot(client, now));
         }
@@ -322,8 +323,8 @@ impl Drop for Slot {
     }
 }
 
-/// What a response says about the load of its server; none if it says nothing, as a failure that may
-/// be quick.
+/// What a response says about the load of its server; none if it says nothing, as a failure that
+/// may be quick.
 fn reply<B>(response: &Response<B>, latency: Option<Nanos>) -> Option<ServerReply> {
     let extensions = response.extensions();
     if let Some(UpstreamFailed { reason }) = extensions.get() {

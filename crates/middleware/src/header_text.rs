@@ -111,8 +111,8 @@ impl Fields<'_> {
         }
     }
 
-    /// Appends a field, unless the text is empty. It is made of numbers and of names of limits, which
-    /// have no bytes that a header may not have.
+    /// Appends a field, unless the text is empty. It is made of numbers and of names of limits,
+    /// which have no bytes that a header may not have.
     pub(super) fn append_text(&mut self, name: &HeaderName, text: HeaderText) {
         match self {
             _ if text.is_empty() => {}

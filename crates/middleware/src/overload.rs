@@ -1,6 +1,6 @@
 //! Sheds requests while their worker has more to do than its CPU bears, the least important first,
-//! before anything else is done for them. How much is shed is the worker's, which is a thread; it is
-//! measured elsewhere.
+//! before anything else is done for them. How much is shed is the worker's, which is a thread; it
+//! is measured elsewhere.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};

@@ -113,8 +113,8 @@ impl RouteState {
         Arc::new(route)
     }
 
-    /// The same route with this priority, by which its requests are shed when a worker is overloaded.
-    /// They need their account if that may say another one.
+    /// The same route with this priority, by which its requests are shed when a worker is
+    /// overloaded. They need their account if that may say another one.
     #[must_use]
     pub fn with_priority(self: Arc<Self>, priority: Priority, by_account: bool) -> Arc<Self> {
         let mut route = Arc::unwrap_or_clone(self);
@@ -468,8 +468,8 @@ fn not_found<R>() -> Response<ResponseBody<R>> {
     response
 }
 
-/// The number of a request's subject, by which its server is chosen; none if it lacks what the subject
-/// consists of.
+/// The number of a request's subject, by which its server is chosen; none if it lacks what the
+/// subject consists of.
 pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
     let identity = ClientIdentity::from_extensions(&head.extensions);
     let routed = RequestContext::routed(&head.extensions);

@@ -81,7 +81,8 @@ impl UpstreamSettings {
         }
     }
 
-    /// Whether nothing differs that servers which stay depend on: all but their list and the cookie.
+    /// Whether nothing differs that servers which stay depend on: all but their list and the
+    /// cookie.
     pub(super) fn differs_by_servers(&self, other: &Self) -> bool {
         let without_servers = |settings: &Self| Self {
             servers: Vec::new(),

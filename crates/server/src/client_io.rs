@@ -58,8 +58,8 @@ pub(super) struct ClientIo<IO, G> {
     _guard: G,
 }
 
-/// A copy of what has arrived. Most requests are small, and to allocate for each of them takes twice
-/// the instructions.
+/// A copy of what has arrived. Most requests are small, and to allocate for each of them takes
+/// twice the instructions.
 pub(super) fn kept(arrived: &[u8]) -> Bytes {
     thread_local! {
         static SHARED: RefCell<BytesMut> = RefCell::new(BytesMut::with_capacity(SHARED_MEMORY));

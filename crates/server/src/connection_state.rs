@@ -58,7 +58,8 @@ pub(super) struct ConnectionState {
     /// No request may have a transfer coding.
     suspect: AtomicBool,
     drain: DrainFlag,
-    /// All requests that this process serves; here, so that a request takes no reference of its own.
+    /// All requests that this process serves; here, so that a request takes no reference of its
+    /// own.
     pub(super) requests: StripedGauge,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after the
     /// connection was created.

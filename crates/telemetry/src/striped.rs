@@ -17,8 +17,8 @@ pub type StripedGauge = gauge::Gauge<i64, Striped<AtomicI64>>;
 /// More threads than that share.
 const MAX_STRIPES: usize = 64;
 
-/// A `T` for each thread, in a line of the cache of its own. They are made when the first is used, as
-/// most counters never count.
+/// A `T` for each thread, in a line of the cache of its own. They are made when the first is used,
+/// as most counters never count.
 #[derive(Debug, Default)]
 pub struct Striped<T>(OnceLock<Box<[Line<T>]>>);
 

@@ -1,6 +1,6 @@
 //! Findings about the gateway itself: a configuration that was refused, a store that fails,
-//! upstreams with failing servers, routes whose requests are shed or fail, and certificates that are about to
-//! end.
+//! upstreams with failing servers, routes whose requests are shed or fail, and certificates that
+//! are about to end.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

@@ -486,8 +486,8 @@ pub(super) struct Config {
     /// defaults of keys that are left out.
     #[cfg_attr(test, schemars(with = "Map<String, Value>"))]
     pub(super) files: Value,
-    /// The keys of gateway.yaml whose changes take a restart, such as `admin.address`, with all that
-    /// is below them. A reload applies the others.
+    /// The keys of gateway.yaml whose changes take a restart, such as `admin.address`, with all
+    /// that is below them. A reload applies the others.
     pub(super) restart_keys: Vec<String>,
     pub(super) warnings: Vec<String>,
     pub(super) refused: Option<RefusedConfig>,

@@ -1,6 +1,6 @@
-//! The gateways of one Redis, as each of them knows the others: each lists itself, and publishes its
-//! figures every two seconds, in a bounded form; whoever is asked reads those of all. No gateway has
-//! to reach another one.
+//! The gateways of one Redis, as each of them knows the others: each lists itself, and publishes
+//! its figures every two seconds, in a bounded form; whoever is asked reads those of all. No
+//! gateway has to reach another one.
 //!
 //! Nothing of this is on the path of a request. What is published ends by itself, by the time of
 //! the store, so a gateway that is gone is silent first, and then forgotten.

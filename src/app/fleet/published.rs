@@ -1,5 +1,5 @@
-//! The forms in which gateways tell each other of themselves, as JSON in Redis: an entry in the list
-//! of gateways, the figures of each, and the limits of each configuration.
+//! The forms in which gateways tell each other of themselves, as JSON in Redis: an entry in the
+//! list of gateways, the figures of each, and the limits of each configuration.
 //!
 //! Another version may publish other forms. They are told apart by `form`, and what has another one
 //! is not read.

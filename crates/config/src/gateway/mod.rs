@@ -56,7 +56,8 @@ const DEFAULT_OVERRIDES_FILE: &str = "admin-overrides.json";
 /// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
 
-/// Timers are late by up to a millisecond, and by more on a machine that does something else as well.
+/// Timers are late by up to a millisecond, and by more on a machine that does something else as
+/// well.
 const MIN_MAX_DELAY: Duration = Duration::from_millis(5);
 
 /// The files of a configuration, read but not yet understood.

@@ -73,7 +73,8 @@ pub(crate) struct Gateway {
     pub(crate) upstreams: Option<Spanned<Entries<Spanned<Upstream>>>>,
     /// [The answers that shadow-banned requests get](#decoys).
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
-    /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default: `true`.
+    /// Whether denials are acted upon; `false` makes everything a [dry run](#dry-runs). Default:
+    /// `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
     /// [Pages for people](#errors) in place of problem documents. Type: statuses and paths.
     pub(crate) errors: Option<Entries<Spanned<String>, Parsed<Statuses>>>,
@@ -154,8 +155,8 @@ pub(crate) struct Decide {
     /// The proxies that may ask, and are believed what they say of a request. Type: list of
     /// addresses and networks.
     pub(crate) trusted_proxies: Spanned<Vec<Spanned<Network>>>,
-    /// The certificates of a TLS listener, from files; switching TLS on or off takes a restart. Type:
-    /// `{certificate, key}` or list of them. Default: none.
+    /// The certificates of a TLS listener, from files; switching TLS on or off takes a restart.
+    /// Type: `{certificate, key}` or list of them. Default: none.
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
     /// The [certificates that the proxies show](#certificates-of-clients). Default: none.
     pub(crate) client_auth: Option<Spanned<ClientAuth>>,

@@ -86,8 +86,9 @@ pub(crate) struct Route {
     /// The name that `ratelimit_headers` had before.
     #[cfg_attr(test, schemars(extend("deprecated" = true)))]
     pub(crate) headers: Option<HeaderFormsList>,
-    /// How much its requests [matter](#shedding): when an upstream or the gateway has too much to do,
-    /// the least are shed first. Type: `low`, `normal`, `high`, `critical`. Default: the defaults.
+    /// How much its requests [matter](#shedding): when an upstream or the gateway has too much to
+    /// do, the least are shed first. Type: `low`, `normal`, `high`, `critical`. Default: the
+    /// defaults.
     pub(crate) priority: Option<Spanned<Word<Priority>>>,
     /// Whether denials on this route are acted upon: [dry runs](#dry-runs). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
@@ -349,8 +350,8 @@ pub(crate) struct Upstream {
     /// not exist any more, its last known addresses are used, without a bound in time; Envoy does
     /// so only for the former. Default: `30s`.
     pub(crate) resolve_interval: Option<PositiveDuration>,
-    /// The DNS servers, by default at port 53, that know the names and SRV records of the servers. Type:
-    /// list of addresses. Default: those of the system.
+    /// The DNS servers, by default at port 53, that know the names and SRV records of the servers.
+    /// Type: list of addresses. Default: those of the system.
     pub(crate) resolvers: Option<Spanned<Vec<Spanned<DnsServer>>>>,
     /// The `Host` that the upstream gets: the client's, the server's own, or this one. Type:
     /// `preserve`, `upstream`, or a host. Default: `preserve`.
@@ -499,7 +500,8 @@ pub(crate) struct HeaderEdits {
 pub(crate) struct Server {
     /// The server. Type: as in `servers`.
     pub(crate) url: Spanned<ServerUrl>,
-    /// Its share of the requests, beside the weights of the upstream. Type: 1 to 1000. Default: `1`.
+    /// Its share of the requests, beside the weights of the upstream. Type: 1 to 1000. Default:
+    /// `1`.
     pub(crate) weight: Option<Spanned<u32>>,
 }
 

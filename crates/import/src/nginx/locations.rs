@@ -348,8 +348,8 @@ impl<'d> Location<'d> {
         keys
     }
 
-    /// The `Host` that the app gets; none for that of the request. Unless it is told otherwise, nginx
-    /// sends the name that `proxy_pass` has.
+    /// The `Host` that the app gets; none for that of the request. Unless it is told otherwise,
+    /// nginx sends the name that `proxy_pass` has.
     fn host(&self, scheme: &str, server: &str) -> Option<String> {
         let headers = self.scopes.all(&["proxy_set_header"]).into_iter();
         let mut hosts = headers.filter(|it| it.argument(0).eq_ignore_ascii_case("host"));

@@ -179,8 +179,8 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins. One
-    /// for a path alone has the requests with a slash at the end as well, and says so.
+    /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins.
+    /// One for a path alone has the requests with a slash at the end as well, and says so.
     fn close_spellings(&mut self, locations: &mut [(Location<'_>, Keys)]) {
         let stem = |path: &str| path.trim_end_matches("/*").to_owned();
         let others: Vec<_> = locations

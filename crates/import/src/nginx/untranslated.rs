@@ -15,8 +15,8 @@ const TRANSLATED: &str = "http server location upstream limit_req_zone limit_req
 /// Blocks whose content is no directive, or concerns the block alone.
 const OPAQUE: &str = "map geo types if limit_except events upstream split_clients stream mail";
 
-/// The effect of leaving out a directive that decides who or how much comes in, and what to do about
-/// it.
+/// The effect of leaving out a directive that decides who or how much comes in, and what to do
+/// about it.
 fn effect(directive: &Directive) -> Option<(&'static str, &'static str)> {
     Some(match directive.name.as_str() {
         "deny" if directive.denies_all() => return None,
@@ -73,8 +73,8 @@ fn effect(directive: &Directive) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Lists all directives that are not translated: those that concern limits or access one by one, and
-/// the names of the others.
+/// Lists all directives that are not translated: those that concern limits or access one by one,
+/// and the names of the others.
 pub(super) fn list(directives: &[Directive], file: &Place, configuration: &mut Configuration) {
     let mut others = BTreeSet::new();
     walk(directives, &mut others, configuration);

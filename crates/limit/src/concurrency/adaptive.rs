@@ -44,8 +44,8 @@ const GROWTH: f64 = 0.1;
 const MIN_GROWTH: f64 = 0.5;
 
 /// How long a baseline is relied upon while the limit is in use: a new one for the first of these
-/// times, and one that was measured again, and found the same but for `CONFIRMS`, for twice as long as
-/// before.
+/// times, and one that was measured again, and found the same but for `CONFIRMS`, for twice as long
+/// as before.
 const CONFIRMS: f64 = 0.6;
 const FIRST_LIFETIME: Nanos = Nanos::from_secs(1);
 const MAX_LIFETIME: Nanos = Nanos::from_secs(30);
@@ -109,8 +109,8 @@ pub enum ServerReply {
 
 /// The limit on a server's requests in flight.
 ///
-/// It falls when the median latency of a window exceeds the baseline, which is the latency without a
-/// queue. It grows only after a window in which all slots were taken, and by a tenth at most.
+/// It falls when the median latency of a window exceeds the baseline, which is the latency without
+/// a queue. It grows only after a window in which all slots were taken, and by a tenth at most.
 #[derive(Clone, Debug)]
 pub struct AdaptiveLimit {
     bounds: ConcurrencyBounds,

@@ -108,7 +108,8 @@ impl<T> Default for Slots<T> {
 
 /// How many times as long as others a request of high or critical priority waits for a slot. Where
 /// such requests have waited without a break for longer than `LONGEST_QUEUE` waits of others, the
-/// next ones wait no longer than others: there are more than fit, and waiting makes all of them late.
+/// next ones wait no longer than others: there are more than fit, and waiting makes all of them
+/// late.
 const PATIENCE: u64 = 4;
 const LONGEST_QUEUE: u64 = 8;
 
@@ -238,8 +239,8 @@ impl<T> Slots<T> {
         Some(self.remove(index).left)
     }
 
-    /// The waiting request that matters less than one of this priority and client: the oldest one of
-    /// the client with the most slots and places among the least.
+    /// The waiting request that matters less than one of this priority and client: the oldest one
+    /// of the client with the most slots and places among the least.
     fn least(&self, priority: Priority, client: u64) -> Option<usize> {
         let lowest = self.waiting.iter().map(|waiter| waiter.priority).min()?;
         if lowest > priority {
@@ -405,7 +406,8 @@ mod tests {
             prop_assert!(clients <= model.held.len() + model.waiting.len(), "clients are kept");
         }
 
-        /// One client floods; another sends as many as have a slot at a time, and gets half of them.
+        /// One client floods; another sends as many as have a slot at a time, and gets half of
+        /// them.
         #[test]
         fn no_client_is_starved_by_another_of_the_same_priority(
             limit in 1..8_u32,

@@ -2,9 +2,9 @@
 //! `leased`, `conclude`, then `enter` and `forward`, or `deny`. What is decided on the way is in
 //! `pending_decision`.
 //!
-//! Where the account is needed, and only a password that nobody has verified yet names it, what needs
-//! no account is looked at first, and nothing is taken. The password of a request that is refused by
-//! that is not verified; any other request starts again with its account
+//! Where the account is needed, and only a password that nobody has verified yet names it, what
+//! needs no account is looked at first, and nothing is taken. The password of a request that is
+//! refused by that is not verified; any other request starts again with its account
 //! ([`verify_password`](RateLimit::verify_password)).
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
@@ -134,8 +134,8 @@ impl<S> RateLimit<S> {
         unverified(request).is_some() && route().needs_account(access)
     }
 
-    /// Whether the password has to be verified before a client gets this. An invented answer takes as
-    /// long as a real one, and so tells no client that it is banned.
+    /// Whether the password has to be verified before a client gets this. An invented answer takes
+    /// as long as a real one, and so tells no client that it is banned.
     fn needs_password_for<B>(&self, treatment: &PreparedTreatment, request: &Request<B>) -> bool {
         treatment.looks_real() && self.needs_account(request)
     }
@@ -165,8 +165,8 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Treats a request that is kept out. If its answer has to look real, the limits of its route count
-    /// it as others, by buckets that only those have who are kept out, and deny nothing.
+    /// Treats a request that is kept out. If its answer has to look real, the limits of its route
+    /// count it as others, by buckets that only those have who are kept out, and deny nothing.
     #[cold]
     fn keep_out<B: RequestBody>(
         &mut self,
@@ -294,8 +294,8 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// A request whose limits are being checked. It is large, and boxed only if it has to wait: the steps
-/// are inlined, as a call would move it.
+/// A request whose limits are being checked. It is large, and boxed only if it has to wait: the
+/// steps are inlined, as a call would move it.
 pub(super) struct PendingRequest<B> {
     pub(super) decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
@@ -365,8 +365,8 @@ impl<B: RequestBody> PendingRequest<B> {
         }
     }
 
-    /// Whether the request is refused honestly, whatever its account. An invented answer takes as long
-    /// as a real one.
+    /// Whether the request is refused honestly, whatever its account. An invented answer takes as
+    /// long as a real one.
     fn is_refused(&self, ban: Option<&ActiveBan>, outcome: &Outcome) -> bool {
         let decision = &self.decision;
         let policy = &decision.route.policy;
@@ -453,8 +453,8 @@ impl<B: RequestBody> PendingRequest<B> {
         }
     }
 
-    /// Goes on with a request that is kept out and was counted as if it were not. Operators see limits
-    /// as they are without it.
+    /// Goes on with a request that is kept out and was counted as if it were not. Operators see
+    /// limits as they are without it.
     #[cold]
     fn conclude_kept_out<S: LimitedService<B>>(
         mut self,

@@ -272,9 +272,9 @@ impl RateLimitLayer {
         self.with(|settings| settings.backend.store = store)
     }
 
-    /// The same limits per key, with keys hashed by this one, as they are in the store. All processes
-    /// that share a store need the same; by default a process has a random one, and so buckets of its
-    /// own.
+    /// The same limits per key, with keys hashed by this one, as they are in the store. All
+    /// processes that share a store need the same; by default a process has a random one, and so
+    /// buckets of its own.
     ///
     /// ```
     /// # mod weir {

@@ -92,8 +92,8 @@ impl PendingDecision {
         true
     }
 
-    /// Plans what the store is asked about a request that is kept out, and has to look as if it were
-    /// not: its limits, by buckets of those who are kept out.
+    /// Plans what the store is asked about a request that is kept out, and has to look as if it
+    /// were not: its limits, by buckets of those who are kept out.
     pub(super) fn plan_kept_out(
         &mut self,
         attributes: &RequestAttributes<'_>,

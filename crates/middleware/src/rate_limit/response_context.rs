@@ -262,7 +262,8 @@ impl ResponseContext {
 
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
-        // Where a ban or the block list keeps the request out, no bucket that others share was asked.
+        // Where a ban or the block list keeps the request out, no bucket that others share was
+        // asked.
         let is_banned =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
         if is_banned || self.verdict.listed.is_some() || !is_logged() {

@@ -1,5 +1,6 @@
-//! The slot among the requests in flight that a request needs where its upstream's are limited. It is
-//! asked for when all limits have allowed the request; one that is shed gets back what they took.
+//! The slot among the requests in flight that a request needs where its upstream's are limited. It
+//! is asked for when all limits have allowed the request; one that is shed gets back what they
+//! took.
 
 use std::sync::Arc;
 
@@ -81,8 +82,8 @@ impl<S> RateLimit<S> {
         Some(respond(without_limits(shed), shed))
     }
 
-    /// Forwards a request that no limit applies to. One of a client on the allow list is counted, and
-    /// never shed.
+    /// Forwards a request that no limit applies to. One of a client on the allow list is counted,
+    /// and never shed.
     #[cold]
     pub(super) fn pass_by_slot<B: RequestBody>(
         &mut self,
@@ -167,8 +168,8 @@ impl<B: RequestBody> PendingRequest<B> {
 }
 
 impl ResponseContext {
-    /// Holds a slot until the response begins. `upload` notes when the request's body is read, which
-    /// is no time of the upstream's.
+    /// Holds a slot until the response begins. `upload` notes when the request's body is read,
+    /// which is no time of the upstream's.
     pub(super) fn hold<B: Body>(
         &mut self,
         slot: Slot,

@@ -46,8 +46,8 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     is_head: bool,
     /// No request follows the one that is served.
     closes: bool,
-    /// The request that is served. Its memory is kept for the next until the connection is parked, as
-    /// most are that wait.
+    /// The request that is served. Its memory is kept for the next until the connection is parked,
+    /// as most are that wait.
     exchange: Option<BoxedExchange<S::Future, S::Body>>,
 }
 

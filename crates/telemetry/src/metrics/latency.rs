@@ -20,8 +20,8 @@ const BOUNDS: [u64; 18] = [
 /// A histogram of durations that counts with atomics alone.
 ///
 /// The client library's histogram takes a lock for every observation, at which all workers would
-/// meet. Here an observation is two additions to what is this thread's, and a scrape that runs at the same time may see
-/// one of them before the others, as Prometheus allows.
+/// meet. Here an observation is two additions to what is this thread's, and a scrape that runs at
+/// the same time may see one of them before the others, as Prometheus allows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latency(Arc<Striped<Counts>>);
 

@@ -51,8 +51,8 @@ pub struct Failures {
 }
 
 impl Metrics {
-    /// Remembers the counters of now, if the last time is long enough ago. Nobody asks for them where
-    /// subjects are not tracked, as there is no admin listener.
+    /// Remembers the counters of now, if the last time is long enough ago. Nobody asks for them
+    /// where subjects are not tracked, as there is no admin listener.
     pub fn remember(&self) {
         if self.subjects.lock().is_none() {
             return;
