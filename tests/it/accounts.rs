@@ -117,7 +117,7 @@ fn what_names_an_account_is_forwarded_but_never_logged() {
     let gateway = start(&upstream, "[bearer: {}]");
     gateway.send(&bearer("sesame"));
     assert_eq!(upstream.last().lines("authorization"), ["Bearer sesame"]);
-    let line = eventually("a line of the access log", || gateway.access("/").pop());
+    let line = gateway.logged("/");
     let account = line["account"].as_str().expect("a hash");
     assert_eq!(account.len(), 32);
     assert!(!gateway.log_text().contains("sesame"));
@@ -133,7 +133,7 @@ fn what_names_an_account_is_logged_where_the_operator_wants_it_and_a_reload_ends
         .start();
     let logged = |path: &str| {
         gateway.send(&get(path).with("x-account", "acme"));
-        eventually("a line of the access log", || gateway.access(path).pop())["account"].clone()
+        gateway.logged(path)["account"].clone()
     };
     assert_eq!(logged("/one"), "acme");
     let text = gateway.read("gateway.yaml");

@@ -261,9 +261,7 @@ fn the_diverted_are_answered_by_the_other_upstream_alone() {
     let diverted = gateway.send(&post("/orders", "sweet"));
     assert_eq!((diverted.status, diverted.text()), (200, "honey"));
     assert_eq!((app.count(), honeypot.count()), (1, 1));
-    let line = eventually("a line of the access log", || {
-        gateway.access("/orders").into_iter().next()
-    });
+    let line = gateway.logged("/orders");
     assert_eq!(line["decision"], "diverted");
 }
 
@@ -275,9 +273,7 @@ fn the_dropped_get_no_answer_at_all() {
     let error = gateway.client().try_send(&get("/")).unwrap_err();
     let kinds = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
     assert!(kinds.contains(&error.kind()), "{error:?}");
-    let line = eventually("a line of the access log", || {
-        gateway.access("/").into_iter().next()
-    });
+    let line = gateway.logged("/");
     assert_eq!(
         (&line["decision"], &line["status"]),
         (&"dropped".into(), &444.into())
@@ -362,9 +358,7 @@ fn a_ban_that_is_not_enforced_stops_nobody_and_is_told() {
     let gateway = setup(&upstream, &bans).start();
     step_into_the_trap(&gateway);
     assert_eq!(gateway.send(&get("/")).status, 200);
-    let line = eventually("a line of the access log", || {
-        gateway.access("/").into_iter().next()
-    });
+    let line = gateway.logged("/");
     assert_eq!(
         (&line["decision"], &line["ban"]),
         (&"would_deny".into(), &"trapped".into())

@@ -272,7 +272,7 @@ fn the_log_and_the_headers_of_both_directions_show_the_account_of_a_first_reques
     let response = gateway.send(&by("red:secret"));
     assert_eq!(response.field("x-user"), Some("red"));
     assert_eq!(upstream.last().lines("x-user"), ["red"]);
-    let line = eventually("a line of the log", || gateway.access("/").pop());
+    let line = gateway.logged("/");
     assert_eq!(line["account"], "red");
     let wrong = gateway.send(&by("red:wrong"));
     assert_eq!((wrong.status, wrong.field("x-user")), (200, None));

@@ -306,7 +306,7 @@ fn the_log_shows_the_original_request_and_the_status_that_was_meant() {
         assert_eq!(line["listener"], "decide");
     }
     assert_eq!(gateway.statuses(&get("/forwarded"), 1), [200]);
-    let forwarded = eventually("a line", || gateway.access("/forwarded").pop());
+    let forwarded = gateway.logged("/forwarded");
     assert_eq!(forwarded["listener"], serde_json::Value::Null);
     let metric = |labels: &str| gateway.metric(&format!("weir_requests_total{{{labels}}} "));
     let allowed = "route=\"all\",status=\"2xx\",decision=\"allowed\"";

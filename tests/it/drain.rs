@@ -257,9 +257,7 @@ fn a_websocket_is_counted_when_it_begins_and_logged_when_it_ends() {
     assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
     drop(client);
     upstream.ended();
-    let line = eventually("a line of the access log", || {
-        gateway.access("/socket").pop()
-    });
+    let line = gateway.logged("/socket");
     assert_eq!(
         (&line["status"], &line["decision"]),
         (&101.into(), &"unlimited".into())

@@ -71,7 +71,7 @@ fn a_call_takes_from_the_bucket_that_a_forwarded_request_takes_from() {
         assert!(denied.field("ratelimit").unwrap().starts_with("\"L\";r=0;"));
         assert!(denied.field("retry-after").is_some());
         assert_eq!(gateway.statuses(&get("/"), 1), [429]);
-        let line = gateway.access(SHOULD_RATE_LIMIT).pop().unwrap();
+        let line = gateway.logged(SHOULD_RATE_LIMIT);
         assert_eq!(line["route"], "envoy");
         assert_eq!(line["listener"], "decide");
         assert_eq!(line["decision"], "denied");
@@ -181,7 +181,7 @@ fn what_cannot_be_decided_is_an_error_and_no_admission() {
         let error = ask(&mut client, call(vec![own])).await.unwrap_err();
         assert_eq!(error.code(), Code::Unimplemented);
         let reason = "limits and negative hits of descriptors";
-        eventually(reason, || gateway.log_text().contains(reason).then_some(()));
+        gateway.log_tells(reason);
         // By HTTP/1.1 there is no gRPC.
         let asked = Client::connect(gateway.decides_at()).send(&post(SHOULD_RATE_LIMIT, ""));
         assert_eq!(asked.status, 415);
@@ -264,7 +264,7 @@ fn no_text_in_the_place_of_an_address_is_admitted_and_its_denial_names_the_limit
         assert_eq!(denied.overall_code, OVER_LIMIT);
         assert_eq!(denied.codes(), [OK, OVER_LIMIT]);
         let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-        let line = gateway.access(path).pop().unwrap();
+        let line = gateway.logged(path);
         assert_eq!(
             (&line["decision"], &line["limit"]),
             (&"denied".into(), &"L".into())

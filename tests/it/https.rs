@@ -49,7 +49,7 @@ fn requests_in_plain_text_are_redirected_and_not_counted() {
         );
     });
     assert_eq!(upstream.count(), 0);
-    let line = eventually("the redirect in the log", || gateway.access("/x").pop());
+    let line = gateway.logged("/x");
     assert_eq!(
         (&line["status"], &line["decision"]),
         (&308.into(), &"unlimited".into())

@@ -135,7 +135,7 @@ fn as_many_requests_are_forwarded_at_once_as_there_are_places() {
         assert_eq!(client.read("GET").unwrap().status, 200);
     }
     until_none_is_held(&gateway);
-    let line = eventually("the line", || gateway.access("/fourth").pop());
+    let line = gateway.logged("/fourth");
     assert_eq!(
         (&line["limit"], &line["in_flight"]),
         (&"AtOnce".into(), &3.into())
@@ -323,7 +323,7 @@ fn a_dry_run_forwards_all_and_says_what_it_would_have_denied() {
     let gateway = app.setup(ONE).limited_by(limit).start();
     let _held = app.held(&gateway, 1);
     assert_eq!(gateway.send(&get("/beyond")).status, 200);
-    let line = eventually("the line", || gateway.access("/beyond").pop());
+    let line = gateway.logged("/beyond");
     assert_eq!(line["decision"], "would_deny");
     assert_eq!(
         (&line["limit"], &line["in_flight"]),
@@ -421,7 +421,7 @@ fn without_an_answer_about_places_it_goes_as_it_is_configured() {
     drop(held);
     let open = setup("on_failure: allow").start();
     assert_eq!(open.send(&get("/open")).status, 200);
-    let line = eventually("the line", || open.access("/open").pop());
+    let line = open.logged("/open");
     assert_eq!(line["decision"], "failed_open");
 }
 

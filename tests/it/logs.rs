@@ -4,10 +4,6 @@ use serde_json::Value;
 
 use crate::support::*;
 
-fn line(gateway: &Gateway, path: &str) -> Value {
-    eventually("a line of the access log", || gateway.access(path).pop())
-}
-
 #[test]
 fn the_start_is_told_to_machines_and_to_people() {
     let upstream = Upstream::start();
@@ -48,7 +44,7 @@ fn a_request_is_a_line_with_all_that_became_of_it() {
         .limited_by("L")
         .start();
     gateway.send(&get("/path?secret=1").with("user-agent", "test"));
-    let allowed = line(&gateway, "/path");
+    let allowed = gateway.logged("/path");
     let server = upstream.address().to_string();
     for (field, value) in [
         ("client", Value::from("127.0.0.1")),
@@ -76,7 +72,7 @@ fn a_request_is_a_line_with_all_that_became_of_it() {
     );
 
     gateway.send(&get("/denied"));
-    let denied = line(&gateway, "/denied");
+    let denied = gateway.logged("/denied");
     assert_eq!(denied["status"], 429);
     assert_eq!(
         (&denied["decision"], &denied["limit"]),
@@ -104,7 +100,7 @@ fn a_line_says_who_asked_for_what_and_what_it_cost() {
             .with("x-forwarded-proto", "https")
     };
     gateway.send(&sent("/one?secret=1"));
-    let one = line(&gateway, "/one");
+    let one = gateway.logged("/one");
     for (field, value) in [
         ("host", Value::from("app.example.com:8080")),
         // The peer is no trusted proxy.
@@ -151,7 +147,7 @@ fn a_query_is_logged_where_the_operator_wants_it_and_a_proxy_is_believed_its_sch
         .with("referer", "https://other.example/?q=2")
         .with("user-agent", &long);
     gateway.send(&request);
-    let line = line(&gateway, "/path");
+    let line = gateway.logged("/path");
     for (field, value) in [
         ("query", "a=1"),
         ("scheme", "https"),
@@ -176,10 +172,10 @@ fn the_cost_in_the_log_is_what_the_response_said_and_nothing_for_what_did_not_co
         .limited_by("{limit: L, cost: {response_header: x-cost}}")
         .start();
     gateway.send(&get("/said"));
-    let said = line(&gateway, "/said");
+    let said = gateway.logged("/said");
     assert_eq!((&said["cost"], &said["remaining"]), (&4.into(), &6.into()));
     gateway.send(&get("/free"));
-    let free = line(&gateway, "/free");
+    let free = gateway.logged("/free");
     assert_eq!((&free["cost"], &free["remaining"]), (&0.into(), &6.into()));
 }
 
@@ -193,10 +189,10 @@ fn an_answer_to_head_is_complete_without_its_body() {
     for path in ["/head", "/denied"] {
         gateway.send(&request("HEAD", path));
     }
-    let denied = line(&gateway, "/denied");
+    let denied = gateway.logged("/denied");
     assert_eq!(denied["status"], 429);
     assert!(denied.get("aborted").is_none(), "{denied}");
-    let line = line(&gateway, "/head");
+    let line = gateway.logged("/head");
     assert_eq!(
         (&line["method"], &line["bytes"]),
         (&"HEAD".into(), &0.into())
@@ -214,7 +210,7 @@ fn a_client_that_leaves_before_the_answer_is_logged_as_499() {
         (upstream.count() == 1).then_some(())
     });
     drop(client);
-    let line = line(&gateway, "/left");
+    let line = gateway.logged("/left");
     assert_eq!(
         (&line["status"], &line["aborted"]),
         (&499.into(), &true.into())
@@ -238,7 +234,7 @@ fn what_was_decided_about_a_client_that_left_is_logged_and_counted() {
             (upstream.count() > before).then_some(())
         });
         drop(client);
-        let line = line(&gateway, path);
+        let line = gateway.logged(path);
         assert_eq!(
             (&line["status"], &line["decision"]),
             (&499.into(), &decision.into())
@@ -257,7 +253,7 @@ fn a_request_without_a_route_is_logged_as_unrouted() {
         .routes(&["{match: {path: /only}, upstream: app}"])
         .start();
     gateway.send(&get("/other"));
-    let line = line(&gateway, "/other");
+    let line = gateway.logged("/other");
     assert_eq!(
         (&line["status"], &line["decision"]),
         (&404.into(), &"unrouted".into())
@@ -283,7 +279,7 @@ fn no_level_leaves_out_lines_of_the_access_log() {
         .key("log: {level: \"off,weir::telemetry=info\"}")
         .start();
     gateway.send(&get("/quiet"));
-    line(&gateway, "/quiet");
+    gateway.logged("/quiet");
 }
 
 #[test]
@@ -312,7 +308,7 @@ fn a_path_cannot_forge_a_line() {
     client.write(&get(path).bytes()).unwrap();
     let _ = client.read("GET");
     gateway.send(&get("/after"));
-    line(&gateway, "/after");
+    gateway.logged("/after");
     assert_eq!(gateway.times_logged("forged"), 0);
 }
 
@@ -324,7 +320,7 @@ fn a_failure_of_the_upstream_is_logged_with_its_cause() {
     let gateway =
         Setup::with_upstreams(&format!("{{app: {{servers: [\"http://{address}\"]}}}}")).start();
     gateway.send(&get("/failed"));
-    let access = line(&gateway, "/failed");
+    let access = gateway.logged("/failed");
     assert_eq!(access["status"], 502);
     let lines = gateway.log();
     let warning = lines

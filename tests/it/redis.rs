@@ -417,8 +417,7 @@ fn a_right_that_is_missing_is_named_and_fails_only_the_limit_that_needs_it() {
         .start();
     assert_eq!(gateway.statuses(&get("/both"), 20), [503; 20]);
     assert_eq!(gateway.statuses(&get("/plain"), 20), [200; 20]);
-    let log = gateway.log_text();
-    assert!(log.contains("to run the 'hincrby' command"), "{log}");
+    gateway.log_tells("to run the 'hincrby' command");
     assert_eq!(gateway.metric("weir_store_reachable"), Some(1.0));
     // What got 503 took nothing.
     let plain = gateway.send(&get("/plain"));

@@ -163,9 +163,8 @@ fn a_broken_file_keeps_the_old_configuration_and_every_error_is_logged_and_it_is
         });
     }
     // The log names the file and the line of both.
-    let log = gateway.log_text();
-    assert!(log.contains("limits/defaults.yaml:1"), "{log}");
-    assert!(log.contains("limits/defaults.yaml:2"), "{log}");
+    gateway.log_tells("limits/defaults.yaml:1");
+    gateway.log_tells("limits/defaults.yaml:2");
     let statuses = gateway.statuses(&get("/"), 6);
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
     assert_eq!(gateway.admin(&get("/readyz")).status, 200);

@@ -133,9 +133,7 @@ fn two_restarts_under_load_fail_no_request_and_break_no_stream() {
     for mut gateway in replaced {
         assert_eq!(gateway.ended().code(), Some(0));
         gateway.logs("a successor has taken over", 1);
-        let drained = gateway.log();
-        let drained = drained.iter().find(|it| it["message"] == "drained");
-        assert!(drained.is_some(), "{}", gateway.log_text());
+        gateway.logs("drained", 1);
     }
     serving.signal("TERM");
     assert_eq!(serving.ended().code(), Some(0));

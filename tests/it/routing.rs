@@ -376,7 +376,7 @@ fn fixed_responses_count_and_have_no_body_for_head() {
         (gone.status, gone.text(), gone.field("content-type")),
         (410, "", None)
     );
-    let line = eventually("the request in the log", || gateway.access("/gone").pop());
+    let line = gateway.logged("/gone");
     assert_eq!(
         (&line["route"], &line["status"]),
         (&"gone".into(), &410.into())

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::support::upstream::text;
@@ -70,10 +69,6 @@ fn send_only(gateway: &Gateway, path: &str) -> Client {
     client
 }
 
-fn line(gateway: &Gateway, path: &str) -> Value {
-    eventually("a line of the access log", || gateway.access(path).pop())
-}
-
 fn status(client: &mut Client) -> u16 {
     client.read("GET").unwrap().status
 }
@@ -128,7 +123,7 @@ fn a_shed_request_gets_503_with_a_reason_and_is_charged_by_no_limit() {
         let response = gateway.send(&get("/"));
         (response.status == 200).then(|| assert_eq!(remaining(&response), "r=8"))
     });
-    let line = line(&gateway, "/free");
+    let line = gateway.logged("/free");
     assert_eq!(line["decision"], "shed");
     assert_eq!(line["shed"], "upstream");
     assert_eq!(line["priority"], "normal");
@@ -268,7 +263,7 @@ fn a_dry_run_and_the_allow_list_shed_nothing() {
     let _held = app.hold(&gateway, "/held");
     assert_eq!(gateway.send(&get("/")).status, 200);
     assert_eq!(shed(&gateway, "normal", "would_deny"), Some(1.0));
-    let line = line(&gateway, "/");
+    let line = gateway.logged("/");
     assert_eq!(line["decision"], "allowed");
     assert_eq!(line["shed"], "upstream");
 

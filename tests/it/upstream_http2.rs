@@ -86,9 +86,7 @@ fn a_server_that_declines_http_2_gets_no_request_when_nothing_else_is_allowed() 
     for speaks in [&["http/1.1"][..], &[]] {
         let (gateway, upstream) = secure("http2", speaks);
         assert_eq!(gateway.send(&get("/")).status, 502);
-        let line = eventually("a line of the access log", || {
-            gateway.access("/").into_iter().next()
-        });
+        let line = gateway.logged("/");
         assert_eq!(line["upstream_error"], "tls");
         assert_eq!(upstream.count(), 0);
     }
@@ -212,9 +210,7 @@ fn a_stream_of_http_2_becomes_a_websocket_of_an_upstream_that_speaks_http_1() {
     ] {
         assert!(head.contains(line), "{head}");
     }
-    let line = eventually("a line of the access log", || {
-        gateway.access("/chat").into_iter().next()
-    });
+    let line = gateway.logged("/chat");
     assert_eq!(line["method"], "GET");
 }
 

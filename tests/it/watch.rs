@@ -85,8 +85,7 @@ fn overrides_stay_when_their_file_is_emptied_or_gone_and_that_is_logged() {
     has_burst(&gateway, 9);
     gateway.write("limits/overrides.yaml", "");
     gateway.logs(RELOADED, 1);
-    let log = gateway.log_text();
-    assert!(log.contains("the overrides in force are kept"), "{log}");
+    gateway.log_tells("the overrides in force are kept");
     has_burst(&gateway, 9);
     fs::remove_file(gateway.folder().join("limits/overrides.yaml")).unwrap();
     gateway.logs(RELOADED, 2);
@@ -150,7 +149,7 @@ fn a_bad_file_is_reported_once_and_changes_nothing() {
         "adress",
         "burst must be at least 1",
     ] {
-        eventually(part, || gateway.log_text().contains(part).then_some(()));
+        gateway.log_tells(part);
     }
     assert_eq!(
         gateway.metric("weir_config_loads_total{outcome=\"failure\"}"),

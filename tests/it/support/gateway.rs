@@ -220,6 +220,17 @@ impl Gateway {
         lines
     }
 
+    /// Waits for the line of the log that tells of a request with this path, the last if there are
+    /// several.
+    pub(crate) fn logged(&self, path: &str) -> Value {
+        eventually("a line of the access log", || self.access(path).pop())
+    }
+
+    /// Waits until the log has this text: what is logged in several lines is not there at once.
+    pub(crate) fn log_tells(&self, text: &str) {
+        eventually(text, || self.log_text().contains(text).then_some(()));
+    }
+
     /// How often the log says something that begins so.
     pub(crate) fn times_logged(&self, message: &str) -> usize {
         let lines = parsed(&self.log, message);
