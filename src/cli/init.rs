@@ -83,9 +83,10 @@ impl Rate {
         period: HumanDuration(std::time::Duration::from_secs(60)),
     };
 
-    /// As many requests as a page and its images are: a fifth of the count.
+    /// As many requests as a page and its images are: a fifth of the count, but no fewer than five
+    /// of a small one, which would deny the second request of a browser.
     fn burst(self) -> u64 {
-        self.count.div_ceil(5)
+        self.count.div_ceil(5).max(self.count.min(5))
     }
 }
 
@@ -309,6 +310,9 @@ mod tests {
         let answers = "http://127.0.0.1:3001\n\n\n";
         let choices = ask(args(None), &mut answers.as_bytes(), &mut Vec::new()).unwrap();
         assert_eq!((choices.limit.burst(), choices.redis), (20, None));
+        for (rate, burst) in [("1/1m", 1), ("5/1m", 5), ("10/1m", 5), ("60/1h", 12)] {
+            assert_eq!(rate.parse::<Rate>().unwrap().burst(), burst, "{rate}");
+        }
     }
 
     #[test]

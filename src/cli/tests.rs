@@ -970,7 +970,7 @@ fn a_configuration_by_init_has_what_the_flags_say_and_nothing_to_complain_about(
         };
         app::explain(&folder.gateway(), &request.into()).unwrap()
     };
-    assert!(told.contains("burst 1, count 5, period 1s"), "{told}");
+    assert!(told.contains("burst 5, count 5, period 1s"), "{told}");
 }
 
 #[test]
