@@ -1,8 +1,11 @@
 //! As much of HTTP/2 as a load needs: GET without a body or calls of gRPC, prior knowledge, generous
 //! windows.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Instant;
+
+use loona_hpack::Decoder;
 
 use crate::options::Options;
 use crate::response::Response;
@@ -25,6 +28,8 @@ pub struct Http2 {
     streams: Vec<Stream>,
     pending: Vec<u8>,
     received: u32,
+    /// None where the expected status is in HPACK's static table: other header fields need no look.
+    decoder: Option<Decoder<'static>>,
 }
 
 /// What every request consists of.
@@ -33,6 +38,8 @@ pub struct Request {
     block: Vec<u8>,
     /// The body; none for GET. It is so short that all of those in flight fit into a server's window.
     body: Option<Vec<u8>>,
+    /// The status of its response.
+    expect: u16,
 }
 
 struct Stream {
@@ -63,7 +70,12 @@ impl Request {
             let length = (message.len() as u32).to_be_bytes();
             [&[0], &length[..], message].concat()
         });
-        Rc::new(Self { block, body })
+        let expect = options.expect;
+        Rc::new(Self {
+            block,
+            body,
+            expect,
+        })
     }
 }
 
@@ -89,12 +101,14 @@ impl Http2 {
         let settings = [&[0, 2, 0, 0, 0, 0, 0, 4][..], &window].concat();
         frame(out, 4, 0, 0, &settings);
         frame(out, 8, 0, 0, &(MAX_WINDOW - INITIAL_WINDOW).to_be_bytes());
+        let is_static = STATIC_STATUSES.contains(&request.expect);
         Self {
             request,
             next_stream: 1,
             streams: Vec::new(),
             pending: Vec::new(),
             received: 0,
+            decoder: (!is_static).then(Decoder::new),
         }
     }
 
@@ -111,7 +125,7 @@ impl Http2 {
             status: 0,
         };
         self.streams.push(stream);
-        let Request { block, body } = &*self.request;
+        let Request { block, body, .. } = &*self.request;
         let end = if body.is_some() { 0 } else { END_STREAM };
         frame(out, 1, end | END_HEADERS, id, block);
         if let Some(body) = body {
@@ -173,9 +187,14 @@ impl Http2 {
         let block = frame.payload.get(padding + priority..).unwrap_or(&[]);
         let stream = self.streams.iter_mut().find(|own| own.id == frame.stream);
         let stream = stream.ok_or("a response to no request")?;
-        // Trailers come after the status.
+        // Trailers, too, may change the dynamic table.
+        let status = match &mut self.decoder {
+            Some(decoder) => decoded_status(decoder, block)?,
+            None => static_status(block),
+        };
+        // They come after the status.
         if stream.status == 0 {
-            stream.status = status(block);
+            stream.status = status.unwrap_or(OTHER);
         }
         if frame.flags & END_STREAM != 0 {
             self.end(frame.stream, responses);
@@ -204,22 +223,31 @@ fn split(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     Some((frame, rest))
 }
 
-/// The status, which is always the first field. One that is not in HPACK's static table, or is
-/// written out in Huffman's code, is 1: it is none that a load expects.
-fn status(block: &[u8]) -> u16 {
+/// Those in HPACK's static table, from its entry 8 on.
+const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+
+/// A status that is not read.
+const OTHER: u16 = 1;
+
+/// The status, which is always the first field, if it is in HPACK's static table.
+fn static_status(block: &[u8]) -> Option<u16> {
     // An update of the dynamic table's size may stand before it.
-    let resized = |byte: &u8| byte & 0xe0 == 0x20;
-    let block = match block.iter().position(|byte| !resized(byte)) {
-        Some(at) => &block[at..],
-        None => &[],
-    };
-    match block {
-        [first @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(first - 0x88)],
-        [0x08 | 0x18 | 0x48, 3, digits @ ..] if digits.len() >= 3 => {
-            String::from_utf8_lossy(&digits[..3]).parse().unwrap_or(1)
+    let first = block.iter().find(|byte| *byte & 0xe0 != 0x20)?;
+    let place = first.checked_sub(0x88)?;
+    STATIC_STATUSES.get(usize::from(place)).copied()
+}
+
+/// The status of a block, which has to be decoded like all before it on the connection.
+fn decoded_status(decoder: &mut Decoder<'_>, block: &[u8]) -> Result<Option<u16>, String> {
+    let mut status = None;
+    let field = |name: Cow<'_, [u8]>, value: Cow<'_, [u8]>| {
+        if *name == *b":status" {
+            status = String::from_utf8_lossy(&value).parse().ok();
         }
-        _ => 1,
-    }
+    };
+    let decoded = decoder.decode_with_cb(block, field);
+    decoded.map_err(|error| format!("a header block that is none: {error:?}"))?;
+    Ok(status)
 }
 
 #[cfg(test)]
@@ -227,11 +255,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_from_the_static_table_and_as_text() {
-        assert_eq!(status(&[0x88, 1, 2]), 200);
-        assert_eq!(status(&[0x20, 0x8e]), 500);
-        assert_eq!(status(b"\x48\x03429"), 429);
-        assert_eq!(status(b"\x48\x82\x68\x01"), 1);
+    fn a_status_is_read_from_the_static_table() {
+        assert_eq!(static_status(&[0x88, 1, 2]), Some(200));
+        assert_eq!(static_status(&[0x20, 0x8e]), Some(500));
+        assert_eq!(static_status(b"\x48\x03429"), None);
+        assert_eq!(static_status(&[]), None);
+    }
+
+    #[test]
+    fn no_status_that_a_server_has_indexed_is_taken_for_another() {
+        let mut decoder = Decoder::new();
+        // By Huffman's code into the dynamic table, with a field behind it, and from there.
+        let first = b"\x48\x83\x68\x4f\xff\x40\x01a\x01b";
+        for block in [&first[..], b"\xbf\xbe", b"\xbf"] {
+            assert_eq!(decoded_status(&mut decoder, block), Ok(Some(429)));
+        }
+        assert_eq!(decoded_status(&mut decoder, b"\xbe"), Ok(None));
+        assert!(decoded_status(&mut decoder, b"\xc5").is_err());
     }
 
     #[test]
@@ -244,6 +284,7 @@ mod tests {
             let request = Request {
                 block: Vec::new(),
                 body: None,
+                expect: 200,
             };
             let mut http = Http2::new(Rc::new(request), &mut Vec::new());
             http.send(Instant::now(), &mut Vec::new());
