@@ -2,7 +2,8 @@
 
 Each job of the comparison gets a fixed number of requests, never a time, so that a slow machine
 trains as a quick one does. WEIR is the binary, WEIR_LOAD the load generator. Each process writes
-its profile into the folder when it ends.
+its profile into the folder when it ends. `--rehearse` sends a few requests of each kind to a binary
+that is not instrumented, and so finds out in seconds whether training would work.
 """
 
 import argparse
@@ -18,8 +19,10 @@ from .scenarios import Contestant, Job, Scenario
 
 #: Requests of each scenario, unless it says otherwise.
 REQUESTS = 20_000
-#: For each request of an instrumented binary, on a slow and busy machine.
-PATIENCE_SECONDS = 0.02
+#: In a rehearsal: of fewer, the first one, which a limit lets pass, would be too large a part.
+REHEARSED = 1_000
+#: For all of a few requests, and for each of an instrumented binary, on a slow and busy machine.
+PATIENCE_SECONDS = (30, 0.02)
 
 
 def scenario(name, job, requests=REQUESTS, **options):
@@ -63,8 +66,9 @@ TRAINING = (
 
 def main():
     parser = argparse.ArgumentParser(prog="harness.train", description=__doc__)
-    parser.add_argument("folder", help="for the profiles")
+    parser.add_argument("folder", type=os.path.abspath, help="for the profiles")
     parser.add_argument("--base-port", type=int, default=22_000, help="and the 20 after it")
+    parser.add_argument("--rehearse", action="store_true", help="without profiles")
     parsed = parser.parse_args()
     shutil.rmtree(parsed.folder, ignore_errors=True)
     os.makedirs(parsed.folder)
@@ -88,15 +92,20 @@ def main():
         for own, requests in TRAINING:
             job = own.contestants[0].job
             if has_redis or not job.redis:
+                requests = min(requests, REHEARSED) if parsed.rehearse else requests
                 print(f"training: {own.name}, {requests} requests", flush=True)
-                train(bench, own, requests, parsed.folder)
+                train(bench, own, requests, None if parsed.rehearse else parsed.folder)
 
 
 def train(bench, own, requests, folder):
+    """The folder gets a profile, if one is named."""
     with contextlib.ExitStack() as services:
         entrant = start(bench, own, own.contestants[0], 0, services)
         with Load(bench.load, bench.options.load_cores, entrant.place, own, own.idle) as load:
-            checked(load.run(f"count {requests}", requests * PATIENCE_SECONDS))
+            few, each = PATIENCE_SECONDS
+            checked(load.run(f"count {requests}", few + requests * each))
+    if not folder:
+        return
     # One that was killed, or crashed while it drained, has written none.
     written = os.path.join(folder, f"{entrant.service.process.pid}.profraw")
     if not os.path.exists(written):

@@ -44,6 +44,8 @@ class Training(unittest.TestCase):
             mock.patch.object(train, "start", return_value=entrant),
             mock.patch.object(train, "Load", load),
         ):
+            # A rehearsal writes none.
+            train.train(Bench(options), own, requests, None)
             with self.assertRaisesRegex(Failed, "no profile was written"):
                 train.train(Bench(options), own, requests, folder)
             open(os.path.join(folder, "1.profraw"), "w").close()
