@@ -90,8 +90,8 @@ pub struct OverloadControl {
     before: Nanos,
     /// Intervals in a row below the bound, but above its half.
     mild: u32,
-    /// The delay when all was shed, and for how many intervals it has been since.
-    all_shed: (u64, u32),
+    /// While all is shed: the delay when that began, and for how many intervals it has lasted.
+    all_shed: Option<(Nanos, u32)>,
     /// The delay when all was shed in vain, and for how many intervals nothing is shed.
     rest: Option<(Nanos, u32)>,
     /// For how many intervals shedding counts as useful, because the delay grew without it.
@@ -109,7 +109,7 @@ impl OverloadControl {
             least: Nanos::NEVER,
             before: Nanos::ZERO,
             mild: 0,
-            all_shed: (0, 0),
+            all_shed: None,
             rest: None,
             useful: 0,
         }
@@ -148,31 +148,29 @@ impl OverloadControl {
     /// a tenth each interval already. It falls by one while the delay is half the bound or less,
     /// and each second while it is no more than the bound.
     fn change_level(&mut self, least: Nanos) {
-        let (least, before, bound) = (least.get(), self.before.get(), self.max_delay.get());
+        let (before, bound) = (self.before, self.max_delay.get());
         let level = self.level.0;
         self.useful = self.useful.saturating_sub(1);
-        self.mild = match (bound / 2 + 1..=bound).contains(&least) {
+        self.mild = match (bound / 2 + 1..=bound).contains(&least.get()) {
             true => self.mild + 1,
             false => 0,
         };
-        if least > bound {
-            let rise = (least / bound.max(1)).clamp(1, MAX_RISE) as u8;
-            if least > before - before / 10 {
+        if least.get() > bound {
+            let rise = (least.get() / bound.max(1)).clamp(1, MAX_RISE) as u8;
+            if !has_fallen(before, least) {
                 self.level.0 = level.saturating_add(rise).min(MAX_LEVEL);
             }
-            let (first, intervals) = self.all_shed;
-            self.all_shed = match level {
-                MAX_LEVEL if intervals > 0 && intervals < MAX_IN_VAIN => (first, intervals + 1),
-                MAX_LEVEL => (least, 1),
-                _ => (0, 0),
+            self.all_shed = match self.all_shed {
+                Some((first, MAX_IN_VAIN)) if !has_fallen(first, least) && self.useful == 0 => {
+                    self.level = ShedLevel::NONE;
+                    self.rest = Some((least, REST));
+                    None
+                }
+                Some((first, intervals)) if intervals < MAX_IN_VAIN => Some((first, intervals + 1)),
+                _ => (level == MAX_LEVEL).then_some((least, 1)),
             };
-            if intervals == MAX_IN_VAIN && least > first - first / 10 && self.useful == 0 {
-                self.level = ShedLevel::NONE;
-                self.rest = Some((Nanos::new(least), REST));
-                self.all_shed = (0, 0);
-            }
         } else {
-            self.all_shed = (0, 0);
+            self.all_shed = None;
             let falls = self.mild == 0 || self.mild.is_multiple_of(MILD);
             self.level.0 = level.saturating_sub(u8::from(falls));
         }
@@ -191,6 +189,11 @@ impl OverloadControl {
             self.rest = Some((in_vain, left - 1));
         }
     }
+}
+
+/// Whether a delay is a tenth less than it was.
+fn has_fallen(before: Nanos, now: Nanos) -> bool {
+    now.get() <= before.get() - before.get() / 10
 }
 
 #[cfg(test)]
