@@ -97,6 +97,7 @@ fn a_busy_worker_sheds_no_critical_request_and_all_others_only_while_it_is_late(
         findings.contains("shed by the gateway itself"),
         "{findings}"
     );
+    assert!(!findings.contains("Look at the app"), "{findings}");
 
     let Busy { gateway, flood, .. } = busy;
     let report = flood.stop();
@@ -150,6 +151,14 @@ fn a_dry_run_and_the_allow_list_are_shed_nothing_of_by_a_busy_worker() {
         (busy.counted("normal", "would_deny") > 0.0).then_some(())
     });
     assert_eq!(busy.counted("normal", "shed"), 0.0);
+    eventually("a mark of it in the access log", || {
+        assert_eq!(busy.status("/normal"), 200);
+        let mut lines = busy.gateway.access("/normal").into_iter();
+        let line = lines.find(|line| line["shed"] == "gateway")?;
+        assert_eq!(line["priority"], "normal");
+        assert_eq!(line["decision"], "unlimited");
+        Some(())
+    });
     drop(busy.flood.stop());
 
     let allowed = "allow: {addresses: [127.0.0.0/8]}";

@@ -60,6 +60,12 @@ impl ShedLevel {
         steps > 0 && luck(client, now) % u64::from(STEPS) < steps
     }
 
+    /// When a client whose requests are shed may be let in although the level stays: its luck ends.
+    /// That differs from client to client by up to ten seconds, and is never at once.
+    pub fn retry_in(client: u64, now: Timestamp) -> Nanos {
+        Nanos::new(LUCK.get() - luck_time(client, now) % LUCK.get())
+    }
+
     fn steps_of(self, priority: Priority) -> u8 {
         let below = STEPS.saturating_mul(priority as u8);
         self.0.saturating_sub(below).min(STEPS)
@@ -69,12 +75,16 @@ impl ShedLevel {
 /// A number that is the same for all requests of a client for a while, which ends at another time
 /// for each client. The last steps are SplitMix64's finalizer.
 fn luck(client: u64, now: Timestamp) -> u64 {
-    let ends = client % LUCK.get();
-    let period = now.as_nanos().saturating_add(ends) / LUCK.get();
+    let period = luck_time(client, now) / LUCK.get();
     let mut mixed = client ^ period.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+/// A time of which each multiple of [`LUCK`] ends a period of the client's luck.
+fn luck_time(client: u64, now: Timestamp) -> u64 {
+    now.as_nanos().saturating_add(client % LUCK.get())
 }
 
 /// Finds how much a thread has to shed.
@@ -418,6 +428,25 @@ mod tests {
         // Half of them have drawn again after half of the time, and all after the whole.
         assert!((70..80).contains(&share(105)), "{}", share(105));
         assert!((45..55).contains(&share(110)), "{}", share(110));
+    }
+
+    #[test]
+    fn clients_that_come_back_as_told_never_come_all_at_once_or_with_the_luck_they_had() {
+        let now = Timestamp::from_nanos(Nanos::from_secs(100).get() + 1);
+        let mut returning = [0; 11];
+        for client in (0..10_000_u64).map(|client| client.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+            let retry_in = ShedLevel::retry_in(client, now);
+            assert!((1..=LUCK.get()).contains(&retry_in.get()), "{retry_in:?}");
+            returning[retry_in.ceil_secs() as usize] += 1;
+            let last = Timestamp::from_nanos(now.as_nanos() + retry_in.get() - 1);
+            assert_eq!(luck(client, last), luck(client, now));
+            assert_ne!(luck(client, now + retry_in), luck(client, now));
+        }
+        let each_second = &returning[1..];
+        assert!(
+            each_second.iter().all(|count| (850..1150).contains(count)),
+            "{returning:?}"
+        );
     }
 
     #[test]

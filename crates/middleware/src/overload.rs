@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Extensions;
-use weir_limit::time::Timestamp;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Priority, ShedLevel};
 use weir_rules::Enforcement;
 use weir_telemetry::{OverloadMetrics, OverloadShed};
@@ -72,29 +72,39 @@ impl OverloadShedding {
         self.clients.concern_accounts()
     }
 
-    /// Why a request to a route of this priority is shed, if it is, and counts it.
+    /// Whether a request to a route of this priority is shed, or would be, and counts it.
     pub(super) fn shed(
         &self,
         route: Priority,
         extensions: &Extensions,
         now: Timestamp,
-    ) -> Option<Shed> {
+    ) -> Option<OwnShed> {
         let identity = ClientIdentity::from_extensions(extensions);
         let priority = route.of_client(self.clients.of(identity));
         let client = identity.map_or(0, ClientIdentity::fingerprint);
-        if !LEVEL
-            .get()
-            .sheds(priority, self.secret.hash_one(client), now)
-        {
+        let luck = self.secret.hash_one(client);
+        if !LEVEL.get().sheds(priority, luck, now) {
             return None;
         }
-        let is_shed = self.enforcement.acts_on_client(client);
+        let is_enforced = self.enforcement.acts_on_client(client);
         if let Some(counters) = self.counters.get(priority as usize) {
-            counters.count(is_shed);
+            counters.count(is_enforced);
         }
-        is_shed.then_some(Shed {
-            by: "gateway",
-            priority,
+        Some(OwnShed {
+            shed: Shed {
+                by: "gateway",
+                priority,
+            },
+            is_enforced,
+            retry_in: ShedLevel::retry_in(luck, now),
         })
     }
+}
+
+/// A request that is shed for the sake of its worker, or would be without a dry run.
+pub(super) struct OwnShed {
+    pub(super) shed: Shed,
+    pub(super) is_enforced: bool,
+    /// When its client may be let in.
+    pub(super) retry_in: Nanos,
 }

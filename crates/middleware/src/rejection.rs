@@ -148,13 +148,15 @@ pub(super) fn unverified<B>() -> Response<ResponseBody<B>> {
     try_again("The password cannot be verified at the moment.")
 }
 
-/// The response to a request that is shed. `Retry-After` differs from request to request, or all of
-/// them would come back at once.
-pub(super) fn shed<B>(by: &'static str) -> Response<ResponseBody<B>> {
+/// The response to a request that is shed. Where it is not known when it would be let in,
+/// `Retry-After` differs from request to request, or all of them would come back at once.
+pub(super) fn shed<B>(by: &'static str, retry_in: Option<Nanos>) -> Response<ResponseBody<B>> {
     let detail = "There are more requests than can be served at the moment; see Retry-After.";
     let mut response = try_again(detail);
     let headers = response.headers_mut();
-    headers.insert(RETRY_AFTER, integer(rand::random_range(SHED_RETRY_SECS)));
+    let seconds = retry_in.and_then(retry_after);
+    let seconds = seconds.unwrap_or_else(|| rand::random_range(SHED_RETRY_SECS));
+    headers.insert(RETRY_AFTER, integer(seconds));
     // RFC 9209. It also says that the request was not forwarded.
     let reason = format!("weir; error=http_request_denied; details=\"shed by {by}\"");
     if let Ok(reason) = reason.parse() {

@@ -110,7 +110,7 @@ fn upstream(sample: &UpstreamSample) -> Option<GatewayFinding> {
     Some(GatewayFinding::new(Kind::Upstream, text, remedy))
 }
 
-/// Requests that were shed for the sake of the gateway, which its routes are named for as well.
+/// Requests that were shed for the sake of the gateway, whatever their routes.
 fn own_overload(shed: u64) -> Option<GatewayFinding> {
     let requests = pluralized(usize::try_from(shed).unwrap_or(usize::MAX), "request");
     let text = format!(
@@ -122,7 +122,8 @@ fn own_overload(shed: u64) -> Option<GatewayFinding> {
     (shed > 0).then(|| GatewayFinding::new(Kind::Overload, text, remedy))
 }
 
-/// The routes of whose requests some were shed, those of which the most were shed first.
+/// The routes of whose requests some were shed for the sake of an upstream, those of which the most
+/// were shed first.
 fn overload(routes: &[(Arc<str>, RouteErrors)]) -> impl Iterator<Item = GatewayFinding> {
     let shed = routes.iter().filter(|(_, counts)| counts.shed > 0);
     let mut shed: Vec<_> = shed

@@ -119,8 +119,8 @@ pub(crate) struct Overload {
     /// How late a worker may be: how long requests may wait until it turns to them. Default:
     /// `50ms`.
     pub(crate) max_delay: Option<Spanned<PositiveDuration>>,
-    /// Whether requests are shed, or [only counted](#dry-runs). Type: as of [routes](#routes).
-    /// Default: `true`.
+    /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
+    /// [routes](#routes). Default: `true`.
     pub(crate) enforce: Option<Spanned<Enforce>>,
 }
 

@@ -58,11 +58,8 @@ impl<S> RateLimit<S> {
                 self.verify_password(request)
             }
             None | Some((_, Access::Unlisted)) => {
-                if self.settings.overload.is_some()
-                    && OverloadShedding::is_shedding()
-                    && let Some(shed) = self.overloaded(&request)
-                {
-                    return shed;
+                if self.settings.overload.is_some() && OverloadShedding::is_shedding() {
+                    return self.start_overloaded(request);
                 }
                 self.ask(request)
             }
@@ -206,7 +203,7 @@ impl<S> RateLimit<S> {
 
     /// Asks the store about a request.
     #[inline(always)]
-    fn ask<B: RequestBody>(
+    pub(super) fn ask<B: RequestBody>(
         &mut self,
         request: Request<B>,
     ) -> ResponseState<S::Future, S::ResponseBody>

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::Request;
 use http_body::Body;
 use weir_limit::Priority;
+use weir_limit::time::Nanos;
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::Disposition;
@@ -15,9 +16,10 @@ use super::decide::PendingRequest;
 use super::in_flight::InFlight;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
-use super::{LimitedService, RateLimit, RequestBody, ResponseState};
+use super::{LimitedService, RateLimit, RequestBody, ResponseFuture, ResponseState};
 use crate::concurrency::{Admission, Slot};
 use crate::cors::Cors;
+use crate::overload::OwnShed;
 use crate::{RequestContext, Shed, Verdict, rejection};
 
 const fn by_upstream(priority: Priority) -> Shed {
@@ -58,14 +60,35 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// The response to a request that is shed as this worker is overloaded, before its limits are
-    /// asked. One whose account says its priority, and is not known yet, comes here again. Of a
-    /// preflight nobody knows the account, and its response costs no more.
+    /// Decides about a request of a worker that is overloaded, before its limits are asked.
     #[cold]
-    pub(super) fn overloaded<B, F, R>(&self, request: &Request<B>) -> Option<ResponseState<F, R>>
+    pub(super) fn start_overloaded<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        B: Body,
+        S: LimitedService<B>,
     {
+        let own = self.own_shed(&request);
+        if let Some(own) = &own
+            && own.is_enforced
+        {
+            return respond(without_limits(own.shed), own.shed, Some(own.retry_in));
+        }
+        let state = self.ask(request);
+        let Some(OwnShed { shed, .. }) = own else {
+            return state;
+        };
+        ResponseState::WouldShed {
+            future: Box::pin(ResponseFuture { state }),
+            shed,
+        }
+    }
+
+    /// Whether a request is shed as this worker is overloaded. One whose account says its priority,
+    /// and is not known yet, comes here again. Of a preflight nobody knows the account, and its
+    /// response costs no more.
+    fn own_shed<B: Body>(&self, request: &Request<B>) -> Option<OwnShed> {
         let extensions = request.extensions();
         let settings = &self.settings;
         let overload = settings.overload.as_ref()?;
@@ -78,8 +101,7 @@ impl<S> RateLimit<S> {
         {
             return None;
         }
-        let shed = overload.shed(route.priority, extensions, settings.backend.now())?;
-        Some(respond(without_limits(shed), shed))
+        overload.shed(route.priority, extensions, settings.backend.now())
     }
 
     /// Forwards a request that no limit applies to. One of a client on the allow list is counted,
@@ -116,7 +138,11 @@ impl<S> RateLimit<S> {
                         context: Box::new(context),
                     }
                 }
-                Err(shed) => respond(without_limits(shed), shed),
+                Err(shed) => {
+                    let route = limiter.settings.route_or_none(request.extensions());
+                    route.metrics.shed_by_upstream();
+                    respond(without_limits(shed), shed, None)
+                }
             },
         )
     }
@@ -156,10 +182,11 @@ impl<B: RequestBody> PendingRequest<B> {
                     }
                     Err(shed) => {
                         drop(refund);
+                        pending.decision.route.metrics.shed_by_upstream();
                         let store = pending.waited();
                         let mut context = pending.decision.shed(shed, outcome);
                         context.verdict.store = Some(store);
-                        respond(context, shed)
+                        respond(context, shed, None)
                     }
                 }
             },
@@ -194,8 +221,12 @@ fn without_limits(shed: Shed) -> ResponseContext {
     ResponseContext::new(verdict, None)
 }
 
-fn respond<F, R>(context: ResponseContext, shed: Shed) -> ResponseState<F, R> {
-    let mut response = rejection::shed(shed.by);
+fn respond<F, R>(
+    context: ResponseContext,
+    shed: Shed,
+    retry_in: Option<Nanos>,
+) -> ResponseState<F, R> {
+    let mut response = rejection::shed(shed.by, retry_in);
     let strikes = context.complete(&mut response);
     ResponseState::answered(response, strikes)
 }

@@ -50,6 +50,8 @@ struct RouteCounters {
     requests: Family<Labels, Counter>,
     /// By kind of listener.
     counters: [OutcomeCounters; ListenerKind::ALL.len()],
+    /// Requests that were shed for the sake of their upstream, not of the gateway.
+    shed_by_upstream: Counter,
 }
 
 /// By status class, then by disposition. A counter that was not expected is on the page from its
@@ -76,6 +78,8 @@ pub struct RouteSample {
     pub decisions: [u64; Disposition::ALL.len()],
     /// Responses with a status of 500 and above, in the same order.
     pub server_errors: [u64; Disposition::ALL.len()],
+    /// Requests that were shed for the sake of their upstream, not of the gateway.
+    pub shed_by_upstream: u64,
     /// From the head of the request to the end of the response.
     pub latency: LatencyCounts,
 }
@@ -215,6 +219,7 @@ impl RouteMetrics {
             name,
             requests: requests.clone(),
             counters: Default::default(),
+            shed_by_upstream: Counter::default(),
         };
         Self {
             counters: Arc::new(counters),
@@ -260,11 +265,17 @@ impl RouteMetrics {
         }
     }
 
+    /// Counts a request that is shed for the sake of its upstream.
+    pub fn shed_by_upstream(&self) {
+        self.counters.shed_by_upstream.inc();
+    }
+
     /// The counts until now.
     #[cfg(feature = "gateway")]
     pub fn sample(&self) -> RouteSample {
         let mut sample = RouteSample {
             latency: self.counters.seconds.counts(),
+            shed_by_upstream: self.counters.shed_by_upstream.get(),
             ..RouteSample::default()
         };
         let listeners = self.counters.counters.iter();

@@ -34,7 +34,7 @@ pub struct RouteErrors {
     pub requests: u64,
     /// Those of them that ended with a status of 500 and above.
     pub failed: u64,
-    /// Requests that were shed, which are none of the others.
+    /// Requests that were shed for the sake of their upstream, which are none of the others.
     pub shed: u64,
     /// Others that were denied, or whose client was banned or blocked.
     pub denied: u64,
@@ -117,24 +117,22 @@ impl From<&RouteSample> for RouteErrors {
     fn from(sample: &RouteSample) -> Self {
         let counts = sample.decisions.iter().zip(sample.server_errors);
         let decided = Disposition::ALL.into_iter().zip(counts);
-        decided.fold(
-            Self::default(),
-            |sum, (decision, (requests, failed))| match decision {
-                Disposition::Shed => Self {
-                    shed: sum.shed + requests,
-                    ..sum
-                },
-                _ if decision.lets_through() => Self {
-                    requests: sum.requests + requests,
-                    failed: sum.failed + failed,
-                    ..sum
-                },
-                _ => Self {
-                    denied: sum.denied + requests,
-                    ..sum
-                },
+        let shed = Self {
+            shed: sample.shed_by_upstream,
+            ..Self::default()
+        };
+        decided.fold(shed, |sum, (decision, (requests, failed))| match decision {
+            Disposition::Shed => sum,
+            _ if decision.lets_through() => Self {
+                requests: sum.requests + requests,
+                failed: sum.failed + failed,
+                ..sum
             },
-        )
+            _ => Self {
+                denied: sum.denied + requests,
+                ..sum
+            },
+        })
     }
 }
 
@@ -144,6 +142,17 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[test]
+    fn no_route_is_blamed_for_what_the_gateway_itself_sheds() {
+        let metrics = Metrics::new();
+        let route = metrics.route("all");
+        let shed = StatusCode::SERVICE_UNAVAILABLE;
+        route.finished(shed, Disposition::Shed, Duration::ZERO);
+        assert_eq!(metrics.failures().routes[0].1, RouteErrors::default());
+        route.shed_by_upstream();
+        assert_eq!(metrics.failures().routes[0].1.shed, 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_is_told_for_a_minute_and_no_longer() {

@@ -51,7 +51,7 @@ fn words(first_column: &str) -> BTreeSet<String> {
 
 const KEY_SET: &str = "https://id.example.com/keys";
 
-fn upstream(available: bool) -> UpstreamSample {
+fn upstream(available: bool, shed: u64) -> UpstreamSample {
     let server = UpstreamServerSample {
         name: "10.0.0.5:3000".into(),
         in_flight: 1,
@@ -66,7 +66,7 @@ fn upstream(available: bool) -> UpstreamSample {
         concurrency: Some(ConcurrencySample {
             shed: vec![ShedSample {
                 priority: "low",
-                shed: 4,
+                shed,
                 would_deny: 0,
             }],
             ..ConcurrencySample::default()
@@ -101,7 +101,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.node_reachable("a:1", true);
     metrics.acme("example.com").ordered(true);
     metrics.jwks(KEY_SET).fetched(0);
-    metrics.upstreams(|| vec![upstream(true)]);
+    metrics.upstreams(|| vec![upstream(true, 4)]);
     metrics.overload().worker_delay(0, Some(0.0));
     metrics.overload().of_priority("low").count(true);
     metrics.loaded(true);
@@ -211,6 +211,7 @@ struct Calm {
     evicted: Arc<AtomicU64>,
     expiry: Arc<AtomicU64>,
     available: Arc<AtomicBool>,
+    shed: Arc<AtomicU64>,
 }
 
 impl Calm {
@@ -229,14 +230,19 @@ impl Calm {
         metrics.acme("example.com").ordered(true);
         metrics.jwks(KEY_SET).fetched(0);
         let available = Arc::new(AtomicBool::new(true));
-        let reached = Arc::clone(&available);
+        let shed = Arc::<AtomicU64>::default();
+        let (reached, by_upstream) = (Arc::clone(&available), Arc::clone(&shed));
         metrics.overload().of_priority("low");
-        metrics.upstreams(move || vec![upstream(reached.load(Ordering::Relaxed))]);
+        metrics.upstreams(move || {
+            let is_reached = reached.load(Ordering::Relaxed);
+            vec![upstream(is_reached, by_upstream.load(Ordering::Relaxed))]
+        });
         Self {
             metrics,
             evicted,
             expiry,
             available,
+            shed,
         }
     }
 
@@ -309,8 +315,10 @@ fn troubles() -> Vec<Trouble> {
         }),
         ("WeirSheds", |gateway| {
             gateway.requests(StatusCode::SERVICE_UNAVAILABLE, Disposition::Shed, 1);
+            gateway.shed.fetch_add(1, Ordering::Relaxed);
         }),
         ("WeirOverloaded", |gateway| {
+            gateway.requests(StatusCode::SERVICE_UNAVAILABLE, Disposition::Shed, 1);
             gateway.metrics.overload().of_priority("low").count(true);
         }),
         ("WeirManyDenials", |gateway| {

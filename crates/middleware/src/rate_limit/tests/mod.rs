@@ -407,4 +407,5 @@ async fn an_override_ends_while_the_gateway_runs() {
 mod counting;
 mod delay;
 mod library;
+mod shed;
 mod timing;
