@@ -60,6 +60,9 @@ const MAX_WORKERS: usize = 1024;
 /// well.
 const MIN_MAX_DELAY: Duration = Duration::from_millis(5);
 
+/// Clients and proxies in front give up on requests that wait for longer.
+const MAX_MAX_DELAY: Duration = Duration::from_secs(10);
+
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
     pub(super) gateway: Spanned<Gateway>,
@@ -171,12 +174,21 @@ fn overload(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<Overload
     let Some(written) = &gateway.overload else {
         return Ok(None);
     };
+    let refused = |delay: Duration| match delay {
+        delay if delay < MIN_MAX_DELAY => Some((
+            "timers are late by as much without any overload",
+            "say `5ms` at least; `50ms` is the default",
+        )),
+        delay if delay > MAX_MAX_DELAY => Some((
+            "clients give up before requests have waited that long, so nothing is shed in time",
+            "say `10s` at most; `50ms` is the default",
+        )),
+        _ => None,
+    };
     if let Some(delay) = &written.max_delay
-        && delay.value.0 < MIN_MAX_DELAY
+        && let Some((message, help)) = refused(delay.value.0)
     {
-        let message = "timers are late by as much without any overload";
-        let error = cx.error(delay.span, message);
-        return Err(error.help("say `5ms` at least; `50ms` is the default"));
+        return Err(cx.error(delay.span, message).help(help));
     }
     let of_all = enforcement(gateway.enforce.as_ref());
     let max_delay = written.max_delay.as_ref();

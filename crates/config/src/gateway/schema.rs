@@ -116,8 +116,8 @@ pub(crate) struct Priorities {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Overload {
-    /// How late a worker may be: how long requests may wait until it turns to them. Default:
-    /// `50ms`.
+    /// How late a worker may be: how long requests may wait until it turns to them. From `5ms` to
+    /// `10s`. Default: `50ms`.
     pub(crate) max_delay: Option<Spanned<PositiveDuration>>,
     /// Whether requests are shed, or [only logged and counted](#dry-runs). Type: as of
     /// [routes](#routes). Default: `true`.

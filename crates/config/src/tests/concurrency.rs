@@ -97,3 +97,13 @@ fn no_gateway_counts_as_overloaded_for_as_little_as_its_timers_are_late() {
     assert!(found.contains("without any overload"), "{found}");
     assert!(found.contains("say `5ms` at least"), "{found}");
 }
+
+#[test]
+fn no_gateway_waits_until_its_clients_have_given_up_before_it_sheds() {
+    let found = gateway("", "overload: {max_delay: 10s}").findings();
+    assert_eq!(found, "0 errors, 0 warnings");
+    let found = gateway("", "overload:\n  max_delay: 10001ms").findings();
+    assert!(found.contains("gateway.yaml:2:14"), "{found}");
+    assert!(found.contains("clients give up before"), "{found}");
+    assert!(found.contains("say `10s` at most"), "{found}");
+}
