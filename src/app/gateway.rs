@@ -18,6 +18,7 @@ use super::decisions::DecisionStack;
 use super::envoy::EnvoyStack;
 use super::fleet::{Fleet, Identity, Surroundings};
 use super::jwks::KeySets;
+use super::overload::Overload;
 use super::overrides::{self, KeptOverride};
 use super::reloads::{Environment, ProcessState, Reloadable, Reloads, Snapshot, Source};
 use super::shared_bans::{SharedBans, StandingBan};
@@ -51,6 +52,7 @@ pub(super) struct Gateway {
     shared_bans: SharedBans,
     override_changes: ListChanges<KeptOverride>,
     tarpit_slots: TarpitSlots,
+    pub(super) overload: Overload,
     metrics: Arc<Metrics>,
 }
 
@@ -101,6 +103,7 @@ impl Gateway {
             shared_bans,
             override_changes,
             tarpit_slots,
+            overload: Overload::new(Arc::clone(&metrics)),
             metrics,
         };
         let keepers = ListKeepers {
@@ -143,6 +146,7 @@ impl Gateway {
             stores: self.stores.clone(),
             fleet,
             override_changes: self.override_changes.clone(),
+            overload: self.overload.clone(),
             metrics: self.metrics(),
             log_level,
             shared_bans: self.shared_bans.clone(),

@@ -64,7 +64,6 @@ use self::file_descriptors::FileDescriptors;
 pub use self::file_descriptors::too_many_servers;
 use self::fleet::Identity;
 use self::gateway::Gateway;
-use self::overload::Overload;
 use self::reloads::{Environment, Source};
 #[cfg(feature = "internals")]
 pub use self::socketless::SocketlessGateway;
@@ -291,7 +290,7 @@ fn worker_context(gateway: &Gateway, sockets: &Sockets, draining: Draining) -> W
         serving: Arc::new(Semaphore::new(0)),
         draining,
         aborted: Arc::default(),
-        overload: Overload::new(gateway.metrics()),
+        overload: gateway.overload.clone(),
     }
 }
 

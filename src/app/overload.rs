@@ -4,6 +4,7 @@
 //! A timer that is late by the length of the event loop's queue tells how long each request waits
 //! there. Connections are accepted ahead of that queue, so a backlog of them is seen in it as well.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ const CALM: Duration = Duration::from_secs(10);
 pub(super) struct Overload {
     metrics: Arc<Metrics>,
     logged: Arc<Mutex<Option<Logged>>>,
+    /// Of the workers that are watched.
+    levels: Arc<Mutex<BTreeMap<usize, ShedLevel>>>,
 }
 
 /// What the log has said of the overload that lasts.
@@ -48,7 +51,13 @@ impl Overload {
         Self {
             metrics,
             logged: Arc::default(),
+            levels: Arc::default(),
         }
+    }
+
+    /// How much each worker that is watched sheds.
+    pub(super) fn levels(&self) -> Vec<ShedLevel> {
+        self.levels.lock().values().copied().collect()
     }
 
     /// Watches the worker of this thread whenever the configuration in force says so.
@@ -62,6 +71,7 @@ impl Overload {
             if let Some(settings) = settings {
                 self.watch(worker, settings, &mut snapshots).await;
                 set_shed_level(ShedLevel::NONE);
+                self.levels.lock().remove(&worker);
                 self.metrics.overload().worker_delay(worker, None);
                 *self.logged.lock() = None;
             } else if snapshots.changed().await.is_err() {
@@ -87,6 +97,7 @@ impl Overload {
             if let Some(delay) = control.observe(delay.into(), now) {
                 let delay = Duration::from(delay);
                 set_shed_level(control.level());
+                self.levels.lock().insert(worker, control.level());
                 let seconds = Some(delay.as_secs_f64());
                 self.metrics.overload().worker_delay(worker, seconds);
                 self.log(worker, control.level(), delay, settings.enforcement);

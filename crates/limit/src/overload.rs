@@ -53,6 +53,11 @@ impl ShedLevel {
         highest_first.find(|priority| self.steps_of(*priority) > 0)
     }
 
+    /// The percentage of the clients whose requests of this priority are shed.
+    pub fn percent_of(self, priority: Priority) -> u8 {
+        self.steps_of(priority).saturating_mul(100 / STEPS)
+    }
+
     /// Whether the request of a client, by its number, is shed at this time. Critical ones never
     /// are.
     pub fn sheds(self, priority: Priority, client: u64, now: Timestamp) -> bool {

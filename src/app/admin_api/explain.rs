@@ -15,7 +15,7 @@ use weir_server::RequestBody;
 use super::error::ApiError;
 use super::request::{parse_body, read_body_up_to};
 use super::responses::Explanation;
-use crate::app::explain::{self, explain_in_force};
+use crate::app::explain::{self, Load, explain_in_force};
 
 /// An example of a request's body.
 const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";
@@ -63,13 +63,14 @@ impl Explained {
 
 pub(super) async fn response(
     settings: &Settings,
+    load: &Load,
     body: RequestBody,
 ) -> Result<Explanation, ApiError> {
     let body = read_body_up_to(MAX_BYTES, body, FORM).await?;
     let explained: Explained = parse_body(&body, FORM)?;
     let request = explained.request();
     let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
-    let explanation = explain_in_force(settings, &request);
+    let explanation = explain_in_force(settings, &request, load);
     Ok(Explanation { explanation })
 }
 

@@ -54,7 +54,9 @@ use self::request::Page;
 use self::responses::{BucketNotes, CountedScope, Findings};
 use self::top::TopQuery;
 use self::wrong_tokens::WrongTokens;
+use super::explain::Load;
 use super::fleet::{Fleet, FleetView};
+use super::overload::Overload;
 use super::overrides::KeptOverride;
 use super::reloads::Snapshot;
 use super::shared_bans::SharedBans;
@@ -72,6 +74,7 @@ struct Api {
     events: Arc<Events>,
     fleet: Fleet,
     override_changes: ListChanges<KeptOverride>,
+    overload: Overload,
     wrong_tokens: WrongTokens,
 }
 
@@ -81,6 +84,7 @@ pub(super) struct GatewayParts {
     pub(super) stores: Stores,
     pub(super) fleet: Fleet,
     pub(super) override_changes: ListChanges<KeptOverride>,
+    pub(super) overload: Overload,
     pub(super) metrics: Arc<Metrics>,
     pub(super) log_level: LogLevel,
     pub(super) shared_bans: SharedBans,
@@ -93,6 +97,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         stores,
         fleet,
         override_changes,
+        overload,
         metrics,
         log_level,
         shared_bans,
@@ -114,6 +119,7 @@ pub(super) fn service(gateway: GatewayParts, draining: watch::Receiver<bool>) ->
         fleet,
         metrics,
         override_changes,
+        overload,
         log_level,
         shared_bans,
         wrong_tokens: WrongTokens::default(),
@@ -254,7 +260,14 @@ impl Api {
                     false => json(&query.page(&snapshot, now)?),
                 }
             }
-            Endpoint::Explain => json(&explain::response(settings, body).await?),
+            Endpoint::Explain => {
+                let samples = snapshot.upstream_samples().into_iter();
+                let load = Load {
+                    upstreams: samples.map(|sample| sample.concurrency).collect(),
+                    workers: self.overload.levels(),
+                };
+                json(&explain::response(settings, &load, body).await?)
+            }
             // A stream is not an answer in JSON.
             Endpoint::Events => Err(ApiError::NoSuchPath),
             Endpoint::OpenApi => {

@@ -4,9 +4,8 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use weir_config::{Route, Settings};
-use weir_limit::ConcurrencyBounds;
 use weir_middleware::{ClientIdentity, HeaderEdits, LocalResponse, RequestValues};
-use weir_rules::{Enforcement, RouteMatch};
+use weir_rules::RouteMatch;
 
 use super::Request;
 
@@ -17,12 +16,8 @@ pub(super) fn write_action(
     request: &Request,
     found: &RouteMatch,
     route: &Route,
+    identity: &ClientIdentity,
 ) -> fmt::Result {
-    let identity = ClientIdentity {
-        client: settings.client.client(request.peer, &request.headers),
-        account: settings.account.account(&request.headers),
-        secure: false,
-    };
     let action = &route.action;
     let rewrite = action.rewrite.as_ref();
     let rewritten = rewrite.and_then(|rewrite| rewrite.rewritten(&request.uri));
@@ -30,7 +25,7 @@ pub(super) fn write_action(
         method: &request.method,
         uri: &request.uri,
         headers: &request.headers,
-        identity: Some(&identity),
+        identity: Some(identity),
         route: &route.policy.name,
         captures: Some(&found.captures),
     };
@@ -57,7 +52,7 @@ pub(super) fn write_action(
             )?;
         }
         None => {
-            write_upstream(out, settings, route, &identity)?;
+            write_upstream(out, settings, route)?;
             if let Some(target) = rewritten.as_ref().and_then(http::Uri::path_and_query) {
                 writeln!(out, "  as {target}")?;
             }
@@ -67,12 +62,7 @@ pub(super) fn write_action(
     write_edits(out, "response", action.response_headers.as_ref(), &values)
 }
 
-fn write_upstream(
-    out: &mut String,
-    settings: &Settings,
-    route: &Route,
-    identity: &ClientIdentity,
-) -> fmt::Result {
+fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
     let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
     let Some(upstream) = upstream else {
         return writeln!(
@@ -84,25 +74,7 @@ fn write_upstream(
         true => " (the demo upstream)",
         false => "",
     };
-    writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)?;
-    let Some(limited) = &upstream.concurrency else {
-        return Ok(());
-    };
-    let ConcurrencyBounds { min, max } = limited.bounds;
-    let most = match min == max {
-        true => format!("{max}"),
-        false => "as many as it bears".to_owned(),
-    };
-    let priority = settings.priorities.of(Some(identity));
-    let priority = route.priority.of_client(priority).as_str();
-    let dry = match limited.enforcement {
-        Enforcement::NONE => ", in a dry run",
-        _ => "",
-    };
-    writeln!(
-        out,
-        "  is shed with priority {priority} while {most} requests are in flight there{dry}"
-    )
+    writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)
 }
 
 fn write_edits(

@@ -7,6 +7,7 @@ mod action;
 mod bans;
 mod descriptor;
 mod limits;
+mod shedding;
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -21,13 +22,14 @@ use http_body_util::Full;
 use serde_json::Value;
 use weir_config::{Diagnostics, HumanDuration, Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
-use weir_middleware::{HeaderForms, OnDenied, Rejection, RoutePolicy};
+use weir_middleware::{ClientIdentity, HeaderForms, OnDenied, Rejection, RoutePolicy};
 use weir_rules::{
     Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
 };
 
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
+pub(super) use self::shedding::Load;
 use super::overrides;
 use super::stack::refusal;
 
@@ -68,7 +70,7 @@ impl Request {
 /// # Errors
 /// When the configuration is in error.
 pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
-    explained(path, |out, settings| write(out, settings, request))
+    explained(path, |out, settings| write(out, settings, request, None))
 }
 
 /// What is written of the configuration at `path`, with the overrides in force.
@@ -89,11 +91,11 @@ fn explained(
     Ok(text)
 }
 
-/// Explains the treatment of `request` by loaded settings.
-pub(super) fn explain_in_force(settings: &Settings, request: &Request) -> String {
+/// Explains the treatment of `request` by loaded settings, and by the `load` of now.
+pub(super) fn explain_in_force(settings: &Settings, request: &Request, load: &Load) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
-    let _ = write(&mut text, settings, request);
+    let _ = write(&mut text, settings, request, Some(load));
     text
 }
 
@@ -160,7 +162,12 @@ fn with_kept_overrides(settings: Settings) -> (Settings, String) {
     }
 }
 
-fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Result {
+fn write(
+    out: &mut String,
+    settings: &Settings,
+    request: &Request,
+    load: Option<&Load>,
+) -> fmt::Result {
     writeln!(
         out,
         "{} {} from {}",
@@ -175,7 +182,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         .as_ref()
         .and_then(|found| settings.routes.get(found.id.0));
     match (found.as_ref(), route) {
-        (Some(found), Some(route)) => write_route(out, settings, request, found, route)?,
+        (Some(found), Some(route)) => write_route(out, settings, request, (found, route), load)?,
         _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
     }
     if route.is_none() && !bans::has_lists_or_bans(settings) {
@@ -224,8 +231,8 @@ fn write_route(
     out: &mut String,
     settings: &Settings,
     request: &Request,
-    found: &RouteMatch,
-    route: &Route,
+    (found, route): (&RouteMatch, &Route),
+    load: Option<&Load>,
 ) -> fmt::Result {
     writeln!(out, "\nroute: {}", route.policy.name)?;
     writeln!(out, "  matches {}", route.description)?;
@@ -241,14 +248,21 @@ fn write_route(
         )?;
     }
     let cors = route.policy.cors.as_ref();
-    let is_preflight = cors.is_some_and(|cors| {
+    let exempting = cors.filter(|cors| {
         let body_bytes = || limits::body_bytes(&request.headers);
-        cors.answers_preflights() && cors.exempts(&request.method, &request.headers, body_bytes)
+        cors.exempts(&request.method, &request.headers, body_bytes)
     });
-    if is_preflight {
+    if exempting.is_some_and(|cors| cors.answers_preflights()) {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
-    action::write_action(out, settings, request, found, route)
+    let identity = ClientIdentity {
+        client: settings.client.client(request.peer, &request.headers),
+        account: settings.account.account(&request.headers),
+        secure: false,
+    };
+    action::write_action(out, settings, request, found, route, &identity)?;
+    let is_exempt = exempting.is_some();
+    shedding::write_shedding(out, settings, route, &identity, is_exempt, load)
 }
 
 /// The route that the request would take if its route did not exist.

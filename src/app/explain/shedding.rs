@@ -1,0 +1,198 @@
+//! Explains when a request is shed because its upstream, or the gateway itself, has more to do than
+//! it bears; and whether it would be shed now, where a gateway runs.
+
+use std::fmt::{self, Write};
+
+use weir_config::{HumanDuration, Route, Settings};
+use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
+use weir_middleware::ClientIdentity;
+use weir_rules::{Access, Enforcement};
+use weir_telemetry::ConcurrencySample;
+
+/// How much a running gateway has to do.
+pub(in crate::app) struct Load {
+    /// By upstream; none where its requests in flight are not limited.
+    pub(in crate::app) upstreams: Vec<Option<ConcurrencySample>>,
+    /// How much each worker sheds, where that is measured.
+    pub(in crate::app) workers: Vec<ShedLevel>,
+}
+
+/// Writes by which priority the request is shed, if it ever is. Workers shed no critical requests,
+/// and no preflights that limits exempt.
+pub(super) fn write_shedding(
+    out: &mut String,
+    settings: &Settings,
+    route: &Route,
+    identity: &ClientIdentity,
+    is_exempt: bool,
+    load: Option<&Load>,
+) -> fmt::Result {
+    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
+    let priority = settings.priorities.of(Some(identity));
+    let priority = route.priority.of_client(priority);
+    let overload = settings.overload;
+    let overload = overload.filter(|_| !is_exempt && priority != Priority::Critical);
+    let account = identity.account.as_ref().map(|account| account.id);
+    let lists = &settings.access.lists;
+    match lists.access(identity.client.address, account) {
+        Access::Unlisted => {}
+        Access::Allowed(_) if limited.is_some() || overload.is_some() => {
+            return writeln!(out, "  is never shed, as its client is on the allow list");
+        }
+        _ => return Ok(()),
+    }
+    if let Some(overload) = overload {
+        let late = HumanDuration(overload.max_delay);
+        let when = format!("while its worker is more than {late} late");
+        write_when(out, priority, &when, overload.enforcement)?;
+        if let Some(load) = load {
+            write_workers(out, priority, &load.workers)?;
+        }
+    }
+    if let Some(limited) = limited {
+        let ConcurrencyBounds { min, max } = limited.bounds;
+        let most = match min == max {
+            true => format!("{max}"),
+            false => "as many as it bears".to_owned(),
+        };
+        let when = format!("while {most} requests are in flight to its upstream");
+        write_when(out, priority, &when, limited.enforcement)?;
+        let sample = load.and_then(|load| load.upstreams.get(route.upstream?)?.as_ref());
+        if let Some(sample) = sample {
+            write_upstream(out, sample)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_when(
+    out: &mut String,
+    priority: Priority,
+    when: &str,
+    enforcement: Enforcement,
+) -> fmt::Result {
+    let priority = priority.as_str();
+    let dry = match enforcement {
+        Enforcement::NONE => ", in a dry run",
+        _ => "",
+    };
+    writeln!(out, "  is shed with priority {priority} {when}{dry}")
+}
+
+fn write_workers(out: &mut String, priority: Priority, workers: &[ShedLevel]) -> fmt::Result {
+    let shares = workers.iter().map(|level| level.percent_of(priority));
+    let most = shares.clone().max().unwrap_or(0);
+    if most == 0 {
+        return writeln!(out, "    now no worker sheds that");
+    }
+    let (shedding, all) = (shares.filter(|share| *share > 0).count(), workers.len());
+    writeln!(
+        out,
+        "    now {shedding} of {all} workers shed that, for up to {most}% of the clients"
+    )
+}
+
+fn write_upstream(out: &mut String, sample: &ConcurrencySample) -> fmt::Result {
+    let ConcurrencySample {
+        limit,
+        taken,
+        waiting,
+        ..
+    } = sample;
+    let outcome = match taken < limit {
+        true => "would not be shed",
+        false => "would wait for a slot, or be shed",
+    };
+    writeln!(
+        out,
+        "    now {taken} of {limit} are in flight and {waiting} wait, so it {outcome}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method};
+    use weir_config::testing::Folder;
+    use weir_limit::OverloadControl;
+    use weir_limit::time::{Nanos, Timestamp};
+
+    use super::*;
+    use crate::app::explain::{Request, explain_in_force};
+
+    fn explained(path: &str, more: &str, load: &Load) -> String {
+        let gateway = format!(
+            "overload: {{max_delay: 20ms}}\n{more}\n\
+             priorities: {{high: {{addresses: [198.51.100.0/24]}}}}\n\
+             upstreams:\n  app: {{servers: ['http://127.0.0.1:3000'], concurrency: 8}}\n\
+             routes:\n  - {{match: {{}}, upstream: app, limits: []}}\n\
+             \x20 - {{match: {{path: /low}}, upstream: app, limits: [], priority: low}}\n\
+             \x20 - {{match: {{path: /critical}}, upstream: app, limits: [], priority: critical}}\n"
+        );
+        let folder = Folder::with(&[("gateway.yaml", gateway.as_str())]);
+        let request = Request {
+            method: Method::GET,
+            uri: path.parse().unwrap(),
+            peer: "203.0.113.9".parse().unwrap(),
+            headers: HeaderMap::new(),
+        };
+        explain_in_force(&folder.settings(), &request, load)
+    }
+
+    fn load(taken: u32, workers: Vec<ShedLevel>) -> Load {
+        let sample = ConcurrencySample {
+            limit: 8,
+            taken,
+            ..ConcurrencySample::default()
+        };
+        Load {
+            upstreams: vec![Some(sample)],
+            workers,
+        }
+    }
+
+    /// The level of a worker that was 21 ms late for four intervals.
+    fn late() -> ShedLevel {
+        let at = |millis: u64| Timestamp::from_nanos(Nanos::new(millis * 1_000_000).get());
+        let mut control = OverloadControl::new(Nanos::new(20_000_000), at(0));
+        for tick in 1..=40 {
+            control.observe(Nanos::new(21_000_000), at(tick * 10));
+        }
+        control.level()
+    }
+
+    #[test]
+    fn no_request_that_may_be_shed_is_explained_without_its_priority_and_the_load_of_now() {
+        let calm = explained("/low", "", &load(3, vec![ShedLevel::NONE; 2]));
+        for part in [
+            "is shed with priority low while its worker is more than 20ms late\n    now no worker",
+            "is shed with priority low while 8 requests are in flight to its upstream",
+            "now 3 of 8 are in flight and 0 wait, so it would not be shed",
+        ] {
+            assert!(calm.contains(part), "{part:?} in {calm}");
+        }
+        let busy = load(8, vec![ShedLevel::NONE, late()]);
+        let low = explained("/low", "", &busy);
+        for part in [
+            "now 1 of 2 workers shed that, for up to 40% of the clients",
+            "now 8 of 8 are in flight and 0 wait, so it would wait for a slot, or be shed",
+        ] {
+            assert!(low.contains(part), "{part:?} in {low}");
+        }
+        let normal = explained("/", "", &busy);
+        assert!(normal.contains("priority normal"), "{normal}");
+        assert!(normal.contains("now no worker sheds that"), "{normal}");
+    }
+
+    #[test]
+    fn a_client_on_the_allow_list_and_what_is_critical_are_never_said_to_be_shed_by_a_worker() {
+        let busy = load(8, vec![late()]);
+        let allowed = "allow: {addresses: [203.0.113.9]}";
+        let listed = explained("/low", allowed, &busy);
+        assert!(listed.contains("is never shed"), "{listed}");
+        assert!(!listed.contains("is shed"), "{listed}");
+        let critical = explained("/critical", "", &busy);
+        assert!(!critical.contains("worker"), "{critical}");
+        assert!(critical.contains("priority critical while 8"), "{critical}");
+    }
+}
