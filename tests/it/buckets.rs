@@ -297,7 +297,8 @@ fn the_subjects_that_send_most_and_are_denied_most_come_first() {
     gateway.statuses(&of("heavy"), 5);
     gateway.statuses(&of("abuser"), 9);
     gateway.statuses(&of("honest"), 1);
-    let all = top(&gateway, "");
+    // The order by the rate of the last seconds may be another one on a slow machine.
+    let all = top(&gateway, "period=hour");
     let requests: Vec<_> = all
         .as_array()
         .unwrap()
@@ -316,7 +317,8 @@ fn the_subjects_that_send_most_and_are_denied_most_come_first() {
         (&near[0]["used"], &near[1]["used"]),
         (&json!(1.0), &json!(1.0))
     );
-    assert_eq!((&near[0], near.as_array().unwrap().len()), (&all[0], 2));
+    assert_eq!(near[0]["key"], all[0]["key"]);
+    assert_eq!(near.as_array().unwrap().len(), 2);
     // What is shown can be asked for.
     let subject = all[0]["subject"].as_str().unwrap();
     let shown = bucket(&gateway, get(&format!("/v1/buckets/Calls/{subject}")));

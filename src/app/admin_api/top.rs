@@ -1,5 +1,7 @@
 //! The subjects that send most, are denied most, or are nearest to a limit.
 
+use std::cmp::Ordering;
+
 use weir_config::Settings;
 use weir_rules::Limit;
 use weir_telemetry::{Period, SubjectActivity};
@@ -76,9 +78,8 @@ impl TopQuery {
             .filter(|(_, subject)| self.sort.lists(&subject.activity))
             .collect();
         subjects.sort_by(|(_, one), (_, other)| {
-            let (one, other) = (&one.activity, &other.activity);
-            let order = self.sort.rank(other).cmp(&self.sort.rank(one));
-            order.then_with(|| one.key.cmp(&other.key))
+            let order = self.sort.order(one, other);
+            order.then_with(|| one.activity.key.cmp(&other.activity.key))
         });
         subjects.truncate(self.count);
         let subjects = subjects.into_iter();
@@ -118,11 +119,55 @@ impl Sort {
         }
     }
 
-    fn rank(self, subject: &SubjectActivity) -> (u64, u64) {
-        match self {
-            Self::Rate => (subject.requests, subject.denied),
-            Self::Denied => (subject.denied, subject.requests),
-            Self::Remaining => (subject.used_percent.into(), subject.requests),
+    /// The subject that is listed first is the lesser one.
+    fn order(self, one: &CountedSubject, other: &CountedSubject) -> Ordering {
+        let by_rate = match self {
+            Self::Rate => other.rate.total_cmp(&one.rate),
+            _ => Ordering::Equal,
+        };
+        let counts = |subject: &CountedSubject| {
+            let SubjectActivity {
+                requests, denied, ..
+            } = subject.activity;
+            match self {
+                Self::Rate => (requests, denied),
+                Self::Denied => (denied, requests),
+                Self::Remaining => (subject.activity.used_percent.into(), requests),
+            }
+        };
+        by_rate.then_with(|| counts(other).cmp(&counts(one)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(key: &str, requests: u64, rate: f64) -> CountedSubject {
+        let activity = SubjectActivity {
+            key: key.to_owned(),
+            name: None,
+            requests,
+            denied: 0,
+            used_percent: 0,
+        };
+        CountedSubject {
+            activity,
+            rate,
+            uncounted: None,
         }
+    }
+
+    #[test]
+    fn who_has_ended_is_never_listed_before_who_sends_now() {
+        let mut subjects = [
+            subject("ended", 1000, 0.0),
+            subject("few", 2, 0.5),
+            subject("ended-before", 3, 0.0),
+            subject("flood", 90, 30.0),
+        ];
+        subjects.sort_by(|one, other| Sort::Rate.order(one, other));
+        let keys = subjects.map(|subject| subject.activity.key);
+        assert_eq!(keys, ["flood", "few", "ended", "ended-before"]);
     }
 }
