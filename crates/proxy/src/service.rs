@@ -222,7 +222,8 @@ impl Forwarding {
         let is_secure = self.is_secure.filter(|_| sticky.is_some());
         let is_secure = is_secure.is_some_and(|of| of(&head.extensions));
         let own = sticky.and_then(|sticky| sticky.take(&mut head.headers));
-        let affinity = Affinity { key, server: own };
+        let server = own.map(|own| own.index);
+        let affinity = Affinity { key, server };
         let deadline = self.upstream.deadline(arrived);
         let sent = self.upstream.send(outbound, affinity, arrived);
         let response = match deadline {
@@ -232,7 +233,8 @@ impl Forwarding {
                 sent.map_err(|_| ProxyError::TotalTimeout)??
             }
         };
-        let sticky = sticky.filter(|_| own != Some(response.server));
+        let keeps_cookie = own.is_some_and(|own| own.keeps(response.server));
+        let sticky = sticky.filter(|_| !keeps_cookie);
         let cookie = sticky.and_then(|sticky| sticky.cookie(response.server, is_secure));
         let mut response = to_client(response, &self.upstream)?;
         if let Some(cookie) = cookie {

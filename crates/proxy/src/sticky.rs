@@ -2,8 +2,8 @@
 //!
 //! The cookie of a server is a MAC of the upstream's and the server's name. So it tells nothing
 //! about the server, no client can make one, and all gateways with the same key agree on it. Each
-//! server has one valid value, so a cookie is looked up rather than verified, in a table whose
-//! hashes are keyed.
+//! server has one valid value for each key, so a cookie is looked up rather than verified, in a
+//! table whose hashes are keyed.
 
 use std::collections::HashMap;
 
@@ -27,27 +27,52 @@ pub(super) struct StickyCookies {
     settings: Sticky,
     /// The value for each server.
     values: Box<[String]>,
-    servers: HashMap<String, usize>,
+    servers: HashMap<String, StickyServer>,
+}
+
+/// The server that a cookie leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StickyServer {
+    pub(super) index: usize,
+    /// Whether an old key has signed the cookie.
+    is_old: bool,
+}
+
+impl StickyServer {
+    /// Whether a client that has this cookie, and whose response is of this server, keeps it.
+    pub(super) fn keeps(self, server: usize) -> bool {
+        !self.is_old && self.index == server
+    }
 }
 
 impl StickyCookies {
     pub(super) fn new(settings: &Sticky, upstream: &UpstreamSettings) -> Self {
-        let value = |server: &Server| {
+        let value = |server: &Server, key: &[u8]| {
             let text = [PURPOSE, &upstream.name, server.name()].join("\0");
-            let mac = HMAC::mac(text, &settings.key);
+            let mac = HMAC::mac(text, key);
             URL_SAFE_NO_PAD.encode(mac.get(..MAC_BYTES).unwrap_or(&mac))
         };
-        let values: Box<[String]> = upstream.servers.iter().map(value).collect();
+        let (mut values, mut servers) = (Vec::new(), HashMap::new());
+        for (place, key) in settings.keys.iter().enumerate() {
+            for (index, server) in upstream.servers.iter().enumerate() {
+                let (value, is_old) = (value(server, key), place > 0);
+                if !is_old {
+                    values.push(value.clone());
+                }
+                let found = StickyServer { index, is_old };
+                servers.entry(value).or_insert(found);
+            }
+        }
         Self {
             settings: settings.clone(),
-            servers: values.iter().cloned().zip(0..).collect(),
-            values,
+            values: values.into(),
+            servers,
         }
     }
 
     /// Takes the cookies of this name out of a request, as they say nothing to the upstream.
-    /// Returns the index of the server that the first valid one names.
-    pub(super) fn take(&self, headers: &mut HeaderMap) -> Option<usize> {
+    /// Returns the server that the first valid one names.
+    pub(super) fn take(&self, headers: &mut HeaderMap) -> Option<StickyServer> {
         let is_there = |line: &HeaderValue| pairs(line).any(|pair| self.value(pair).is_some());
         if !headers.get_all(COOKIE).iter().any(is_there) {
             return None;
@@ -94,7 +119,7 @@ impl StickyCookies {
         rest.trim_ascii_start().strip_prefix(b"=")
     }
 
-    fn server(&self, value: &[u8]) -> Option<usize> {
+    fn server(&self, value: &[u8]) -> Option<StickyServer> {
         let value = str::from_utf8(value).ok()?;
         self.servers.get(value.trim_ascii()).copied()
     }
@@ -122,7 +147,7 @@ mod tests {
         });
         let sticky = Sticky {
             cookie: "s".into(),
-            key: key.into(),
+            keys: vec![key.into()],
             max_age: None,
         };
         StickyCookies::new(&sticky, &UpstreamSettings::new(upstream, servers.into()))
@@ -137,7 +162,7 @@ mod tests {
         let server = cookies.take(&mut headers);
         let left = headers.get_all(COOKIE).iter();
         let left = left.map(|line| line.to_str().unwrap().to_owned());
-        (server, left.collect())
+        (server.map(|server| server.index), left.collect())
     }
 
     #[test]
@@ -172,6 +197,29 @@ mod tests {
         ] {
             assert_eq!(taken(&own, &[odd]).0, None);
         }
+    }
+
+    #[test]
+    fn another_key_lets_no_client_lose_its_server_while_the_old_one_is_named_too() {
+        let old = cookies(KEY, "app");
+        let sticky = Sticky {
+            keys: vec![(*b"another key, as long").into(), (*KEY).into()],
+            ..old.settings.clone()
+        };
+        let servers = ["10.0.0.1:80", "10.0.0.2:80"];
+        let servers =
+            servers.map(|text| Server::from(text.parse::<std::net::SocketAddr>().unwrap()));
+        let new = StickyCookies::new(&sticky, &UpstreamSettings::new("app", servers.into()));
+        for (value, keeps) in [(&old.values[1], false), (&new.values[1], true)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(COOKIE, format!("s={value}").parse().unwrap());
+            let found = new.take(&mut headers).unwrap();
+            assert_eq!(
+                (found.index, found.keeps(1), found.keeps(0)),
+                (1, keeps, false)
+            );
+        }
+        assert_ne!(new.cookie(1, false), old.cookie(1, false));
     }
 
     #[test]

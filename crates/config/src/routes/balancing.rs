@@ -1,5 +1,7 @@
 //! How an upstream's servers share its requests, and what happens when one fails.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 use http::uri::PathAndQuery;
 use weir_proxy::{Balance, Ejection, HealthCheck, Retries, Sticky, UpstreamSettings};
@@ -85,15 +87,19 @@ fn sticky(cx: &mut Lowering<'_>, written: &schema::Sticky) -> Lowered<Sticky> {
         let error = cx.error(name.span, message);
         return Err(error.help("write letters, digits, `-` and `_`, such as app_server"));
     }
-    let key = secret(cx, &written.key, written.key.span)?;
-    if key.len() < MIN_KEY_BYTES {
-        let message = format!("the key has fewer than {MIN_KEY_BYTES} bytes");
-        let error = cx.error(written.key.span, message);
-        return Err(error.help("make one with `openssl rand -hex 32 > sticky.key`"));
-    }
+    let help = "make one with `openssl rand -hex 32 > sticky.key`";
+    let keys = cx.filled(&written.key, "there is no key to sign cookies with", help)?;
+    let keys = keys.iter().map(|written| {
+        let key = secret(cx, written, written.span)?;
+        if key.len() < MIN_KEY_BYTES {
+            let message = format!("the key has fewer than {MIN_KEY_BYTES} bytes");
+            return Err(cx.error(written.span, message).help(help));
+        }
+        Ok(Arc::from(key.as_bytes()))
+    });
     Ok(Sticky {
         cookie: name.value.as_str().into(),
-        key: key.as_bytes().into(),
+        keys: keys.collect::<Lowered<_>>()?,
         max_age: written.max_age.map(|time| time.0),
     })
 }

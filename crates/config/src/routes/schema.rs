@@ -512,8 +512,9 @@ pub(crate) struct Server {
 pub(crate) struct Sticky {
     /// The cookie's name.
     pub(crate) cookie: Spanned<String>,
-    /// Signs the cookie: at least 16 bytes, the same on all gateways.
-    pub(crate) key: Spanned<Secret>,
+    /// Signs the cookie: at least 16 bytes, the same on all gateways. In a list, the first one
+    /// signs, and cookies of the others are valid too. Type: secret, or list of secrets.
+    pub(crate) key: Spanned<OneOrMany<Spanned<Secret>>>,
     /// How long clients keep the cookie. Default: the browser's session.
     pub(crate) max_age: Option<PositiveDuration>,
 }

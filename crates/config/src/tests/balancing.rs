@@ -207,9 +207,18 @@ fn a_cookie_that_anybody_could_sign_or_that_two_upstreams_share_is_refused() {
         found("cookie: own, key: {file: sticky.key}, max_age: 1h"),
         "0 errors, 0 warnings"
     );
+    assert_eq!(
+        found("cookie: own, key: [{env: PATH}, {file: sticky.key}]"),
+        "0 errors, 0 warnings"
+    );
     for (sticky, message) in [
         ("cookie: own", "the key \"key\" is missing"),
+        ("cookie: own, key: []", "no key to sign cookies with"),
         ("cookie: own, key: {file: short.key}", "fewer than 16 bytes"),
+        (
+            "cookie: own, key: [{file: sticky.key}, {file: short.key}]",
+            "fewer than 16 bytes",
+        ),
         ("cookie: own, key: 0123456789abcdef", "sticky.key"),
         (
             "cookie: \"a b\", key: {file: sticky.key}",

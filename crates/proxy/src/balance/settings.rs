@@ -24,13 +24,14 @@ pub enum Balance {
 pub struct Sticky {
     /// The cookie's name.
     pub cookie: Arc<str>,
-    /// Signs the cookie. Gateways that share clients share it.
-    pub key: Arc<[u8]>,
+    /// The first one signs cookies, and those of the others are valid as well. Gateways that share
+    /// clients share them.
+    pub keys: Vec<Arc<[u8]>>,
     /// How long a client keeps the cookie; until it ends its session by default.
     pub max_age: Option<Duration>,
 }
 
-/// Shows nothing of the key.
+/// Shows nothing of the keys.
 impl fmt::Debug for Sticky {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sticky")
