@@ -74,7 +74,7 @@ impl Gateway {
             environment,
             tarpit_slots: TarpitSlots::new(metrics.bans()),
             clock: stores.clock(),
-            srv: SrvServers::default(),
+            srv: SrvServers::new(&metrics),
             bans: shared_bans.known().clone(),
             refused: Arc::default(),
         };

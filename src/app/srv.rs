@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use weir_config::Settings;
 use weir_proxy::{Server, SrvRecord, UpstreamSettings, lookup_srv};
+use weir_telemetry::Metrics;
 
 /// From the first query to the last answer.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,11 +31,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3600));
 
 /// The records by which the servers of upstreams are found. Clones share them.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct SrvServers(Arc<SharedSrvServers>);
 
-#[derive(Default)]
 struct SharedSrvServers {
+    metrics: Arc<Metrics>,
     lookups: Mutex<Vec<Lookup>>,
     /// Whether there are changes that are not in force.
     changed: Arc<AtomicBool>,
@@ -75,6 +76,15 @@ fn sources(settings: &Settings) -> Vec<Source> {
 }
 
 impl SrvServers {
+    /// Nothing is looked up yet.
+    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
+        Self(Arc::new(SharedSrvServers {
+            metrics: Arc::clone(metrics),
+            lookups: Mutex::default(),
+            changed: Arc::default(),
+        }))
+    }
+
     /// Looks up from now on what these settings name, and waits for a moment for what is new. Must
     /// be called on a runtime.
     pub(super) async fn prepare(&self, settings: &Settings) {
@@ -127,7 +137,8 @@ impl SrvServers {
 
     fn start(&self, source: Source, last: Option<Vec<SrvRecord>>) -> Lookup {
         let (publish, found) = watch::channel(last);
-        let task = follow(source.clone(), publish, Arc::clone(&self.0.changed));
+        let (metrics, changed) = (Arc::clone(&self.0.metrics), Arc::clone(&self.0.changed));
+        let task = follow(source.clone(), publish, metrics, changed);
         Lookup {
             source,
             found,
@@ -139,13 +150,16 @@ impl SrvServers {
 async fn follow(
     source: Source,
     publish: watch::Sender<Option<Vec<SrvRecord>>>,
+    metrics: Arc<Metrics>,
     changed: Arc<AtomicBool>,
 ) -> Infallible {
     let mut is_failing = false;
     let name = &*source.name;
     loop {
         let found = timeout(LOOKUP_TIMEOUT, lookup_srv(&source.resolvers, name)).await;
-        let pause = match found.unwrap_or_else(|late| Err(late.into())) {
+        let found = found.unwrap_or_else(|late| Err(late.into()));
+        metrics.srv_lookup(name, found.is_ok());
+        let pause = match found {
             Ok((records, ttl)) => {
                 if mem::take(&mut is_failing) {
                     tracing::info!(name, "SRV records can be looked up again");

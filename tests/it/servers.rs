@@ -372,6 +372,8 @@ fn requests_follow_srv_records_and_stay_where_they_were_while_the_dns_fails() {
         "SRV records cannot be looked up; the servers stay as they were",
         1,
     );
+    let failed = "weir_srv_lookups_total{name=\"_http._tcp.app.test\",outcome=\"failure\"}";
+    assert!(gateway.metric(failed).is_some_and(|count| count >= 1.0));
     assert_eq!(served_by(&gateway), ["three"]);
     set(&zone, &[(0, 1, third)]);
     gateway.logs("SRV records can be looked up again", 1);

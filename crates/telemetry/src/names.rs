@@ -54,6 +54,8 @@ names! {
         "Fetches of the key sets that tokens are verified with, by URL and outcome";
     JWKS_FETCHED_AT: "weir_jwks_fetched_timestamp_seconds",
         "When the key set was fetched last, in seconds since the Unix epoch; 0 before";
+    SRV_LOOKUPS: "weir_srv_lookups",
+        "Lookups of the SRV records that name servers, by name and outcome";
     ACCEPT_ERRORS: "weir_accept_errors",
         "Failures to accept a connection, such as for want of file descriptors";
     IN_FLIGHT: "weir_requests_in_flight", "Requests being served";

@@ -78,6 +78,7 @@ pub struct Metrics {
     acme_orders: Family<Labels, Counter>,
     wrong_admin_tokens: Counter,
     jwks: JwksFamilies,
+    srv_lookups: Family<Labels, Counter>,
     server: ServerMetrics,
     overload: OverloadMetrics,
     log_left_out: Counter,
@@ -111,6 +112,7 @@ impl Metrics {
             acme_orders: registered(page, names::ACME_ORDERS),
             wrong_admin_tokens: registered(page, names::ADMIN_WRONG_TOKENS),
             jwks: JwksFamilies::registered(page),
+            srv_lookups: registered(page, names::SRV_LOOKUPS),
             loads: registered(page, names::RELOADS),
             loaded_at: registered(page, names::LOADED_AT),
             last_load_successful: registered(page, names::LAST_LOAD_SUCCESSFUL),
@@ -267,6 +269,15 @@ impl Metrics {
     /// The handle for the key set at this URL; the same counters for the same URL.
     pub fn jwks(&self, url: &str) -> JwksMetrics {
         self.jwks.for_url(url)
+    }
+
+    /// Counts a lookup of the SRV records of this name. From the first one on, the page has both
+    /// outcomes.
+    pub fn srv_lookup(&self, name: &str, succeeded: bool) {
+        for (outcome, is_this) in [("success", succeeded), ("failure", !succeeded)] {
+            let labels = [("name", name), ("outcome", outcome)];
+            member(&self.srv_lookups, labels).inc_by(u64::from(is_this));
+        }
     }
 
     /// Shows whether the store is within reach.

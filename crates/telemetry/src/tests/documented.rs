@@ -50,6 +50,7 @@ fn words(first_column: &str) -> BTreeSet<String> {
 }
 
 const KEY_SET: &str = "https://id.example.com/keys";
+const SRV_NAME: &str = "_http._tcp.app.example.com";
 
 fn upstream(available: bool, shed: u64) -> UpstreamSample {
     let server = UpstreamServerSample {
@@ -101,6 +102,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.node_reachable("a:1", true);
     metrics.acme("example.com").ordered(true);
     metrics.jwks(KEY_SET).fetched(0);
+    metrics.srv_lookup(SRV_NAME, true);
     metrics.upstreams(|| vec![upstream(true, 4)]);
     metrics.overload().worker_delay(0, Some(0.0));
     metrics.overload().of_priority("low").count(true);
@@ -229,6 +231,7 @@ impl Calm {
         metrics.certificates(move || expires.load(Ordering::Relaxed));
         metrics.acme("example.com").ordered(true);
         metrics.jwks(KEY_SET).fetched(0);
+        metrics.srv_lookup(SRV_NAME, true);
         let available = Arc::new(AtomicBool::new(true));
         let shed = Arc::<AtomicU64>::default();
         let (reached, by_upstream) = (Arc::clone(&available), Arc::clone(&shed));
@@ -306,6 +309,9 @@ fn troubles() -> Vec<Trouble> {
         ("WeirKeySetNotFetched", |gateway| {
             gateway.metrics.jwks(KEY_SET).failed();
         }),
+        ("WeirSrvLookupsFail", |gateway| {
+            gateway.metrics.srv_lookup(SRV_NAME, false);
+        }),
         ("WeirCannotAccept", |gateway| {
             gateway.metrics.server().accept_errors.inc();
         }),
@@ -347,6 +353,7 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirServerUnavailable",
             "WeirCertificateNotObtained",
             "WeirKeySetNotFetched",
+            "WeirSrvLookupsFail",
         ];
         trouble(&gateway);
         pages.push(gateway.page());
