@@ -98,6 +98,13 @@ fn a_busy_worker_sheds_no_critical_request_and_all_others_only_while_it_is_late(
         "{findings}"
     );
     assert!(!findings.contains("Look at the app"), "{findings}");
+    let example = "{\"path\": \"/low\", \"ip\": \"127.0.0.1\"}";
+    eventually("what the worker sheds now", || {
+        let explain = post("/v1/explain", example).with("host", "localhost");
+        let explained = gateway.admin(&explain).text().to_owned();
+        assert!(explained.contains("shed with priority low"), "{explained}");
+        explained.contains("now 1 of 1 workers shed").then_some(())
+    });
 
     let Busy { gateway, flood, .. } = busy;
     let report = flood.stop();
