@@ -87,7 +87,7 @@ fn luck(client: u64, now: Timestamp) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A time of which each multiple of [`LUCK`] ends a period of the client's luck.
+/// The time, shifted for each client: its luck ends at each multiple of [`LUCK`].
 fn luck_time(client: u64, now: Timestamp) -> u64 {
     now.as_nanos().saturating_add(client % LUCK.get())
 }
