@@ -75,7 +75,8 @@ fn gateway(layers: fn() -> Layers, listener: TcpListener, upstream: SocketAddr) 
                 secure: false,
             };
             service_fn(move |mut request: Request<RequestBody>| {
-                let context = RequestContext::new(peer).taking_lines(request.body().takes_lines());
+                let context =
+                    RequestContext::of_connection(peer, None, None, request.body().takes_lines());
                 request.extensions_mut().insert(context);
                 stack.lock().unwrap().call(request)
             })

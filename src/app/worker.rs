@@ -212,10 +212,12 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     >;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
-        let context = RequestContext::new(self.peer)
-            .with_certificate(self.certificate.clone())
-            .with_ends(self.ends.clone())
-            .taking_lines(request.body().takes_lines());
+        let context = RequestContext::of_connection(
+            self.peer,
+            self.certificate.clone(),
+            self.ends.clone(),
+            request.body().takes_lines(),
+        );
         request.extensions_mut().insert(context);
         if let Some(redirect) = &self.role.redirect_to_https {
             request.extensions_mut().insert(redirect.clone());

@@ -120,8 +120,9 @@ pub struct AccessLog<S> {
     settings: Arc<Settings>,
 }
 
-/// What is known of a request so far. It is logged when it is dropped, whatever happened. It is
-/// boxed because it travels with the future, then with the body, which are moved many times.
+/// What is known of a request so far. It is logged when it is dropped, whatever happened. It travels
+/// with the future, then with the body, which are moved many times, so what is large about it is in
+/// a box.
 #[derive(Debug)]
 struct Record {
     since: Instant,
@@ -132,7 +133,7 @@ struct Record {
     bytes: u64,
     complete: bool,
     /// None where the log is not read, nothing is traced, and nobody watches.
-    line: Option<LogLine>,
+    line: Option<Box<LogLine>>,
 }
 
 /// What is kept of a request for its line in the log and its trace alone.
@@ -164,7 +165,7 @@ struct LogLine {
 }
 
 impl LogLine {
-    /// It is large, and so are the record and its box: inlined, it is written there.
+    /// It is large: inlined, it is moved once.
     #[inline(always)]
     fn new<B>(
         request: &Request<B>,
@@ -344,7 +345,7 @@ impl Record {
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| LogLine::new(request, context, settings, watched())),
+                .then(|| Box::new(LogLine::new(request, context, settings, watched()))),
         }
     }
 
@@ -374,7 +375,7 @@ impl Record {
     }
 
     /// The request is counted by what has been until now, and logged when its tunnel ends.
-    fn move_to(mut self: Box<Self>, tunnel: &Tunnel) {
+    fn move_to(mut self, tunnel: &Tunnel) {
         if let Some(line) = &mut self.line {
             line.traffic = Some(Arc::clone(tunnel.traffic()));
             self.count(self.since.elapsed());
@@ -387,7 +388,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let took = self.since.elapsed();
         let is_tunnel = |line: &LogLine| line.traffic.is_some();
-        if !self.line.as_ref().is_some_and(is_tunnel) {
+        if !self.line.as_deref().is_some_and(is_tunnel) {
             self.count(took);
         }
         if let Some(line) = &self.line {
@@ -411,7 +412,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let record = Some(Box::new(Record::new(&request, &self.settings)));
+        let record = Some(Record::new(&request, &self.settings));
         LoggedFuture {
             future: self.inner.call(request),
             record,
@@ -428,7 +429,7 @@ pin_project! {
     {
         #[pin]
         future: F,
-        record: Option<Box<Record>>,
+        record: Option<Record>,
     }
 
     impl<F> PinnedDrop for LoggedFuture<F>
@@ -476,7 +477,7 @@ pin_project! {
     pub struct LoggedBody<R> {
         #[pin]
         body: R,
-        record: Option<Box<Record>>,
+        record: Option<Record>,
     }
 }
 

@@ -162,28 +162,25 @@ impl RequestContext {
         }
     }
 
-    /// Adds the certificate that the client has shown.
-    #[must_use]
-    pub fn with_certificate(mut self, certificate: Option<Arc<ClientCertificate>>) -> Self {
-        self.certificate = certificate;
-        self
-    }
-
-    /// Adds the ends of the connection.
-    #[must_use]
-    pub fn with_ends(mut self, ends: Option<Arc<ConnectionEnds>>) -> Self {
-        self.ends = ends;
-        self
-    }
-
-    /// Says whether the server writes the header lines of a [`ProblemResponse`] before those of the
-    /// response's map.
+    /// The same, of a client that has shown this certificate on a connection with these ends.
+    /// `takes_lines` says whether the server writes the header lines of a [`ProblemResponse`] before
+    /// those of the response's map.
     ///
     /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
-    #[must_use]
-    pub fn taking_lines(mut self, takes_lines: bool) -> Self {
-        self.takes_lines = takes_lines;
-        self
+    pub fn of_connection(
+        peer: Peer,
+        certificate: Option<Arc<ClientCertificate>>,
+        ends: Option<Arc<ConnectionEnds>>,
+        takes_lines: bool,
+    ) -> Self {
+        // At once: each step of a builder would copy it.
+        Self {
+            peer: Some(peer),
+            certificate,
+            ends,
+            takes_lines,
+            ..Self::default()
+        }
     }
 
     /// The certificate that the client has shown, if the server left it here.
