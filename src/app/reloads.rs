@@ -100,18 +100,17 @@ pub(super) struct Snapshot {
     limiters: Vec<Option<ConcurrencyLimiter>>,
 }
 
-/// The limits on requests in flight of upstreams, those of the `earlier` snapshot where they are
-/// the same.
+/// The limits on requests in flight of upstreams, which go on from those of the `earlier` snapshot.
 fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<ConcurrencyLimiter>> {
     let earlier = earlier.map_or(&[][..], |earlier| &earlier.limiters);
     let limiter = |upstream: &weir_config::Upstream| {
         let (name, settings) = (&upstream.settings.name, upstream.concurrency.as_ref()?);
         let mut before = earlier.iter().flatten();
         let before = before.find(|limiter| limiter.upstream() == name);
-        if let Some(before) = before.filter(|before| before.settings() == settings) {
-            return Some(before.clone());
-        }
-        Some(ConcurrencyLimiter::new(name, settings.clone(), before))
+        Some(match before {
+            Some(before) => before.with_settings(*settings),
+            None => ConcurrencyLimiter::new(name, *settings),
+        })
     };
     settings.upstreams.iter().map(limiter).collect()
 }

@@ -245,15 +245,23 @@ fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_
 }
 
 #[test]
-fn a_reload_that_concerns_something_else_does_not_forget_the_limit() {
+fn a_reload_does_not_forget_requests_in_flight() {
     let app = App::start();
-    let gateway = app.gateway("{min: 3, max: 4}", "");
-    let _held = app.hold(&gateway, "/held");
-    let other = gateway.read("gateway.yaml").replace("/free", "/other");
-    gateway.write("gateway.yaml", &other);
-    gateway.reload();
-    let taken = gateway.metric("weir_upstream_slots_taken{upstream=\"app\"}");
-    assert_eq!(taken, Some(1.0));
+    let gateway = app.gateway("{limit: 4, max_wait: 0s}", "");
+    let _held = [1, 2].map(|_| app.hold(&gateway, "/held"));
+    for (earlier, later) in [("/free", "/other"), ("limit: 4", "limit: 3")] {
+        let changed = gateway.read("gateway.yaml").replace(earlier, later);
+        gateway.write("gateway.yaml", &changed);
+        gateway.reload();
+        let taken = gateway.metric("weir_upstream_slots_taken{upstream=\"app\"}");
+        assert_eq!(taken, Some(2.0), "{later}");
+    }
+    let _third = app.hold(&gateway, "/held");
+    assert_eq!(gateway.send(&get("/")).status, 503);
+    app.answer(3);
+    eventually("a free slot", || {
+        (gateway.send(&get("/")).status == 200).then_some(())
+    });
 }
 
 #[test]

@@ -35,7 +35,7 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 const LOG_INTERVAL: Nanos = Nanos::from_secs(60);
 
 /// How requests in flight to an upstream are limited.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencySettings {
     /// Between which numbers the limit adapts; it is fixed where they are the same.
     pub bounds: ConcurrencyBounds,
@@ -48,11 +48,14 @@ pub struct ConcurrencySettings {
 
 /// The limit on an upstream's requests in flight. Clones are the same limit, for all workers.
 #[derive(Clone)]
-pub struct ConcurrencyLimiter(Arc<Shared>);
+pub struct ConcurrencyLimiter {
+    settings: ConcurrencySettings,
+    shared: Arc<Shared>,
+}
 
+/// What outlives a reload.
 struct Shared {
     upstream: Arc<str>,
-    settings: ConcurrencySettings,
     epoch: Instant,
     state: Mutex<State>,
     /// By priority.
@@ -74,51 +77,43 @@ pub(super) enum Admission {
 }
 
 impl ConcurrencyLimiter {
-    /// A limit for this upstream. It goes on with the counts of an `earlier` configuration, and, if
-    /// the bounds are the same, with the limit that was found.
-    pub fn new(upstream: &str, settings: ConcurrencySettings, earlier: Option<&Self>) -> Self {
-        let same = earlier.filter(|earlier| earlier.settings().bounds == settings.bounds);
-        let epoch = same.map_or_else(Instant::now, |earlier| earlier.0.epoch);
-        let limit = same.map_or_else(
-            || AdaptiveLimit::new(settings.bounds, Timestamp::from_nanos(0)),
-            |earlier| earlier.0.state.lock().limit.clone(),
-        );
-        let limiter = Self(Arc::new(Shared {
+    /// A limit for this upstream.
+    pub fn new(upstream: &str, settings: ConcurrencySettings) -> Self {
+        let shared = Arc::new(Shared {
             upstream: upstream.into(),
-            settings,
-            epoch,
+            epoch: Instant::now(),
             state: Mutex::new(State {
-                limit,
+                limit: AdaptiveLimit::new(settings.bounds, Timestamp::from_nanos(0)),
                 slots: Slots::default(),
                 logged: None,
             }),
             shed: Default::default(),
             would_shed: Default::default(),
-        }));
-        if let Some(earlier) = earlier {
-            let counts = limiter.0.shed.iter().chain(&limiter.0.would_shed);
-            let before = earlier.0.shed.iter().chain(&earlier.0.would_shed);
-            for (count, before) in counts.zip(before) {
-                count.store(before.load(Relaxed), Relaxed);
-            }
-        }
-        limiter
+        });
+        Self { settings, shared }
+    }
+
+    /// The same limit with the settings of another configuration. The requests of both share the
+    /// slots: those that the earlier one has admitted are in flight still.
+    #[must_use]
+    pub fn with_settings(&self, settings: ConcurrencySettings) -> Self {
+        let now = self.now();
+        let mut state = self.shared.state.lock();
+        state.limit.set_bounds(settings.bounds, now);
+        drop(state);
+        let shared = Arc::clone(&self.shared);
+        Self { settings, shared }
     }
 
     /// The name of its upstream.
     pub fn upstream(&self) -> &str {
-        &self.0.upstream
-    }
-
-    /// The settings that it was made with.
-    pub fn settings(&self) -> &ConcurrencySettings {
-        &self.0.settings
+        &self.shared.upstream
     }
 
     /// The values for metrics and findings.
     pub fn sample(&self) -> ConcurrencySample {
-        let state = self.0.state.lock();
-        let counts = self.0.shed.iter().zip(&self.0.would_shed);
+        let state = self.shared.state.lock();
+        let counts = self.shared.shed.iter().zip(&self.shared.would_shed);
         let counts = Priority::ALL.iter().zip(counts);
         let shed = counts.map(|(priority, (shed, would_deny))| ShedSample {
             priority: priority.as_str(),
@@ -134,14 +129,14 @@ impl ConcurrencyLimiter {
     }
 
     fn now(&self) -> Timestamp {
-        let since = loop_time::now().saturating_duration_since(self.0.epoch);
+        let since = loop_time::now().saturating_duration_since(self.shared.epoch);
         Timestamp::from_nanos(Nanos::from(since).get())
     }
 
     fn admit(&self, priority: Priority, client: u64, always: bool) -> Admission {
         let now = self.now();
-        let settings = &self.0.settings;
-        let mut state = self.0.state.lock();
+        let settings = &self.settings;
+        let mut state = self.shared.state.lock();
         let State { limit, slots, .. } = &mut *state;
         let most = limit.get();
         if always || !settings.enforcement.acts_on_client(client) {
@@ -153,7 +148,7 @@ impl ConcurrencyLimiter {
             drop(state);
             let mut slot = self.slot(client, now);
             if is_full && !always {
-                count(&self.0.would_shed, priority);
+                count(&self.shared.would_shed, priority);
                 slot.would_shed = Some(priority);
             }
             return Admission::Admitted(slot);
@@ -206,15 +201,15 @@ impl ConcurrencyLimiter {
     }
 
     fn count_shed(&self, priority: Priority, limit: u32, now: Timestamp) {
-        count(&self.0.shed, priority);
-        let mut state = self.0.state.lock();
+        count(&self.shared.shed, priority);
+        let mut state = self.shared.state.lock();
         let logged = state.logged;
         if logged.is_some_and(|logged| now.since(logged) < LOG_INTERVAL) {
             return;
         }
         state.logged = Some(now);
         drop(state);
-        let (upstream, priority) = (&*self.0.upstream, priority.as_str());
+        let (upstream, priority) = (&*self.shared.upstream, priority.as_str());
         tracing::warn!(
             target: "weir::middleware::concurrency",
             upstream,
@@ -229,7 +224,7 @@ impl ConcurrencyLimiter {
         let now = self.now();
         let mut granted = SmallVec::<[_; 1]>::new();
         {
-            let mut state = self.0.state.lock();
+            let mut state = self.shared.state.lock();
             let State { limit, slots, .. } = &mut *state;
             slots.release(slot.client);
             if let Some(reply) = slot.reply {
@@ -258,7 +253,7 @@ fn count(counts: &[AtomicU64; Priority::ALL.len()], priority: Priority) {
 
 impl fmt::Debug for ConcurrencyLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let upstream = &self.0.upstream;
+        let upstream = &self.shared.upstream;
         f.debug_struct("ConcurrencyLimiter")
             .field("upstream", upstream)
             .finish_non_exhaustive()
@@ -287,7 +282,7 @@ impl Slot {
 
     /// Takes a slot again, whether one is free or not. Latency counts from now.
     pub(super) fn take_back(&mut self) {
-        self.limiter.0.state.lock().slots.take(self.client);
+        self.limiter.shared.state.lock().slots.take(self.client);
         self.admitted = self.limiter.now();
         self.is_lent = false;
     }
@@ -361,7 +356,10 @@ impl SlotWait {
             Err(_) => self.receiver.try_recv().ok(),
         };
         if slot.is_none() {
-            let (limit, now) = (self.limiter.0.state.lock().limit.get(), self.limiter.now());
+            let (limit, now) = (
+                self.limiter.shared.state.lock().limit.get(),
+                self.limiter.now(),
+            );
             self.limiter.count_shed(self.priority, limit, now);
         }
         slot
@@ -370,7 +368,7 @@ impl SlotWait {
 
 impl Drop for SlotWait {
     fn drop(&mut self) {
-        let given_up = self.limiter.0.state.lock().slots.give_up(self.id);
+        let given_up = self.limiter.shared.state.lock().slots.give_up(self.id);
         drop(given_up);
     }
 }
@@ -438,51 +436,82 @@ mod tests {
         reply(&response, Some(Nanos::new(7)))
     }
 
-    fn limiter(bounds: (u32, u32), earlier: Option<&ConcurrencyLimiter>) -> ConcurrencyLimiter {
+    fn settings(min: u32, max: u32) -> ConcurrencySettings {
         let of = |bound| std::num::NonZeroU32::new(bound).unwrap();
-        let settings = ConcurrencySettings {
+        ConcurrencySettings {
             bounds: ConcurrencyBounds {
-                min: of(bounds.0),
-                max: of(bounds.1),
+                min: of(min),
+                max: of(max),
             },
             max_wait: None,
             enforcement: Enforcement::default(),
-        };
-        ConcurrencyLimiter::new("app", settings, earlier)
+        }
+    }
+
+    fn limiter(min: u32, max: u32) -> ConcurrencyLimiter {
+        ConcurrencyLimiter::new("app", settings(min, max))
+    }
+
+    fn admitted(limiter: &ConcurrencyLimiter) -> Slot {
+        match limiter.admit(Priority::Normal, 1, false) {
+            Admission::Admitted(slot) => slot,
+            Admission::Waits(_) | Admission::Shed => panic!("no slot is free"),
+        }
     }
 
     /// Has the limit learn so many times that the upstream is overloaded, 20 ms apart.
     async fn overload(limiter: &ConcurrencyLimiter, times: usize) {
         for _ in 0..times {
-            let Admission::Admitted(mut slot) = limiter.admit(Priority::Normal, 1, false) else {
-                panic!("a slot is free");
-            };
+            let mut slot = admitted(limiter);
             tokio::time::advance(Duration::from_millis(20)).await;
             slot.reply = Some(ServerReply::Overloaded);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reload_that_keeps_the_bounds_does_not_forget_the_limit() {
-        let first = limiter((1, 1000), None);
+    async fn a_reload_does_not_forget_the_limit_that_was_found() {
+        let first = limiter(1, 1000);
         overload(&first, 1000).await;
         let found = first.sample().limit;
         assert!(found < ConcurrencyBounds::INITIAL, "{found}");
-        assert_eq!(limiter((1, 1000), Some(&first)).sample().limit, found);
-        let other = limiter((1, 999), Some(&first));
-        assert_eq!(other.sample().limit, ConcurrencyBounds::INITIAL);
+        for (bounds, limit) in [
+            ((1, 1000), found),
+            ((1, 999), found),
+            ((15, 999), 15),
+            ((7, 7), 7),
+            ((1, 1000), ConcurrencyBounds::INITIAL),
+        ] {
+            let next = first.with_settings(settings(bounds.0, bounds.1));
+            assert_eq!(next.sample().limit, limit, "{bounds:?}");
+        }
+    }
+
+    /// The app got up to as many requests more as were in flight when the limit was changed.
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_that_changes_the_limit_does_not_forget_requests_in_flight() {
+        let first = limiter(2, 2);
+        let slots = [admitted(&first), admitted(&first)];
+        let Admission::Waits(wait) = first.admit(Priority::Normal, 2, false) else {
+            panic!("both slots are taken");
+        };
+        let next = first.with_settings(settings(1, 1));
+        let late = next.admit(Priority::Normal, 3, false);
+        assert!(matches!(late, Admission::Waits(_)));
+        drop(late);
+        drop(slots);
+        let slot = wait.wait().await.expect("a slot");
+        assert_eq!((first.sample().taken, next.sample().taken), (1, 1));
+        drop(slot);
+        drop(admitted(&next));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_slowest_requests_do_not_go_unseen_because_their_clients_leave() {
-        let limiter = limiter((1, 1000), None);
+        let limiter = limiter(1, 1000);
         let mut least = ConcurrencyBounds::INITIAL;
         for reply in [Some(20), None] {
             for _ in 0..200 {
-                let Admission::Admitted(mut slot) = limiter.admit(Priority::Normal, 1, false)
-                else {
-                    panic!("a slot is free");
-                };
+                let mut slot = admitted(&limiter);
                 tokio::time::advance(Duration::from_millis(reply.unwrap_or(200))).await;
                 match reply {
                     Some(latency) => {

@@ -227,6 +227,23 @@ impl AdaptiveLimit {
         }
     }
 
+    /// Goes on within other bounds, with what was found. Where either limit is a number, nothing was
+    /// found but the latency.
+    pub fn set_bounds(&mut self, bounds: ConcurrencyBounds, now: Timestamp) {
+        if bounds == self.bounds {
+            return;
+        }
+        let found = self.probing.take().unwrap_or(self.limit);
+        let found = match self.bounds.are_fixed() || bounds.are_fixed() {
+            true => f64::from(ConcurrencyBounds::INITIAL),
+            false => found,
+        };
+        self.bounds = bounds;
+        self.limit = bounds.clamp(found);
+        self.descent = None;
+        self.window.begin(now);
+    }
+
     /// How many requests may be in flight.
     #[expect(
         clippy::cast_possible_truncation,
