@@ -149,7 +149,7 @@ fn a_free_slot_goes_to_no_lower_priority_while_a_higher_one_waits() {
 }
 
 #[test]
-fn a_client_that_leaves_keeps_no_slot_and_no_place_to_wait_in() {
+fn a_client_that_leaves_does_not_keep_its_slot_or_its_place_to_wait_in() {
     let app = App::start();
     let gateway = app.gateway("{limit: 1, max_wait: 60s}", "");
     let held = app.hold(&gateway, "/held");

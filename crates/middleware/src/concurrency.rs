@@ -3,7 +3,8 @@
 //! the waits and the clock.
 //!
 //! A slot is held from the request's admission to the head of its response. A body that streams, or
-//! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too.
+//! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too. The
+//! slot of a client that leaves is held for as long as a response usually takes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use std::time::Duration;
 use http::{Extensions, Response, StatusCode};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
     AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
@@ -30,6 +32,10 @@ const DEFAULT_WAIT: Duration = Duration::from_millis(10);
 
 /// Upper bound on the wait that Weir chooses for requests of low or normal priority.
 const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// How long the upstream is taken to work on a request whose client has left, while its latency is
+/// unknown.
+const DEFAULT_LATENCY: Nanos = Nanos::new(100_000_000);
 
 /// How often it is logged that an upstream is at its limit.
 const LOG_INTERVAL: Nanos = Nanos::from_secs(60);
@@ -302,11 +308,26 @@ impl Slot {
         );
     }
 
-    /// Gives the slot back, as the client has left before there was a response.
+    /// Gives the slot back, as the client has left before there was a response: when one usually
+    /// comes, for the upstream works on. Clients that send requests and leave at once would else
+    /// have as many in flight as they like. Without all of its body no request is worked on.
     pub(super) fn abandoned(mut self, upload: Option<Duration>) {
+        let Some(upload) = upload else {
+            return;
+        };
         let elapsed = self.limiter.now().since(self.admitted);
-        let waited = upload.map(|upload| elapsed.saturating_sub(upload.into()));
-        self.reply = waited.map(ServerReply::Abandoned);
+        let waited = elapsed.saturating_sub(upload.into());
+        self.reply = Some(ServerReply::Abandoned(waited));
+        let latency = self.limiter.shared.state.lock().limit.baseline();
+        let rest = latency.unwrap_or(DEFAULT_LATENCY).saturating_sub(waited);
+        if rest > Nanos::ZERO
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                sleep(rest.into()).await;
+                drop(self);
+            });
+        }
     }
 }
 
@@ -503,6 +524,42 @@ mod tests {
         assert_eq!((first.sample().taken, next.sample().taken), (1, 1));
         drop(slot);
         drop(admitted(&next));
+    }
+
+    /// Each of them had left the upstream a request to work on, and no trace here.
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_clients_that_leave_at_once_does_not_get_past_the_limit() {
+        let limiter = limiter(3, 3);
+        let flood = async |millis: u64| {
+            let mut sent = 0;
+            for _ in 0..millis {
+                if let Admission::Admitted(slot) = limiter.admit(Priority::Normal, 1, false) {
+                    sent += 1;
+                    slot.abandoned(Some(Duration::ZERO));
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+            sent
+        };
+        let sent = flood(1000).await;
+        assert!(sent <= 30, "{sent}");
+        sleep(Duration::from_secs(1)).await;
+        for _ in 0..60 {
+            let mut slot = admitted(&limiter);
+            sleep(Duration::from_millis(500)).await;
+            slot.reply = Some(ServerReply::Response(Nanos::new(500_000_000)));
+        }
+        let sent = flood(3000).await;
+        assert!((15..=18).contains(&sent), "{sent}");
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(limiter.sample().taken, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_before_its_body_has_come_keeps_no_slot() {
+        let limiter = limiter(1, 1);
+        admitted(&limiter).abandoned(None);
+        assert_eq!(limiter.sample().taken, 0);
     }
 
     #[tokio::test(start_paused = true)]
