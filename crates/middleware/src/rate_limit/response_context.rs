@@ -3,12 +3,13 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Buf;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep};
@@ -76,21 +77,20 @@ impl HeldSlot {
     /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep
     /// all slots.
     fn poll(&mut self, cx: &mut Context<'_>) {
-        let is_over = self.upload().is_some();
-        let Some(slot) = &mut self.slot else {
+        let (Some(slot), Some(upload)) = (&mut self.slot, &self.upload) else {
             return;
         };
-        if slot.is_lent() && is_over {
-            slot.take_back();
-            self.upload = None;
-        }
         if let Some(lends_at) = &mut self.lends_at
             && lends_at.as_mut().poll(cx).is_ready()
         {
             self.lends_at = None;
-            if !is_over {
+            if upload.took().is_none() {
                 slot.lend();
             }
+        }
+        if slot.is_lent() && upload.has_ended(cx) {
+            slot.take_back();
+            self.upload = None;
         }
     }
 }
@@ -358,6 +358,8 @@ pin_project! {
 pub(super) struct UploadTime {
     begun: OnceLock<Instant>,
     ended: OnceLock<Instant>,
+    /// Woken at the end: with HTTP/2 it is the task of the connection that reads the body.
+    waiting: Mutex<Option<Waker>>,
 }
 
 impl UploadTime {
@@ -369,12 +371,22 @@ impl UploadTime {
         Some(self.ended.get()?.duration_since(*begun))
     }
 
+    /// Whether the body is over; if not, the task is woken when it is.
+    fn has_ended(&self, cx: &Context<'_>) -> bool {
+        *self.waiting.lock() = Some(cx.waker().clone());
+        self.ended.get().is_some()
+    }
+
     fn begin(&self) {
         self.begun.get_or_init(loop_time::now);
     }
 
     fn end(&self) {
         self.ended.get_or_init(loop_time::now);
+        let waiting = self.waiting.lock().take();
+        if let Some(waker) = waiting {
+            waker.wake();
+        }
     }
 }
 

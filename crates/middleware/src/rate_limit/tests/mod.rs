@@ -408,4 +408,5 @@ mod counting;
 mod delay;
 mod library;
 mod shed;
+mod shedding;
 mod timing;

@@ -1,0 +1,236 @@
+//! Requests to an upstream whose requests in flight are limited, in paused time.
+
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+
+use futures_util::FutureExt;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use proptest::prelude::*;
+use smallvec::smallvec;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::sleep;
+use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transaction};
+use weir_rules::{Client, Cost, Enforcement};
+use weir_store::{Memory, MemorySettings};
+
+use super::*;
+use crate::{
+    ClientIdentity, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency,
+};
+
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+
+/// So long that no unit comes back meanwhile.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+fn limiter(slots: NonZeroU32) -> ConcurrencyLimiter {
+    let settings = ConcurrencySettings {
+        bounds: ConcurrencyBounds {
+            min: slots,
+            max: slots,
+        },
+        max_wait: None,
+        enforcement: Enforcement::default(),
+    };
+    ConcurrencyLimiter::new("app", settings)
+}
+
+/// A layer for a route of this priority.
+fn layer(
+    store: &Arc<Memory>,
+    limits: Vec<LimitUse>,
+    limiter: &ConcurrencyLimiter,
+    priority: Priority,
+) -> RateLimitLayer {
+    let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+    let clock = ManualClock::new(Timestamp::from_nanos(1 << 60));
+    let concurrency = RouteConcurrency {
+        limiter: limiter.clone(),
+        priority,
+        clients: Arc::new(ClientPriorities::default()),
+    };
+    RateLimitLayer::new(Arc::clone(store) as _, policy, &Metrics::new())
+        .with_clock(Arc::new(clock))
+        .with(|settings| {
+            let route = settings.route.take();
+            settings.route = route.map(|route| route.with_concurrency(Some(concurrency)));
+        })
+}
+
+fn limit_of(name: &str, quota: Quota, cost: u64) -> LimitUse {
+    let limit = Limit::new(
+        name,
+        vec![KeySource::Global],
+        Some(quota),
+        Missing::Skip,
+        HashKey::random(),
+    );
+    LimitUse {
+        cost: Cost::Fixed(NonZeroU64::new(cost).unwrap()),
+        ..LimitUse::new(Arc::new(limit.unwrap()))
+    }
+}
+
+/// By name: what a request costs, and how much there is of it.
+fn quotas(units: u64) -> [(&'static str, u64, Quota); 4] {
+    let windowed = |algorithm, count| Quota::windowed(algorithm, count, YEAR).unwrap();
+    let fixed = Algorithm::FixedWindow(Alignment::FirstRequest);
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    [
+        ("A", 1, Quota::new(units, units, YEAR).unwrap()),
+        ("B", 2, Quota::new(100, 100, YEAR).unwrap()),
+        ("C", 1, windowed(fixed, 100)),
+        ("D", 3, windowed(log, 200)),
+    ]
+}
+
+fn left(store: &Memory, name: &str, quota: Quota) -> u64 {
+    let key = format!("{name}:*").as_str().into();
+    let look = Transaction {
+        mode: Mode::Peek,
+        ..Transaction::new(key, quota, NonZeroU64::MIN)
+    };
+    let outcome = store.decide(smallvec![look], Timestamp::from_nanos(1 << 60));
+    let outcome = outcome.now_or_never().unwrap().unwrap();
+    outcome.decisions[0].unwrap().remaining
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Arrive(Priority, u8),
+    /// The app responds to a request with this status, or breaks down.
+    Respond(usize, Option<u16>),
+    /// The client of a request leaves, whether it waits or the app works on it.
+    Leave(usize),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let priority = prop::sample::select(Priority::ALL.to_vec());
+    let status = prop::option::weighted(0.9, prop::sample::select(vec![200, 404, 500, 503]));
+    let step = prop_oneof![
+        6 => (priority, 0..4_u8).prop_map(|(priority, client)| Step::Arrive(priority, client)),
+        2 => (any::<usize>(), status).prop_map(|(index, status)| Step::Respond(index, status)),
+        1 => any::<usize>().prop_map(Step::Leave),
+        1 => (1..15_u64).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+type ResponseSender = oneshot::Sender<Option<u16>>;
+
+/// An app whose requests wait for what the test says.
+async fn app(
+    sender: mpsc::UnboundedSender<ResponseSender>,
+) -> Result<Response<Full<Bytes>>, &'static str> {
+    let (respond, told) = oneshot::channel();
+    sender.send(respond).unwrap();
+    let status = told.await.ok().flatten().ok_or("broken down")?;
+    let mut response = Response::new(Full::from("real"));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    Ok(response)
+}
+
+/// Takes the steps, and returns how many requests the app got.
+async fn run(store: &Arc<Memory>, limiter: &ConcurrencyLimiter, steps: Vec<Step>) -> u64 {
+    let quotas = quotas(25);
+    let limits = || quotas.map(|(name, cost, quota)| limit_of(name, quota, cost));
+    let layers = Priority::ALL.map(|priority| layer(store, limits().into(), limiter, priority));
+    let (sender, mut admitted) = mpsc::unbounded_channel();
+    let service = service_fn(move |_: Request<Metered<Full<Bytes>>>| app(sender.clone()));
+    let mut at_app: Vec<ResponseSender> = Vec::new();
+    let mut clients: Vec<JoinHandle<()>> = Vec::new();
+    let mut reached = 0;
+    for step in steps {
+        match step {
+            Step::Arrive(priority, client) => {
+                let address = [192, 0, 2, client].into();
+                let identity = ClientIdentity {
+                    client: Client {
+                        address,
+                        peer: address,
+                        peer_is_trusted: false,
+                    },
+                    account: None,
+                    secure: false,
+                };
+                let mut request = Request::new(Full::from(""));
+                request.extensions_mut().insert(identity);
+                let response = layers[priority as usize].layer(service.clone());
+                let response = response.oneshot(request);
+                clients.push(tokio::spawn(async move { drop(response.await) }));
+            }
+            Step::Respond(index, status) if !at_app.is_empty() => {
+                let _ = at_app.remove(index % at_app.len()).send(status);
+            }
+            Step::Leave(index) if !clients.is_empty() => {
+                clients.swap_remove(index % clients.len()).abort();
+            }
+            Step::Wait(millis) => sleep(Duration::from_millis(millis)).await,
+            Step::Respond(..) | Step::Leave(_) => {}
+        }
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        while let Ok(respond) = admitted.try_recv() {
+            at_app.push(respond);
+            reached += 1;
+        }
+    }
+    sleep(Duration::from_secs(1)).await;
+    while let Ok(_respond) = admitted.try_recv() {
+        reached += 1;
+    }
+    reached
+}
+
+proptest! {
+    /// Whether it is shed at once, after it has waited, or leaves while it waits; and a request
+    /// that the app got is charged, whatever comes of it.
+    #[test]
+    fn a_request_that_never_gets_to_the_app_is_never_charged(slots in 1..4_u32, steps in steps()) {
+        let max_buckets = NonZeroUsize::new(100).unwrap();
+        let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+        let limiter = limiter(NonZeroU32::new(slots).unwrap());
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        let reached = runtime.unwrap().block_on(run(&store, &limiter, steps));
+        for (name, cost, quota) in quotas(25) {
+            let taken = quota.burst().get() - left(&store, name, quota);
+            prop_assert_eq!(taken, reached * cost, "{} of {}", name, reached);
+        }
+    }
+}
+
+/// With HTTP/2, the body is read by the connection's task.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_another_task_reads_does_not_leave_its_request_without_a_slot() {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::MIN,
+    }));
+    let limiter = limiter(NonZeroU32::MIN);
+    let app = service_fn(|request: Request<Metered<Body>>| async {
+        tokio::spawn(request.into_body().collect());
+        sleep(Duration::from_secs(10)).await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("real")))
+    });
+    let upload = futures_util::stream::once(async {
+        sleep(Duration::from_secs(3)).await;
+        Ok(Frame::data(Bytes::from_static(b"body")))
+    });
+    let request = Request::new(StreamBody::new(upload).boxed_unsync());
+    let service = layer(&store, Vec::new(), &limiter, Priority::Normal).layer(app);
+    let response = tokio::spawn(service.oneshot(request));
+    let mut taken = Vec::new();
+    for _ in 0..5 {
+        sleep(Duration::from_millis(900)).await;
+        taken.push(limiter.sample().taken);
+    }
+    // After 0.9, 1.8, 2.7, 3.6 and 4.5 seconds.
+    assert_eq!(taken, [1, 0, 0, 1, 1]);
+    response.await.unwrap().unwrap();
+    assert_eq!(limiter.sample().taken, 0);
+}
