@@ -186,8 +186,9 @@ fn a_client_that_uploads_slowly_keeps_no_slot_from_others() {
     assert_eq!(status(&mut next), 200);
 }
 
-/// An app that serves as many requests at a time as `workers` has permits, 10 ms each, asked by 40
-/// clients without a pause. Two of them matter more.
+/// An app that serves as many requests at a time as `workers` has permits, 20 ms each, asked by 40
+/// clients without a pause. Two of them matter more. A limit that is only measured at its half, and
+/// does not follow latency, is not seen at a quarter.
 #[test]
 fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_not_shed_first() {
     const WORKERS: u32 = 16;
@@ -197,7 +198,7 @@ fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_
         let working = Arc::clone(&working);
         async move {
             let _worker = working.acquire().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
             text("real")
         }
     });
@@ -211,19 +212,22 @@ fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_
         ])
         .start();
     let load = Load::start(gateway.address(), 40, |client, _| {
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(15));
         get(if client < 2 { "/high" } else { "/low" })
     });
     load.go_on_for(4000);
-    let usual = limit(&gateway);
-    assert!(usual >= 2.0, "{usual}");
+    let usual = eventually("a limit that leaves no worker idle", || {
+        Some(limit(&gateway)).filter(|limit| *limit >= f64::from(WORKERS))
+    });
     let before = load.answers().len();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let gone = runtime.unwrap().block_on(workers.acquire_many(WORKERS - 1));
     eventually("a lower limit", || {
-        (limit(&gateway) <= usual / 2.0).then_some(())
+        (limit(&gateway) <= usual / 4.0).then_some(())
     });
     load.go_on_for(2000);
+    let lower = limit(&gateway);
+    assert!(lower < usual / 2.0, "{lower} after {usual}");
     let answers = load.answers().split_off(before);
     let count = |high: bool, status: u16| {
         let of_class = answers.iter().filter(|it| (it.client < 2) == high);
@@ -233,10 +237,9 @@ fn an_app_that_gets_slow_is_not_asked_for_as_much_as_before_and_what_matters_is_
     let (high_shed, low_shed) = (count(true, 503), count(false, 503));
     let all = format!("{high} served and {high_shed} shed; {low} and {low_shed}");
     assert!(high_shed * low < low_shed * high, "{all}");
-    let least = limit(&gateway);
     drop(gone);
     eventually("a limit that has come back", || {
-        (limit(&gateway) > least).then_some(())
+        (limit(&gateway) >= usual / 2.0).then_some(())
     });
     let report = load.stop();
     assert!(report.failures.is_empty(), "{:?}", report.failures);
