@@ -34,6 +34,9 @@ const SECOND: u64 = 1_000_000_000;
 const PHASE: u64 = 60 * SECOND;
 /// Runs of each candidate: with few workers and times that vary much, one says little.
 const SEEDS: u64 = 7;
+/// So many seconds are judged together, as chance makes one of them bad where an app serves 20 to 200
+/// requests in it.
+const TOGETHER: usize = 5;
 /// A window of the candidates that have none of their own.
 const WINDOW: u64 = SECOND / 10;
 
@@ -479,14 +482,20 @@ fn print_phases(scenario: &Scenario, runs: &[Vec<Second>]) {
         let count = settled.len() as f64;
         let mean = limits.clone().sum::<f64>() / count;
         let variance = limits.map(|limit| (limit - mean).powi(2)).sum::<f64>() / count;
-        let is_good = |second: &&Second| {
-            f64::from(second.served.iter().sum::<u32>()) >= 0.85 * capacity
-                && percentile(&mut second.latencies.clone(), 50) <= 2000.0 * time
+        let is_bad = |seconds: &[Second]| {
+            let latencies = seconds.iter().flat_map(|second| &second.latencies);
+            let mut latencies: Vec<u64> = latencies.copied().collect();
+            goodput(seconds) < 0.85 || percentile(&mut latencies, 50) > 2000.0 * time
         };
-        let settling = |phase: &Vec<Second>| phase.iter().take_while(|it| !is_good(it)).count();
-        let settling = phases.iter().map(settling).max().unwrap_or_default();
+        // Up to the last bad seconds: an app may be bad again after the first good ones.
+        let settling = |phase: &Vec<Second>| match phase.windows(TOGETHER).rposition(is_bad) {
+            Some(last) if last + TOGETHER == phase.len() => phase.len(),
+            last => last.map_or(0, |last| last + 1),
+        };
+        let mut settling: Vec<usize> = phases.iter().map(settling).collect();
+        settling.sort_unstable();
         print!(
-            " | {:3.0} {:3.0} % {:6.0} {:6.0} ms {:3.0} % {:5.0} ±{:3.0} {:2} s",
+            " | {:3.0} {:3.0} % {:6.0} {:6.0} ms {:3.0} % {:5.0} ±{:3.0} {:2} {:2} s",
             100.0 * goodputs.iter().copied().fold(f64::INFINITY, f64::min),
             100.0 * goodputs.iter().sum::<f64>() / goodputs.len() as f64,
             percentile(&mut latencies, 50),
@@ -494,7 +503,8 @@ fn print_phases(scenario: &Scenario, runs: &[Vec<Second>]) {
             100.0 * better,
             mean.min(9999.0),
             variance.sqrt().min(999.0),
-            settling,
+            settling[settling.len() / 2],
+            settling[settling.len() - 1],
         );
     }
     println!();
@@ -512,7 +522,8 @@ fn main() {
         println!("\n{}", scenario.name);
         println!(
             "{:24} for each phase: least and mean goodput of capacity, median and 99th percentile \
-             of latency, better class served, limit, seconds until good in the worst run",
+             of latency, better class served, limit, seconds until it stays good in the median \
+             and in the worst run (60: never)",
             ""
         );
         for (index, (name, _)) in candidates(scenario).iter().enumerate() {
