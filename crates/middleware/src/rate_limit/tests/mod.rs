@@ -407,6 +407,6 @@ async fn an_override_ends_while_the_gateway_runs() {
 mod counting;
 mod delay;
 mod library;
-mod shed;
+mod overload;
 mod shedding;
 mod timing;
