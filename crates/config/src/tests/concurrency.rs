@@ -30,7 +30,7 @@ fn a_limit_adapts_between_its_bounds_or_is_a_number() {
         let settings = gateway(&format!(", concurrency: {written}"), "").settings();
         assert!(settings.warnings.is_empty(), "{}", settings.warnings);
         assert_eq!(settings.routes[0].priority, Priority::High);
-        let limited = settings.upstreams[0].concurrency.clone().unwrap();
+        let limited = settings.upstreams[0].concurrency.unwrap();
         let (min, max) = (limited.bounds.min.get(), limited.bounds.max.get());
         (min, max, limited.max_wait)
     };
