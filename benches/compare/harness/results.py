@@ -13,18 +13,20 @@ CADDY, PLAIN = "caddy, no limit", "weir, no limit"
 #: Figure, scenario, metric, whom Weir is measured against, and the most that the ratio may be;
 #: or that the figure itself may be, where there is no other.
 TARGETS = (
-    ("CPU a request, one limit, against nginx", "memory-1", "cpu_us", "nginx", 0.95),
-    ("CPU a request, one limit, against HAProxy", "memory-1", "cpu_us", "haproxy", 0.85),
+    ("CPU a request, one limit, against nginx", "memory-1", "cpu_us", "nginx", 0.85),
+    ("CPU a request, one limit, against HAProxy", "memory-1", "cpu_us", "haproxy", 0.9),
     ("CPU a request, one limit, against Envoy", "memory-1", "cpu_us", "envoy", 0.22),
     ("CPU a request, one limit, against Caddy without", "memory-1", "cpu_us", CADDY, 0.13),
-    ("CPU a request, three limits in Redis against none", "redis-3", "cpu_us", PLAIN, 1.25),
-    ("CPU a request, all denied, against nginx", "denied", "cpu_us", "nginx", 0.95),
-    ("CPU a request, all invented, against nginx", "shadow", "cpu_us", "nginx", 1.5),
+    ("CPU a request, three limits in Redis against none", "redis-3", "cpu_us", PLAIN, 1.2),
+    ("CPU a request, one limit, logged, against nginx", "memory-1-log", "cpu_us", "nginx", 0.85),
+    ("CPU a request, all denied, logged, against nginx", "denied-log", "cpu_us", "nginx", 0.75),
+    ("CPU a request, all denied, against nginx", "denied", "cpu_us", "nginx", 0.75),
+    ("CPU a request, all invented, against nginx", "shadow", "cpu_us", "nginx", 1.0),
     ("CPU a request, HTTP/2, against nginx", "http2", "cpu_us", "nginx", 0.7),
     ("CPU a request, HTTP/2, against HAProxy", "http2", "cpu_us", "haproxy", 1.1),
     ("CPU a request, TLS, one limit, against nginx", "tls", "cpu_us", "nginx", 0.95),
     ("p99 at half of the peak, one limit, against nginx", "memory-1", "p99_us", "nginx", 1.1),
-    ("Peak memory with 10,000 connections, MiB", "idle-10k", "peak_mib", None, 40.0),
+    ("Peak memory with 10,000 connections, MiB", "idle-10k", "peak_mib", None, 30.0),
 )
 
 COLUMNS = (
