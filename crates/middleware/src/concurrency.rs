@@ -103,12 +103,11 @@ impl ConcurrencyLimiter {
     /// slots: those that the earlier one has admitted are in flight still.
     #[must_use]
     pub fn with_settings(&self, settings: ConcurrencySettings) -> Self {
-        let now = self.now();
-        let mut state = self.shared.state.lock();
-        state.limit.set_bounds(settings.bounds, now);
-        drop(state);
         let shared = Arc::clone(&self.shared);
-        Self { settings, shared }
+        let limiter = Self { settings, shared };
+        // A limit that is higher now has slots for those who wait.
+        limiter.pass_on(|state, now| state.limit.set_bounds(settings.bounds, now));
+        limiter
     }
 
     /// The name of its upstream.
@@ -225,17 +224,24 @@ impl ConcurrencyLimiter {
         );
     }
 
-    /// Gives back a slot, and passes on the slots that are free now.
+    /// Gives back a slot.
     fn release(&self, slot: &Slot) {
+        self.pass_on(|state, now| {
+            state.slots.release(slot.client);
+            if let Some(reply) = slot.reply {
+                state.limit.replied(slot.admitted, reply, now);
+            }
+        });
+    }
+
+    /// Passes on the slots that are free after a change.
+    fn pass_on(&self, change: impl FnOnce(&mut State, Timestamp)) {
         let now = self.now();
         let mut granted = SmallVec::<[_; 1]>::new();
         {
             let mut state = self.shared.state.lock();
+            change(&mut state, now);
             let State { limit, slots, .. } = &mut *state;
-            slots.release(slot.client);
-            if let Some(reply) = slot.reply {
-                limit.replied(slot.admitted, reply, now);
-            }
             while let Some(next) = slots.grant(limit.get()) {
                 granted.push(next);
             }
@@ -275,7 +281,7 @@ pub(super) struct Slot {
     reply: Option<ServerReply>,
     /// The request's priority, if it has a slot because it is in a dry run.
     pub(super) would_shed: Option<Priority>,
-    /// Whether others may have it meanwhile.
+    /// Whether it was given back while the request's body is on its way.
     is_lent: bool,
 }
 
@@ -310,17 +316,23 @@ impl Slot {
 
     /// Gives the slot back, as the client has left before there was a response: when one usually
     /// comes, for the upstream works on. Clients that send requests and leave at once would else
-    /// have as many in flight as they like. Without all of its body no request is worked on.
+    /// have as many in flight as they like. A request beyond the limit, which only one has that is
+    /// never shed, gives its slot back at once: there may be any number of those.
     pub(super) fn abandoned(mut self, upload: Option<Duration>) {
-        let Some(upload) = upload else {
+        if self.is_lent {
             return;
-        };
+        }
         let elapsed = self.limiter.now().since(self.admitted);
-        let waited = elapsed.saturating_sub(upload.into());
-        self.reply = Some(ServerReply::Abandoned(waited));
-        let latency = self.limiter.shared.state.lock().limit.baseline();
-        let rest = latency.unwrap_or(DEFAULT_LATENCY).saturating_sub(waited);
-        if rest > Nanos::ZERO
+        let waited = elapsed.saturating_sub(upload.unwrap_or_default().into());
+        // While the body is on its way, a wait says nothing of the upstream.
+        self.reply = upload.map(|_| ServerReply::Abandoned(waited));
+        let state = self.limiter.shared.state.lock();
+        let is_within = state.slots.taken() <= state.limit.get();
+        let latency = state.limit.baseline().unwrap_or(DEFAULT_LATENCY);
+        drop(state);
+        let rest = latency.saturating_sub(waited);
+        if is_within
+            && rest > Nanos::ZERO
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
@@ -555,11 +567,40 @@ mod tests {
         assert_eq!(limiter.sample().taken, 0);
     }
 
+    /// Apps begin to work before the body is there.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_leaves_before_its_body_has_come_keeps_no_slot() {
+    async fn a_client_that_leaves_in_the_middle_of_its_body_does_not_free_its_slot_at_once() {
         let limiter = limiter(1, 1);
         admitted(&limiter).abandoned(None);
+        assert_eq!(limiter.sample().taken, 1);
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(limiter.sample().taken, 0);
+    }
+
+    /// Each was a task that slept.
+    #[tokio::test(start_paused = true)]
+    async fn requests_beyond_the_limit_whose_clients_leave_are_not_kept_in_any_number() {
+        let limiter = limiter(3, 3);
+        for _ in 0..100 {
+            let Admission::Admitted(slot) = limiter.admit(Priority::Normal, 1, true) else {
+                panic!("it is never shed");
+            };
+            slot.abandoned(Some(Duration::ZERO));
+        }
+        assert_eq!(limiter.sample().taken, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_that_raises_the_limit_leaves_nobody_waiting_for_a_slot_that_is_free() {
+        let first = limiter(1, 1);
+        let slot = admitted(&first);
+        let Admission::Waits(wait) = first.admit(Priority::Normal, 2, false) else {
+            panic!("the slot is taken");
+        };
+        let next = first.with_settings(settings(2, 2));
+        drop(wait.wait().await.expect("a slot"));
+        drop(admitted(&next));
+        drop(slot);
     }
 
     #[tokio::test(start_paused = true)]

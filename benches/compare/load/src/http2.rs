@@ -182,9 +182,16 @@ impl Http2 {
     }
 
     fn headers(&mut self, frame: &Frame<'_>, responses: &mut Vec<Response>) -> Result<(), String> {
-        let padding = usize::from(frame.flags & PADDED != 0);
+        if frame.flags & END_HEADERS == 0 {
+            return Err("header fields in several frames".to_owned());
+        }
+        let (prefix, padding) = match frame.payload.first() {
+            Some(padding) if frame.flags & PADDED != 0 => (1, usize::from(*padding)),
+            _ => (0, 0),
+        };
         let priority = if frame.flags & PRIORITY != 0 { 5 } else { 0 };
-        let block = frame.payload.get(padding + priority..).unwrap_or(&[]);
+        let end = frame.payload.len().saturating_sub(padding);
+        let block = frame.payload.get(prefix + priority..end).unwrap_or(&[]);
         let stream = self.streams.iter_mut().find(|own| own.id == frame.stream);
         let stream = stream.ok_or("a response to no request")?;
         // Trailers, too, may change the dynamic table.
@@ -223,10 +230,10 @@ fn split(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     Some((frame, rest))
 }
 
-/// Those in HPACK's static table, from its entry 8 on.
+/// The statuses in HPACK's static table, from its entry 8 on.
 const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
 
-/// A status that is not read.
+/// Stands for any status that is not looked up.
 const OTHER: u16 = 1;
 
 /// The status, which is always the first field, if it is in HPACK's static table.
@@ -246,7 +253,7 @@ fn decoded_status(decoder: &mut Decoder<'_>, block: &[u8]) -> Result<Option<u16>
         }
     };
     let decoded = decoder.decode_with_cb(block, field);
-    decoded.map_err(|error| format!("a header block that is none: {error:?}"))?;
+    decoded.map_err(|error| format!("an invalid header block: {error:?}"))?;
     Ok(status)
 }
 

@@ -97,9 +97,11 @@ fn sticky(cx: &mut Lowering<'_>, written: &schema::Sticky) -> Lowered<Sticky> {
         }
         Ok(Arc::from(key.as_bytes()))
     });
+    // All of them, as each may have an error of its own.
+    let keys: Vec<Lowered<_>> = keys.collect();
     Ok(Sticky {
         cookie: name.value.as_str().into(),
-        keys: keys.collect::<Lowered<_>>()?,
+        keys: keys.into_iter().collect::<Lowered<_>>()?,
         max_age: written.max_age.map(|time| time.0),
     })
 }

@@ -227,8 +227,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Goes on within other bounds, with what was found. Where either limit is a number, nothing was
-    /// found but the latency.
+    /// Goes on within other bounds, with what was found. A fixed limit was not found, before or after.
     pub fn set_bounds(&mut self, bounds: ConcurrencyBounds, now: Timestamp) {
         if bounds == self.bounds {
             return;
@@ -378,10 +377,13 @@ impl AdaptiveLimit {
             true => Nanos::new(2 * self.lifetime.get()).min(MAX_LIFETIME),
             false => FIRST_LIFETIME,
         };
-        let took = now.since(self.window.since).get();
+        self.set_baseline(f64::midpoint(baseline, near), now);
+        // What took longer than one response after another was a pause.
+        let one = self.baseline().unwrap_or(Nanos::ZERO).get();
+        let longest = one.saturating_mul(MIN_SAMPLES as u64);
+        let took = now.since(self.window.since).get().min(longest);
         let shortest = Nanos::new(took.saturating_mul(LIFETIME_PER_PROBE));
         self.lifetime = self.lifetime.max(shortest);
-        self.set_baseline(f64::midpoint(baseline, near), now);
         self.limit = self.bounds.clamp(from);
     }
 
@@ -567,6 +569,28 @@ mod tests {
         }
         assert_eq!(most, 200);
         assert_eq!(limit.baseline(), Some(Nanos::new(100 * MILLI)));
+    }
+
+    /// A night counted as one long measurement, and the next one came after days.
+    #[test]
+    fn a_pause_in_a_measurement_does_not_put_off_the_next_one() {
+        let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+        let mut now = 0;
+        let reply = |limit: &mut AdaptiveLimit, now: &mut u64| {
+            limit.saturated();
+            let admitted = at(*now);
+            *now += 4 * MILLI;
+            let reply = ServerReply::Response(Nanos::new(20 * MILLI));
+            limit.replied(admitted, reply, at(*now));
+        };
+        while limit.probing.is_none() {
+            reply(&mut limit, &mut now);
+        }
+        now += 8 * 3600 * 1000 * MILLI;
+        while limit.probing.is_some() {
+            reply(&mut limit, &mut now);
+        }
+        assert!(limit.lifetime <= MAX_LIFETIME, "{:?}", limit.lifetime);
     }
 
     #[test]
