@@ -16,6 +16,7 @@ use crate::yaml::{OneOrMany, Required, Spanned, WordOr};
 pub(crate) struct Ban {
     /// What it bans, as for [limits](#defaultsyaml); a request without a value is never banned.
     /// Type: source or list of them.
+    #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]
     pub(crate) per: OneOrMany<Spanned<String>>,
     /// What earns a strike, and how many strikes within how long cause a ban.
     pub(crate) strikes: Spanned<Strikes>,

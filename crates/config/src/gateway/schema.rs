@@ -36,6 +36,7 @@ pub(crate) struct Gateway {
     pub(crate) watch: Option<bool>,
     /// Threads; `auto` is one per core. Type: `auto` or 1 to 1024. Default: `auto`. Takes a
     /// restart.
+    #[cfg_attr(test, schemars(extend("type" = ["integer", "string"], "pattern" = r"^(auto|\d+)$")))]
     pub(crate) workers: Option<Spanned<Workers>>,
     /// [What clients' connections may do](#connections). Default: `{}`. Takes a restart.
     pub(crate) connections: Option<Connections>,

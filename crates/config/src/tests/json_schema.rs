@@ -7,7 +7,7 @@ use std::fs;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use weir_rules::{Enforcement, JsonPointer, Statuses};
+use weir_rules::{Enforcement, JsonPointer, KeySource, Statuses};
 use weir_telemetry::Template;
 
 use super::documented::{examples, top_level};
@@ -190,6 +190,29 @@ named! {
     Parsed<Template>, "AccessFormat": {
         "title": "`combined`, template",
         "type": "string",
+    }
+}
+
+/// What editors offer for `per`: each kind of source, with a name where it needs one.
+pub(crate) const SOURCES: [&str; KeySource::WORDS.len()] = [
+    "address",
+    "account",
+    "host",
+    "domain",
+    "method",
+    "route",
+    "header:X-Api-Key",
+    "cookie:session",
+    "query:key",
+    "path:id",
+    "global",
+];
+
+#[test]
+fn no_source_that_editors_offer_is_refused_and_none_is_left_out() {
+    for (source, word) in SOURCES.iter().zip(KeySource::WORDS) {
+        assert!(source.starts_with(word), "{source}");
+        KeySource::parse(source, 64).unwrap();
     }
 }
 

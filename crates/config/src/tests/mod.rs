@@ -15,7 +15,7 @@ mod envoy;
 mod errors;
 mod https;
 mod in_flight;
-mod json_schema;
+pub(crate) mod json_schema;
 mod loading;
 mod prefetch;
 mod redis;
