@@ -119,7 +119,7 @@ impl Sort {
         }
     }
 
-    /// The subject that is listed first is the lesser one.
+    /// `Less` is listed first.
     fn order(self, one: &CountedSubject, other: &CountedSubject) -> Ordering {
         let by_rate = match self {
             Self::Rate => other.rate.total_cmp(&one.rate),
