@@ -32,8 +32,8 @@ const MAX_IN_VAIN: u32 = 10;
 const REST: u32 = 600;
 const USEFUL: u32 = 300;
 
-/// How long a client's luck holds: for a page with all that belongs to it.
-const LUCK: Nanos = Nanos::from_secs(10);
+/// How long a client's draw holds: for a page with all that belongs to it.
+const DRAW_PERIOD: Nanos = Nanos::from_secs(10);
 
 /// How much is shed: a share of one priority, and all of those below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,13 +62,13 @@ impl ShedLevel {
     /// are.
     pub fn sheds(self, priority: Priority, client: u64, now: Timestamp) -> bool {
         let steps = u64::from(self.steps_of(priority));
-        steps > 0 && luck(client, now) % u64::from(STEPS) < steps
+        steps > 0 && draw(client, now) % u64::from(STEPS) < steps
     }
 
-    /// When a client whose requests are shed may be let in although the level stays: its luck ends.
+    /// When a client whose requests are shed may be let in although the level stays: it draws again.
     /// That differs from client to client by up to ten seconds, and is never at once.
     pub fn retry_in(client: u64, now: Timestamp) -> Nanos {
-        Nanos::new(LUCK.get() - luck_time(client, now) % LUCK.get())
+        Nanos::new(DRAW_PERIOD.get() - shifted(client, now) % DRAW_PERIOD.get())
     }
 
     fn steps_of(self, priority: Priority) -> u8 {
@@ -79,17 +79,17 @@ impl ShedLevel {
 
 /// A number that is the same for all requests of a client for a while, which ends at another time
 /// for each client. The last steps are SplitMix64's finalizer.
-fn luck(client: u64, now: Timestamp) -> u64 {
-    let period = luck_time(client, now) / LUCK.get();
+fn draw(client: u64, now: Timestamp) -> u64 {
+    let period = shifted(client, now) / DRAW_PERIOD.get();
     let mut mixed = client ^ period.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
 
-/// The time, shifted for each client: its luck ends at each multiple of [`LUCK`].
-fn luck_time(client: u64, now: Timestamp) -> u64 {
-    now.as_nanos().saturating_add(client % LUCK.get())
+/// The time, shifted for each client: it draws again at each multiple of [`DRAW_PERIOD`].
+fn shifted(client: u64, now: Timestamp) -> u64 {
+    now.as_nanos().saturating_add(client % DRAW_PERIOD.get())
 }
 
 /// Finds how much a thread has to shed.
@@ -361,7 +361,8 @@ mod tests {
             let (shed_normal, shed_low) = (shed(Priority::Normal), shed(Priority::Low));
             let load = load
                 * (0.8
-                    + 0.4 * (luck(7, Timestamp::from_nanos(LUCK.get() * tick)) % 100) as f64
+                    + 0.4
+                        * (draw(7, Timestamp::from_nanos(DRAW_PERIOD.get() * tick)) % 100) as f64
                         / 99.0);
             normal += load / 2.0 * (1.0 - shed_normal);
             low += load / 2.0 * (1.0 - shed_low);
@@ -415,9 +416,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_shed_for_no_longer_than_its_luck_holds() {
+    fn a_client_is_shed_for_no_longer_than_its_draw_holds() {
         let level = ShedLevel(STEPS / 2);
-        let unlucky = |seconds: u64, client: u64| {
+        let is_shed = |seconds: u64, client: u64| {
             let at = Timestamp::from_nanos(Nanos::from_secs(seconds).get());
             level.sheds(
                 Priority::Low,
@@ -425,10 +426,10 @@ mod tests {
                 at,
             )
         };
-        let shed: Vec<u64> = (0..10_000).filter(|client| unlucky(100, *client)).collect();
+        let shed: Vec<u64> = (0..10_000).filter(|client| is_shed(100, *client)).collect();
         assert!((4500..5500).contains(&shed.len()), "{}", shed.len());
         let share = |seconds| {
-            let again = shed.iter().filter(|client| unlucky(seconds, **client));
+            let again = shed.iter().filter(|client| is_shed(seconds, **client));
             again.count() * 100 / shed.len()
         };
         // Half of them have drawn again after half of the time, and all after the whole.
@@ -437,16 +438,19 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_come_back_as_told_never_come_all_at_once_or_with_the_luck_they_had() {
+    fn clients_that_come_back_as_told_never_come_all_at_once_or_with_the_draw_they_had() {
         let now = Timestamp::from_nanos(Nanos::from_secs(100).get() + 1);
         let mut returning = HashMap::new();
         for client in (0..10_000_u64).map(|client| client.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
             let retry_in = ShedLevel::retry_in(client, now);
-            assert!((1..=LUCK.get()).contains(&retry_in.get()), "{retry_in:?}");
+            assert!(
+                (1..=DRAW_PERIOD.get()).contains(&retry_in.get()),
+                "{retry_in:?}"
+            );
             *returning.entry(retry_in.ceil_secs()).or_insert(0) += 1;
             let last = Timestamp::from_nanos(now.as_nanos() + retry_in.get() - 1);
-            assert_eq!(luck(client, last), luck(client, now));
-            assert_ne!(luck(client, now + retry_in), luck(client, now));
+            assert_eq!(draw(client, last), draw(client, now));
+            assert_ne!(draw(client, now + retry_in), draw(client, now));
         }
         for second in 1..=10 {
             assert!((850..1150).contains(&returning[&second]), "{returning:?}");

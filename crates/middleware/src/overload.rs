@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::Extensions;
@@ -15,6 +15,10 @@ use weir_telemetry::{OverloadMetrics, OverloadShed};
 
 use super::concurrency::ClientPriorities;
 use super::{ClientIdentity, Shed};
+
+/// Makes sure that nobody can tell which clients are shed. Reloads leave those as they are, on all
+/// listeners.
+static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 thread_local! {
     static LEVEL: Cell<ShedLevel> = const { Cell::new(ShedLevel::NONE) };
@@ -30,7 +34,7 @@ pub fn set_shed_level(level: ShedLevel) {
 pub struct OverloadSettings {
     /// How late a worker may be.
     pub max_delay: Duration,
-    /// Whether requests are shed, or only counted.
+    /// Whether requests are shed, or only logged and counted.
     pub enforcement: Enforcement,
 }
 
@@ -39,8 +43,6 @@ pub struct OverloadSettings {
 pub struct OverloadShedding {
     enforcement: Enforcement,
     clients: Arc<ClientPriorities>,
-    /// Makes sure that nobody can tell which clients are lucky.
-    secret: RandomState,
     /// By priority.
     counters: [OverloadShed; Priority::ALL.len()],
 }
@@ -56,7 +58,6 @@ impl OverloadShedding {
         Self {
             enforcement: settings.enforcement,
             clients,
-            secret: RandomState::new(),
             counters,
         }
     }
@@ -82,8 +83,8 @@ impl OverloadShedding {
         let identity = ClientIdentity::from_extensions(extensions);
         let priority = route.of_client(self.clients.of(identity));
         let client = identity.map_or(0, ClientIdentity::fingerprint);
-        let luck = self.secret.hash_one(client);
-        if !LEVEL.get().sheds(priority, luck, now) {
+        let drawing = SECRET.hash_one(client);
+        if !LEVEL.get().sheds(priority, drawing, now) {
             return None;
         }
         let is_enforced = self.enforcement.acts_on_client(client);
@@ -96,7 +97,7 @@ impl OverloadShedding {
                 priority,
             },
             is_enforced,
-            retry_in: ShedLevel::retry_in(luck, now),
+            retry_in: ShedLevel::retry_in(drawing, now),
         })
     }
 }
