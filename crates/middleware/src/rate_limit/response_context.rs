@@ -75,14 +75,18 @@ impl HeldSlot {
     }
 
     /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep
-    /// all slots.
+    /// all slots. A body that has not begun waits for the upstream.
     fn poll(&mut self, cx: &mut Context<'_>) {
         let (Some(slot), Some(upload)) = (&mut self.slot, &self.upload) else {
             return;
         };
-        if let Some(lends_at) = &mut self.lends_at
+        while let Some(lends_at) = &mut self.lends_at
             && lends_at.as_mut().poll(cx).is_ready()
         {
+            if upload.begun.get().is_none() {
+                lends_at.as_mut().reset(Instant::now() + MAX_UPLOAD);
+                continue;
+            }
             self.lends_at = None;
             if upload.took().is_none() {
                 slot.lend();

@@ -205,14 +205,15 @@ proptest! {
     }
 }
 
-/// With HTTP/2, the body is read by the connection's task.
-#[tokio::test(start_paused = true)]
-async fn a_body_that_another_task_reads_does_not_leave_its_request_without_a_slot() {
+/// The slots that a request has after 0.9, 1.8, 2.7, 3.6 and 4.5 seconds if its body takes three,
+/// once the app is connected to. With HTTP/2, the body is read by the connection's task.
+async fn taken_by_upload(connecting: Duration) -> Vec<u32> {
     let store = Arc::new(Memory::new(MemorySettings {
         max_buckets: NonZeroUsize::MIN,
     }));
     let limiter = limiter(NonZeroU32::MIN);
-    let app = service_fn(|request: Request<Metered<Body>>| async {
+    let app = service_fn(move |request: Request<Metered<Body>>| async move {
+        sleep(connecting).await;
         tokio::spawn(request.into_body().collect());
         sleep(Duration::from_secs(10)).await;
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("real")))
@@ -229,8 +230,20 @@ async fn a_body_that_another_task_reads_does_not_leave_its_request_without_a_slo
         sleep(Duration::from_millis(900)).await;
         taken.push(limiter.sample().taken);
     }
-    // After 0.9, 1.8, 2.7, 3.6 and 4.5 seconds.
-    assert_eq!(taken, [1, 0, 0, 1, 1]);
     response.await.unwrap().unwrap();
     assert_eq!(limiter.sample().taken, 0);
+    taken
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_another_task_reads_does_not_leave_its_request_without_a_slot() {
+    let taken = taken_by_upload(Duration::ZERO).await;
+    assert_eq!(taken, [1, 0, 0, 1, 1]);
+}
+
+/// A second after its arrival its body had not begun, and it kept the slot to the end.
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_keeps_no_slot_although_the_upstream_took_long_to_connect_to() {
+    let taken = taken_by_upload(Duration::from_millis(1200)).await;
+    assert_eq!(taken, [1, 1, 0, 0, 1]);
 }
