@@ -32,7 +32,7 @@ use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext, show_limits};
 use super::{Denied, LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::backend::{Backend, PendingTasks};
-use crate::bans::{ActiveBan, PreparedTreatment, TreatmentAnswer};
+use crate::bans::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::concurrency::Slot;
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
@@ -42,11 +42,12 @@ use crate::route::{RouteState, Routed};
 use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 
 impl<S> RateLimit<S> {
-    /// Decides about a request, by the lists first.
+    /// Decides about a request, by the lists first. A late worker sheds it only if `may_shed`.
     #[inline(always)]
     pub(super) fn start<B: RequestBody>(
         &mut self,
         request: Request<B>,
+        may_shed: bool,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,
@@ -58,7 +59,7 @@ impl<S> RateLimit<S> {
                 self.verify_password(request)
             }
             None | Some((_, Access::Unlisted)) => {
-                if self.settings.overload.is_some() && OverloadShedding::is_shedding() {
+                if may_shed && self.settings.overload.is_some() && OverloadShedding::is_shedding() {
                     return self.start_overloaded(request);
                 }
                 self.ask(request)
@@ -110,6 +111,8 @@ impl<S> RateLimit<S> {
         }
     }
 
+    /// Goes on with a request whose account is known now. A late worker that has decided about it
+    /// without its account does not shed it after all.
     #[cold]
     fn start_again<B: RequestBody>(
         &mut self,
@@ -118,7 +121,11 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
-        self.start(request)
+        let settings = &self.settings;
+        let (access, overload) = (settings.access.as_ref(), settings.overload.as_ref());
+        let waits_for_account = access.is_some_and(AccessControl::allows_accounts)
+            || overload.is_some_and(|overload| overload.concerns_accounts());
+        self.start(request, waits_for_account)
     }
 
     /// Whether the account of a request has to be learned before the request goes on.

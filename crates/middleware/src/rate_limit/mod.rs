@@ -44,7 +44,7 @@ use weir_limit::time::Clock;
 use weir_limit::{Quota, QuotaError};
 use weir_rules::{HashKey, KeySource, Limit, LimitNameError, LimitUse, Missing};
 use weir_store::{Leases, Memory, MemorySettings, Store};
-use weir_telemetry::{Disposition, Metrics};
+use weir_telemetry::Metrics;
 
 pub use self::delay::Delay;
 #[cfg(feature = "gateway")]
@@ -61,7 +61,7 @@ use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
 use super::overload::OverloadShedding;
 use super::route::{RouteState, Routed};
-use super::{HasVerdict, RequestContext, ResponseBody, Shed, Verdict};
+use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 
 /// Puts limits on a service.
 #[derive(Clone)]
@@ -480,7 +480,7 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
             identification.identify(&mut request);
         }
         ResponseFuture {
-            state: self.start(request),
+            state: self.start(request, true),
         }
     }
 }
@@ -529,11 +529,6 @@ pin_project! {
             response: Option<Box<Response<ResponseBody<R>>>>,
             pending: PendingTasks,
         },
-        /// The request would be shed without a dry run, which the log is to say.
-        WouldShed {
-            future: Pin<Box<ResponseFuture<F, R>>>,
-            shed: Shed,
-        },
     }
 }
 
@@ -554,7 +549,6 @@ impl<F, R> HasVerdict for ResponseFuture<F, R> {
             ResponseState::Forwarding { context, .. }
             | ResponseState::Answering { context, .. } => Some(&context.verdict),
             ResponseState::Answered { response, .. } => response.as_ref()?.extensions().get(),
-            ResponseState::WouldShed { future, .. } => future.verdict(),
         }
     }
 }
@@ -614,15 +608,6 @@ where
                     // A future that has answered is not polled again; if it is, it waits.
                     let response = response.take();
                     return response.map_or(Poll::Pending, |made| Poll::Ready(Ok(*made)));
-                }
-                StateProjection::WouldShed { future, shed } => {
-                    let mut response = ready!(future.as_mut().poll(cx))?;
-                    if let Some(verdict) = response.extensions_mut().get_mut::<Verdict>()
-                        && verdict.disposition != Disposition::Shed
-                    {
-                        verdict.shed = Some(*shed);
-                    }
-                    return Poll::Ready(Ok(response));
                 }
             };
             state.set(next);

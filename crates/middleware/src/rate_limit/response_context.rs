@@ -238,10 +238,11 @@ impl ResponseContext {
     /// already, from the router without a route, takes precedence.
     pub(super) fn add_verdict_and_headers<B>(&self, response: &mut Response<B>) {
         self.show_limits(response);
-        response.extensions_mut().get_or_insert_with(|| Verdict {
+        let verdict = response.extensions_mut().get_or_insert_with(|| Verdict {
             strictest: self.strictest(),
             ..self.verdict.clone()
         });
+        verdict.shed = verdict.shed.or(self.verdict.shed);
     }
 
     /// The same for a response that is made here, with which all of this ends. Returns the strikes

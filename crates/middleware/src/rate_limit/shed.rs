@@ -16,7 +16,7 @@ use super::decide::PendingRequest;
 use super::in_flight::InFlight;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
-use super::{LimitedService, RateLimit, RequestBody, ResponseFuture, ResponseState};
+use super::{LimitedService, RateLimit, RequestBody, ResponseState};
 use crate::concurrency::{Admission, Slot};
 use crate::cors::Cors;
 use crate::overload::OwnShed;
@@ -76,12 +76,9 @@ impl<S> RateLimit<S> {
             return respond(without_limits(own.shed), own.shed, Some(own.retry_in));
         }
         let state = self.ask(request);
-        let Some(OwnShed { shed, .. }) = own else {
-            return state;
-        };
-        ResponseState::WouldShed {
-            future: Box::pin(ResponseFuture { state }),
-            shed,
+        match own {
+            Some(OwnShed { shed, .. }) => state.marked(shed),
+            None => state,
         }
     }
 
@@ -191,6 +188,32 @@ impl<B: RequestBody> PendingRequest<B> {
                 }
             },
         )
+    }
+}
+
+impl<F: 'static, R: 'static> ResponseState<F, R> {
+    /// Marks a request that would be shed without a dry run, unless another mark is there. Its
+    /// client may leave before there is a response, so the mark is where the log looks then.
+    fn marked(mut self, shed: Shed) -> Self {
+        let verdict = match &mut self {
+            Self::Waiting { .. } => None,
+            Self::Forwarding { context, .. } | Self::Answering { context, .. } => {
+                Some(&mut context.verdict)
+            }
+            Self::Answered { response, .. } => {
+                let response = response.as_mut();
+                response.and_then(|made| made.extensions_mut().get_mut::<Verdict>())
+            }
+        };
+        if let Some(verdict) = verdict {
+            verdict.shed.get_or_insert(shed);
+        }
+        match self {
+            Self::Waiting { decision } => Self::Waiting {
+                decision: Box::pin(async move { decision.await.marked(shed) }),
+            },
+            state => state,
+        }
     }
 }
 

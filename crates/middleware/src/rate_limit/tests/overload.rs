@@ -2,12 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
-use weir_limit::{OverloadControl, ShedLevel};
-use weir_rules::Enforcement;
+use weir_limit::{ConcurrencyBounds, OverloadControl, Priority, ShedLevel};
+use weir_rules::{
+    AccessList, AccessLists, AccountRules, AccountSource, AccountWildcards, AddressHeader,
+    BasicAuth, ClientRules, Enforcement,
+};
+use weir_telemetry::PageFormat;
 
 use super::*;
-use crate::{ClientPriorities, OverloadSettings, OverloadShedding, Peer, set_shed_level};
+use crate::{
+    AccessSettings, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, IdentifyLayer,
+    KnownBans, OverloadSettings, OverloadShedding, Peer, RouteConcurrency, TarpitSlots, Treatment,
+    set_shed_level,
+};
 
 /// The level at which all is shed that ever is.
 fn all() -> ShedLevel {
@@ -123,4 +132,87 @@ async fn no_request_of_a_dry_run_goes_without_a_mark_whatever_its_limits_say() {
     set_shed_level(ShedLevel::NONE);
     let response = response(&layer, client).await;
     assert_eq!(response.extensions.get::<Verdict>().unwrap().shed, None);
+}
+
+/// The mark was set on the response alone, and there on top of that of the upstream.
+#[tokio::test]
+async fn no_client_of_a_dry_run_leaves_without_a_mark_or_with_another_than_the_first() {
+    let clock = ManualClock::new(Timestamp::from_nanos(1_000_000_000_000));
+    let slots = NonZeroU32::MIN;
+    let settings = ConcurrencySettings {
+        bounds: ConcurrencyBounds {
+            min: slots,
+            max: slots,
+        },
+        max_wait: None,
+        enforcement: Enforcement::NONE,
+    };
+    let concurrency = RouteConcurrency {
+        limiter: ConcurrencyLimiter::new("app", settings),
+        priority: Priority::Normal,
+        clients: Arc::default(),
+    };
+    let layer = layer(&clock, Enforcement::NONE).with(|settings| {
+        let route = settings.route.take();
+        settings.route = route.map(|route| route.with_concurrency(Some(concurrency)));
+    });
+    let mut service = layer.layer(service_fn(app));
+    let responses = [1, 2].map(|client| service.call(by([203, 0, 113, client].into())));
+    let marks = responses
+        .each_ref()
+        .map(|it| it.verdict()?.shed.map(|shed| shed.by));
+    assert_eq!(marks, [Some("gateway"), Some("upstream")]);
+}
+
+/// `secret`, of bcrypt's least cost.
+const USERS: &str = "red:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n";
+
+/// The draw of the account came on top of that of its address.
+#[tokio::test]
+async fn no_late_worker_decides_twice_about_a_request_or_never_as_its_password_is_verified() {
+    let key = HashKey::random();
+    let blue = || AccessList::new([], [key.hash(b"blue")]);
+    let none = AccessList::default;
+    for (high, allow) in [(none(), none()), (blue(), none()), (none(), blue())] {
+        let metrics = Metrics::new();
+        let limits = vec![limit("PerAccount", KeySource::Account, Missing::Deny)];
+        let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        let access = AccessSettings {
+            lists: AccessLists {
+                allow,
+                ..AccessLists::default()
+            },
+            blocked: Treatment::Drop,
+            bans: Vec::new(),
+        };
+        let tarpits = TarpitSlots::new(metrics.bans());
+        let access = AccessControl::new(access, &tarpits, &metrics, &KnownBans::default());
+        let layer = RateLimitLayer::new(store, policy, &metrics).with_access_control(&access);
+        let priorities = ClientPriorities::new([(Priority::High, high)]);
+        let layer = shedding(layer, Enforcement::NONE, priorities, &metrics);
+        let account = AccountRules {
+            sources: vec![AccountSource::Basic(
+                BasicAuth::from_htpasswd(USERS).unwrap(),
+            )],
+            key: key.clone(),
+            wildcards: AccountWildcards::default(),
+            keeps_names: false,
+        };
+        let client = ClientRules {
+            trusted_proxies: Vec::new(),
+            header: AddressHeader::XForwardedFor,
+        };
+        let service = IdentifyLayer::new(client, account).layer(layer.layer(service_fn(app)));
+        let mut request = by([203, 0, 113, 9].into());
+        let credentials = HeaderValue::from_static("Basic cmVkOnNlY3JldA==");
+        request.headers_mut().insert("authorization", credentials);
+        let response = service.oneshot(request).await.unwrap();
+        let verdict: &Verdict = response.extensions().get().unwrap();
+        assert_eq!(verdict.disposition, Disposition::Allowed);
+        assert_eq!(verdict.shed.unwrap().by, "gateway");
+        let page = metrics.page(PageFormat::Text).unwrap();
+        let counted = "{priority=\"normal\",decision=\"would_deny\"} 1\n";
+        assert!(page.contains(counted), "{page}");
+    }
 }
