@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use weir_config::{HumanDuration, Route, Settings};
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
-use weir_middleware::ClientIdentity;
+use weir_middleware::{ClientIdentity, ConcurrencySettings};
 use weir_rules::{Access, Enforcement};
 use weir_telemetry::ConcurrencySample;
 
@@ -60,7 +60,7 @@ pub(super) fn write_shedding(
         write_when(out, priority, &when, limited.enforcement)?;
         let sample = load.and_then(|load| load.upstreams.get(route.upstream?)?.as_ref());
         if let Some(sample) = sample {
-            write_upstream(out, sample)?;
+            write_upstream(out, limited, sample)?;
         }
     }
     Ok(())
@@ -93,16 +93,22 @@ fn write_workers(out: &mut String, priority: Priority, workers: &[ShedLevel]) ->
     )
 }
 
-fn write_upstream(out: &mut String, sample: &ConcurrencySample) -> fmt::Result {
+fn write_upstream(
+    out: &mut String,
+    limited: &ConcurrencySettings,
+    sample: &ConcurrencySample,
+) -> fmt::Result {
     let ConcurrencySample {
         limit,
         taken,
         waiting,
         ..
     } = sample;
-    let outcome = match taken < limit {
-        true => "would not be shed",
-        false => "would wait for a slot, or be shed",
+    let outcome = match limited.enforcement {
+        _ if taken < limit => "would not be shed",
+        Enforcement::NONE => "would be let through all the same",
+        _ if limited.max_wait.is_some_and(|wait| wait.is_zero()) => "would be shed",
+        _ => "would wait for a slot, or be shed",
     };
     writeln!(
         out,
@@ -125,8 +131,12 @@ mod tests {
             "overload: {{max_delay: 20ms}}\n{more}\n\
              priorities: {{high: {{addresses: [198.51.100.0/24]}}}}\n\
              upstreams:\n  app: {{servers: ['http://127.0.0.1:3000'], concurrency: 8}}\n\
+             \x20 dry: {{servers: ['http://127.0.0.1:1'], concurrency: {{limit: 8, enforce: false}}}}\n\
+             \x20 hasty: {{servers: ['http://127.0.0.1:2'], concurrency: {{limit: 8, max_wait: 0s}}}}\n\
              routes:\n  - {{match: {{}}, upstream: app, limits: []}}\n\
              \x20 - {{match: {{path: /low}}, upstream: app, limits: [], priority: low}}\n\
+             \x20 - {{match: {{path: /dry}}, upstream: dry, limits: []}}\n\
+             \x20 - {{match: {{path: /hasty}}, upstream: hasty, limits: []}}\n\
              \x20 - {{match: {{path: /critical}}, upstream: app, limits: [], priority: critical}}\n"
         );
         let folder = Folder::with(&[("gateway.yaml", gateway.as_str())]);
@@ -146,7 +156,7 @@ mod tests {
             ..ConcurrencySample::default()
         };
         Load {
-            upstreams: vec![Some(sample)],
+            upstreams: vec![Some(sample); 3],
             workers,
         }
     }
@@ -182,6 +192,18 @@ mod tests {
         let normal = explained("/", "", &busy);
         assert!(normal.contains("priority normal"), "{normal}");
         assert!(normal.contains("now no worker sheds that"), "{normal}");
+    }
+
+    #[test]
+    fn a_request_is_never_said_to_wait_where_none_does() {
+        let full = load(8, vec![ShedLevel::NONE]);
+        for (path, outcome) in [
+            ("/dry", "so it would be let through all the same\n"),
+            ("/hasty", "so it would be shed\n"),
+        ] {
+            let explained = explained(path, "", &full);
+            assert!(explained.contains(outcome), "{path}: {explained}");
+        }
     }
 
     #[test]
