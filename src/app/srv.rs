@@ -109,11 +109,17 @@ impl SrvServers {
         let _ = timeout(FIRST_LOOKUP_TIMEOUT, join_all(first)).await;
     }
 
-    /// Looks up nothing any more but what these settings name.
+    /// Looks up and shows nothing any more but what these settings name.
     pub(super) fn retain(&self, settings: &Settings) {
         let wanted = sources(settings);
         let mut lookups = self.0.lookups.lock();
-        lookups.retain(|known| wanted.contains(&known.source));
+        let others = lookups.extract_if(.., |known| !wanted.contains(&known.source));
+        let names: Vec<String> = others.map(|other| other.source.name).collect();
+        for name in names {
+            if wanted.iter().all(|source| source.name != name) {
+                self.0.metrics.srv_left(&name);
+            }
+        }
     }
 
     /// Whether other servers were found since the last call.

@@ -397,6 +397,27 @@ fn requests_follow_srv_records_and_stay_where_they_were_while_the_dns_fails() {
 }
 
 #[test]
+fn no_lookups_are_shown_of_a_name_that_the_configuration_names_no_more() {
+    let one = app("one");
+    let (dns, zone) = dns();
+    set(&zone, &[(1, 1, one.address())]);
+    let gateway = by_srv(dns);
+    let is_shown = |host| {
+        let lookups = format!("weir_srv_lookups_total{{name=\"_http._tcp.{host}\"");
+        gateway.metrics().contains(&lookups)
+    };
+    assert!(is_shown("app.test"));
+    let renamed = gateway
+        .read("gateway.yaml")
+        .replace("app.test", "shop.test");
+    gateway.write("gateway.yaml", &renamed);
+    gateway.reload();
+    eventually("the other name alone", || {
+        (is_shown("shop.test") && !is_shown("app.test")).then_some(())
+    });
+}
+
+#[test]
 fn backups_of_srv_records_serve_while_those_before_them_are_out() {
     let (one, two) = (app("one"), app("two"));
     let (dns, zone) = dns();

@@ -280,6 +280,14 @@ impl Metrics {
         }
     }
 
+    /// Shows nothing more of the lookups of a name.
+    pub fn srv_left(&self, name: &str) {
+        for outcome in ["success", "failure"] {
+            let labels = vec![("name", name.into()), ("outcome", outcome.into())];
+            self.srv_lookups.remove(&labels);
+        }
+    }
+
     /// Shows whether the store is within reach.
     pub fn store_reachable(&self, reachable: bool) {
         member(&self.store_reachable, []).set(i64::from(reachable));
