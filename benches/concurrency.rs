@@ -34,8 +34,8 @@ const SECOND: u64 = 1_000_000_000;
 const PHASE: u64 = 60 * SECOND;
 /// Runs of each candidate: with few workers and times that vary much, one says little.
 const SEEDS: u64 = 7;
-/// So many seconds are judged together, as chance makes one of them bad where an app serves 20 to 200
-/// requests in it.
+/// So many seconds are judged together, as chance makes one of them bad where an app serves 20 to
+/// 200 requests in it.
 const TOGETHER: usize = 5;
 /// A window of the candidates that have none of their own.
 const WINDOW: u64 = SECOND / 10;

@@ -65,8 +65,8 @@ impl ShedLevel {
         steps > 0 && draw(client, now) % u64::from(STEPS) < steps
     }
 
-    /// When a client whose requests are shed may be let in although the level stays: it draws again.
-    /// That differs from client to client by up to ten seconds, and is never at once.
+    /// When a client whose requests are shed may be let in although the level stays: it draws
+    /// again. That differs from client to client by up to ten seconds, and is never at once.
     pub fn retry_in(client: u64, now: Timestamp) -> Nanos {
         Nanos::new(DRAW_PERIOD.get() - shifted(client, now) % DRAW_PERIOD.get())
     }

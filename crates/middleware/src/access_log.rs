@@ -120,9 +120,9 @@ pub struct AccessLog<S> {
     settings: Arc<Settings>,
 }
 
-/// What is known of a request so far. It is logged when it is dropped, whatever happened. It travels
-/// with the future, then with the body, which are moved many times, so what is large about it is in
-/// a box.
+/// What is known of a request so far. It is logged when it is dropped, whatever happened. It
+/// travels with the future, then with the body, which are moved many times, so what is large about
+/// it is in a box.
 #[derive(Debug)]
 struct Record {
     since: Instant,

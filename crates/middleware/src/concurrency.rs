@@ -3,8 +3,8 @@
 //! the waits and the clock.
 //!
 //! A slot is held from the request's admission to the head of its response. A body that streams, or
-//! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too. The
-//! slot of a client that leaves is held for as long as a response usually takes.
+//! a client that reads slowly, keeps no slot: the latency that the limit goes by ends there too.
+//! The slot of a client that leaves is held for as long as a response usually takes.
 
 use std::fmt;
 use std::sync::Arc;

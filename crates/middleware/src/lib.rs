@@ -163,8 +163,8 @@ impl RequestContext {
     }
 
     /// The same, of a client that has shown this certificate on a connection with these ends.
-    /// `takes_lines` says whether the server writes the header lines of a [`ProblemResponse`] before
-    /// those of the response's map.
+    /// `takes_lines` says whether the server writes the header lines of a [`ProblemResponse`]
+    /// before those of the response's map.
     ///
     /// [`ProblemResponse`]: weir_http::problem::ProblemResponse
     pub fn of_connection(

@@ -227,7 +227,8 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Goes on within other bounds, with what was found. A fixed limit was not found, before or after.
+    /// Goes on within other bounds, with what was found. A fixed limit was not found, before or
+    /// after.
     pub fn set_bounds(&mut self, bounds: ConcurrencyBounds, now: Timestamp) {
         if bounds == self.bounds {
             return;
