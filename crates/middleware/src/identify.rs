@@ -368,7 +368,8 @@ fn connection_peer(extensions: &Extensions) -> Option<Peer> {
     RequestContext::peer(extensions).or_else(|| extensions.get().copied())
 }
 
-fn identity(address: Option<IpAddr>, account: Option<Account>) -> ClientIdentity {
+/// The client behind a connection of its own.
+pub(crate) fn identity(address: Option<IpAddr>, account: Option<Account>) -> ClientIdentity {
     let address = address.map_or(ClientIdentity::UNKNOWN, |address| address.to_canonical());
     ClientIdentity {
         client: Client {
@@ -387,17 +388,8 @@ mod tests {
 
     fn fingerprint(address: &str, account: Option<&str>) -> u64 {
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
-        let address = address.parse().unwrap();
-        let identity = ClientIdentity {
-            client: Client {
-                address,
-                peer: address,
-                peer_is_trusted: false,
-            },
-            account: account.map(|name| key.hash(name.as_bytes()).into()),
-            secure: false,
-        };
-        identity.fingerprint()
+        let account = account.map(|name| key.hash(name.as_bytes()).into());
+        identity(Some(address.parse().unwrap()), account).fingerprint()
     }
 
     #[test]

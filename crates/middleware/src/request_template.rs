@@ -318,9 +318,9 @@ impl<'r> RequestValues<'r> {
 pub(super) mod tests {
     use http::HeaderValue;
     use http::header::HOST;
-    use weir_rules::Client;
 
     use super::*;
+    use crate::identify::identity;
 
     /// What templates are given for a request of 203.0.113.9 to this URI.
     pub(crate) fn with_values<T>(
@@ -328,16 +328,7 @@ pub(super) mod tests {
         captures: &[(&str, &str)],
         use_them: impl FnOnce(&RequestValues<'_>) -> T,
     ) -> T {
-        let address = "203.0.113.9".parse().unwrap();
-        let identity = ClientIdentity {
-            client: Client {
-                address,
-                peer: address,
-                peer_is_trusted: false,
-            },
-            account: None,
-            secure: false,
-        };
+        let identity = identity("203.0.113.9".parse().ok(), None);
         let host = HeaderValue::from_static("App.Example.com:8080");
         let captures = Captures::from_iter(captures.iter().copied());
         use_them(&RequestValues {

@@ -1,5 +1,4 @@
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,8 +15,8 @@ use weir_http::problem::NoResponse;
 use weir_limit::time::{Clock, ManualClock, Timestamp};
 use weir_limit::{Batch, BucketKeys, Mode, Quota};
 use weir_rules::{
-    AccessList, Ban, BanSchedule, Client, Enforcement, HashKey, KeySource, Limit, LimitUse,
-    Missing, PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
+    AccessList, Ban, BanSchedule, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
+    PathPattern, PathSet, SpendWhen, StandingBans, StatusSet,
 };
 use weir_store::{
     DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, OwedBatch, Redis,
@@ -29,6 +28,7 @@ use weir_testing::RedisServer;
 use super::*;
 use crate::backend::{Backend, BackgroundTasks};
 use crate::decoy::{Decoy, Shadow};
+use crate::identify::identity;
 use crate::{
     Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId, Verdict,
 };
@@ -237,7 +237,9 @@ impl World {
         let service = ServiceBuilder::new().layer(layer).service(upstream);
         let mut request = Request::new(Full::from("request"));
         *request.uri_mut() = path.parse().unwrap();
-        request.extensions_mut().insert(identity(address));
+        request
+            .extensions_mut()
+            .insert(identity(address.parse().ok(), None));
         let (head, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Answered { head, body }
@@ -271,19 +273,6 @@ fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> AccessSettings {
         lists: AccessLists::default(),
         blocked: rejects(),
         bans: bans.into_iter().collect(),
-    }
-}
-
-fn identity(address: &str) -> ClientIdentity {
-    let address: IpAddr = address.parse().unwrap();
-    ClientIdentity {
-        client: Client {
-            address,
-            peer: address,
-            peer_is_trusted: false,
-        },
-        account: None,
-        secure: false,
     }
 }
 
@@ -565,7 +554,7 @@ async fn a_place_of_who_is_kept_out_is_never_shown_as_one_of_the_limit() {
         let gauge = page.lines().find(|it| it.starts_with("weir_leases_held{"));
         gauge.unwrap().rsplit(' ').next().unwrap().to_owned()
     };
-    let shown = async |address| {
+    let shown = async |address: &str| {
         let held = held.clone();
         let upstream = service_fn(move |_: Request<Metered<Full<Bytes>>>| {
             let held = Full::from(held());
@@ -576,7 +565,9 @@ async fn a_place_of_who_is_kept_out_is_never_shown_as_one_of_the_limit() {
             .with_access_control(&world.access);
         let service = ServiceBuilder::new().layer(layer).service(upstream);
         let mut request = Request::new(Full::from(""));
-        request.extensions_mut().insert(identity(address));
+        request
+            .extensions_mut()
+            .insert(identity(address.parse().ok(), None));
         let body = service.oneshot(request).await.unwrap().into_body();
         body.collect().await.unwrap().to_bytes()
     };
@@ -613,7 +604,7 @@ async fn who_is_kept_out_sees_units_go_and_come_back_as_others_do_and_costs_thos
             limits: vec![limit.clone()],
             ..policy()
         };
-        let shown = async |address| {
+        let shown = async |address: &str| {
             let mut shown = Vec::new();
             for wait in [Duration::ZERO, MINUTE, MINUTE, MINUTE, 1000 * 60 * MINUTE] {
                 world.clock.advance(wait);

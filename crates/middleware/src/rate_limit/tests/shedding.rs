@@ -12,13 +12,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transaction};
-use weir_rules::{Client, Cost, Enforcement};
+use weir_rules::{Cost, Enforcement};
 use weir_store::{Memory, MemorySettings};
 
 use super::*;
-use crate::{
-    ClientIdentity, ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency,
-};
+use crate::identify::identity;
+use crate::{ClientPriorities, ConcurrencyLimiter, ConcurrencySettings, RouteConcurrency};
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
@@ -148,16 +147,7 @@ async fn run(store: &Arc<Memory>, limiter: &ConcurrencyLimiter, steps: Vec<Step>
     for step in steps {
         match step {
             Step::Arrive(priority, client) => {
-                let address = [192, 0, 2, client].into();
-                let identity = ClientIdentity {
-                    client: Client {
-                        address,
-                        peer: address,
-                        peer_is_trusted: false,
-                    },
-                    account: None,
-                    secure: false,
-                };
+                let identity = identity(Some([192, 0, 2, client].into()), None);
                 let mut request = Request::new(Full::from(""));
                 request.extensions_mut().insert(identity);
                 let response = layers[priority as usize].layer(service.clone());
