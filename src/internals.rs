@@ -3,10 +3,11 @@
 
 pub use crate::app::{Layers, SocketlessGateway};
 pub use weir_config::load;
+pub use weir_http::request::{BoxedRequest, HttpRequest};
 pub use weir_middleware::{KnownBans, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 pub use weir_proxy::{Proxy, Upstream, UpstreamSettings};
 pub use weir_runtime::blocking::run_inline;
 pub use weir_server::{
-    AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport,
+    AdminBody, Connection, Draining, Http, HttpSettings, RequestBody, Transport, service_fn,
 };
 pub use weir_store::{Connect, Socket};

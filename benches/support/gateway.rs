@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use http::Request;
-use hyper::service::service_fn;
 use tower::Service as _;
 use weir::internals::{
-    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, Transport, Upstream,
-    UpstreamRouter, UpstreamSettings,
+    BoxedRequest, Connection, Draining, Http, HttpRequest, HttpSettings, Layers, Proxy,
+    RequestBody, Transport, Upstream, UpstreamRouter, UpstreamSettings, service_fn,
 };
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::store::{Memory, MemorySettings};
@@ -74,7 +72,7 @@ fn gateway(layers: fn() -> Layers, listener: TcpListener, upstream: SocketAddr) 
                 address: connection.peer.ip(),
                 secure: false,
             };
-            service_fn(move |mut request: Request<RequestBody>| {
+            service_fn(move |mut request: BoxedRequest<RequestBody>| {
                 let context =
                     RequestContext::of_connection(peer, None, None, request.body().takes_lines());
                 request.extensions_mut().insert(context);

@@ -8,7 +8,9 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
-use weir::internals::{KnownBans, Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
+use weir::internals::{
+    BoxedRequest, KnownBans, Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter,
+};
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
@@ -86,12 +88,14 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     let layers = layers();
     let max_buckets = 1_000_000.try_into().unwrap();
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-    let upstream = service_fn(|request: Request<Metered<LimitedBody<Body>>>| async move {
-        if request.uri().path() == DECOY {
-            tokio::time::sleep(DECOY_LATENCY).await;
-        }
-        Ok::<_, Infallible>(Response::new(Body::from("hello")))
-    });
+    let upstream = service_fn(
+        |request: BoxedRequest<Metered<LimitedBody<Body>>>| async move {
+            if request.head.uri.path() == DECOY {
+                tokio::time::sleep(DECOY_LATENCY).await;
+            }
+            Ok::<_, Infallible>(Response::new(Body::from("hello")))
+        },
+    );
     let leases = Arc::new(store.leases().clone());
     let services = UpstreamRouter::new(vec![upstream; 8]);
     let service = layers.stack(

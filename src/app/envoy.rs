@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Request;
 use tower::Service;
 use weir_config::{EnvoyService, Settings};
+use weir_http::request::HttpRequest;
 use weir_limit::time::Clock;
 use weir_middleware::{
     BackgroundTasks, DecideLayer, Domains, EnvoyLayer, EnvoyRateLimit, KnownBans,
@@ -25,7 +25,7 @@ use super::stack::{Checked, Layers};
 pub(super) type EnvoyStack<S> = TrustedPeers<Checked<EnvoyRateLimit<UpstreamRouter<S>>>>;
 
 /// Whether a request to a listener for decisions is a call of the rate limit service.
-pub(super) fn is_call<B>(request: &Request<B>) -> bool {
+pub(super) fn is_call<Q: HttpRequest>(request: &Q) -> bool {
     request.uri().path() == SHOULD_RATE_LIMIT
 }
 
@@ -87,7 +87,7 @@ pub(super) struct TrustedPeers<S> {
     trusted: DecideLayer,
 }
 
-impl<S: Service<Request<B>>, B> Service<Request<B>> for TrustedPeers<S> {
+impl<S: Service<Q>, Q: HttpRequest> Service<Q> for TrustedPeers<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -96,7 +96,7 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for TrustedPeers<S> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
+    fn call(&mut self, mut request: Q) -> S::Future {
         if let Err(untrusted) = self.trusted.require_trusted(request.extensions()) {
             request.extensions_mut().insert(untrusted);
         }

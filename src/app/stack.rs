@@ -396,6 +396,7 @@ mod tests {
 
     use http::{Request, Version};
     use tower::{ServiceExt, service_fn};
+    use weir_http::request::BoxedRequest;
 
     use super::*;
     use weir_limit::time::SystemClock;
@@ -419,7 +420,7 @@ mod tests {
     async fn status(request: request::Builder) -> u16 {
         let store = Arc::new(Memory::new(MemorySettings::default()));
         let leases = Arc::new(store.leases().clone());
-        let upstream = service_fn(|_: Request<Metered<LimitedBody<Full<Bytes>>>>| async {
+        let upstream = service_fn(|_: BoxedRequest<Metered<LimitedBody<Full<Bytes>>>>| async {
             Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
         });
         let services = UpstreamRouter::new([upstream, upstream]);

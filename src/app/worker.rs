@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::{Either, try_join_all};
-use http::{Extensions, Request, request};
+use http::{Extensions, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tower::Service as _;
 use weir_config::Route;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_middleware::{ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key};
 use weir_proxy::{
     ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings,
@@ -200,27 +201,28 @@ struct ConnectionEntry {
     ends: Option<Arc<ConnectionEnds>>,
 }
 
-impl Service<Request<RequestBody>> for ConnectionEntry {
-    type Response = <Stack as tower::Service<Request<RequestBody>>>::Response;
+impl Service<BoxedRequest<RequestBody>> for ConnectionEntry {
+    type Response = <Stack as tower::Service<BoxedRequest<RequestBody>>>::Response;
     type Error = Infallible;
     type Future = Either<
-        <Stack as tower::Service<Request<RequestBody>>>::Future,
+        <Stack as tower::Service<BoxedRequest<RequestBody>>>::Future,
         Either<
-            <DecisionStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
-            <EnvoyStack<Proxy> as tower::Service<Request<RequestBody>>>::Future,
+            <DecisionStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
+            <EnvoyStack<Proxy> as tower::Service<BoxedRequest<RequestBody>>>::Future,
         >,
     >;
 
-    fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
+    fn call(&self, mut request: BoxedRequest<RequestBody>) -> Self::Future {
         let context = RequestContext::of_connection(
             self.peer,
             self.certificate.clone(),
             self.ends.clone(),
             request.body().takes_lines(),
         );
-        request.extensions_mut().insert(context);
+        let extensions = request.extensions_mut();
+        extensions.insert(context);
         if let Some(redirect) = &self.role.redirect_to_https {
-            request.extensions_mut().insert(redirect.clone());
+            extensions.insert(redirect.clone());
         }
         // The stacks are always ready, because their layers are.
         self.stack

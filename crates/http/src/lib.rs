@@ -8,4 +8,5 @@ pub mod line;
 pub mod list;
 pub mod media_type;
 pub mod problem;
+pub mod request;
 pub mod status_set;

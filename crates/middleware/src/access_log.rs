@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Layer, Service};
+use weir_http::request::HttpRequest;
 use weir_limit::time::Timestamp;
 use weir_runtime::loop_time;
 use weir_telemetry::{
@@ -165,17 +166,16 @@ struct LogLine {
 }
 
 impl LogLine {
-    /// It is large: inlined, it is moved once.
-    #[inline(always)]
-    fn new<B>(
-        request: &Request<B>,
+    /// In its box at once: it is large.
+    fn new<Q: HttpRequest>(
+        request: &Q,
         context: Option<&RequestContext>,
         settings: &Settings,
         watched: Option<Arc<Tail>>,
-    ) -> Self {
+    ) -> Box<Self> {
         let identity = context.and_then(|context| context.identity.as_ref());
         let request_id = context.and_then(|context| context.request_id.as_ref());
-        let mut line = Self {
+        let mut line = Box::new(Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
@@ -195,7 +195,7 @@ impl LogLine {
             head: None,
             trace: context.and_then(|context| context.trace.clone()),
             denied: settings.denied.clone(),
-        };
+        });
         // To look up each of them takes longer.
         for (name, value) in request.headers() {
             let kept = match *name {
@@ -330,7 +330,7 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 
 impl Record {
     #[inline(always)]
-    fn new<B>(request: &Request<B>, settings: &Settings) -> Self {
+    fn new<Q: HttpRequest>(request: &Q, settings: &Settings) -> Self {
         let context = request.extensions().get::<RequestContext>();
         let routed = context.and_then(|context| context.routed.as_ref());
         let route = routed.map(|routed| &routed.route.metrics);
@@ -345,7 +345,7 @@ impl Record {
             bytes: 0,
             complete: false,
             line: (is_watched || is_logged() || settings.traces)
-                .then(|| Box::new(LogLine::new(request, context, settings, watched()))),
+                .then(|| LogLine::new(request, context, settings, watched())),
         }
     }
 
@@ -397,9 +397,10 @@ impl Drop for Record {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for AccessLog<S>
+impl<S, Q, R> Service<Q> for AccessLog<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Q, Response = Response<R>>,
+    Q: HttpRequest,
     S::Future: HasVerdict,
     R: Body,
 {
@@ -411,7 +412,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Q) -> Self::Future {
         let record = Some(Record::new(&request, &self.settings));
         LoggedFuture {
             future: self.inner.call(request),

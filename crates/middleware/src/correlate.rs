@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use rand::rngs::SmallRng;
@@ -22,6 +22,7 @@ use tower::{Layer, Service};
 use uuid::Builder;
 use uuid::fmt::Hyphenated;
 use weir_http::problem::{self, ProblemResponse};
+use weir_http::request::HttpRequest;
 use weir_telemetry::{RequestId, Tracer};
 
 use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
@@ -86,9 +87,10 @@ pub struct Correlate<S> {
     correlation: Option<Arc<Correlation>>,
 }
 
-impl<S, B> Service<Request<B>> for Correlate<S>
+impl<S, Q> Service<Q> for Correlate<S>
 where
-    S: Service<Request<B>>,
+    S: Service<Q>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -100,7 +102,7 @@ where
 
     // A call of its own would move the request once more.
     #[inline]
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
+    fn call(&mut self, mut request: Q) -> S::Future {
         if let Some(correlation) = &self.correlation {
             correlation.begin(&mut request);
         }
@@ -109,7 +111,7 @@ where
 }
 
 impl Correlation {
-    fn begin<B>(&self, request: &mut Request<B>) {
+    fn begin<Q: HttpRequest>(&self, request: &mut Q) {
         let identity = ClientIdentity::from_extensions(request.extensions());
         let is_trusted = identity.is_some_and(|identity| identity.client.peer_is_trusted);
         if let Some(header) = &self.id_header {
@@ -185,9 +187,10 @@ pub struct ShowRequestId<S> {
     layer: ShowRequestIdLayer,
 }
 
-impl<S, B, R> Service<Request<B>> for ShowRequestId<S>
+impl<S, Q, R> Service<Q> for ShowRequestId<S>
 where
-    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    S: Service<Q, Response = Response<ResponseBody<R>>>,
+    Q: HttpRequest,
     R: Body<Data = Bytes>,
 {
     type Response = S::Response;
@@ -199,7 +202,7 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Q) -> Self::Future {
         let id = match self.layer.has_ids {
             true => RequestContext::request_id(request.extensions()).cloned(),
             false => None,
@@ -260,6 +263,7 @@ fn show<R: Body<Data = Bytes>>(
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
     use std::collections::HashSet;
     use std::convert::Infallible;
     use std::net::{IpAddr, Ipv4Addr};

@@ -13,10 +13,11 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::Body;
 use weir_http::list;
 use weir_http::problem::Problem;
+use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
 use super::ResponseBody;
@@ -165,9 +166,9 @@ impl Cors {
     }
 
     /// The response to a preflight. `None` for other requests, and if the app answers.
-    pub(super) fn respond<B: Body, R>(
+    pub(super) fn respond<Q: HttpRequest<Body: Body>, R>(
         &self,
-        request: &Request<B>,
+        request: &Q,
     ) -> Option<Response<ResponseBody<R>>> {
         let preflights = self.preflights.as_ref()?;
         let headers = request.headers();
@@ -274,6 +275,7 @@ impl CorsRequest {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
     use http::header::VARY;
     use http_body_util::Full;
 

@@ -13,8 +13,9 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
-use http::{HeaderMap, Request, Uri};
+use http::{HeaderMap, Uri};
 use tower::{Layer, Service};
+use weir_http::request::HttpRequest;
 use weir_rules::{AddressHeader, Client, is_lookalike, push_address};
 
 use crate::ClientIdentity;
@@ -91,7 +92,7 @@ impl ForwardedLayer {
 
     /// Counts a request that was denied, and so comes no further: a proxy that nobody trusts may have
     /// most of its requests denied.
-    pub(super) fn count_denied<B>(&self, request: &Request<B>) {
+    pub(super) fn count_denied<Q: HttpRequest>(&self, request: &Q) {
         let denied = DENIED.get().wrapping_add(1);
         DENIED.set(denied);
         if !denied.is_multiple_of(DENIED_PER_LOOK) {
@@ -337,9 +338,10 @@ fn is_plain(host: &HeaderValue) -> bool {
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
 }
 
-impl<S, B> Service<Request<B>> for Forwarded<S>
+impl<S, Q> Service<Q> for Forwarded<S>
 where
-    S: Service<Request<B>>,
+    S: Service<Q>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -349,7 +351,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
+    fn call(&mut self, mut request: Q) -> S::Future {
         let identity = ClientIdentity::from_extensions(request.extensions());
         if let Some((client, secure)) = identity.map(|identity| (identity.client, identity.secure))
         {

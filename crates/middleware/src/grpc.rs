@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Response, StatusCode, Version};
+use weir_http::request::HttpRequest;
 
 use super::ResponseBody;
 
@@ -16,7 +17,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
 /// HTTP's statuses.
-pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
+pub(super) fn content_type<Q: HttpRequest>(request: &Q) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
     if request.version() != Version::HTTP_2 || request.method() != Method::POST {
         return None;
@@ -80,6 +81,7 @@ fn outcome(status: StatusCode) -> (u16, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
     use http::request;
     use http_body::Body;
     use http_body_util::Empty;

@@ -15,9 +15,10 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use http::header::FORWARDED;
-use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
+use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
 use tower::{Layer, Service};
 use weir_http::list;
+use weir_http::request::HttpRequest;
 use weir_rules::{
     Account, AccountRules, Client, ClientRules, HashKey, Verification, parse_forwarded,
 };
@@ -154,7 +155,7 @@ impl Rules {
         }
     }
 
-    fn account<B>(&self, request: &Request<B>) -> Option<Account> {
+    fn account<Q: HttpRequest>(&self, request: &Q) -> Option<Account> {
         if self.account.is_empty() {
             return None;
         }
@@ -163,7 +164,7 @@ impl Rules {
     }
 
     /// What has to be done before the request's account is known.
-    fn verification<B>(&self, request: &Request<B>) -> Option<Verification> {
+    fn verification<Q: HttpRequest>(&self, request: &Q) -> Option<Verification> {
         let certificate = RequestContext::certificate(request.extensions());
         self.account.unverified(request.headers(), certificate)
     }
@@ -185,7 +186,7 @@ impl UnverifiedAccount {
 
     /// Verifies the request's password, and leaves the account in its identity. False if that takes
     /// too long.
-    pub(super) async fn verify<B>(&self, request: &mut Request<B>) -> bool {
+    pub(super) async fn verify<Q: HttpRequest>(&self, request: &mut Q) -> bool {
         let address =
             ClientIdentity::from_extensions(request.extensions()).map(|known| known.client.address);
         let address = address.unwrap_or(ClientIdentity::UNKNOWN);
@@ -208,9 +209,10 @@ impl UnverifiedAccount {
     }
 }
 
-impl<S, B> Service<Request<B>> for Identify<S>
+impl<S, Q> Service<Q> for Identify<S>
 where
-    S: Service<Request<B>>,
+    S: Service<Q>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -220,7 +222,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Q) -> Self::Future {
         let mut identity = self.rules.identity(request.extensions(), request.headers());
         let verifiers = self.rules.verifiers.as_ref();
         let unverified = verifiers.and_then(|_| self.rules.verification(&request));
@@ -344,7 +346,7 @@ impl Identification {
     }
 
     /// Leaves the identity of the client in a request.
-    pub(super) fn identify<B>(&self, request: &mut Request<B>) {
+    pub(super) fn identify<Q: HttpRequest>(&self, request: &mut Q) {
         let head = RequestHead {
             method: request.method(),
             uri: request.uri(),

@@ -87,8 +87,8 @@ pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
-    Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
-    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
+    Delay, Denied, HeaderForms, InFlight, LimitedRequest, LimitedService, Metered, OnDenied,
+    RateLimit, RateLimitLayer, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
 pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
@@ -108,6 +108,7 @@ pub use response_body::ResponseBody;
 pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
+pub use weir_http::request::HttpRequest;
 use weir_limit::Priority;
 use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Response, Uri, request};
+use http::{HeaderMap, Method, Response, Uri};
+use weir_http::request::HttpRequest;
 
 use crate::ResponseBody;
 
@@ -28,8 +29,7 @@ impl Shadow {
 
     pub(crate) async fn respond<B, R>(
         self: Arc<Self>,
-        _: request::Parts,
-        _: B,
+        _: impl HttpRequest<Body = B>,
     ) -> Response<ResponseBody<R>> {
         match self.0 {}
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::Response;
 use tower::{Layer, Service};
+use weir_http::request::HttpRequest;
 
 use super::redirect::Redirect;
 use super::request_template::RequestValues;
@@ -48,7 +49,7 @@ pub struct RedirectToHttps<S> {
 }
 
 impl RedirectToHttpsLayer {
-    fn redirect<B, R>(self, request: &Request<B>) -> Option<Response<ResponseBody<R>>> {
+    fn redirect<Q: HttpRequest, R>(self, request: &Q) -> Option<Response<ResponseBody<R>>> {
         if !self.is_used {
             return None;
         }
@@ -60,9 +61,10 @@ impl RedirectToHttpsLayer {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for RedirectToHttps<S>
+impl<S, Q, R> Service<Q> for RedirectToHttps<S>
 where
-    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    S: Service<Q, Response = Response<ResponseBody<R>>>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -73,7 +75,7 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Q) -> Self::Future {
         match self.layer.redirect(&request) {
             Some(response) => InnerOrLocal::local(response),
             None => InnerOrLocal::inner(self.inner.call(request)),

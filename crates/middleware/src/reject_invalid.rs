@@ -6,9 +6,10 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, request};
+use http::{Response, request};
 use http_body_util::Full;
 use tower::{Layer, Service};
+use weir_http::request::{BoxedRequest, HttpRequest};
 
 use super::ResponseBody;
 use super::response_body::InnerOrLocal;
@@ -47,9 +48,10 @@ pub struct RejectInvalid<S> {
     refusal: Refusal,
 }
 
-impl<S, B, R> Service<Request<B>> for RejectInvalid<S>
+impl<S, Q, R> Service<Q> for RejectInvalid<S>
 where
-    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    S: Service<BoxedRequest<Q::Body>, Response = Response<ResponseBody<R>>>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -59,15 +61,14 @@ where
         self.inner.poll_ready(cx)
     }
 
-    #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        match (self.refusal)(&head) {
+    fn call(&mut self, request: Q) -> Self::Future {
+        let request = request.into_boxed();
+        match (self.refusal)(&request.head) {
             Some(refusal) => InnerOrLocal::local(refusal.map(|body| {
                 let body = body.into_inner();
                 ResponseBody::full(body.unwrap_or_default())
             })),
-            None => InnerOrLocal::inner(self.inner.call(Request::from_parts(head, body))),
+            None => InnerOrLocal::inner(self.inner.call(request)),
         }
     }
 }
@@ -76,7 +77,7 @@ where
 mod tests {
     use std::convert::Infallible;
 
-    use http::{Method, StatusCode};
+    use http::{Method, Request, StatusCode};
     use http_body_util::BodyExt;
     use tower::{ServiceExt, service_fn};
 
@@ -91,8 +92,8 @@ mod tests {
     }
 
     async fn answer(method: Method) -> (StatusCode, Bytes) {
-        let inner = service_fn(|request: Request<Full<Bytes>>| async {
-            Ok::<_, Infallible>(Response::new(ResponseBody::forwarded(request.into_body())))
+        let inner = service_fn(|request: BoxedRequest<Full<Bytes>>| async {
+            Ok::<_, Infallible>(Response::new(ResponseBody::forwarded(request.body)))
         });
         let mut request = Request::new(Full::from("sent"));
         *request.method_mut() = method;

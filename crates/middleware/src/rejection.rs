@@ -5,8 +5,9 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use weir_http::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemResponse};
+use weir_http::request::{HttpRequest, give_back};
 use weir_limit::time::Nanos;
 use weir_rules::KeySource;
 
@@ -49,13 +50,15 @@ pub(super) struct EmptyResponse {
 
 /// An empty response in the memory of a request that goes no further. A flood of requests that are
 /// denied then takes no memory for the headers of their responses.
-pub(super) fn in_memory_of<B>(mut request: Request<B>) -> EmptyResponse {
-    let takes_lines = RequestContext::takes_lines(request.extensions());
+pub(super) fn in_memory_of(request: impl HttpRequest) -> EmptyResponse {
+    let mut head = request.into_boxed().head;
+    let takes_lines = RequestContext::takes_lines(&head.extensions);
     let mut response = Response::new(());
-    *response.headers_mut() = mem::take(request.headers_mut());
+    *response.headers_mut() = mem::take(&mut head.headers);
     response.headers_mut().clear();
-    *response.extensions_mut() = mem::take(request.extensions_mut());
+    *response.extensions_mut() = mem::take(&mut head.extensions);
     response.extensions_mut().clear();
+    give_back(head);
     EmptyResponse {
         response,
         takes_lines,

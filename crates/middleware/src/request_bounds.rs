@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::problem::BodyTooLarge;
+use weir_http::request::{BoxedRequest, HttpRequest};
 
 use super::response_body::InnerOrLocal;
 use super::{RequestContext, ResponseBody};
@@ -33,7 +34,7 @@ impl BodyLimitLayer {
         Self { is_used }
     }
 
-    fn bounds<B>(self, request: &Request<B>) -> RequestBounds {
+    fn bounds<Q: HttpRequest>(self, request: &Q) -> RequestBounds {
         if !self.is_used {
             return RequestBounds::default();
         }
@@ -60,9 +61,9 @@ pub struct BodyLimit<S> {
     layer: BodyLimitLayer,
 }
 
-impl<S, B, R> Service<Request<B>> for BodyLimit<S>
+impl<S, B, R> Service<BoxedRequest<B>> for BodyLimit<S>
 where
-    S: Service<Request<LimitedBody<B>>, Response = Response<ResponseBody<R>>>,
+    S: Service<BoxedRequest<LimitedBody<B>>, Response = Response<ResponseBody<R>>>,
     B: Body,
 {
     type Response = S::Response;
@@ -74,11 +75,11 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: BoxedRequest<B>) -> Self::Future {
         let bounds = self.layer.bounds(&request);
-        let (head, body) = request.into_parts();
+        let BoxedRequest { head, body } = request;
         match LimitedBody::new(body, bounds.max_body_bytes) {
-            Ok(body) => InnerOrLocal::inner(self.inner.call(Request::from_parts(head, body))),
+            Ok(body) => InnerOrLocal::inner(self.inner.call(BoxedRequest { head, body })),
             Err(too_large) => InnerOrLocal::local(ResponseBody::problem(too_large.problem())),
         }
     }

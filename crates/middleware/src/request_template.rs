@@ -8,9 +8,10 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use http::{HeaderMap, Method, Request, Uri};
+use http::{HeaderMap, Method, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
+use weir_http::request::HttpRequest;
 use weir_rules::{Captures, requested_host, with_one_slash};
 
 use super::header_text::HeaderText;
@@ -250,7 +251,7 @@ pub struct RequestValues<'r> {
 
 impl<'r> RequestValues<'r> {
     /// The values of a request whose extensions have its client and its route.
-    pub(super) fn new<B>(request: &'r Request<B>) -> Self {
+    pub(super) fn new<Q: HttpRequest>(request: &'r Q) -> Self {
         let routed = RequestContext::routed(request.extensions());
         Self {
             method: request.method(),

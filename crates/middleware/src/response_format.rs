@@ -21,6 +21,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use weir_http::media_type::prefers;
 use weir_http::problem::{CustomResponse, ProblemResponse};
+use weir_http::request::HttpRequest;
 use weir_rules::Statuses;
 use weir_telemetry::RequestId;
 
@@ -77,7 +78,7 @@ impl ResponseFormatLayer {
 
     /// What formats the response to this request; none for most clients, which are not browsers, of
     /// most gateways.
-    fn formatter<B>(&self, request: &Request<B>) -> Option<Box<ResponseFormatter>> {
+    fn formatter<Q: HttpRequest>(&self, request: &Q) -> Option<Box<ResponseFormatter>> {
         let grpc = grpc::content_type(request);
         let wants_html = grpc.is_none() && prefers(request.headers(), HTML, PROBLEM);
         let of_all = self.0.all.as_ref();
@@ -113,9 +114,10 @@ pub struct ResponseFormat<S> {
     layer: ResponseFormatLayer,
 }
 
-impl<S, B, R> Service<Request<B>> for ResponseFormat<S>
+impl<S, Q, R> Service<Q> for ResponseFormat<S>
 where
-    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    S: Service<Q, Response = Response<ResponseBody<R>>>,
+    Q: HttpRequest,
     R: Body<Data = Bytes>,
 {
     type Response = S::Response;
@@ -127,7 +129,7 @@ where
     }
 
     #[inline]
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Q) -> Self::Future {
         let formatter = self.layer.formatter(&request);
         if formatter.is_some() {
             // It looks at all of the headers.
@@ -176,7 +178,7 @@ impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
 
 impl AllResponses {
     /// What changes the response to a request, if anything does.
-    fn of_request<B>(&self, request: &Request<B>) -> Option<ResponseFormatter> {
+    fn of_request<Q: HttpRequest>(&self, request: &Q) -> Option<ResponseFormatter> {
         let of_route = match self.is_by_route {
             true => of_route(request),
             false => None,
@@ -190,7 +192,7 @@ impl AllResponses {
 }
 
 /// What a request's route changes about its response, if anything.
-fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
+fn of_route<Q: HttpRequest>(request: &Q) -> Option<ResponseFormatter> {
     let route = &RequestContext::routed(request.extensions())?.route;
     let cors = route.cors();
     let cors = cors.and_then(|cors| CorsRequest::new(cors, request.headers()));
@@ -206,7 +208,7 @@ fn of_route<B>(request: &Request<B>) -> Option<ResponseFormatter> {
     })
 }
 
-fn is_secure<B>(request: &Request<B>) -> bool {
+fn is_secure<Q: HttpRequest>(request: &Q) -> bool {
     let identity = ClientIdentity::from_extensions(request.extensions());
     identity.is_some_and(|identity| identity.scheme(request.headers()) == "https")
 }
@@ -223,7 +225,7 @@ enum ResponseEdits {
 }
 
 impl ResponseEdits {
-    fn new<B>(edits: &Arc<HeaderEdits>, request: &Request<B>) -> Self {
+    fn new<Q: HttpRequest>(edits: &Arc<HeaderEdits>, request: &Q) -> Self {
         let is_known = RequestContext::unverified(request.extensions()).is_none();
         if is_known || !edits.shows_account() {
             return Self::Rendered(edits.render(&RequestValues::new(request)));
@@ -244,7 +246,7 @@ impl ResponseEdits {
             Self::Rendered(edits) => edits,
             Self::Unverified { edits, mut request } => {
                 RequestContext::entry(request.extensions_mut()).complete_identity();
-                edits.render(&RequestValues::new(&request))
+                edits.render(&RequestValues::new(&*request))
             }
         }
     }

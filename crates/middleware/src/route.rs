@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response, request};
+use http::{HeaderMap, HeaderName, Response, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
+use weir_http::request::HttpRequest;
 use weir_limit::Priority;
 use weir_limit::time::Timestamp;
 use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
@@ -309,7 +310,7 @@ pub struct Route<S> {
 }
 
 impl Routes {
-    fn find<B>(&self, request: &Request<B>) -> Option<Routed> {
+    fn find<Q: HttpRequest>(&self, request: &Q) -> Option<Routed> {
         let (method, uri) = (request.method(), request.uri());
         let found = self.table.find(method, uri, request.headers())?;
         let route = Arc::clone(self.states.get(found.id.0)?);
@@ -321,9 +322,10 @@ impl Routes {
     }
 }
 
-impl<S, B> Service<Request<B>> for Route<S>
+impl<S, Q> Service<Q> for Route<S>
 where
-    S: Service<Request<B>>,
+    S: Service<Q>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -333,7 +335,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
+    fn call(&mut self, mut request: Q) -> S::Future {
         if let Some(found) = self.routes.find(&request) {
             RequestContext::entry(request.extensions_mut()).routed = Some(found);
         }
@@ -383,10 +385,10 @@ fn admission<R>() -> Response<ResponseBody<R>> {
     response
 }
 
-impl<S, B, R> Service<Request<B>> for UpstreamRouter<S>
+impl<S, Q, R> Service<Q> for UpstreamRouter<S>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone,
-    B: Body,
+    S: Service<Q, Response = Response<R>> + Clone,
+    Q: HttpRequest<Body: Body>,
     R: Body<Data = Bytes>,
 {
     type Response = Response<ResponseBody<R>>;
@@ -397,7 +399,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Q) -> Self::Future {
         let Some(routed) = RequestContext::routed(request.extensions()) else {
             return UpstreamFuture::Unrouted;
         };

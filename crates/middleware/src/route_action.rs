@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri};
 use http_body::Body;
+use weir_http::request::HttpRequest;
 use weir_rules::{PathPrefix, with_one_slash};
 
 use super::ResponseBody;
@@ -103,9 +104,9 @@ pub(super) struct RequestAction {
 impl RequestAction {
     /// Changes the request to the form that the upstream gets, or returns the response in its
     /// place. A request that `is_diverted` to another upstream gets its response there.
-    pub(super) fn apply<B: Body, R>(
+    pub(super) fn apply<Q: HttpRequest<Body: Body>, R>(
         &self,
-        request: &mut Request<B>,
+        request: &mut Q,
         is_diverted: bool,
     ) -> Option<Box<Response<ResponseBody<R>>>> {
         if let Some(cors) = &self.preflights
@@ -131,7 +132,7 @@ impl RequestAction {
         }
     }
 
-    fn rewrite<B>(&self, request: &mut Request<B>) {
+    fn rewrite<Q: HttpRequest>(&self, request: &mut Q) {
         let Some(rewrite) = &self.action.rewrite else {
             return;
         };
@@ -147,7 +148,7 @@ impl RequestAction {
 }
 
 impl LocalResponse {
-    fn respond<B, R>(&self, request: &Request<B>) -> Response<ResponseBody<R>> {
+    fn respond<Q: HttpRequest, R>(&self, request: &Q) -> Response<ResponseBody<R>> {
         match self {
             Self::Redirect(redirect) => redirect.respond(&RequestValues::new(request)),
             Self::Fixed(fixed) => fixed.respond(),
@@ -201,6 +202,7 @@ impl PathRewrite {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
     use http_body_util::Full;
 
     use super::*;

@@ -10,6 +10,7 @@ use http::header::HOST;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
+use weir_http::request::give_back;
 use weir_runtime::loop_time;
 use weir_telemetry::UpstreamOutcome;
 
@@ -133,6 +134,7 @@ impl UpstreamInner {
                 (head, has_hop_by_hop, body)
             }
         };
+        give_back(outbound.head);
         UpstreamResponse {
             head,
             has_hop_by_hop,

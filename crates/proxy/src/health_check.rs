@@ -62,7 +62,7 @@ async fn ask(
     let head = head(host, check).map_err(|error| error.to_string())?;
     let channel = Channel::open_alone(server, state.addresses(), deadline).await;
     let channel = channel.map_err(|error| error.to_string())?;
-    let mut outbound = Outbound::<Full<Bytes>>::without_body(head);
+    let mut outbound = Outbound::<Full<Bytes>>::without_body(Box::new(head));
     let (is_secure, now) = (server.is_secure(), Instant::now());
     let exchange = channel.exchange(&mut outbound, is_secure, check.timeout, now);
     let exchanged = exchange.await.map_err(|error| {

@@ -8,9 +8,10 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::{PathAndQuery, Uri};
-use http::{Method, Request, Response, StatusCode, Version, request};
+use http::{Method, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_telemetry::RequestId;
 
 use super::error::ProxyError;
@@ -26,7 +27,7 @@ const TARGET: &str = "weir::proxy::request";
 
 pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
-    pub(super) head: request::Parts,
+    pub(super) head: Box<request::Parts>,
     /// Sends the request over HTTP/1.1.
     pub(super) writer: RequestWriter<B>,
     /// The body, once it was to go out over HTTP/2.
@@ -43,7 +44,7 @@ pub(super) struct Outbound<B> {
 pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
 
 impl<B> Outbound<B> {
-    pub(super) fn without_body(head: request::Parts) -> Self {
+    pub(super) fn without_body(head: Box<request::Parts>) -> Self {
         Self {
             head,
             writer: RequestWriter::new(OutgoingBody::none()),
@@ -99,10 +100,10 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     /// moved from step to step. `is_checked` says that
     /// [`refusal`] found nothing wrong with it.
     pub(super) fn from_request(
-        request: Request<B>,
+        request: impl HttpRequest<Body = B>,
         is_checked: bool,
     ) -> Result<Box<Self>, ProxyError> {
-        let (head, body) = request.into_parts();
+        let BoxedRequest { head, body } = request.into_boxed();
         let mut outbound = Box::new(Self::without_body(head));
         let head = &mut outbound.head;
         if is_checked {
@@ -197,7 +198,7 @@ fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
-pub(super) fn spend_max_forwards<B>(request: &mut Request<B>) -> bool {
+pub(super) fn spend_max_forwards(request: &mut impl HttpRequest) -> bool {
     let Some(left) = forwards_left(request.method(), request.headers()) else {
         return false;
     };

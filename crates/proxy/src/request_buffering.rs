@@ -10,12 +10,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::{CONTENT_TYPE, UPGRADE};
-use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
+use weir_http::request::{BoxedRequest, HttpRequest};
 
 use super::request::Replay;
 
@@ -55,21 +56,21 @@ impl RequestBuffering {
     /// made once more.
     pub(super) async fn read<B>(
         buffering: Option<&Self>,
-        request: Request<B>,
-    ) -> Result<(Request<Buffered<B>>, Option<Replay<Buffered<B>>>), BoxError>
+        request: BoxedRequest<B>,
+    ) -> Result<(BoxedRequest<Buffered<B>>, Option<Replay<Buffered<B>>>), BoxError>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
         let buffering = buffering.filter(|_| !is_conversation(&request));
         let room = buffering.and_then(|buffering| buffering.room(request.body()));
-        let (head, body) = request.into_parts();
+        let BoxedRequest { head, body } = request;
         let body = match room {
             None => Buffered::streamed(body),
             Some(room) => room.fill(body).await?,
         };
         let replay = body.replay();
-        Ok((Request::from_parts(head, body), replay))
+        Ok((BoxedRequest { head, body }, replay))
     }
 
     /// The room for a body; none for one that is not kept. Room is taken as the body arrives, or a
@@ -94,7 +95,7 @@ fn units(bytes: usize) -> usize {
 }
 
 /// Whether the client may wait for the response before it sends the rest.
-fn is_conversation<B>(request: &Request<B>) -> bool {
+fn is_conversation<B>(request: &BoxedRequest<B>) -> bool {
     let of_grpc = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/grpc");
     request.headers().contains_key(UPGRADE)
         || request.extensions().get::<hyper::ext::Protocol>().is_some()
@@ -297,6 +298,8 @@ mod tests {
     use http_body_util::{Full, StreamBody};
     use tokio::time::sleep;
 
+    use http::Request;
+
     use super::*;
 
     fn data(text: &'static str) -> Frame<Bytes> {
@@ -314,9 +317,9 @@ mod tests {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let read = RequestBuffering::read(Some(buffering), Request::new(body)).await;
+        let read = RequestBuffering::read(Some(buffering), Request::new(body).into()).await;
         let (request, replay) = read.unwrap();
-        (request.into_body(), replay.is_some())
+        (request.body, replay.is_some())
     }
 
     async fn text<B>(body: Buffered<B>) -> String
@@ -414,7 +417,7 @@ mod tests {
         let before = free();
         let start = Instant::now();
         let dripped = || {
-            let request = Request::new(drip(1024 * 1024));
+            let request = Request::new(drip(1024 * 1024)).into();
             RequestBuffering::read(Some(&buffering), request)
         };
         let honest = async {
@@ -467,7 +470,7 @@ mod tests {
         assert_eq!(body.collect().await.unwrap().trailers(), Some(&trailers));
         let call = Request::post("/").header("content-type", "application/grpc+proto");
         let call = call.body(Full::from("message")).unwrap();
-        let (call, _) = RequestBuffering::read(Some(&buffering), call)
+        let (call, _) = RequestBuffering::read(Some(&buffering), call.into())
             .await
             .unwrap();
         assert!(call.body().kept.is_empty());

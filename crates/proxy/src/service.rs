@@ -11,11 +11,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{SET_COOKIE, VIA};
-use http::{Extensions, Request, Response, StatusCode, Version, request};
+use http::{Extensions, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::time::timeout_at;
 use tower::Service;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_runtime::loop_time;
 use weir_telemetry::RequestId;
 
@@ -128,8 +129,9 @@ impl Proxy {
     }
 }
 
-impl<B> Service<Request<B>> for Proxy
+impl<Q, B> Service<Q> for Proxy
 where
+    Q: HttpRequest<Body = B>,
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
@@ -141,7 +143,8 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> ResponseFuture {
+    fn call(&mut self, request: Q) -> ResponseFuture {
+        let mut request = request.into_boxed();
         if spend_max_forwards(&mut request) {
             let response = max_forwards_reached().map(ProxyBody::full);
             return ResponseFuture(Box::pin(ready(response)));
@@ -182,7 +185,11 @@ impl fmt::Debug for ResponseFuture {
 
 impl Forwarding {
     /// Forwards a request whose body is read first.
-    fn buffer<B>(self: Arc<Self>, request: Request<B>, id: Option<Arc<RequestId>>) -> ResponseFuture
+    fn buffer<B>(
+        self: Arc<Self>,
+        request: BoxedRequest<B>,
+        id: Option<Arc<RequestId>>,
+    ) -> ResponseFuture
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,

@@ -16,7 +16,6 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderVa
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::service::service_fn;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 use weir_http::media_type::prefers;
@@ -26,6 +25,7 @@ use weir_telemetry::{Metrics, PageFormat, ServerMetrics};
 use super::drain::Draining;
 use super::request_body::RequestBody;
 use super::serve::{Connection, Http, Transport};
+use super::service::service_fn;
 use super::settings::HttpSettings;
 use super::supervise::runtime;
 

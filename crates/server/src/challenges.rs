@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use http::{Request, Response};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
@@ -20,6 +20,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::ClientHello;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use thiserror::Error;
+use weir_http::request::HttpRequest;
 
 /// The ALPN protocol of `tls-alpn-01`.
 const ACME_TLS: &[u8] = b"acme-tls/1";
@@ -156,7 +157,7 @@ impl Challenges {
 
     /// The response to a request that is `http-01`'s. All others are the app's, also those for
     /// unknown tokens: another ACME client may run behind the gateway.
-    pub(super) fn response<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
+    pub(super) fn response(&self, request: &impl HttpRequest) -> Option<Response<Full<Bytes>>> {
         if !self.are_waiting() {
             return None;
         }
@@ -218,6 +219,7 @@ fn server_config(domain: &str, digest: &[u8]) -> Result<ServerConfig, ChallengeE
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
     use http_body_util::BodyExt;
 
     use super::*;

@@ -61,7 +61,7 @@ fn plain(input: &[u8], bounds: HeadBounds) -> Vec<String> {
     let mut input = Bytes::copy_from_slice(input);
     let mut found = Vec::new();
     while let Some(request) = http1::take(&input, bounds, HeaderMap::new()) {
-        found.push(collected(request.request).now_or_never().unwrap());
+        found.push(collected(request.request.into()).now_or_never().unwrap());
         input = request.rest;
         if request.closes {
             break;

@@ -47,6 +47,7 @@ pub use listeners::{BindError, Inherited, Listeners};
 pub use proxy_protocol::ProxyProtocol;
 pub use request_body::RequestBody;
 pub use serve::{Connection, Http, Transport};
+pub use service::{ServiceFn, service_fn};
 pub use settings::HttpSettings;
 pub use supervise::{Ended, Event, EventHandler, Signals, WorkerFailed, Workers, supervise};
 pub use takeover::{Predecessor, Takeover};

@@ -5,6 +5,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,6 +22,7 @@ use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 use weir_http::problem::NoResponse;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_runtime::loop_time::PollClock;
 
 use super::challenges::Challenges;
@@ -31,7 +33,7 @@ use super::request_body::RequestBody;
 /// A service that answers the requests of one connection. Implemented for every suitable service.
 pub trait ConnectionService:
     Service<
-        Request<RequestBody>,
+        BoxedRequest<RequestBody>,
         Response = Response<<Self as ConnectionService>::Body>,
         Error = Infallible,
         Future: Send + 'static,
@@ -43,11 +45,42 @@ pub trait ConnectionService:
 
 impl<S, B> ConnectionService for S
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Send + 'static,
+    S: Service<BoxedRequest<RequestBody>, Response = Response<B>, Error = Infallible>
+        + Send
+        + 'static,
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     type Body = B;
+}
+
+/// A service of a connection that is a function.
+pub struct ServiceFn<F, Q> {
+    respond: F,
+    takes: PhantomData<fn(Q)>,
+}
+
+/// Responds by a function, which takes a request of either form.
+pub fn service_fn<F, Q>(respond: F) -> ServiceFn<F, Q> {
+    ServiceFn {
+        respond,
+        takes: PhantomData,
+    }
+}
+
+impl<F, Q, A, R> Service<BoxedRequest<RequestBody>> for ServiceFn<F, Q>
+where
+    F: Fn(Q) -> A,
+    Q: From<BoxedRequest<RequestBody>>,
+    A: Future<Output = Result<Response<R>, Infallible>>,
+{
+    type Response = Response<R>;
+    type Error = Infallible;
+    type Future = A;
+
+    fn call(&self, request: BoxedRequest<RequestBody>) -> A {
+        (self.respond)(request.into())
+    }
 }
 
 /// There is no response: hyper closes the connection, or resets the stream.
@@ -114,7 +147,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             false => DrainOnDrop::wrap(request, || self.state.request())
                 .map(|body| RequestBody::new(body, self.stall_timeout)),
         };
-        self.track(request, refusal)
+        self.track(request.into(), refusal)
     }
 }
 
@@ -127,13 +160,13 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
 
 impl<S: ConnectionService> TrackInFlight<S> {
     /// Responds to a plain request, which is not refused here.
-    pub(super) fn respond(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
+    pub(super) fn respond(&self, request: BoxedRequest<RequestBody>) -> ResponseFuture<S::Future> {
         self.track(request, None)
     }
 
     fn track(
         &self,
-        request: Request<RequestBody>,
+        request: BoxedRequest<RequestBody>,
         refusal: Option<Response<Full<Bytes>>>,
     ) -> ResponseFuture<S::Future> {
         let challenge = || self.challenges.as_ref()?.response(&request);

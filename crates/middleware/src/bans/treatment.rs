@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use weir_http::problem::NoResponse;
+use weir_http::request::HttpRequest;
 use weir_limit::time::Nanos;
 use weir_telemetry::{Bans, Disposition, GaugeGuard};
 
@@ -61,14 +62,14 @@ pub struct PreparedTreatment {
 }
 
 /// The source of the response to a request of a banned or blocked client.
-pub enum TreatmentAnswer<B, R> {
+pub enum TreatmentAnswer<Q, R> {
     Response(Response<ResponseBody<R>>),
     /// After a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
     /// The route's decoy.
-    Decoy(Request<B>),
+    Decoy(Q),
     /// Another upstream.
-    Upstream(UpstreamId, Request<B>),
+    Upstream(UpstreamId, Q),
 }
 
 impl PreparedTreatment {
@@ -116,11 +117,11 @@ impl PreparedTreatment {
     }
 
     /// Treats a request whose client will be let in again after `retry_in`.
-    pub fn treat<B, R: Send + 'static>(
+    pub fn treat<Q: HttpRequest, R: Send + 'static>(
         &self,
-        request: Request<B>,
+        request: Q,
         retry_in: Nanos,
-    ) -> (Disposition, TreatmentAnswer<B, R>) {
+    ) -> (Disposition, TreatmentAnswer<Q, R>) {
         let honest = |request, rejection| {
             let empty = rejection::in_memory_of(request);
             rejection::reject(empty, rejection, self.document.clone(), retry_in)

@@ -13,10 +13,11 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
 };
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::Body;
 use tokio::sync::Semaphore;
 use weir_http::list;
+use weir_http::request::HttpRequest;
 
 use super::ResponseBody;
 use codec::{Codec, PERMITS};
@@ -100,7 +101,7 @@ pub(super) struct Compressor {
 }
 
 impl Compressor {
-    pub(super) fn new<B>(settings: &Arc<Compression>, request: &Request<B>) -> Self {
+    pub(super) fn new<Q: HttpRequest>(settings: &Arc<Compression>, request: &Q) -> Self {
         Self {
             settings: Arc::clone(settings),
             coding: match forbids_change(request.headers()) {

@@ -17,8 +17,8 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
-    Version, request,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version,
+    request,
 };
 use http_body_util::Full;
 use ipnet::IpNet;
@@ -26,6 +26,7 @@ use pin_project_lite::pin_project;
 use thiserror::Error;
 use tower::{Layer, Service};
 use weir_http::problem::Problem;
+use weir_http::request::HttpRequest;
 use weir_rules::{Node, unmapped};
 
 use super::route::Admitted;
@@ -151,7 +152,7 @@ impl DecideLayer {
     }
 
     /// The protocol of a subrequest by a trusted proxy.
-    fn protocol<B>(&self, request: &Request<B>) -> Result<Protocol, SubrequestError> {
+    fn protocol<Q: HttpRequest>(&self, request: &Q) -> Result<Protocol, SubrequestError> {
         self.require_trusted(request.extensions())?;
         Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)
     }
@@ -175,9 +176,10 @@ pub struct Decide<S> {
     layer: DecideLayer,
 }
 
-impl<S, B, R> Service<Request<B>> for Decide<S>
+impl<S, Q, R> Service<Q> for Decide<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Q, Response = Response<R>>,
+    Q: HttpRequest,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -187,7 +189,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Q) -> Self::Future {
         let protocol = self.layer.protocol(&request);
         let restored = protocol
             .clone()
@@ -262,14 +264,14 @@ impl OriginalRequest {
     }
 
     /// Puts the request that it describes in place of a subrequest.
-    fn restore<B>(subrequest: &mut Request<B>) -> Result<(), SubrequestError> {
+    fn restore<Q: HttpRequest>(subrequest: &mut Q) -> Result<(), SubrequestError> {
         Self::read(subrequest.headers())?.replace(subrequest);
         Ok(())
     }
 
     /// Puts it in place of the subrequest. The client's other fields are there already, as the
     /// proxy has copied them.
-    fn replace<B>(self, request: &mut Request<B>) {
+    fn replace<Q: HttpRequest>(self, request: &mut Q) {
         *request.method_mut() = self.method;
         *request.uri_mut() = self.uri;
         *request.version_mut() = Version::HTTP_11;

@@ -1,4 +1,6 @@
+use http::Request;
 use std::convert::Infallible;
+use weir_http::request::BoxedRequest;
 
 use http::request::Builder;
 use http_body_util::{Empty, Full};
@@ -160,7 +162,7 @@ fn a_proxy_that_is_not_trusted_is_believed_nothing() {
 
 /// What a proxy gets when the layers below respond so.
 async fn response(path: &str, peer: &str, below: Response<()>) -> (u16, Option<String>) {
-    let inner = service_fn(move |_: Request<()>| {
+    let inner = service_fn(move |_: BoxedRequest<()>| {
         let response = below.clone();
         async { Ok::<_, Infallible>(response.map(|()| ResponseBody::<Empty<Bytes>>::full(""))) }
     });
@@ -226,7 +228,7 @@ async fn the_problem_says_which_header_is_missing_and_is_no_failure_to_nginx() {
         ("/forward-auth", 400, None),
         ("/auth-request", 403, Some("400")),
     ] {
-        let inner = service_fn(|_: Request<()>| async {
+        let inner = service_fn(|_: BoxedRequest<()>| async {
             Ok::<_, Infallible>(Response::new(ResponseBody::<Full<Bytes>>::full("")))
         });
         let service = RejectInvalidLayer::new(SubrequestError::refusal).layer(inner);

@@ -50,6 +50,7 @@ use tokio::time::{Instant, sleep_until};
 use weir_http::problem::body_problem;
 #[cfg(feature = "gateway")]
 use weir_http::problem::{INVALID_RESPONSE, Problem};
+use weir_http::request::{BoxedRequest, HttpRequest, give_back};
 use weir_rules::Captures;
 use weir_runtime::loop_time;
 
@@ -311,12 +312,12 @@ impl Shadow {
     /// as long as an upstream would take.
     pub async fn respond<B, R>(
         self: Arc<Self>,
-        head: request::Parts,
-        body: B,
+        request: impl HttpRequest<Body = B>,
     ) -> Response<ResponseBody<R>>
     where
         B: Body + 'static,
     {
+        let BoxedRequest { head, body } = request.into_boxed();
         let uses_body = self.decoy.body.uses_body();
         let keep = if uses_body { MAX_KEPT_BODY } else { 0 };
         let kept = match read_to_end(body, keep).await {
@@ -326,6 +327,7 @@ impl Shadow {
         };
         let start = loop_time::now();
         let (response, delay) = self.build(&head, &kept);
+        give_back(head);
         wait(start, delay).await;
         response
     }

@@ -44,7 +44,7 @@ async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<ResponseBo
         .unwrap();
     let (head, ()) = request.into_parts();
     Arc::clone(shadow)
-        .respond(head, Full::<Bytes>::from(body))
+        .respond(Request::from_parts(head, Full::<Bytes>::from(body)))
         .await
 }
 
@@ -127,7 +127,9 @@ async fn a_requests_body_is_read_to_its_end_before_the_decoy_answers() {
     });
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
-    let decoy = tokio::spawn(shadow.respond::<_, Full<Bytes>>(head, StreamBody::new(frames)));
+    let decoy = tokio::spawn(
+        shadow.respond::<_, Full<Bytes>>(Request::from_parts(head, StreamBody::new(frames))),
+    );
     for _ in 0..100 {
         sender.send(Bytes::from_static(&[0; 4096])).await.unwrap();
     }
@@ -158,7 +160,8 @@ async fn a_body_that_breaks_off_gets_the_answer_that_the_proxy_gives() {
     let broken = futures_util::stream::iter([Err::<http_body::Frame<Bytes>, _>("no chunk")]);
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
-    let answer = shadow.respond::<_, Full<Bytes>>(head, StreamBody::new(broken));
+    let answer =
+        shadow.respond::<_, Full<Bytes>>(Request::from_parts(head, StreamBody::new(broken)));
     assert_eq!(answer.await.status(), StatusCode::BAD_REQUEST);
 }
 
@@ -209,7 +212,8 @@ async fn decoy(
         request = request.header(*name, *value);
     }
     let (head, ()) = request.body(()).unwrap().into_parts();
-    let answer = Arc::clone(shadow).respond::<_, Full<Bytes>>(head, Full::<Bytes>::default());
+    let answer = Arc::clone(shadow)
+        .respond::<_, Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
     let (head, body) = answer.await.into_parts();
     (head, body.collect().await.unwrap().to_bytes())
 }
@@ -324,8 +328,9 @@ async fn who_asks_for_a_websocket_by_http_2_gets_what_the_proxy_makes_of_another
         head
     };
     let none = Full::<Bytes>::default;
-    let answer: Response<ResponseBody<Full<Bytes>>> =
-        Arc::clone(&shadow).respond(request(), none()).await;
+    let answer: Response<ResponseBody<Full<Bytes>>> = Arc::clone(&shadow)
+        .respond(Request::from_parts(request(), none()))
+        .await;
     assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
     assert_eq!(answer.headers()["content-type"], "application/problem+json");
     let plain = decoy(&shadow, "GET", &[]).await;
@@ -635,7 +640,8 @@ async fn the_host_that_was_asked_for_may_be_named_and_no_other() {
     ] {
         let request = Request::get(uri).header(HOST, host).body(()).unwrap();
         let (head, ()) = request.into_parts();
-        let answer = Arc::clone(&shadow).respond::<_, Full<Bytes>>(head, Full::<Bytes>::default());
+        let answer = Arc::clone(&shadow)
+            .respond::<_, Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
         let answer = answer.await;
         let shown = answer.headers()["location"].to_str().unwrap();
         assert_eq!(
@@ -677,7 +683,7 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
     }
     let head = with_origin("https://mine.example");
     let decoy: Response<ResponseBody<Full<Bytes>>> = Arc::clone(&shadow)
-        .respond(head, Full::<Bytes>::from(""))
+        .respond(Request::from_parts(head, Full::<Bytes>::from("")))
         .await;
     let allowed = &decoy.headers()["access-control-allow-origin"];
     assert_eq!(allowed, "https://mine.example");

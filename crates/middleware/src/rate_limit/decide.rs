@@ -10,14 +10,16 @@
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ACCEPT_ENCODING;
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use tokio::time::Instant;
 use weir_http::problem::Problem;
-use weir_limit::time::Nanos;
+use weir_http::request::HttpRequest;
+use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Transaction};
 use weir_rules::{Access, Captures};
 use weir_runtime::loop_time;
@@ -30,7 +32,7 @@ use super::pending_decision::PendingDecision;
 use super::plan::{MissingValue, attributes, size};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext, show_limits};
-use super::{Denied, LimitedService, RateLimit, RequestBody, ResponseState};
+use super::{Denied, LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
 use crate::concurrency::Slot;
@@ -44,13 +46,13 @@ use crate::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 impl<S> RateLimit<S> {
     /// Decides about a request, by the lists first. A late worker sheds it only if `may_shed`.
     #[inline(always)]
-    pub(super) fn start<B: RequestBody>(
+    pub(super) fn start<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
         may_shed: bool,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let control = self.settings.access.as_ref();
         let access = control.map(|control| (control, control.access(request.extensions())));
@@ -86,12 +88,12 @@ impl<S> RateLimit<S> {
 
     /// Verifies the password of a request, and starts again with its account.
     #[cold]
-    fn verify_password<B: RequestBody>(
+    fn verify_password<Q: LimitedRequest>(
         &mut self,
-        mut request: Request<B>,
+        mut request: Q,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let unverified = RequestContext::entry(request.extensions_mut())
             .unverified
@@ -100,7 +102,7 @@ impl<S> RateLimit<S> {
             return self.start_again(request);
         };
         let clone = self.clone();
-        let mut ready = std::mem::replace(self, clone);
+        let mut ready = mem::replace(self, clone);
         ResponseState::Waiting {
             decision: Box::pin(async move {
                 match unverified.verify(&mut request).await {
@@ -114,12 +116,12 @@ impl<S> RateLimit<S> {
     /// Goes on with a request whose account is known now. A late worker that has decided about it
     /// without its account does not shed it after all.
     #[cold]
-    fn start_again<B: RequestBody>(
+    fn start_again<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let settings = &self.settings;
         let (access, overload) = (settings.access.as_ref(), settings.overload.as_ref());
@@ -129,7 +131,7 @@ impl<S> RateLimit<S> {
     }
 
     /// Whether the account of a request has to be learned before the request goes on.
-    fn needs_account<B>(&self, request: &Request<B>) -> bool {
+    fn needs_account<Q: HttpRequest>(&self, request: &Q) -> bool {
         if !self.settings.verifies_passwords {
             return false;
         }
@@ -140,18 +142,22 @@ impl<S> RateLimit<S> {
 
     /// Whether the password has to be verified before a client gets this. An invented answer takes
     /// as long as a real one, and so tells no client that it is banned.
-    fn needs_password_for<B>(&self, treatment: &PreparedTreatment, request: &Request<B>) -> bool {
+    fn needs_password_for<Q: HttpRequest>(
+        &self,
+        treatment: &PreparedTreatment,
+        request: &Q,
+    ) -> bool {
         treatment.looks_real() && self.needs_account(request)
     }
 
     /// Forwards a request that no limit applies to.
-    pub(super) fn pass<B: RequestBody>(
+    pub(super) fn pass<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
         listed: Option<&'static str>,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         if self.needs_account(&request) {
             return self.verify_password(request);
@@ -172,13 +178,13 @@ impl<S> RateLimit<S> {
     /// Treats a request that is kept out. If its answer has to look real, the limits of its route
     /// count it as others, by buckets that only those have who are kept out, and deny nothing.
     #[cold]
-    fn keep_out<B: RequestBody>(
+    fn keep_out<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
         kept_out: KeptOut,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let backend = &self.settings.backend;
         let routed = RequestContext::routed(request.extensions());
@@ -192,30 +198,31 @@ impl<S> RateLimit<S> {
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         let now = backend.now();
-        let (mut decision, mut batch) = (PendingDecision::new(&route, now), Batch::new());
+        let mut pending = PendingRequest::new(&route, now);
+        let mut batch = Batch::new();
         let no_captures = Captures::default();
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
         let attributes = attributes(&request, route.name(), captures, now);
         let body_bytes = || size(request.body());
+        let decision = &mut pending.decision;
         decision.plan_kept_out(&attributes, body_bytes, &mut batch);
         if decision.queried.is_empty() {
             let context = untold(&route);
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
-        let mut pending = PendingRequest::new(request, decision);
+        let answer = backend.admit(batch, now, decision.is_idle());
         pending.kept_out = Some(Box::new(kept_out));
-        let answer = backend.admit(batch, now, pending.decision.is_idle());
-        self.when_answered(answer, pending, PendingRequest::decided)
+        self.when_answered(answer, &mut pending, request, PendingRequest::decided)
     }
 
     /// Asks the store about a request.
     #[inline(always)]
-    pub(super) fn ask<B: RequestBody>(
+    pub(super) fn ask<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let settings = &self.settings;
         let backend = &settings.backend;
@@ -246,7 +253,10 @@ impl<S> RateLimit<S> {
             return self.keep_out(request, KeptOut::banned(ban, verdict));
         }
         let body_bytes = || size(request.body());
-        let (mut decision, mut batch) = (PendingDecision::new(route, now), Batch::new());
+        // Neither is moved but to a request that waits.
+        let mut pending = PendingRequest::new(route, now);
+        let mut batch = Batch::new();
+        let decision = &mut pending.decision;
         if !decision.plan(
             &attributes,
             body_bytes,
@@ -256,41 +266,48 @@ impl<S> RateLimit<S> {
         ) {
             return self.pass(request, None);
         }
-        let look = looks.then(|| Box::new(batch.clone()));
         if looks {
+            pending.look = Some(Box::new(batch.clone()));
             let of_limits = batch.iter_mut().skip(decision.bans_asked());
             of_limits.for_each(|asked| asked.mode = asked.mode.non_spending());
         }
-        let mut pending = PendingRequest::new(request, decision);
-        pending.look = look;
-        let answer = backend.admit(batch, now, pending.decision.is_idle());
-        self.when_answered(answer, pending, PendingRequest::decided)
+        let answer = backend.admit(batch, now, decision.is_idle());
+        self.when_answered(answer, &mut pending, request, PendingRequest::decided)
     }
 
     /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
     #[inline(always)]
-    fn when_answered<T, W, N, F, R>(
+    fn when_answered<T, Q, N>(
         &mut self,
         answer: StoreFuture<T>,
-        waiting: W,
+        pending: &mut PendingRequest,
+        request: Q,
         next: N,
-    ) -> ResponseState<F, R>
+    ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        N: FnOnce(W, &mut Self, Result<T, StoreError>) -> ResponseState<F, R> + Send + 'static,
+        N: FnOnce(
+                &mut PendingRequest,
+                &mut Self,
+                Q,
+                Result<T, StoreError>,
+            ) -> ResponseState<S::Future, S::ResponseBody>
+            + Send
+            + 'static,
         T: Send + Unpin + 'static,
-        W: Send + 'static,
-        S: Clone + Send + 'static,
+        Q: LimitedRequest,
+        S: LimitedService<Q>,
     {
         match answer {
-            StoreFuture::Ready(Some(answer)) => next(waiting, self, answer),
+            StoreFuture::Ready(Some(answer)) => next(pending, self, request, answer),
             answer => {
                 // The service that is ready waits too; its clone takes its place.
                 let clone = self.clone();
-                let mut ready = std::mem::replace(self, clone);
+                let mut ready = mem::replace(self, clone);
+                let mut pending = pending.take();
                 ResponseState::Waiting {
                     decision: Box::pin(async move {
                         let answer = answer.await;
-                        next(waiting, &mut ready, answer)
+                        next(&mut pending, &mut ready, request, answer)
                     }),
                 }
             }
@@ -298,28 +315,37 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// A request whose limits are being checked. It is large, and boxed only if it has to wait: the
-/// steps are inlined, as a call would move it.
-pub(super) struct PendingRequest<B> {
+/// What is known of a request whose limits are being checked. It is large, so the steps of the
+/// decision refer to it, and it is moved only if the request has to wait.
+pub(super) struct PendingRequest {
     pub(super) decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
     /// not known yet.
     look: Option<Box<Batch>>,
     /// What its client gets whatever its limits say, which has to look real.
     kept_out: Option<Box<KeptOut>>,
-    pub(super) request: Request<B>,
     pub(super) since: Instant,
 }
 
-impl<B: RequestBody> PendingRequest<B> {
+impl PendingRequest {
     #[inline(always)]
-    fn new(request: Request<B>, decision: PendingDecision) -> Self {
+    fn new(route: &Arc<RouteState>, arrived: Timestamp) -> Self {
         Self {
-            decision,
+            decision: PendingDecision::new(route, arrived),
             look: None,
             kept_out: None,
-            request,
             since: loop_time::now(),
+        }
+    }
+
+    /// Takes it to where its request waits.
+    pub(super) fn take(&mut self) -> Self {
+        let none = PendingDecision::new(&self.decision.route, self.decision.arrived);
+        Self {
+            decision: mem::replace(&mut self.decision, none),
+            look: self.look.take(),
+            kept_out: self.kept_out.take(),
+            since: self.since,
         }
     }
 
@@ -330,9 +356,10 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with the request, now that the store has answered or failed.
     #[inline(always)]
-    fn decided<S: LimitedService<B>>(
-        mut self,
+    fn decided<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         answer: Result<Outcome, StoreError>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let Ok(mut outcome) = self.decision.outcome(answer) else {
@@ -341,30 +368,31 @@ impl<B: RequestBody> PendingRequest<B> {
         let ban = self.decision.apply_bans(&mut outcome);
         if let Some(look) = self.look.take() {
             if !self.is_refused(ban.as_ref(), &outcome) {
-                return limiter.verify_password(self.request);
+                return limiter.verify_password(request);
             }
             self.refused_by_look(*look, &limiter.settings.backend);
         }
-        let path = self.request.uri().path();
+        let path = request.uri().path();
         self.decision.count_bans(ban.is_some(), path);
         if let Some(ban) = ban {
-            return self.treat_banned(limiter, ban, &outcome);
+            return self.treat_banned(limiter, request, ban, &outcome);
         }
         if let Some(missing) = self.decision.missing.take() {
-            return self.deny_missing(&missing);
+            return self.deny_missing(request, &missing);
         }
         let delayed = self.decision.turn(&mut outcome, &limiter.settings.backend);
         let Some(delayed) = delayed else {
-            return self.lease(limiter, outcome);
+            return self.lease(limiter, request, outcome);
         };
         let clone = limiter.clone();
-        let mut ready = std::mem::replace(limiter, clone);
+        let mut ready = mem::replace(limiter, clone);
+        let mut pending = self.take();
         ResponseState::Waiting {
             decision: Box::pin(async move {
                 let waited = delayed.wait().await;
-                self.decision.has_waited(&mut outcome, waited);
-                self.since += waited;
-                self.lease(&mut ready, outcome)
+                pending.decision.has_waited(&mut outcome, waited);
+                pending.since += waited;
+                pending.lease(&mut ready, request, outcome)
             }),
         }
     }
@@ -402,57 +430,61 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.
     #[inline(always)]
-    fn lease<S: LimitedService<B>>(
-        self,
+    fn lease<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         mut outcome: Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let leased = self.decision.lease(&mut outcome, &limiter.settings.backend);
         let Some(leased) = leased else {
-            return self.conclude(limiter, outcome, None);
+            return self.conclude(limiter, request, outcome, None);
         };
         limiter.when_answered(
             leased,
-            (self, outcome),
-            |(pending, outcome), limiter, leased| pending.leased(limiter, outcome, leased),
+            self,
+            request,
+            |pending, limiter, request, leased| pending.leased(limiter, request, outcome, leased),
         )
     }
 
     /// Goes on with the request, now that its places in flight are granted or denied.
-    fn leased<S: LimitedService<B>>(
-        self,
+    fn leased<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         mut outcome: Outcome,
         answer: Result<Leased, StoreError>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let backend = &limiter.settings.backend;
         match self.decision.leased(answer, &mut outcome, backend) {
-            Ok(places) => self.conclude(limiter, outcome, places),
+            Ok(places) => self.conclude(limiter, request, outcome, places),
             Err(_) => unavailable(rejection::unavailable(), Some(self.waited())),
         }
     }
 
     /// Goes on with a request about which all is known.
     #[inline(always)]
-    fn conclude<S: LimitedService<B>>(
-        mut self,
+    fn conclude<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         if let Some(kept_out) = self.kept_out.take() {
-            return self.conclude_kept_out(limiter, *kept_out, outcome, in_flight);
+            return self.conclude_kept_out(limiter, request, (*kept_out, outcome), in_flight);
         }
         let route = Arc::clone(&self.decision.route);
         match route.policy.denial(&self.decision.queried, &outcome) {
-            None if route.concurrency.is_some() => self.enter(limiter, outcome, in_flight),
+            None if route.concurrency.is_some() => self.enter(limiter, request, outcome, in_flight),
             None => {
                 self.decision.count(&outcome);
-                self.forward(limiter, outcome, in_flight, None)
+                self.forward(limiter, request, (outcome, in_flight), None)
             }
             Some(denial) => {
                 self.decision.count(&outcome);
-                self.deny(limiter, &route, &denial, outcome)
+                self.deny(limiter, request, (&route, &denial), outcome)
             }
         }
     }
@@ -460,11 +492,11 @@ impl<B: RequestBody> PendingRequest<B> {
     /// Goes on with a request that is kept out and was counted as if it were not. Operators see
     /// limits as they are without it.
     #[cold]
-    fn conclude_kept_out<S: LimitedService<B>>(
-        mut self,
+    fn conclude_kept_out<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
-        mut kept_out: KeptOut,
-        outcome: Outcome,
+        request: Q,
+        (mut kept_out, outcome): (KeptOut, Outcome),
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = Some(self.waited());
@@ -476,20 +508,24 @@ impl<B: RequestBody> PendingRequest<B> {
             ..decision.verdict(Disposition::Denied, &outcome)
         };
         let charges = decision.charges(&outcome, &limiter.settings.backend);
-        let PendingDecision { route, queried, .. } = self.decision;
+        let (route, queried) = (
+            Arc::clone(&decision.route),
+            mem::take(&mut decision.queried),
+        );
         let context = ResponseContext {
             status: Some((queried, outcome)),
             charges,
             in_flight,
             ..ResponseContext::new(Verdict::new(Disposition::Denied), Some(Arc::clone(&route)))
         };
-        kept_out.treat(&mut limiter.inner, self.request, &route, context)
+        kept_out.treat(&mut limiter.inner, request, &route, context)
     }
 
     /// Gives a banned client what its ban says.
-    fn treat_banned<S: LimitedService<B>>(
-        self,
+    fn treat_banned<S: LimitedService<Q>, Q: LimitedRequest>(
+        &self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         ban: ActiveBan,
         outcome: &Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
@@ -497,15 +533,19 @@ impl<B: RequestBody> PendingRequest<B> {
             store: Some(self.waited()),
             ..self.decision.verdict(Disposition::Denied, outcome)
         };
-        limiter.keep_out(self.request, KeptOut::banned(ban, verdict))
+        limiter.keep_out(request, KeptOut::banned(ban, verdict))
     }
 
     /// Refuses a request without a value that a limit must have.
-    fn deny_missing<F, R: Send + 'static>(self, missing: &MissingValue) -> ResponseState<F, R> {
+    fn deny_missing<Q: LimitedRequest, F, R: Send + 'static>(
+        &mut self,
+        request: Q,
+        missing: &MissingValue,
+    ) -> ResponseState<F, R> {
         let route = Arc::clone(&self.decision.route);
         let context = self.decision.lacking(missing);
         match &route.policy.on_denied {
-            OnDenied::Shadow(shadow) => shadowed(shadow, self.request, context),
+            OnDenied::Shadow(shadow) => shadowed(shadow, request, context),
             OnDenied::Reject(_) => {
                 let mut response = rejection::missing(&missing.limit, &missing.source);
                 let strikes = context.complete(&mut response);
@@ -515,26 +555,26 @@ impl<B: RequestBody> PendingRequest<B> {
     }
 
     /// Lets the request through.
-    pub(super) fn forward<S: LimitedService<B>>(
-        self,
+    pub(super) fn forward<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
-        outcome: Outcome,
-        in_flight: Option<InFlight>,
+        request: Q,
+        (outcome, in_flight): (Outcome, Option<InFlight>),
         slot: Option<Slot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
-        let sample = DecoySample::new(&self.decision.route, &self.request);
+        let sample = DecoySample::new(&self.decision.route, &request);
         let mut upload = sample.as_ref().and_then(|sample| sample.upload());
         let backend = &limiter.settings.backend;
         let mut context = Box::new(self.decision.allowed(outcome, in_flight, backend));
         context.verdict.store = Some(store);
         context.sample = sample;
         if let Some(slot) = slot {
-            context.hold(slot, &self.request, &mut upload);
+            context.hold(slot, &request, &mut upload);
         }
         let charges = context.charges.as_ref();
         let meter = charges.filter(|charges| charges.is_by_body()).cloned();
-        let mut request = self.request.map(|body| Metered::new(body, meter, upload));
+        let mut request = request.map(|body| Metered::new(body, meter, upload));
         if charges.is_some_and(|charges| charges.are_by_json()) {
             // What is coded cannot be read.
             request.headers_mut().remove(ACCEPT_ENCODING);
@@ -550,16 +590,16 @@ impl<B: RequestBody> PendingRequest<B> {
 
     /// Answers a request that limits deny. A flood of them moves nothing that is large.
     #[inline(always)]
-    fn deny<S: LimitedService<B>>(
-        mut self,
+    fn deny<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &RateLimit<S>,
-        route: &Arc<RouteState>,
-        denial: &Denial<'_>,
+        request: Q,
+        (route, denial): (&Arc<RouteState>, &Denial<'_>),
         outcome: Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         #[cfg(feature = "gateway")]
         if let Some(forwarded) = &limiter.settings.forwarded {
-            forwarded.count_denied(&self.request);
+            forwarded.count_denied(&request);
         }
         let store = self.waited();
         let rejection = match &route.policy.on_denied {
@@ -567,12 +607,12 @@ impl<B: RequestBody> PendingRequest<B> {
             OnDenied::Shadow(shadow) => {
                 let mut context = self.decision.denied(denial, outcome);
                 context.verdict.store = Some(store);
-                return shadowed(shadow, self.request, context);
+                return shadowed(shadow, request, context);
             }
         };
         let verdict = self.decision.denied_by(denial, &outcome);
         let retry_in = denial.retry_in();
-        let empty = rejection::in_memory_of(self.request);
+        let empty = rejection::in_memory_of(request);
         let mut response = match &limiter.settings.respond {
             Some(respond) => {
                 let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
@@ -596,7 +636,7 @@ impl<B: RequestBody> PendingRequest<B> {
 }
 
 /// The account of a request, if it has to be learned.
-fn unverified<B>(request: &Request<B>) -> Option<&Arc<UnverifiedAccount>> {
+fn unverified<Q: HttpRequest>(request: &Q) -> Option<&Arc<UnverifiedAccount>> {
     RequestContext::unverified(request.extensions())
 }
 
@@ -620,10 +660,10 @@ impl KeptOut {
         }
     }
 
-    fn treat<S: LimitedService<B>, B: RequestBody>(
+    fn treat<S: LimitedService<Q>, Q: LimitedRequest>(
         self,
         inner: &mut S,
-        request: Request<B>,
+        request: Q,
         route: &Arc<RouteState>,
         mut context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody> {
@@ -664,22 +704,21 @@ impl KeptOut {
     }
 }
 
-fn decoy<B: RequestBody, F, R: Send + 'static>(
+fn decoy<Q: LimitedRequest, F, R: Send + 'static>(
     shadow: &Arc<Shadow>,
-    request: Request<B>,
+    request: Q,
     context: ResponseContext,
 ) -> ResponseState<F, R> {
-    let (head, body) = request.into_parts();
     ResponseState::Answering {
-        answer: Box::pin(Arc::clone(shadow).respond(head, body)),
+        answer: Box::pin(Arc::clone(shadow).respond(request)),
         context: Box::new(context),
     }
 }
 
 /// Answers a request that limits deny by the route's decoy.
-fn shadowed<B: RequestBody, F, R: Send + 'static>(
+fn shadowed<Q: LimitedRequest, F, R: Send + 'static>(
     shadow: &Arc<Shadow>,
-    request: Request<B>,
+    request: Q,
     mut context: ResponseContext,
 ) -> ResponseState<F, R> {
     context.verdict.disposition = Disposition::Shadowed;

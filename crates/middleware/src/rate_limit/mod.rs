@@ -36,10 +36,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Extensions, Request, Response};
+use http::{Extensions, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
+use weir_http::request::HttpRequest;
 use weir_limit::time::Clock;
 use weir_limit::{Quota, QuotaError};
 use weir_rules::{HashKey, KeySource, Limit, LimitNameError, LimitUse, Missing};
@@ -442,14 +443,20 @@ pub struct RateLimit<S> {
     settings: Arc<Settings>,
 }
 
-/// A body of a request that limits are put on.
-pub trait RequestBody: Body<Data: Send> + Send + 'static {}
+/// A request that limits are put on.
+pub trait LimitedRequest:
+    HttpRequest<Body: Body<Data: Send> + Send + 'static> + Send + 'static
+{
+}
 
-impl<B: Body<Data: Send> + Send + 'static> RequestBody for B {}
+impl<Q> LimitedRequest for Q where
+    Q: HttpRequest<Body: Body<Data: Send> + Send + 'static> + Send + 'static
+{
+}
 
 /// A service that limits are put on.
-pub trait LimitedService<B>:
-    Service<Request<Metered<B>>, Response = Response<<Self as LimitedService<B>>::ResponseBody>>
+pub trait LimitedService<Q: HttpRequest>:
+    Service<MeteredRequest<Q>, Response = Response<<Self as LimitedService<Q>>::ResponseBody>>
     + Clone
     + Send
     + 'static
@@ -458,15 +465,19 @@ pub trait LimitedService<B>:
     type ResponseBody: Body<Data = Bytes> + Send + 'static;
 }
 
-impl<S, B, R> LimitedService<B> for S
+/// A request as the inner service gets it.
+type MeteredRequest<Q> = <Q as HttpRequest>::With<Metered<<Q as HttpRequest>::Body>>;
+
+impl<S, Q, R> LimitedService<Q> for S
 where
-    S: Service<Request<Metered<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S: Service<MeteredRequest<Q>, Response = Response<R>> + Clone + Send + 'static,
+    Q: HttpRequest,
     R: Body<Data = Bytes> + Send + 'static,
 {
     type ResponseBody = R;
 }
 
-impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> {
+impl<S: LimitedService<Q>, Q: LimitedRequest> Service<Q> for RateLimit<S> {
     type Response = Response<ResponseBody<S::ResponseBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, S::ResponseBody>;
@@ -475,7 +486,7 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Q) -> Self::Future {
         if let Some(identification) = &self.settings.identification {
             identification.identify(&mut request);
         }

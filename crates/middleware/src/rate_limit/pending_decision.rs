@@ -2,6 +2,7 @@
 //! waiting for anything. `decide` takes them with requests that arrive, as the store replies, and
 //! `simulation` with requests of the past, at once.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -245,7 +246,7 @@ impl PendingDecision {
         if self.charges.is_empty() {
             return None;
         }
-        let mut charges = std::mem::take(&mut self.charges);
+        let mut charges = mem::take(&mut self.charges);
         for charge in &mut charges {
             let decision = charge.decision_in(outcome);
             let taken = decision.filter(|decision| charge.transaction.has_taken(decision));
@@ -283,13 +284,13 @@ impl PendingDecision {
     }
 
     /// The result for a request without a value that a limit must have, which may be a strike.
-    pub(super) fn lacking(self, missing: &MissingValue) -> ResponseContext {
+    pub(super) fn lacking(&mut self, missing: &MissingValue) -> ResponseContext {
         let verdict = Verdict {
             denied_by: Some(Arc::clone(&missing.limit)),
             decided_at: Some(self.decided_at()),
             ..Verdict::new(Disposition::Denied)
         };
-        let mut bans = self.bans;
+        let mut bans = self.bans.take();
         if let Some(bans) = &mut bans {
             bans.denied_by(std::iter::once(&*missing.limit));
         }
@@ -313,12 +314,12 @@ impl PendingDecision {
     }
 
     /// The result for a request that limits deny.
-    pub(super) fn denied(mut self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
+    pub(super) fn denied(&mut self, denial: &Denial<'_>, outcome: Outcome) -> ResponseContext {
         let verdict = self.denied_by(denial, &outcome);
         ResponseContext {
-            status: Some((self.queried, outcome)),
-            bans: self.bans,
-            ..ResponseContext::new(verdict, Some(self.route))
+            status: Some((mem::take(&mut self.queried), outcome)),
+            bans: self.bans.take(),
+            ..ResponseContext::new(verdict, Some(Arc::clone(&self.route)))
         }
     }
 
@@ -341,7 +342,7 @@ impl PendingDecision {
 
     /// The result for a request that its limits allowed and that is shed: they have got back what
     /// they took, and it counts for no ban.
-    pub(super) fn shed(self, shed: Shed, mut outcome: Outcome) -> ResponseContext {
+    pub(super) fn shed(&mut self, shed: Shed, mut outcome: Outcome) -> ResponseContext {
         if let Some(batch) = &self.sheddable {
             take_off(batch, &self.queried, &mut outcome);
         }
@@ -350,15 +351,15 @@ impl PendingDecision {
             ..self.verdict(Disposition::Shed, &outcome)
         };
         ResponseContext {
-            status: Some((self.queried, outcome)),
-            ..ResponseContext::new(verdict, Some(self.route))
+            status: Some((mem::take(&mut self.queried), outcome)),
+            ..ResponseContext::new(verdict, Some(Arc::clone(&self.route)))
         }
     }
 
     /// The result for a request that is let through.
     #[inline(always)]
     pub(super) fn allowed(
-        mut self,
+        &mut self,
         outcome: Outcome,
         in_flight: Option<InFlight>,
         backend: &Backend,
@@ -385,11 +386,11 @@ impl PendingDecision {
         };
         let charges = self.charges(&outcome, backend);
         ResponseContext {
-            status: (!self.queried.is_empty()).then_some((self.queried, outcome)),
+            status: (!self.queried.is_empty()).then(|| (mem::take(&mut self.queried), outcome)),
             charges,
-            bans: self.bans,
+            bans: self.bans.take(),
             in_flight,
-            ..ResponseContext::new(verdict, Some(self.route))
+            ..ResponseContext::new(verdict, Some(Arc::clone(&self.route)))
         }
     }
 }
@@ -409,7 +410,7 @@ impl Refund {
 
 impl Drop for Refund {
     fn drop(&mut self) {
-        self.backend.undo(std::mem::take(&mut self.owed));
+        self.backend.undo(mem::take(&mut self.owed));
     }
 }
 

@@ -3,8 +3,8 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use http::Request;
 use http_body::Body;
+use weir_http::request::HttpRequest;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Claim, Mode, Transaction};
 use weir_rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAttributes};
@@ -37,8 +37,8 @@ pub(super) struct StoreQuery<'q> {
 }
 
 /// What limits and bans go by in a request on a route of this name, which captured this.
-pub(super) fn attributes<'a, B>(
-    request: &'a Request<B>,
+pub(super) fn attributes<'a, Q: HttpRequest>(
+    request: &'a Q,
     route: &'a str,
     captures: &'a Captures,
     now: Timestamp,

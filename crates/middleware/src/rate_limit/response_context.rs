@@ -7,12 +7,13 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Buf;
-use http::{Request, Response};
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep};
+use weir_http::request::HttpRequest;
 use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::{Disposition, Strictest, is_logged};
@@ -302,7 +303,10 @@ pub(super) fn show_limits<B>(
 impl DecoySample {
     /// The sample of a request that is let through, where its route has a decoy, or the banned
     /// would get one on it.
-    pub(super) fn new<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
+    pub(super) fn new<Q>(route: &RouteState, request: &Q) -> Option<Box<Self>>
+    where
+        Q: HttpRequest<Body: Body>,
+    {
         let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
         if let OnDenied::Shadow(shadow) = &route.policy.on_denied {
             shadows.push(Arc::clone(shadow));

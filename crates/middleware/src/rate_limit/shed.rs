@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use http::Request;
 use http_body::Body;
+use weir_http::request::HttpRequest;
 use weir_limit::Priority;
 use weir_limit::time::Nanos;
 use weir_runtime::loop_time;
@@ -16,7 +16,7 @@ use super::decide::PendingRequest;
 use super::in_flight::InFlight;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
-use super::{LimitedService, RateLimit, RequestBody, ResponseState};
+use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::concurrency::{Admission, Slot};
 use crate::cors::Cors;
 use crate::overload::OwnShed;
@@ -62,12 +62,12 @@ impl<S> RateLimit<S> {
 
     /// Decides about a request of a worker that is overloaded, before its limits are asked.
     #[cold]
-    pub(super) fn start_overloaded<B: RequestBody>(
+    pub(super) fn start_overloaded<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let own = self.own_shed(&request);
         if let Some(own) = &own
@@ -85,7 +85,7 @@ impl<S> RateLimit<S> {
     /// Whether a request is shed as this worker is overloaded. One whose account says its priority,
     /// and is not known yet, comes here again. Of a preflight nobody knows the account, and its
     /// response costs no more.
-    fn own_shed<B: Body>(&self, request: &Request<B>) -> Option<OwnShed> {
+    fn own_shed<Q: LimitedRequest>(&self, request: &Q) -> Option<OwnShed> {
         let extensions = request.extensions();
         let settings = &self.settings;
         let overload = settings.overload.as_ref()?;
@@ -104,13 +104,13 @@ impl<S> RateLimit<S> {
     /// Forwards a request that no limit applies to. One of a client on the allow list is counted,
     /// and never shed.
     #[cold]
-    pub(super) fn pass_by_slot<B: RequestBody>(
+    pub(super) fn pass_by_slot<Q: LimitedRequest>(
         &mut self,
-        request: Request<B>,
+        request: Q,
         context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
-        S: LimitedService<B>,
+        S: LimitedService<Q>,
     {
         let route = self.settings.route_or_none(request.extensions());
         let always = context.verdict.listed.is_some();
@@ -145,19 +145,20 @@ impl<S> RateLimit<S> {
     }
 }
 
-impl<B: RequestBody> PendingRequest<B> {
+impl PendingRequest {
     /// Goes on with a request that its limits allow, when its upstream has a slot for it.
     #[cold]
-    pub(super) fn enter<S: LimitedService<B>>(
-        self,
+    pub(super) fn enter<S: LimitedService<Q>, Q: LimitedRequest>(
+        &mut self,
         limiter: &mut RateLimit<S>,
+        request: Q,
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let concurrency = self.decision.route.concurrency.as_ref();
-        let admission = concurrency.map(|limited| limited.admit(self.request.extensions(), false));
+        let admission = concurrency.map(|limited| limited.admit(request.extensions(), false));
         let Some(admission) = admission else {
-            return self.forward(limiter, outcome, in_flight, None);
+            return self.forward(limiter, request, (outcome, in_flight), None);
         };
         let arrived = loop_time::now();
         let has_slot = matches!(admission.1, Admission::Admitted(_));
@@ -165,8 +166,8 @@ impl<B: RequestBody> PendingRequest<B> {
         let refund = (!has_slot).then(|| self.decision.refund(&outcome, backend));
         limiter.when_admitted(
             admission,
-            (self, outcome, in_flight, refund),
-            move |(mut pending, outcome, in_flight, refund), limiter, slot| {
+            (self.take(), request, outcome, in_flight, refund),
+            move |(mut pending, request, outcome, in_flight, refund), limiter, slot| {
                 // The store did not take the time that the request waited here.
                 pending.since += loop_time::now().saturating_duration_since(arrived);
                 match slot {
@@ -175,7 +176,7 @@ impl<B: RequestBody> PendingRequest<B> {
                             refund.cancel();
                         }
                         pending.decision.count(&outcome);
-                        pending.forward(limiter, outcome, in_flight, Some(slot))
+                        pending.forward(limiter, request, (outcome, in_flight), Some(slot))
                     }
                     Err(shed) => {
                         drop(refund);
@@ -220,10 +221,10 @@ impl<F: 'static, R: 'static> ResponseState<F, R> {
 impl ResponseContext {
     /// Holds a slot until the response begins. `upload` notes when the request's body is read,
     /// which is no time of the upstream's.
-    pub(super) fn hold<B: Body>(
+    pub(super) fn hold<Q: HttpRequest<Body: Body>>(
         &mut self,
         slot: Slot,
-        request: &Request<B>,
+        request: &Q,
         upload: &mut Option<Arc<UploadTime>>,
     ) {
         self.verdict.shed = slot.would_shed.map(by_upstream);

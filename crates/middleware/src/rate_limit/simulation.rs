@@ -175,7 +175,7 @@ impl Simulation {
     /// Decides about a request whose turn it is, or that was denied.
     fn conclude(
         &self,
-        decision: PendingDecision,
+        mut decision: PendingDecision,
         asked: &Batch,
         mut outcome: Outcome,
         tell: impl FnMut(LimitDecision<'_>),

@@ -203,8 +203,8 @@ where
         };
         self.input = without_empty_lines(plain.rest);
         self.closes = plain.closes;
-        self.is_head = plain.request.method() == Method::HEAD;
-        *plain.request.extensions_mut() = spare.extensions;
+        self.is_head = plain.request.head.method == Method::HEAD;
+        plain.request.head.extensions = spare.extensions;
         let future = self.service.respond(plain.request);
         self.set(Exchange::AwaitingResponse { future });
         Poll::Ready(None)
@@ -310,7 +310,6 @@ mod tests {
     use http::Request;
     use http_body::Frame;
     use http_body_util::StreamBody;
-    use hyper::service::service_fn;
     use tokio::io::{AsyncReadExt, duplex};
     use weir_telemetry::StripedGauge;
 
@@ -318,6 +317,7 @@ mod tests {
     use crate::connection_state::ConnectionState;
     use crate::drain::Draining;
     use crate::request_body::RequestBody;
+    use crate::service::service_fn;
     use crate::settings::HttpSettings;
 
     #[tokio::test]

@@ -7,9 +7,10 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING,
     UPGRADE,
 };
-use http::{Method, Request, Uri, Version};
+use http::{Method, Uri};
 use httparse::Status;
 use weir_http::header_name;
+use weir_http::request::BoxedRequest;
 
 use super::{HeadBounds, length};
 use crate::request_body::RequestBody;
@@ -25,7 +26,7 @@ const MAX_TARGET: usize = u16::MAX as usize - 1;
 
 /// A request that has arrived as a whole.
 pub(crate) struct PlainRequest {
-    pub(crate) request: Request<RequestBody>,
+    pub(crate) request: BoxedRequest<RequestBody>,
     /// What arrived behind it.
     pub(crate) rest: Bytes,
     /// Whether the client sends no other on this connection.
@@ -89,11 +90,11 @@ pub(crate) fn take(
     if hosts != 1 || end > input.len() {
         return None;
     }
-    let mut request = Request::new(RequestBody::plain(input.slice(head_length..end)));
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    *request.version_mut() = Version::HTTP_11;
-    *request.headers_mut() = headers;
+    let body = RequestBody::plain(input.slice(head_length..end));
+    let mut request = BoxedRequest::new(body);
+    request.head.method = method;
+    request.head.uri = uri;
+    request.head.headers = headers;
     Some(PlainRequest {
         request,
         rest: input.slice(end..),

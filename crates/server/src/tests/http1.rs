@@ -13,7 +13,6 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::ext::ReasonPhrase;
-use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -26,7 +25,7 @@ use super::super::drain::Draining;
 use super::super::driver::Driver;
 use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::TrackInFlight;
+use super::super::service::{TrackInFlight, service_fn};
 use super::super::settings::HttpSettings;
 
 type Pieces = StreamBody<stream::Iter<std::vec::IntoIter<io::Result<Frame<Bytes>>>>>;

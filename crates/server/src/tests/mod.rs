@@ -21,7 +21,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::service::service_fn;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use weir_http::problem::NoResponse;
 use weir_telemetry::Metrics;

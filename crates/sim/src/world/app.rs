@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::{Body, Frame};
 use tokio::time::{Sleep, sleep};
 use tower::Service;
+use weir::internals::HttpRequest;
 
 use super::port::{Emission, Port};
 use crate::scenario::client;
@@ -36,7 +37,7 @@ impl App {
 #[derive(Clone)]
 pub(super) struct Script(pub(super) Arc<client::Request>);
 
-impl<B> Service<Request<B>> for App {
+impl<Q: HttpRequest> Service<Q> for App {
     type Response = Response<AppBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -45,7 +46,7 @@ impl<B> Service<Request<B>> for App {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Q) -> Self::Future {
         let script = request.extensions().get::<Script>().cloned();
         let slowness = Duration::from_nanos(self.slowness.load(Ordering::Relaxed));
         let port = Arc::clone(&self.port);

@@ -18,7 +18,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body;
 use http_body_util::BodyExt;
 use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, decode_varint, skip_field};
@@ -32,7 +33,7 @@ use weir_telemetry::Disposition;
 use weir_telemetry::events::LastWarning;
 
 use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
-use super::{LimitedService, RequestBody};
+use super::{LimitedRequest, LimitedService};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::route::RouteState;
 use crate::{HasVerdict, RequestContext, ResponseBody, Verdict, grpc};
@@ -127,12 +128,11 @@ impl<S> Clone for EnvoyRateLimit<S> {
     }
 }
 
-impl<S, B> Service<Request<B>> for EnvoyRateLimit<S>
+impl<S, Q> Service<Q> for EnvoyRateLimit<S>
 where
-    S: LimitedService<B>,
-    B: RequestBody,
-    B::Data: Buf,
-    B::Error: Send,
+    S: LimitedService<Q>,
+    Q: LimitedRequest,
+    <Q::Body as Body>::Error: Send,
 {
     type Response = Response<ResponseBody<S::ResponseBody>>;
     type Error = Infallible;
@@ -142,7 +142,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Q) -> Self::Future {
         let settings = Arc::clone(&self.settings);
         EnvoyFuture(Box::pin(async move { settings.respond(request).await }))
     }
@@ -193,7 +193,7 @@ impl CallError {
 }
 
 impl Settings {
-    async fn respond<B: RequestBody, R>(&self, request: Request<B>) -> Response<ResponseBody<R>> {
+    async fn respond<Q: LimitedRequest, R>(&self, request: Q) -> Response<ResponseBody<R>> {
         let Some(content_type) = grpc::content_type(&request) else {
             let detail = "Call this service by gRPC, over HTTP/2.";
             let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
@@ -201,7 +201,7 @@ impl Settings {
         };
         let routed = RequestContext::routed(request.extensions());
         let route = routed.map(|routed| Arc::clone(&routed.route));
-        let (reply, verdict) = self.reply(route, request.into_body()).await;
+        let (reply, verdict) = self.reply(route, request.into_boxed().body).await;
         let mut response = match reply {
             Ok(message) => {
                 let trailers = HeaderMap::from_iter([(grpc::STATUS, HeaderValue::from(0))]);
@@ -232,7 +232,7 @@ impl Settings {
     }
 
     /// The message of the reply.
-    async fn reply<B: RequestBody>(
+    async fn reply<B: Body>(
         &self,
         route: Option<Arc<RouteState>>,
         body: B,

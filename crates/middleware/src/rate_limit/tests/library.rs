@@ -1,5 +1,6 @@
 //! The layer on a service of one's own, without the gateway around it.
 
+use http::Request;
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;

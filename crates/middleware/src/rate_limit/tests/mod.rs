@@ -1,3 +1,4 @@
+use http::Request;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
