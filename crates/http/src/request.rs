@@ -14,17 +14,14 @@ pub trait HttpRequest: Sized {
     type With<B>: HttpRequest<Body = B>;
 
     fn method(&self) -> &Method;
-    fn method_mut(&mut self) -> &mut Method;
     fn uri(&self) -> &Uri;
     fn uri_mut(&mut self) -> &mut Uri;
     fn version(&self) -> Version;
-    fn version_mut(&mut self) -> &mut Version;
     fn headers(&self) -> &HeaderMap;
     fn headers_mut(&mut self) -> &mut HeaderMap;
     fn extensions(&self) -> &Extensions;
     fn extensions_mut(&mut self) -> &mut Extensions;
     fn body(&self) -> &Self::Body;
-    fn body_mut(&mut self) -> &mut Self::Body;
     fn map<B>(self, map: impl FnOnce(Self::Body) -> B) -> Self::With<B>;
     fn into_boxed(self) -> BoxedRequest<Self::Body>;
 }
@@ -90,10 +87,6 @@ impl<B> HttpRequest for BoxedRequest<B> {
         &self.head.method
     }
 
-    fn method_mut(&mut self) -> &mut Method {
-        &mut self.head.method
-    }
-
     fn uri(&self) -> &Uri {
         &self.head.uri
     }
@@ -104,10 +97,6 @@ impl<B> HttpRequest for BoxedRequest<B> {
 
     fn version(&self) -> Version {
         self.head.version
-    }
-
-    fn version_mut(&mut self) -> &mut Version {
-        &mut self.head.version
     }
 
     fn headers(&self) -> &HeaderMap {
@@ -130,10 +119,6 @@ impl<B> HttpRequest for BoxedRequest<B> {
         &self.body
     }
 
-    fn body_mut(&mut self) -> &mut B {
-        &mut self.body
-    }
-
     fn map<C>(self, map: impl FnOnce(B) -> C) -> BoxedRequest<C> {
         BoxedRequest {
             head: self.head,
@@ -154,10 +139,6 @@ impl<B> HttpRequest for Request<B> {
         self.method()
     }
 
-    fn method_mut(&mut self) -> &mut Method {
-        self.method_mut()
-    }
-
     fn uri(&self) -> &Uri {
         self.uri()
     }
@@ -168,10 +149,6 @@ impl<B> HttpRequest for Request<B> {
 
     fn version(&self) -> Version {
         self.version()
-    }
-
-    fn version_mut(&mut self) -> &mut Version {
-        self.version_mut()
     }
 
     fn headers(&self) -> &HeaderMap {
@@ -192,10 +169,6 @@ impl<B> HttpRequest for Request<B> {
 
     fn body(&self) -> &B {
         self.body()
-    }
-
-    fn body_mut(&mut self) -> &mut B {
-        self.body_mut()
     }
 
     fn map<C>(self, map: impl FnOnce(B) -> C) -> Request<C> {

@@ -52,7 +52,6 @@ pub(super) struct ClientIo<IO, G> {
     /// Set while the client speaks HTTP/2.
     frames: Option<Box<FrameScanner>>,
     closing: Closing,
-    stall_timeout: Duration,
     /// Set while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
     _guard: G,
@@ -91,12 +90,7 @@ impl Closing {
 }
 
 impl<IO: AsyncRead, G> ClientIo<IO, G> {
-    pub(super) fn new(
-        io: IO,
-        state: Arc<ConnectionState>,
-        stall_timeout: Duration,
-        guard: G,
-    ) -> Self {
+    pub(super) fn new(io: IO, state: Arc<ConnectionState>, guard: G) -> Self {
         Self {
             io: io.take(MAX_READ),
             read_ahead: Bytes::new(),
@@ -104,7 +98,6 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             scanner: None,
             frames: None,
             closing: Closing::Open,
-            stall_timeout,
             stalled: None,
             _guard: guard,
         }
@@ -166,7 +159,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             return taken;
         }
         self.state.set_write_blocked(true);
-        let timeout = self.stall_timeout;
+        let timeout = self.state.bounds.stall_timeout;
         let end = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(end.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

@@ -24,6 +24,15 @@ pub(super) struct Timeouts {
     pub(super) park: Duration,
 }
 
+/// What a client is held to while it sends a request and takes the response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientBounds {
+    /// How long nothing may arrive or be taken.
+    pub(super) stall_timeout: Duration,
+    /// How many header lines a request may have.
+    pub(super) max_headers: usize,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeoutCheck {
     /// None; check again at this time.
@@ -42,6 +51,9 @@ pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     created: Instant,
+    /// Here, and not in each that goes by them: the task of a connection, which most of the memory
+    /// of an idle one is, then fits a smaller piece of memory.
+    pub(super) bounds: ClientBounds,
     /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,
     /// hyper has bytes that the client does not accept, or the write half is shut down.
@@ -67,9 +79,10 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    pub(super) fn new(drain: DrainFlag, requests: StripedGauge) -> Arc<Self> {
+    pub(super) fn new(drain: DrainFlag, requests: StripedGauge, bounds: ClientBounds) -> Arc<Self> {
         Arc::new(Self {
             created: Instant::now(),
+            bounds,
             in_flight: AtomicU32::new(0),
             write_blocked: AtomicBool::new(false),
             head_begun: AtomicBool::new(false),
@@ -242,8 +255,10 @@ impl Drop for InFlight {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tokio::time::advance;
+
+    use super::*;
+    use crate::settings::HttpSettings;
 
     const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),
@@ -251,9 +266,14 @@ mod tests {
         park: Duration::from_secs(1),
     };
 
+    fn state() -> Arc<ConnectionState> {
+        let bounds = HttpSettings::default().client_bounds();
+        ConnectionState::new(DrainFlag::default(), StripedGauge::default(), bounds)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_sends_is_idle_from_its_beginning() {
-        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
+        let state = state();
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);
         assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Fine(last));
@@ -263,7 +283,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
-        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
+        let state = state();
         advance(Duration::from_secs(60)).await;
         for _ in 0..10 {
             state.received();
@@ -278,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_is_neither_idle_nor_slow() {
-        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
+        let state = state();
         state.received();
         let request = state.request();
         advance(Duration::from_secs(3600)).await;
@@ -301,7 +321,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
-        let state = ConnectionState::new(DrainFlag::default(), StripedGauge::default());
+        let state = state();
         state.set_http2();
         state.received();
         advance(Duration::from_secs(75)).await;

@@ -9,7 +9,6 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
@@ -18,7 +17,7 @@ use weir_telemetry::ServerMetrics;
 
 use super::connection::{PollConnection, Protocols};
 use super::connection_limit::ConnectionLimit;
-use super::connection_state::{ConnectionState, TimeoutCheck, Timeouts};
+use super::connection_state::{ClientBounds, ConnectionState, TimeoutCheck, Timeouts};
 use super::drain::{DrainSettings, Draining};
 use super::tls::HandshakeBounds;
 
@@ -27,8 +26,7 @@ use super::tls::HandshakeBounds;
 pub(super) struct ConnectionContext {
     pub(super) protocols: Arc<Protocols>,
     pub(super) timeouts: Timeouts,
-    pub(super) stall_timeout: Duration,
-    pub(super) max_headers: usize,
+    pub(super) client_bounds: ClientBounds,
     pub(super) drain: DrainSettings,
     pub(super) limit: ConnectionLimit,
     pub(super) metrics: ServerMetrics,

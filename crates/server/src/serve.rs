@@ -68,8 +68,7 @@ impl Http {
         Self(Arc::new(ConnectionContext {
             protocols: Arc::new(settings.protocols()),
             timeouts: settings.timeouts(),
-            stall_timeout: settings.stall_timeout,
-            max_headers: settings.max_headers,
+            client_bounds: settings.client_bounds(),
             drain: settings.drain,
             limit: ConnectionLimit::new(settings.max_connections),
             metrics,
@@ -128,7 +127,7 @@ where
     async fn run(self, listener: std::net::TcpListener) -> io::Result<usize> {
         let mut acceptor = Acceptor::new(
             listener,
-            self.context.stall_timeout,
+            self.context.client_bounds.stall_timeout,
             self.context.metrics.clone(),
         )?;
         let mut draining = self.draining.clone();
@@ -237,16 +236,14 @@ impl Accepted {
         S: ConnectionService,
     {
         let requests = self.context.metrics.in_flight.clone();
-        let state = ConnectionState::new(self.draining.flag(), requests);
-        let stall_timeout = self.context.stall_timeout;
+        let bounds = self.context.client_bounds;
+        let state = ConnectionState::new(self.draining.flag(), requests, bounds);
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,
             state: Arc::clone(&state),
-            stall_timeout,
-            max_headers: self.context.max_headers,
         };
-        let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
+        let io = ClientIo::new(stream, Arc::clone(&state), self.open);
         let protocols = Arc::clone(&self.context.protocols);
         let mut connection = ServerConnection::new(io, service, protocols, agreed);
         let mut driver = Driver {
@@ -336,9 +333,9 @@ impl Accepted {
             self.context.metrics.evicted.inc();
         }
         if let HandshakeError::Plain(stream) = cause {
-            let stall_timeout = self.context.stall_timeout;
-            let state = ConnectionState::new(self.draining.flag(), StripedGauge::default());
-            let mut io = ClientIo::new(stream, state, stall_timeout, self.open);
+            let bounds = self.context.client_bounds;
+            let state = ConnectionState::new(self.draining.flag(), StripedGauge::default(), bounds);
+            let mut io = ClientIo::new(stream, state, self.open);
             // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;
             let _ = io.shutdown().await;

@@ -9,7 +9,6 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
@@ -103,8 +102,6 @@ pub(super) struct TrackInFlight<S> {
     /// What ACME servers ask, where certificates come from there.
     pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
-    pub(super) stall_timeout: Duration,
-    pub(super) max_headers: usize,
 }
 
 impl<S> TrackInFlight<S> {
@@ -117,7 +114,7 @@ impl<S> TrackInFlight<S> {
             return Some(empty(StatusCode::BAD_REQUEST));
         }
         // hyper limits the header lines of HTTP/1.1; h2 does not.
-        if headers.len() > self.max_headers {
+        if headers.len() > self.state.bounds.max_headers {
             return Some(empty(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
         is_malformed(request).then(|| {
@@ -145,7 +142,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
         let request = match request.body().is_end_stream() {
             true => request.map(|_| RequestBody::buffered(Bytes::new())),
             false => DrainOnDrop::wrap(request, || self.state.request())
-                .map(|body| RequestBody::new(body, self.stall_timeout)),
+                .map(|body| RequestBody::new(body, self.state.bounds.stall_timeout)),
         };
         self.track(request.into(), refusal)
     }

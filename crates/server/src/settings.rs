@@ -7,7 +7,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::connection::Protocols;
-use super::connection_state::Timeouts;
+use super::connection_state::{ClientBounds, Timeouts};
 use super::drain::DrainSettings;
 use super::http1::HeadBounds;
 
@@ -73,6 +73,13 @@ impl HttpSettings {
             idle: self.idle_timeout,
             // The driver of a connection that is not parked checks its head as often.
             park: self.park_after.min(self.header_timeout).max(MILLISECOND),
+        }
+    }
+
+    pub(super) fn client_bounds(&self) -> ClientBounds {
+        ClientBounds {
+            stall_timeout: self.stall_timeout,
+            max_headers: self.max_headers,
         }
     }
 

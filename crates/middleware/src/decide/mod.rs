@@ -15,10 +15,10 @@ use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version,
-    request,
 };
 use http_body_util::Full;
 use ipnet::IpNet;
@@ -26,7 +26,7 @@ use pin_project_lite::pin_project;
 use thiserror::Error;
 use tower::{Layer, Service};
 use weir_http::problem::Problem;
-use weir_http::request::HttpRequest;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::{Node, unmapped};
 
 use super::route::Admitted;
@@ -82,7 +82,7 @@ pub enum SubrequestError {
 impl SubrequestError {
     /// The response to a subrequest that was not understood, for
     /// [`RejectInvalidLayer`](crate::RejectInvalidLayer).
-    pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+    pub fn refusal(head: &Parts) -> Option<Response<Full<Bytes>>> {
         let error = head.extensions.get::<Self>()?;
         let status = match error {
             Self::Untrusted => StatusCode::FORBIDDEN,
@@ -152,9 +152,9 @@ impl DecideLayer {
     }
 
     /// The protocol of a subrequest by a trusted proxy.
-    fn protocol<Q: HttpRequest>(&self, request: &Q) -> Result<Protocol, SubrequestError> {
-        self.require_trusted(request.extensions())?;
-        Protocol::from_path(request.uri().path()).ok_or(SubrequestError::Path)
+    fn protocol(&self, head: &Parts) -> Result<Protocol, SubrequestError> {
+        self.require_trusted(&head.extensions)?;
+        Protocol::from_path(head.uri.path()).ok_or(SubrequestError::Path)
     }
 }
 
@@ -178,7 +178,7 @@ pub struct Decide<S> {
 
 impl<S, Q, R> Service<Q> for Decide<S>
 where
-    S: Service<Q, Response = Response<R>>,
+    S: Service<BoxedRequest<Q::Body>, Response = Response<R>>,
     Q: HttpRequest,
 {
     type Response = S::Response;
@@ -189,13 +189,15 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Q) -> Self::Future {
-        let protocol = self.layer.protocol(&request);
+    fn call(&mut self, request: Q) -> Self::Future {
+        let mut request = request.into_boxed();
+        let head = &mut *request.head;
+        let protocol = self.layer.protocol(head);
         let restored = protocol
             .clone()
-            .and_then(|_| OriginalRequest::restore(&mut request));
+            .and_then(|_| OriginalRequest::restore(head));
         if let Err(error) = restored {
-            request.extensions_mut().insert(error);
+            head.extensions.insert(error);
         }
         DecideFuture {
             future: self.inner.call(request),
@@ -264,18 +266,18 @@ impl OriginalRequest {
     }
 
     /// Puts the request that it describes in place of a subrequest.
-    fn restore<Q: HttpRequest>(subrequest: &mut Q) -> Result<(), SubrequestError> {
-        Self::read(subrequest.headers())?.replace(subrequest);
+    fn restore(subrequest: &mut Parts) -> Result<(), SubrequestError> {
+        Self::read(&subrequest.headers)?.replace(subrequest);
         Ok(())
     }
 
     /// Puts it in place of the subrequest. The client's other fields are there already, as the
     /// proxy has copied them.
-    fn replace<Q: HttpRequest>(self, request: &mut Q) {
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        *request.version_mut() = Version::HTTP_11;
-        let headers = request.headers_mut();
+    fn replace(self, head: &mut Parts) {
+        head.method = self.method;
+        head.uri = self.uri;
+        head.version = Version::HTTP_11;
+        let headers = &mut head.headers;
         let described = [FORWARDED_METHOD, FORWARDED_URI, FORWARDED_FOR];
         for name in SUBREQUEST_FIELDS.iter().chain(&described) {
             headers.remove(name);
@@ -284,7 +286,7 @@ impl OriginalRequest {
         for line in self.forwarded_for {
             headers.append(FORWARDED_FOR, line);
         }
-        RequestContext::entry(request.extensions_mut()).peer = Some(self.peer);
+        RequestContext::entry(&mut head.extensions).peer = Some(self.peer);
     }
 }
 

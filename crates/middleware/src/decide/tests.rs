@@ -51,8 +51,8 @@ fn layer() -> DecideLayer {
 
 /// The request that a trusted proxy describes.
 fn restored(fields: &Fields<'_>) -> Result<Request<()>, SubrequestError> {
-    let mut request = subrequest("/forward-auth", "10.0.0.1", fields);
-    OriginalRequest::restore(&mut request).map(|()| request)
+    let mut request = subrequest("/forward-auth", "10.0.0.1", fields).into_boxed();
+    OriginalRequest::restore(&mut request.head).map(|()| request.into())
 }
 
 fn peer(request: &Request<()>) -> (String, bool) {
@@ -153,11 +153,14 @@ fn a_header_that_the_client_may_have_added_or_spoiled_is_refused() {
 fn a_proxy_that_is_not_trusted_is_believed_nothing() {
     for address in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
         let request = subrequest("/forward-auth", address, ASKED);
-        let found = layer().protocol(&request);
+        let found = layer().protocol(&request.into_boxed().head);
         assert_eq!(found, Err(SubrequestError::Untrusted), "{address}");
     }
     let mapped = subrequest("/forward-auth", "::ffff:10.0.0.1", ASKED);
-    assert_eq!(layer().protocol(&mapped), Ok(Protocol::ForwardAuth));
+    assert_eq!(
+        layer().protocol(&mapped.into_boxed().head),
+        Ok(Protocol::ForwardAuth)
+    );
 }
 
 /// What a proxy gets when the layers below respond so.

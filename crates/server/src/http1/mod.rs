@@ -324,7 +324,8 @@ mod tests {
     async fn a_response_whose_next_piece_takes_long_keeps_no_buffer() {
         let (mut client, server) = duplex(1024);
         let settings = HttpSettings::default();
-        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default());
+        let bounds = settings.client_bounds();
+        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default(), bounds);
         let service = TrackInFlight {
             inner: service_fn(async |_: Request<RequestBody>| {
                 let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);
@@ -333,10 +334,8 @@ mod tests {
             }),
             challenges: None,
             state: Arc::clone(&state),
-            stall_timeout: settings.stall_timeout,
-            max_headers: settings.max_headers,
         };
-        let io = ClientIo::new(server, state, settings.stall_timeout, ());
+        let io = ClientIo::new(server, state, ());
         let get = Bytes::from_static(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         let mut connection = Http1::new(io, service, settings.protocols().plain, get);
         let polled = poll_fn(|cx| Poll::Ready(connection.poll(cx))).await;

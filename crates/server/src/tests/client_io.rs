@@ -12,18 +12,21 @@ use tokio::time::{Instant, sleep};
 use weir_telemetry::StripedGauge;
 
 use super::super::client_io::*;
-use super::super::connection_state::ConnectionState;
+use super::super::connection_state::{ClientBounds, ConnectionState};
 use super::super::drain::Draining;
 
 const STALL: Duration = Duration::from_secs(60);
 
 fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
-    ClientIo::new(
-        io,
-        ConnectionState::new(Draining::never().flag(), StripedGauge::default()),
-        STALL,
-        (),
-    )
+    ClientIo::new(io, state(), ())
+}
+
+fn state() -> Arc<ConnectionState> {
+    let bounds = ClientBounds {
+        stall_timeout: STALL,
+        max_headers: 100,
+    };
+    ConnectionState::new(Draining::never().flag(), StripedGauge::default(), bounds)
 }
 
 /// A socket that has something to say when it is shut, as one with TLS has, and its other end,
@@ -95,12 +98,12 @@ async fn frames_of_a_tunnel_are_not_taken_for_a_request_with_two_lengths() {
     let both = b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
     for is_upgraded in [false, true] {
         let (near, mut far) = duplex(1024);
-        let state = ConnectionState::new(Draining::never().flag(), StripedGauge::default());
+        let state = state();
         if is_upgraded {
             state.request().upgrades();
         }
         far.write_all(both).await.unwrap();
-        let mut io = ClientIo::new(near, Arc::clone(&state), STALL, ());
+        let mut io = ClientIo::new(near, Arc::clone(&state), ());
         io.read_exact(&mut vec![0; both.len()]).await.unwrap();
         assert_eq!(state.is_suspect(), !is_upgraded);
     }

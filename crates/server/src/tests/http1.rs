@@ -142,7 +142,8 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     let (stream, server) = duplex(buffer);
     let settings = HttpSettings::default();
     let draining = Draining::never();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default());
+    let bounds = settings.client_bounds();
+    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
     let service = TrackInFlight {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
@@ -157,10 +158,8 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
         }),
         challenges: None,
         state: Arc::clone(&state),
-        stall_timeout: settings.stall_timeout,
-        max_headers: settings.max_headers,
     };
-    let io = ClientIo::new(server, Arc::clone(&state), settings.stall_timeout, ());
+    let io = ClientIo::new(server, Arc::clone(&state), ());
     let protocols = Arc::new(settings.protocols());
     let connection = ServerConnection::new(io, service, protocols, None);
     let driver = Driver {

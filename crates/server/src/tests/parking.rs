@@ -144,21 +144,19 @@ where
 {
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
-    let state = ConnectionState::new(draining.flag(), StripedGauge::default());
+    let bounds = settings.client_bounds();
+    let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
         async move { Ok::<_, Infallible>(answer(request, seen).await) }
     });
-    let stall_timeout = settings.stall_timeout;
     let service = TrackInFlight {
         inner,
         challenges: None,
         state: Arc::clone(&state),
-        stall_timeout,
-        max_headers: settings.max_headers,
     };
-    let io = ClientIo::new(server, Arc::clone(&state), stall_timeout, ());
+    let io = ClientIo::new(server, Arc::clone(&state), ());
     let protocols = Arc::new(settings.protocols());
     let mut connection = Observed {
         connection: ServerConnection::new(io, service, protocols, None),
