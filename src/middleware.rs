@@ -45,13 +45,13 @@
 #[cfg(feature = "decoys")]
 pub use weir_middleware::decoy;
 pub use weir_middleware::{
-    AccessControl, AccessSettings, BackgroundTasks, BanCause, BanPolicy, BegunBan, ClientIdentity,
-    ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits, HeaderForms,
-    HeaderTemplate, HttpRequest, Identify, IdentifyLayer, InFlight, KeyExtractor, KnownBans,
-    LimitedRequest, LimitedService, LocalResponse, Metered, OnDenied, OriginPattern, Origins,
-    PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer, Redirect, RedirectError,
-    Rejection, RequestContext, RequestHead, RequestTemplate, RequestValues, ResponseBody,
-    ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState, ShadowOwner,
-    StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamId, UpstreamRouter,
-    Verdict, upstream_key,
+    AccessControl, AccessSettings, BackgroundTasks, BanCause, BanPolicy, BegunBan, BoxedRequest,
+    ClientIdentity, ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits,
+    HeaderForms, HeaderTemplate, HttpRequest, Identify, IdentifyLayer, InFlight, KeyExtractor,
+    KnownBans, LimitedRequest, LimitedService, LocalResponse, Metered, OnDenied, OriginPattern,
+    Origins, PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer, Redirect,
+    RedirectError, Rejection, RequestContext, RequestHead, RequestTemplate, RequestValues,
+    ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState,
+    ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamId,
+    UpstreamRouter, Verdict, upstream_key,
 };

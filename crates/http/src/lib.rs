@@ -1,5 +1,5 @@
-//! HTTP helpers of several crates: problem documents, media types, names of header lines, lists
-//! in headers, sets of statuses.
+//! HTTP helpers of several crates: requests as layers pass them on, problem documents, media types,
+//! names of header lines, lists in headers, sets of statuses.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! Requests as layers pass them on.
+//! Requests as layers pass them on: with the head of `http`, in a box or not.
 
 use std::cell::RefCell;
 
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-/// A request on its way through layers: one of `http`, or a [`BoxedRequest`]. The methods are those
-/// of [`Request`].
+/// A request as layers take it: a [`Request`], as users of the library have it, or a
+/// [`BoxedRequest`], as the server makes it. All methods but `into_boxed` are those of [`Request`].
 #[allow(missing_docs, reason = "they are those of `http`")]
 pub trait HttpRequest: Sized {
     type Body;
-    /// The same request with another body.
+    /// The same form of request with a body of type `B`.
     type With<B>: HttpRequest<Body = B>;
 
     fn method(&self) -> &Method;
@@ -23,11 +23,12 @@ pub trait HttpRequest: Sized {
     fn extensions_mut(&mut self) -> &mut Extensions;
     fn body(&self) -> &Self::Body;
     fn map<B>(self, map: impl FnOnce(Self::Body) -> B) -> Self::With<B>;
+    /// The same request with its head in a box, which is allocated for a [`Request`].
     fn into_boxed(self) -> BoxedRequest<Self::Body>;
 }
 
-/// A request whose head is in a box. A server passes on requests so: each layer moves the request
-/// to the next, and a head has more than 200 bytes.
+/// A request whose head is in a box. A head has more than 200 bytes, and each layer moves the
+/// request to the next; this moves a pointer.
 #[derive(Debug)]
 pub struct BoxedRequest<B> {
     /// All but the body.
@@ -36,7 +37,7 @@ pub struct BoxedRequest<B> {
     pub body: B,
 }
 
-/// As many spare boxes has a thread: it seldom has so many requests between two responses.
+/// How many spare boxes a thread keeps at most, which are 14 KiB then.
 const MAX_SPARE: usize = 64;
 
 thread_local! {
@@ -44,7 +45,7 @@ thread_local! {
 }
 
 impl<B> BoxedRequest<B> {
-    /// A request as [`Request::new`] makes one, in a box that was given back on this thread.
+    /// A request as [`Request::new`] makes one, in a spare box of this thread if there is one.
     pub fn new(body: B) -> Self {
         let spare = SPARE.with_borrow_mut(Vec::pop);
         let head = spare.unwrap_or_else(|| Box::new(Request::new(()).into_parts().0));
@@ -52,9 +53,10 @@ impl<B> BoxedRequest<B> {
     }
 }
 
-/// Gives back the box of a request that is over, for the next request on this thread.
+/// Keeps the box of a request that is over for a later [`BoxedRequest::new`] on this thread. A head
+/// that is dropped instead is freed.
 pub fn give_back(mut head: Box<Parts>) {
-    // What it refers to may be as large as all that a client has sent.
+    // A spare head must not keep what the client has sent: target and values share its memory.
     head.method = Method::GET;
     head.uri = Uri::default();
     head.version = Version::HTTP_11;
@@ -181,5 +183,40 @@ impl<B> HttpRequest for Request<B> {
             head: Box::new(head),
             body,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HOST;
+    use http::{HeaderValue, StatusCode};
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_one_request_is_found_by_the_next_in_its_memory() {
+        let mut request = BoxedRequest::new(());
+        let first = &raw const *request.head;
+        request.head.method = Method::DELETE;
+        request.head.uri = Uri::from_static("/secret");
+        request.head.version = Version::HTTP_2;
+        let host = HeaderValue::from_static("a.example");
+        request.headers_mut().insert(HOST, host);
+        request.extensions_mut().insert(StatusCode::OK);
+        give_back(request.head);
+        let next = BoxedRequest::new(());
+        assert_eq!(&raw const *next.head, first);
+        let new = Request::new(());
+        assert_eq!(next.method(), new.method());
+        assert_eq!(next.uri(), new.uri());
+        assert_eq!(next.version(), new.version());
+        assert!(next.headers().is_empty() && next.extensions().is_empty());
+    }
+
+    #[test]
+    fn no_more_boxes_are_kept_than_the_bound() {
+        let many: Vec<_> = (0..=MAX_SPARE).map(|_| BoxedRequest::new(())).collect();
+        many.into_iter().for_each(|request| give_back(request.head));
+        assert_eq!(SPARE.with_borrow(Vec::len), MAX_SPARE);
     }
 }

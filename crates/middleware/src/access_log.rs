@@ -166,7 +166,7 @@ struct LogLine {
 }
 
 impl LogLine {
-    /// In its box at once: it is large.
+    /// Returns a box, as a line is large.
     fn new<Q: HttpRequest>(
         request: &Q,
         context: Option<&RequestContext>,

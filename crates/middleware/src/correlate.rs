@@ -100,8 +100,6 @@ where
         self.inner.poll_ready(cx)
     }
 
-    // A call of its own would move the request once more.
-    #[inline]
     fn call(&mut self, mut request: Q) -> S::Future {
         if let Some(correlation) = &self.correlation {
             correlation.begin(&mut request);

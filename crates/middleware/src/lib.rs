@@ -108,7 +108,7 @@ pub use response_body::ResponseBody;
 pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
-pub use weir_http::request::HttpRequest;
+pub use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_limit::Priority;
 use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;

@@ -24,10 +24,10 @@ pub(super) struct Timeouts {
     pub(super) park: Duration,
 }
 
-/// What a client is held to while it sends a request and takes the response.
+/// Bounds on a client while it sends a request and takes the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientBounds {
-    /// How long nothing may arrive or be taken.
+    /// How long it may send nothing of a body, or accept nothing of a response.
     pub(super) stall_timeout: Duration,
     /// How many header lines a request may have.
     pub(super) max_headers: usize,
@@ -51,8 +51,9 @@ pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     created: Instant,
-    /// Here, and not in each that goes by them: the task of a connection, which most of the memory
-    /// of an idle one is, then fits a smaller piece of memory.
+    /// Kept here, and not by the socket and the service, which both use it, so that the task of a
+    /// connection fits 1,024 bytes, a size class of jemalloc. The task is most of the memory of an
+    /// idle connection.
     pub(super) bounds: ClientBounds,
     /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,

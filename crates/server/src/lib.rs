@@ -1,7 +1,7 @@
 //! Sockets, workers, HTTP connections, drain, and the admin listener.
 //!
-//! The server knows nothing of limits, routes or upstreams: it is given a tower service for each
-//! connection, and sees to it that every request that reaches the process is answered, up to its
+//! The server knows nothing of limits, routes or upstreams: it is given a service for each connection,
+//! and sees to it that every request that reaches the process is answered, up to its
 //! last moment.
 
 #![forbid(unsafe_code)]

@@ -53,13 +53,14 @@ where
     type Body = B;
 }
 
-/// A service of a connection that is a function.
+/// The service of [`service_fn`].
 pub struct ServiceFn<F, Q> {
     respond: F,
     takes: PhantomData<fn(Q)>,
 }
 
-/// Responds by a function, which takes a request of either form.
+/// A service that calls `respond`, which takes a [`BoxedRequest`] or what one can become, such as a
+/// [`Request`].
 pub fn service_fn<F, Q>(respond: F) -> ServiceFn<F, Q> {
     ServiceFn {
         respond,

@@ -198,7 +198,7 @@ impl<S> RateLimit<S> {
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
         let now = backend.now();
-        let mut pending = PendingRequest::new(&route, now);
+        let mut pending = PendingState::new(&route, now);
         let mut batch = Batch::new();
         let no_captures = Captures::default();
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
@@ -212,7 +212,7 @@ impl<S> RateLimit<S> {
         }
         let answer = backend.admit(batch, now, decision.is_idle());
         pending.kept_out = Some(Box::new(kept_out));
-        self.when_answered(answer, &mut pending, request, PendingRequest::decided)
+        self.when_answered(answer, &mut pending, request, PendingState::decided)
     }
 
     /// Asks the store about a request.
@@ -253,8 +253,7 @@ impl<S> RateLimit<S> {
             return self.keep_out(request, KeptOut::banned(ban, verdict));
         }
         let body_bytes = || size(request.body());
-        // Neither is moved but to a request that waits.
-        let mut pending = PendingRequest::new(route, now);
+        let mut pending = PendingState::new(route, now);
         let mut batch = Batch::new();
         let decision = &mut pending.decision;
         if !decision.plan(
@@ -272,7 +271,7 @@ impl<S> RateLimit<S> {
             of_limits.for_each(|asked| asked.mode = asked.mode.non_spending());
         }
         let answer = backend.admit(batch, now, decision.is_idle());
-        self.when_answered(answer, &mut pending, request, PendingRequest::decided)
+        self.when_answered(answer, &mut pending, request, PendingState::decided)
     }
 
     /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
@@ -280,13 +279,13 @@ impl<S> RateLimit<S> {
     fn when_answered<T, Q, N>(
         &mut self,
         answer: StoreFuture<T>,
-        pending: &mut PendingRequest,
+        pending: &mut PendingState,
         request: Q,
         next: N,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
         N: FnOnce(
-                &mut PendingRequest,
+                &mut PendingState,
                 &mut Self,
                 Q,
                 Result<T, StoreError>,
@@ -315,9 +314,9 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// What is known of a request whose limits are being checked. It is large, so the steps of the
-/// decision refer to it, and it is moved only if the request has to wait.
-pub(super) struct PendingRequest {
+/// The state of a decision, beside its request. It is large, so the steps borrow it, and it is moved
+/// only for a request that may have to wait.
+pub(super) struct PendingState {
     pub(super) decision: PendingDecision,
     /// What bans and limits are asked in the end, if they are only looked at because the account is
     /// not known yet.
@@ -327,7 +326,7 @@ pub(super) struct PendingRequest {
     pub(super) since: Instant,
 }
 
-impl PendingRequest {
+impl PendingState {
     #[inline(always)]
     fn new(route: &Arc<RouteState>, arrived: Timestamp) -> Self {
         Self {
@@ -338,7 +337,7 @@ impl PendingRequest {
         }
     }
 
-    /// Takes it to where its request waits.
+    /// Moves the state out, into what a request keeps that may have to wait.
     pub(super) fn take(&mut self) -> Self {
         let none = PendingDecision::new(&self.decision.route, self.decision.arrived);
         Self {

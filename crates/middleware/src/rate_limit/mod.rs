@@ -443,7 +443,7 @@ pub struct RateLimit<S> {
     settings: Arc<Settings>,
 }
 
-/// A request that limits are put on.
+/// A request that limits are put on. Implemented for every suitable [`HttpRequest`].
 pub trait LimitedRequest:
     HttpRequest<Body: Body<Data: Send> + Send + 'static> + Send + 'static
 {
@@ -454,7 +454,7 @@ impl<Q> LimitedRequest for Q where
 {
 }
 
-/// A service that limits are put on.
+/// A service that limits are put on. Implemented for every suitable service.
 pub trait LimitedService<Q: HttpRequest>:
     Service<MeteredRequest<Q>, Response = Response<<Self as LimitedService<Q>>::ResponseBody>>
     + Clone
@@ -465,7 +465,7 @@ pub trait LimitedService<Q: HttpRequest>:
     type ResponseBody: Body<Data = Bytes> + Send + 'static;
 }
 
-/// A request as the inner service gets it.
+/// The request that the inner service gets: `Q`, with its body metered.
 type MeteredRequest<Q> = <Q as HttpRequest>::With<Metered<<Q as HttpRequest>::Body>>;
 
 impl<S, Q, R> LimitedService<Q> for S

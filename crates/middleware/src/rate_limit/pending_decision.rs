@@ -283,7 +283,8 @@ impl PendingDecision {
         }
     }
 
-    /// The result for a request without a value that a limit must have, which may be a strike.
+    /// The result for a request without a value that a limit must have, which may be a strike. As
+    /// all results do, it takes what it needs of the state, which is not used again.
     pub(super) fn lacking(&mut self, missing: &MissingValue) -> ResponseContext {
         let verdict = Verdict {
             denied_by: Some(Arc::clone(&missing.limit)),

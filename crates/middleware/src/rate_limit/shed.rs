@@ -12,7 +12,7 @@ use weir_runtime::loop_time;
 use weir_store::Outcome;
 use weir_telemetry::Disposition;
 
-use super::decide::PendingRequest;
+use super::decide::PendingState;
 use super::in_flight::InFlight;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
@@ -145,7 +145,7 @@ impl<S> RateLimit<S> {
     }
 }
 
-impl PendingRequest {
+impl PendingState {
     /// Goes on with a request that its limits allow, when its upstream has a slot for it.
     #[cold]
     pub(super) fn enter<S: LimitedService<Q>, Q: LimitedRequest>(

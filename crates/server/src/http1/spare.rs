@@ -1,4 +1,5 @@
-//! Memory of heads that are over, for the next ones of a worker.
+//! The maps of heads that are over, for the next ones of a worker. `weir_http::request` keeps the
+//! boxes, which are free before the response is written.
 
 use std::cell::RefCell;
 
