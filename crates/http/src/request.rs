@@ -8,7 +8,7 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 /// A request as layers take it: a [`Request`], as users of the library have it, or a
 /// [`BoxedRequest`], as the server makes it. All methods but `into_boxed` are those of [`Request`].
 #[allow(missing_docs, reason = "they are those of `http`")]
-pub trait HttpRequest: Sized {
+pub trait HttpRequest: Sized + sealed::Sealed {
     type Body;
     /// The same form of request with a body of type `B`.
     type With<B>: HttpRequest<Body = B>;
@@ -23,7 +23,7 @@ pub trait HttpRequest: Sized {
     fn extensions_mut(&mut self) -> &mut Extensions;
     fn body(&self) -> &Self::Body;
     fn map<B>(self, map: impl FnOnce(Self::Body) -> B) -> Self::With<B>;
-    /// The same request with its head in a box, which is allocated for a [`Request`].
+    /// The same request with its head in a box: for a [`Request`], in a spare one of this thread.
     fn into_boxed(self) -> BoxedRequest<Self::Body>;
 }
 
@@ -69,16 +69,18 @@ pub fn give_back(mut head: Box<Parts>) {
     });
 }
 
-impl<B> From<Request<B>> for BoxedRequest<B> {
-    fn from(request: Request<B>) -> Self {
-        request.into_boxed()
-    }
-}
-
 impl<B> From<BoxedRequest<B>> for Request<B> {
     fn from(request: BoxedRequest<B>) -> Self {
         Self::from_parts(*request.head, request.body)
     }
+}
+
+mod sealed {
+    /// No other type is a request of layers.
+    pub trait Sealed {}
+
+    impl<B> Sealed for super::Request<B> {}
+    impl<B> Sealed for super::BoxedRequest<B> {}
 }
 
 impl<B> HttpRequest for BoxedRequest<B> {
@@ -179,10 +181,9 @@ impl<B> HttpRequest for Request<B> {
 
     fn into_boxed(self) -> BoxedRequest<B> {
         let (head, body) = self.into_parts();
-        BoxedRequest {
-            head: Box::new(head),
-            body,
-        }
+        let mut request = BoxedRequest::new(body);
+        *request.head = head;
+        request
     }
 }
 

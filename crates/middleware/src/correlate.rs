@@ -261,11 +261,11 @@ fn show<R: Body<Data = Bytes>>(
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
     use std::collections::HashSet;
     use std::convert::Infallible;
     use std::net::{IpAddr, Ipv4Addr};
 
+    use http::Request;
     use http_body_util::{BodyExt, Empty};
     use tower::{ServiceExt, service_fn};
     use uuid::{Uuid, Version};

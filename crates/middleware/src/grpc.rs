@@ -81,8 +81,7 @@ fn outcome(status: StatusCode) -> (u16, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-    use http::request;
+    use http::{Request, request};
     use http_body::Body;
     use http_body_util::Empty;
 

@@ -87,8 +87,8 @@ pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
-    Delay, Denied, HeaderForms, InFlight, LimitedRequest, LimitedService, Metered, OnDenied,
-    RateLimit, RateLimitLayer, ResponseFuture, RoutePolicy,
+    Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
+    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
 pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};

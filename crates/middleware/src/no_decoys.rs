@@ -27,9 +27,9 @@ impl Shadow {
         match self.0 {}
     }
 
-    pub(crate) async fn respond<B, R>(
+    pub(crate) async fn respond<R>(
         self: Arc<Self>,
-        _: impl HttpRequest<Body = B>,
+        _: impl HttpRequest,
     ) -> Response<ResponseBody<R>> {
         match self.0 {}
     }

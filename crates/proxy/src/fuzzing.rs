@@ -15,6 +15,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::{Either, Full, StreamBody};
+use weir_http::request::HttpRequest;
 
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, ResponseHead, number};
@@ -25,7 +26,7 @@ use super::request::Outbound;
 pub fn request(input: &[u8]) {
     for version in [Version::HTTP_11, Version::HTTP_10, Version::HTTP_2] {
         if let Some((request, body)) = received(input, version)
-            && let Ok(outbound) = Outbound::from_request(request, false)
+            && let Ok(outbound) = Outbound::from_request(request.into_boxed(), false)
         {
             sent(*outbound, &body);
         }

@@ -11,7 +11,7 @@ use http::uri::{PathAndQuery, Uri};
 use http::{Method, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
-use weir_http::request::{BoxedRequest, HttpRequest};
+use weir_http::request::BoxedRequest;
 use weir_telemetry::RequestId;
 
 use super::error::ProxyError;
@@ -100,10 +100,10 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     /// moved from step to step. `is_checked` says that
     /// [`refusal`] found nothing wrong with it.
     pub(super) fn from_request(
-        request: impl HttpRequest<Body = B>,
+        request: BoxedRequest<B>,
         is_checked: bool,
     ) -> Result<Box<Self>, ProxyError> {
-        let BoxedRequest { head, body } = request.into_boxed();
+        let BoxedRequest { head, body } = request;
         let mut outbound = Box::new(Self::without_body(head));
         let head = &mut outbound.head;
         if is_checked {
@@ -198,11 +198,11 @@ fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
-pub(super) fn spend_max_forwards(request: &mut impl HttpRequest) -> bool {
-    let Some(left) = forwards_left(request.method(), request.headers()) else {
+pub(super) fn spend_max_forwards(head: &mut request::Parts) -> bool {
+    let Some(left) = forwards_left(&head.method, &head.headers) else {
         return false;
     };
-    if let Some(value) = request.headers_mut().get_mut(MAX_FORWARDS) {
+    if let Some(value) = head.headers.get_mut(MAX_FORWARDS) {
         *value = HeaderValue::from(left.saturating_sub(1));
     }
     left == 0

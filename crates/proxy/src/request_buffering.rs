@@ -317,7 +317,7 @@ mod tests {
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        let read = RequestBuffering::read(Some(buffering), Request::new(body).into()).await;
+        let read = RequestBuffering::read(Some(buffering), Request::new(body).into_boxed()).await;
         let (request, replay) = read.unwrap();
         (request.body, replay.is_some())
     }
@@ -417,7 +417,7 @@ mod tests {
         let before = free();
         let start = Instant::now();
         let dripped = || {
-            let request = Request::new(drip(1024 * 1024)).into();
+            let request = Request::new(drip(1024 * 1024)).into_boxed();
             RequestBuffering::read(Some(&buffering), request)
         };
         let honest = async {
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(body.collect().await.unwrap().trailers(), Some(&trailers));
         let call = Request::post("/").header("content-type", "application/grpc+proto");
         let call = call.body(Full::from("message")).unwrap();
-        let (call, _) = RequestBuffering::read(Some(&buffering), call.into())
+        let (call, _) = RequestBuffering::read(Some(&buffering), call.into_boxed())
             .await
             .unwrap();
         assert!(call.body().kept.is_empty());

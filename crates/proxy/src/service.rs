@@ -145,7 +145,7 @@ where
 
     fn call(&mut self, request: Q) -> ResponseFuture {
         let mut request = request.into_boxed();
-        if spend_max_forwards(&mut request) {
+        if spend_max_forwards(&mut request.head) {
             let response = max_forwards_reached().map(ProxyBody::full);
             return ResponseFuture(Box::pin(ready(response)));
         }

@@ -145,7 +145,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             false => DrainOnDrop::wrap(request, || self.state.request())
                 .map(|body| RequestBody::new(body, self.state.bounds.stall_timeout)),
         };
-        self.track(request.into(), refusal)
+        self.track(request.into_boxed(), refusal)
     }
 }
 

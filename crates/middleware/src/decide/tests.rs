@@ -1,10 +1,10 @@
-use http::Request;
 use std::convert::Infallible;
-use weir_http::request::BoxedRequest;
 
+use http::Request;
 use http::request::Builder;
 use http_body_util::{Empty, Full};
 use tower::{ServiceExt, service_fn};
+use weir_http::request::BoxedRequest;
 
 use super::*;
 use crate::{RejectInvalidLayer, ResponseBody};

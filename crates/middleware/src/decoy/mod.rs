@@ -310,13 +310,10 @@ impl Shadow {
 
     /// Responds with the decoy: reads the request's body to the end, builds the response, and waits
     /// as long as an upstream would take.
-    pub async fn respond<B, R>(
+    pub async fn respond<R>(
         self: Arc<Self>,
-        request: impl HttpRequest<Body = B>,
-    ) -> Response<ResponseBody<R>>
-    where
-        B: Body + 'static,
-    {
+        request: impl HttpRequest<Body: Body + 'static>,
+    ) -> Response<ResponseBody<R>> {
         let BoxedRequest { head, body } = request.into_boxed();
         let uses_body = self.decoy.body.uses_body();
         let keep = if uses_body { MAX_KEPT_BODY } else { 0 };

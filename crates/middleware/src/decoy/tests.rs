@@ -128,7 +128,7 @@ async fn a_requests_body_is_read_to_its_end_before_the_decoy_answers() {
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
     let decoy = tokio::spawn(
-        shadow.respond::<_, Full<Bytes>>(Request::from_parts(head, StreamBody::new(frames))),
+        shadow.respond::<Full<Bytes>>(Request::from_parts(head, StreamBody::new(frames))),
     );
     for _ in 0..100 {
         sender.send(Bytes::from_static(&[0; 4096])).await.unwrap();
@@ -160,8 +160,7 @@ async fn a_body_that_breaks_off_gets_the_answer_that_the_proxy_gives() {
     let broken = futures_util::stream::iter([Err::<http_body::Frame<Bytes>, _>("no chunk")]);
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
-    let answer =
-        shadow.respond::<_, Full<Bytes>>(Request::from_parts(head, StreamBody::new(broken)));
+    let answer = shadow.respond::<Full<Bytes>>(Request::from_parts(head, StreamBody::new(broken)));
     assert_eq!(answer.await.status(), StatusCode::BAD_REQUEST);
 }
 
@@ -213,7 +212,7 @@ async fn decoy(
     }
     let (head, ()) = request.body(()).unwrap().into_parts();
     let answer = Arc::clone(shadow)
-        .respond::<_, Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
+        .respond::<Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
     let (head, body) = answer.await.into_parts();
     (head, body.collect().await.unwrap().to_bytes())
 }
@@ -641,7 +640,7 @@ async fn the_host_that_was_asked_for_may_be_named_and_no_other() {
         let request = Request::get(uri).header(HOST, host).body(()).unwrap();
         let (head, ()) = request.into_parts();
         let answer = Arc::clone(&shadow)
-            .respond::<_, Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
+            .respond::<Full<Bytes>>(Request::from_parts(head, Full::<Bytes>::default()));
         let answer = answer.await;
         let shown = answer.headers()["location"].to_str().unwrap();
         assert_eq!(

@@ -339,13 +339,8 @@ impl PendingState {
 
     /// Moves the state out, into what a request keeps that may have to wait.
     pub(super) fn take(&mut self) -> Self {
-        let none = PendingDecision::new(&self.decision.route, self.decision.arrived);
-        Self {
-            decision: mem::replace(&mut self.decision, none),
-            look: self.look.take(),
-            kept_out: self.kept_out.take(),
-            since: self.since,
-        }
+        let none = Self::new(&self.decision.route, self.decision.arrived);
+        mem::replace(self, none)
     }
 
     /// How long the store took; nothing where it answered in the same turn, as memory does.
@@ -472,18 +467,18 @@ impl PendingState {
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         if let Some(kept_out) = self.kept_out.take() {
-            return self.conclude_kept_out(limiter, request, (*kept_out, outcome), in_flight);
+            return self.conclude_kept_out(limiter, request, *kept_out, outcome, in_flight);
         }
         let route = Arc::clone(&self.decision.route);
         match route.policy.denial(&self.decision.queried, &outcome) {
             None if route.concurrency.is_some() => self.enter(limiter, request, outcome, in_flight),
             None => {
                 self.decision.count(&outcome);
-                self.forward(limiter, request, (outcome, in_flight), None)
+                self.forward(limiter, request, outcome, in_flight, None)
             }
             Some(denial) => {
                 self.decision.count(&outcome);
-                self.deny(limiter, request, (&route, &denial), outcome)
+                self.deny(limiter, request, &route, &denial, outcome)
             }
         }
     }
@@ -495,7 +490,8 @@ impl PendingState {
         &mut self,
         limiter: &mut RateLimit<S>,
         request: Q,
-        (mut kept_out, outcome): (KeptOut, Outcome),
+        mut kept_out: KeptOut,
+        outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = Some(self.waited());
@@ -558,7 +554,8 @@ impl PendingState {
         &mut self,
         limiter: &mut RateLimit<S>,
         request: Q,
-        (outcome, in_flight): (Outcome, Option<InFlight>),
+        outcome: Outcome,
+        in_flight: Option<InFlight>,
         slot: Option<Slot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
@@ -593,7 +590,8 @@ impl PendingState {
         &mut self,
         limiter: &RateLimit<S>,
         request: Q,
-        (route, denial): (&Arc<RouteState>, &Denial<'_>),
+        route: &Arc<RouteState>,
+        denial: &Denial<'_>,
         outcome: Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         #[cfg(feature = "gateway")]

@@ -36,11 +36,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Extensions, Response};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
-use weir_http::request::HttpRequest;
+use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_limit::time::Clock;
 use weir_limit::{Quota, QuotaError};
 use weir_rules::{HashKey, KeySource, Limit, LimitNameError, LimitUse, Missing};
@@ -443,16 +443,15 @@ pub struct RateLimit<S> {
     settings: Arc<Settings>,
 }
 
-/// A request that limits are put on. Implemented for every suitable [`HttpRequest`].
-pub trait LimitedRequest:
-    HttpRequest<Body: Body<Data: Send> + Send + 'static> + Send + 'static
-{
-}
+/// A body of a request that limits are put on.
+pub trait RequestBody: Body<Data: Send> + Send + 'static {}
 
-impl<Q> LimitedRequest for Q where
-    Q: HttpRequest<Body: Body<Data: Send> + Send + 'static> + Send + 'static
-{
-}
+impl<B: Body<Data: Send> + Send + 'static> RequestBody for B {}
+
+/// A request that limits are put on. Implemented for every suitable [`HttpRequest`].
+pub trait LimitedRequest: HttpRequest<Body: RequestBody> + Send + 'static {}
+
+impl<Q: HttpRequest<Body: RequestBody> + Send + 'static> LimitedRequest for Q {}
 
 /// A service that limits are put on. Implemented for every suitable service.
 pub trait LimitedService<Q: HttpRequest>:
@@ -477,7 +476,9 @@ where
     type ResponseBody = R;
 }
 
-impl<S: LimitedService<Q>, Q: LimitedRequest> Service<Q> for RateLimit<S> {
+// Two, and not one for any request: the type of the request then follows from the inner service,
+// where a caller does not name it.
+impl<S: LimitedService<Request<B>>, B: RequestBody> Service<Request<B>> for RateLimit<S> {
     type Response = Response<ResponseBody<S::ResponseBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, S::ResponseBody>;
@@ -486,7 +487,37 @@ impl<S: LimitedService<Q>, Q: LimitedRequest> Service<Q> for RateLimit<S> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Q) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.respond(request)
+    }
+}
+
+impl<S, B> Service<BoxedRequest<B>> for RateLimit<S>
+where
+    S: LimitedService<BoxedRequest<B>>,
+    B: RequestBody,
+{
+    type Response = Response<ResponseBody<S::ResponseBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, S::ResponseBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: BoxedRequest<B>) -> Self::Future {
+        self.respond(request)
+    }
+}
+
+impl<S> RateLimit<S> {
+    fn respond<Q: LimitedRequest>(
+        &mut self,
+        mut request: Q,
+    ) -> ResponseFuture<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
         if let Some(identification) = &self.settings.identification {
             identification.identify(&mut request);
         }

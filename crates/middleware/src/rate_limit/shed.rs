@@ -158,7 +158,7 @@ impl PendingState {
         let concurrency = self.decision.route.concurrency.as_ref();
         let admission = concurrency.map(|limited| limited.admit(request.extensions(), false));
         let Some(admission) = admission else {
-            return self.forward(limiter, request, (outcome, in_flight), None);
+            return self.forward(limiter, request, outcome, in_flight, None);
         };
         let arrived = loop_time::now();
         let has_slot = matches!(admission.1, Admission::Admitted(_));
@@ -176,7 +176,7 @@ impl PendingState {
                             refund.cancel();
                         }
                         pending.decision.count(&outcome);
-                        pending.forward(limiter, request, (outcome, in_flight), Some(slot))
+                        pending.forward(limiter, request, outcome, in_flight, Some(slot))
                     }
                     Err(shed) => {
                         drop(refund);

@@ -7,6 +7,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
+use weir_http::request::HttpRequest;
 use weir_telemetry::UpstreamFailed;
 
 use super::support::*;
@@ -147,7 +148,7 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let mut settings = settings(&[server]);
     settings.timeouts.response = Duration::from_secs(60);
     let upstream = Upstream::new(settings);
-    let outbound = Outbound::from_request(get("/"), false).unwrap();
+    let outbound = Outbound::from_request(get("/").into_boxed(), false).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
     let server = async {
         let mut peer = RawConnection::accept(&listener).await;

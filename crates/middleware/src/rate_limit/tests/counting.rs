@@ -1,6 +1,5 @@
 //! Kinds, costs and responses that count, with a real store and a clock of ours.
 
-use http::Request;
 use std::num::{NonZeroU64, NonZeroUsize};
 
 use futures_util::FutureExt;

@@ -1,6 +1,5 @@
 //! Requests that wait for their turn, in paused time.
 
-use http::Request;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 

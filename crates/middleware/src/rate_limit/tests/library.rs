@@ -1,6 +1,5 @@
 //! The layer on a service of one's own, without the gateway around it.
 
-use http::Request;
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;
@@ -14,6 +13,21 @@ async fn answer(limits: &RateLimitLayer, request: http::request::Builder) -> Ans
     });
     let request = request.body(Full::default()).unwrap();
     limits.layer(service).oneshot(request).await.unwrap()
+}
+
+/// One implementation for all forms of a request would have the caller of `ready` name one.
+#[tokio::test]
+async fn no_caller_has_to_name_the_type_of_a_request() {
+    let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::from("real")))
+    });
+    let limits = RateLimitLayer::per_address(twice_an_hour()).unwrap();
+    let mut service = limits
+        .layer(service)
+        .map_response(|response| response.status());
+    let request = from("203.0.113.9").body(Full::default()).unwrap();
+    let ready = service.ready().await.unwrap();
+    assert_eq!(ready.call(request).await.unwrap(), StatusCode::OK);
 }
 
 async fn status(limits: &RateLimitLayer, request: http::request::Builder) -> u16 {

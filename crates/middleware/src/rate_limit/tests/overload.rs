@@ -1,6 +1,5 @@
 //! What clients and the log are told of requests that a late worker sheds.
 
-use http::Request;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU32;

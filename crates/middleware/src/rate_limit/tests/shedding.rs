@@ -1,6 +1,5 @@
 //! Requests to an upstream whose requests in flight are limited, in paused time.
 
-use http::Request;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use futures_util::FutureExt;

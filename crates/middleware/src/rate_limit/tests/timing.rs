@@ -1,7 +1,6 @@
 //! How long decoys take, next to real answers: two samples in a time of ours, which nobody who
 //! measures whole milliseconds can tell apart.
 
-use http::Request;
 use std::collections::VecDeque;
 
 use http_body::Frame;
