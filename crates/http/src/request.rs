@@ -41,6 +41,7 @@ pub struct BoxedRequest<B> {
 const MAX_SPARE: usize = 64;
 
 thread_local! {
+    #[expect(clippy::vec_box, reason = "what is kept are the boxes")]
     static SPARE: RefCell<Vec<Box<Parts>>> = const { RefCell::new(Vec::new()) };
 }
 
