@@ -58,7 +58,15 @@ if [ "$(uname)" = Linux ] && python3 -c 'import tomllib' 2>/dev/null; then
 else
   echo "NOT TESTED: benches/compare and benches/scale, which need Linux and Python 3.11."
 fi
-cargo test --locked --workspace --all-targets "$@" 2>&1 | tee -a "$log"
+# A test that never ends fails within the hour, and by its name; at a terminal somebody sees it.
+bounded=()
+if [ ! -t 1 ] && command -v timeout >/dev/null; then bounded=(timeout --kill-after=10 45m); fi
+if ! ${bounded[@]+"${bounded[@]}"} cargo test --locked --workspace --all-targets "$@" 2>&1 | tee -a "$log"; then
+  awk '/^test .* has been running for over/ { slow[$2] }
+    /^test .* \.\.\. / { delete slow[$2] }
+    END { for (test in slow) print "NEVER ENDED: " test }' "$log"
+  exit 1
+fi
 cargo test --locked --workspace --doc 2>&1 | tee -a "$log"
 awk '/^test result:/ { passed += $4; failed += $6 }
   /^Ran [0-9]+ test/ { passed += $2 }

@@ -31,9 +31,9 @@ struct Browsers {
 }
 
 /// Runs `chromedriver`, and kills it when standard input is closed. Chromium ends with its driver,
-/// which holds the other end of a pipe.
-const KEEPER: &str = "exec 3<&0; chromedriver --port=0 </dev/null & driver=$!; cat <&3 >/dev/null; \
-                      kill -s KILL $driver";
+/// which holds the other end of a pipe. Standard output is the driver's alone: it ends with it.
+const KEEPER: &str = "exec 3<&0; chromedriver --port=0 </dev/null & driver=$!; exec >/dev/null; \
+                      cat <&3; kill -s KILL $driver";
 
 /// The key of an element in what WebDriver answers.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -59,7 +59,15 @@ pub(crate) mod keys {
 }
 
 impl Driver {
+    /// The port that a driver finds free on IPv4 may be taken on IPv6; then it ends at once.
     fn start() -> Self {
+        (0..3)
+            .find_map(|_| Self::try_start())
+            .expect("tests need the packages `chromium` and `chromium-driver`")
+    }
+
+    /// None if the driver ends without a port.
+    fn try_start() -> Option<Self> {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER])
             .stdin(Stdio::piped())
@@ -72,13 +80,12 @@ impl Driver {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         };
-        let port = lines.map_while(Result::ok).find_map(port);
-        let port: u16 = port.expect("tests need the packages `chromium` and `chromium-driver`");
-        Self {
+        let port: u16 = lines.map_while(Result::ok).find_map(port)?;
+        Some(Self {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             session: String::new(),
             _keeper: keeper,
-        }
+        })
     }
 }
 
