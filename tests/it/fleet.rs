@@ -230,18 +230,13 @@ fn a_gateway_that_was_killed_and_is_back_is_never_told_of_as_silent() {
     let upstream = Upstream::start();
     let setup = setup(&upstream, &redis::store(&server.url()));
     let one = setup.start();
-    let killed = setup.start();
-    killed.keep_ports();
+    let comes_back = setup.on_kept_ports();
+    let killed = comes_back.start();
     let address = killed.admin_address().to_string();
-    let files = ["gateway.yaml", "limits/defaults.yaml"].map(|file| (file, killed.read(file)));
     eventually("both", || (states(&one).len() == 2).then_some(()));
     drop(killed);
     says(&one, &format!("({address}) has been silent for"));
-    let folder = setup.written();
-    for (file, text) in files {
-        std::fs::write(folder.path().join(file), text).unwrap();
-    }
-    let _back = Gateway::start(folder);
+    let _back = comes_back.start();
     eventually("the one that is back", || {
         (states(&one).len() == 2 && said(&one).is_empty()).then_some(())
     });

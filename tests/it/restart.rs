@@ -228,9 +228,7 @@ fn sigusr2_starts_a_successor_with_the_same_arguments() {
 #[test]
 fn a_configuration_from_standard_input_is_not_lost_by_reloads_and_restarts() {
     let upstream = Upstream::start();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let address = free.unwrap().to_string();
-    let setup = Setup::before(&upstream).listening(&format!("[{{address: \"{address}\"}}]"));
+    let setup = Setup::before(&upstream).on_kept_ports();
     let folder = setup.written();
     let file = folder.path().join("gateway.yaml");
     let configuration = File::open(&file).unwrap();

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use crate::{ClientIdentity, HasVerdict, RequestContext, Verdict};
 
 /// The status, after nginx, for a client that left before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// The lines of refused requests are bounded for each of these.
+const DENIED_WINDOW: Duration = Duration::from_secs(1);
 
 /// Where a proxy in front, or the app, numbers requests that have no id of the gateway.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,22 +61,52 @@ struct DeniedLines {
     per_second: u32,
     /// Since when, and how many.
     written: Mutex<(Instant, u32)>,
+    /// Times are counted from here.
+    epoch: Instant,
+    /// Until when there are enough, in nanoseconds. A flood only reads it, so that workers do not
+    /// wait for each other.
+    enough_until: AtomicU64,
     left_out: Counter,
 }
 
 impl DeniedLines {
+    fn new(per_second: NonZeroU32, left_out: Counter) -> Self {
+        let now = Instant::now();
+        Self {
+            per_second: per_second.get(),
+            written: Mutex::new((now, 0)),
+            epoch: now,
+            enough_until: AtomicU64::new(0),
+            left_out,
+        }
+    }
+
     /// Whether there may be another line now. If not, it is counted.
     fn allow(&self, now: Instant) -> bool {
-        let mut written = self.written.lock();
-        if now.saturating_duration_since(written.0) >= Duration::from_secs(1) {
-            *written = (now, 0);
-        }
-        let allows = written.1 < self.per_second;
-        written.1 += u32::from(allows);
+        let allows = self.nanos(now) >= self.enough_until.load(Relaxed) && self.take(now);
         if !allows {
             self.left_out.inc();
         }
         allows
+    }
+
+    fn take(&self, now: Instant) -> bool {
+        let mut written = self.written.lock();
+        if now.saturating_duration_since(written.0) >= DENIED_WINDOW {
+            *written = (now, 0);
+        }
+        let allows = written.1 < self.per_second;
+        written.1 += u32::from(allows);
+        if written.1 == self.per_second {
+            let until = self.nanos(written.0 + DENIED_WINDOW);
+            self.enough_until.store(until, Relaxed);
+        }
+        allows
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.epoch).as_nanos();
+        u64::try_from(since).unwrap_or(u64::MAX)
     }
 }
 
@@ -87,11 +121,8 @@ impl AccessLogLayer {
         metrics: &Metrics,
     ) -> Self {
         let denied = denied_per_second.map(|per_second| {
-            Arc::new(DeniedLines {
-                per_second: per_second.get(),
-                written: Mutex::new((Instant::now(), 0)),
-                left_out: metrics.log_left_out(),
-            })
+            let left_out = metrics.log_left_out();
+            Arc::new(DeniedLines::new(per_second, left_out))
         });
         Self(Arc::new(Settings {
             unrouted: Arc::new(metrics.unrouted().on(listener)),
@@ -524,17 +555,13 @@ mod tests {
     #[test]
     fn no_more_lines_of_the_denied_are_written_in_a_second_than_the_bound_and_the_others_are_counted()
      {
-        let start = Instant::now();
-        let denied = DeniedLines {
-            per_second: 3,
-            written: Mutex::new((start, 0)),
-            left_out: Counter::default(),
+        let denied = DeniedLines::new(NonZeroU32::new(3).unwrap(), Counter::default());
+        let allowed = |millis| {
+            let now = denied.epoch + Duration::from_millis(millis);
+            (0..100).filter(|_| denied.allow(now)).count()
         };
-        for second in 0..2 {
-            let now = start + Duration::from_secs(second);
-            let allowed = (0..100).filter(|_| denied.allow(now)).count();
-            assert_eq!(allowed, 3);
-        }
-        assert_eq!(denied.left_out.get(), 2 * 97);
+        let begun = [0, 999, 1000, 1999, 2000, 5500, 6499, 6500];
+        assert_eq!(begun.map(allowed), [3, 0, 3, 0, 3, 3, 0, 3]);
+        assert_eq!(denied.left_out.get(), 800 - 5 * 3);
     }
 }

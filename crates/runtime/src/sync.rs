@@ -1,15 +1,15 @@
-//! Locks and atomics of what several threads share without a lock around all of it. With the
+//! Locks, atomics and threads of what several threads share without a lock around all of it. With the
 //! feature `interleavings` they are Shuttle's, so that a test can try the orders in which threads
 //! meet.
 
 #[cfg(not(feature = "interleavings"))]
 pub use parking_lot::{Mutex, MutexGuard};
 #[cfg(feature = "interleavings")]
-pub use shuttle::sync::atomic;
+pub use shuttle::{sync::atomic, thread};
 #[cfg(feature = "interleavings")]
 pub use shuttle_parking_lot::{Mutex, MutexGuard};
 #[cfg(not(feature = "interleavings"))]
-pub use std::sync::atomic;
+pub use std::{sync::atomic, thread};
 
 /// Holds a law in so many orders in which its threads meet, at random.
 #[cfg(feature = "interleavings")]

@@ -80,7 +80,10 @@ impl Driver {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         };
-        let port: u16 = lines.map_while(Result::ok).find_map(port)?;
+        let Some(port): Option<u16> = lines.map_while(Result::ok).find_map(port) else {
+            let _ = keeper.wait();
+            return None;
+        };
         Some(Self {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             session: String::new(),

@@ -4,7 +4,7 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use super::{Gateway, Upstream};
+use super::{Gateway, Upstream, free_port};
 
 /// The files of a configuration. What every test needs is there already: free ports, two workers,
 /// and the upstream `app`.
@@ -63,6 +63,16 @@ impl Setup {
     pub(crate) fn listening(mut self, list: &str) -> Self {
         let usual = "listen: [{address: \"127.0.0.1:0\"}]";
         self.basis = self.basis.replace(usual, &format!("listen: {list}"));
+        self
+    }
+
+    /// The ports are the same at each start, and nobody takes them in between.
+    pub(crate) fn on_kept_ports(mut self) -> Self {
+        let any = "127.0.0.1:0";
+        while self.basis.contains(any) {
+            let port = format!("127.0.0.1:{}", free_port());
+            self.basis = self.basis.replacen(any, &port, 1);
+        }
         self
     }
 

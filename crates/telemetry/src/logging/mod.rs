@@ -12,6 +12,7 @@ mod access;
 mod filter;
 mod format;
 mod json;
+mod sleeper;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
 //! The thread that writes log lines, and the lines that wait for it.
 //!
-//! Lines of all threads wait in one buffer, in the order in which they came, and the thread takes all
-//! of it at once: a busy gateway's lines cost one write for many of them, and seldom a wake-up.
+//! Lines wait in a buffer of the thread that they come from, in the order in which they came, and the
+//! writing thread takes all of a buffer at once: a busy gateway's lines cost one write for many of
+//! them, and seldom a wake-up, and no worker waits for another's line.
 
 use std::io;
 use std::iter;
@@ -13,8 +14,11 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How many bytes may wait. A line of the access log has about 400.
-const MAX_WAITING: usize = 10 * 1024 * 1024;
+use super::sleeper::Sleeper;
+use crate::striped::Striped;
+
+/// How many bytes of a thread may wait. A line of the access log has about 400.
+const MAX_WAITING: usize = 4 * 1024 * 1024;
 
 /// A buffer that has grown beyond this is not used again.
 const MAX_KEPT: usize = 256 * 1024;
@@ -35,25 +39,33 @@ pub(super) struct LogWriter(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
-    /// A line arrived where none waited, or no other will.
-    arrived: Condvar,
+    waiting: Striped<Mutex<Waiting>>,
+    /// The thread, which sleeps while no line waits.
+    thread: Sleeper,
+    end: Mutex<End>,
     /// The thread has ended.
     ended: Condvar,
 }
 
+/// The lines of a thread.
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<u8>,
     dropped: u64,
-    is_closed: bool,
-    has_ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    is_asked_for: bool,
+    is_there: bool,
 }
 
 impl LogWriter {
     /// Starts the thread, which writes to `to`.
     pub(super) fn start(to: impl io::Write + Send + 'static) -> io::Result<Self> {
         let writer = Self::default();
+        // The thread must not find buffers missing and sleep while another makes them.
+        writer.0.waiting.own();
         let shared = Arc::clone(&writer.0);
         let run = move || shared.write_all(to);
         thread::Builder::new().name("weir-log".into()).spawn(run)?;
@@ -62,63 +74,76 @@ impl LogWriter {
 
     /// Takes a line; drops it if the reader of the log is too slow.
     pub(super) fn write_line(&self, line: &[u8]) {
-        let mut waiting = self.0.waiting.lock();
+        let Some(waiting) = self.0.waiting.own() else {
+            return;
+        };
+        let mut waiting = waiting.lock();
         if waiting.lines.len() + line.len() > MAX_WAITING {
             waiting.dropped += 1;
             return;
         }
-        let was_empty = waiting.lines.is_empty();
         waiting.lines.extend_from_slice(line);
         drop(waiting);
-        if was_empty {
-            self.0.arrived.notify_one();
-        }
+        self.0.thread.wake();
     }
 
     /// How many lines were dropped so far.
     pub(super) fn dropped(&self) -> u64 {
-        self.0.waiting.lock().dropped
+        let waiting = self.0.waiting.all();
+        waiting.map(|waiting| waiting.lock().dropped).sum()
     }
 
     /// Writes what waits, and ends the thread.
     pub(super) fn close(&self) {
-        let mut waiting = self.0.waiting.lock();
-        waiting.is_closed = true;
-        self.0.arrived.notify_one();
+        self.0.end.lock().is_asked_for = true;
+        self.0.thread.wake();
         let until = Instant::now() + FLUSH_TIMEOUT;
-        let has_ended = |waiting: &mut Waiting| !waiting.has_ended;
-        let _ = self
-            .0
-            .ended
-            .wait_while_until(&mut waiting, has_ended, until);
+        let goes_on = |end: &mut End| !end.is_there;
+        let mut end = self.0.end.lock();
+        let _ = self.0.ended.wait_while_until(&mut end, goes_on, until);
     }
 }
 
 impl Shared {
     fn write_all(&self, mut to: impl io::Write) {
         let mut lines = Vec::new();
-        while self.take(&mut lines) {
-            for run in runs_of_lines(&lines) {
-                // Nobody could be told that the log cannot be written.
-                let _ = to.write_all(run);
+        loop {
+            let is_last = self.end.lock().is_asked_for;
+            if self.write_waiting(&mut to, &mut lines) {
+                thread::sleep(GATHERS_FOR);
+            } else if is_last {
+                break;
+            } else {
+                self.thread.sleep_unless(|| self.has_work());
             }
-            let _ = to.flush();
-            lines.clear();
-            lines.shrink_to(MAX_KEPT);
-            thread::sleep(GATHERS_FOR);
         }
-        self.waiting.lock().has_ended = true;
+        self.end.lock().is_there = true;
         self.ended.notify_all();
     }
 
-    /// Exchanges `lines`, which is empty, for the lines that wait, when there are some. False if there
-    /// will be none.
-    fn take(&self, lines: &mut Vec<u8>) -> bool {
-        let mut waiting = self.waiting.lock();
-        let is_idle = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.is_closed;
-        self.arrived.wait_while(&mut waiting, is_idle);
-        mem::swap(&mut waiting.lines, lines);
-        !lines.is_empty()
+    /// Writes the lines that wait. False if there are none. `lines` is empty before and after.
+    fn write_waiting(&self, to: &mut impl io::Write, lines: &mut Vec<u8>) -> bool {
+        let mut has_written = false;
+        for waiting in self.waiting.all() {
+            mem::swap(&mut waiting.lock().lines, lines);
+            for run in runs_of_lines(lines) {
+                // Nobody could be told that the log cannot be written.
+                let _ = to.write_all(run);
+                has_written = true;
+            }
+            lines.clear();
+            lines.shrink_to(MAX_KEPT);
+        }
+        if has_written {
+            let _ = to.flush();
+        }
+        has_written
+    }
+
+    /// Whether lines wait, or no other will.
+    fn has_work(&self) -> bool {
+        let mut waiting = self.waiting.all();
+        self.end.lock().is_asked_for || waiting.any(|waiting| !waiting.lock().lines.is_empty())
     }
 }
 
@@ -190,6 +215,30 @@ mod tests {
     }
 
     #[test]
+    fn no_line_of_any_thread_is_lost_or_overtaken_by_one_of_the_same_thread() {
+        let written = Written::default();
+        let writer = LogWriter::start(written.clone()).unwrap();
+        let all = |thread: usize| (0..2_000).map(move |number| format!("{thread}: {number}"));
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let writer = &writer;
+                scope.spawn(move || {
+                    for line in all(thread) {
+                        writer.write_line(format!("{line}\n").as_bytes());
+                    }
+                });
+            }
+        });
+        writer.close();
+        let written = String::from_utf8(written.0.lock().clone()).unwrap();
+        for thread in 0..4 {
+            let prefix = format!("{thread}: ");
+            let lines = written.lines().filter(|line| line.starts_with(&prefix));
+            assert!(lines.eq(all(thread)), "{thread}");
+        }
+    }
+
+    #[test]
     fn no_line_that_fits_into_a_pipe_at_once_is_written_in_two_pieces() {
         let line = |length: usize| format!("{}\n", "a".repeat(length - 1));
         let lengths = [1, 400, 4095, 1, 4096, 9000, 3, 2000, 2096, 4097, 4000, 96];
@@ -214,7 +263,8 @@ mod tests {
         for _ in 0..3 * MAX_WAITING / line.len() {
             writer.write_line(&line);
         }
-        assert!(writer.0.waiting.lock().lines.len() <= MAX_WAITING);
+        let waiting = writer.0.waiting.own().unwrap();
+        assert!(waiting.lock().lines.len() <= MAX_WAITING);
         // The thread has taken what fits at most once.
         assert!(writer.dropped() >= (MAX_WAITING / line.len()) as u64);
         writer.close();
