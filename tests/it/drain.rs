@@ -243,6 +243,7 @@ fn a_websocket_is_closed_in_order_at_the_beginning_of_a_drain_and_logged_as_a_se
     assert_eq!(gateway.ended().code(), Some(0));
     gateway.logs("drained", 1);
     assert_eq!(gateway.times_logged("the grace period is over"), 0);
+    gateway.logged("/socket");
     let lines = gateway.access("/socket");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!(lines[0]["bytes"], frame.len() + close.len());
@@ -280,6 +281,7 @@ fn a_websocket_in_the_middle_of_a_frame_is_cut_off_at_the_end_of_the_grace_perio
         b"",
         "nothing that a client could take for a frame"
     );
+    gateway.logged("/socket");
     let lines = gateway.access("/socket");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!(

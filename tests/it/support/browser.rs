@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Driver {
             .expect("tests need the packages `chromium` and `chromium-driver`")
     }
 
-    /// None if the driver ends without a port.
+    /// None if the driver ends without a port, or says none for too long.
     fn try_start() -> Option<Self> {
         let mut keeper = Command::new("sh")
             .args(["-c", KEEPER])
@@ -77,10 +77,13 @@ impl Driver {
             .expect("sh");
         let lines = BufReader::new(keeper.stdout.take().unwrap()).lines();
         let port = |line: String| {
+            eprintln!("chromedriver: {line}");
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         };
-        let Some(port): Option<u16> = lines.map_while(Result::ok).find_map(port) else {
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || tell.send(lines.map_while(Result::ok).find_map(port)));
+        let Ok(Some(port)): Result<Option<u16>, _> = told.recv_timeout(PATIENCE) else {
             let _ = keeper.wait();
             return None;
         };

@@ -66,7 +66,7 @@ impl Setup {
         self
     }
 
-    /// The ports are the same at each start, and nobody takes them in between.
+    /// The listeners so far have the same ports at each start, which no other test takes in between.
     pub(crate) fn on_kept_ports(mut self) -> Self {
         let any = "127.0.0.1:0";
         while self.basis.contains(any) {

@@ -1,5 +1,5 @@
-//! A thread that sleeps while there is nothing to do for it. Who has something to do for it reads one
-//! flag, which is written only when the thread falls asleep or wakes up.
+//! A thread that sleeps while there is no work for it. Whoever leaves work reads one flag, which is
+//! written only when the thread falls asleep or wakes up.
 
 use std::sync::OnceLock;
 
@@ -51,6 +51,8 @@ mod interleavings {
 
     use super::*;
 
+    /// Shuttle takes all atomics for sequentially consistent: that the flag may be read and written
+    /// in weaker orders, as work is left under locks, it cannot tell.
     #[test]
     fn the_thread_never_sleeps_while_there_is_work() {
         let law = || {

@@ -17,8 +17,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::sleeper::Sleeper;
 use crate::striped::Striped;
 
-/// How many bytes of a thread may wait. A line of the access log has about 400.
-const MAX_WAITING: usize = 4 * 1024 * 1024;
+/// How many bytes may wait, in buffers of all threads. A line of the access log has about 400.
+const MAX_WAITING: usize = 16 * 1024 * 1024;
 
 /// A buffer that has grown beyond this is not used again.
 const MAX_KEPT: usize = 256 * 1024;
@@ -34,12 +34,14 @@ const GATHERS_FOR: Duration = Duration::from_millis(1);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes log lines. Clones take them for the same thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct LogWriter(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Striped<Mutex<Waiting>>,
+    /// How many bytes may wait in each of these buffers.
+    max_waiting: usize,
     /// The thread, which sleeps while no line waits.
     thread: Sleeper,
     end: Mutex<End>,
@@ -63,9 +65,11 @@ struct End {
 impl LogWriter {
     /// Starts the thread, which writes to `to`.
     pub(super) fn start(to: impl io::Write + Send + 'static) -> io::Result<Self> {
-        let writer = Self::default();
+        let mut shared = Shared::default();
         // The thread must not find buffers missing and sleep while another makes them.
-        writer.0.waiting.own();
+        shared.waiting.own();
+        shared.max_waiting = MAX_WAITING / shared.waiting.all().count().max(1);
+        let writer = Self(Arc::new(shared));
         let shared = Arc::clone(&writer.0);
         let run = move || shared.write_all(to);
         thread::Builder::new().name("weir-log".into()).spawn(run)?;
@@ -78,7 +82,7 @@ impl LogWriter {
             return;
         };
         let mut waiting = waiting.lock();
-        if waiting.lines.len() + line.len() > MAX_WAITING {
+        if waiting.lines.len() + line.len() > self.0.max_waiting {
             waiting.dropped += 1;
             return;
         }
@@ -125,7 +129,12 @@ impl Shared {
     fn write_waiting(&self, to: &mut impl io::Write, lines: &mut Vec<u8>) -> bool {
         let mut has_written = false;
         for waiting in self.waiting.all() {
-            mem::swap(&mut waiting.lock().lines, lines);
+            let mut waiting = waiting.lock();
+            if waiting.lines.is_empty() {
+                continue;
+            }
+            mem::swap(&mut waiting.lines, lines);
+            drop(waiting);
             for run in runs_of_lines(lines) {
                 // Nobody could be told that the log cannot be written.
                 let _ = to.write_all(run);
@@ -140,7 +149,7 @@ impl Shared {
         has_written
     }
 
-    /// Whether lines wait, or no other will.
+    /// Whether lines wait, or the log is to be closed.
     fn has_work(&self) -> bool {
         let mut waiting = self.waiting.all();
         self.end.lock().is_asked_for || waiting.any(|waiting| !waiting.lock().lines.is_empty())
@@ -264,9 +273,10 @@ mod tests {
             writer.write_line(&line);
         }
         let waiting = writer.0.waiting.own().unwrap();
-        assert!(waiting.lock().lines.len() <= MAX_WAITING);
+        let most = writer.0.max_waiting;
+        assert!(waiting.lock().lines.len() <= most && most <= MAX_WAITING);
         // The thread has taken what fits at most once.
-        assert!(writer.dropped() >= (MAX_WAITING / line.len()) as u64);
+        assert!(writer.dropped() >= ((3 * MAX_WAITING - 2 * most) / line.len()) as u64);
         writer.close();
         drop(released);
     }
