@@ -1,6 +1,8 @@
 //! What the gateway does, as server-sent events on the admin listener, and the explanation of a
 //! request by the configuration in force.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -23,6 +25,7 @@ fn local(request: Request) -> Request {
 struct Events {
     client: Client,
     text: String,
+    opened: Instant,
 }
 
 impl Events {
@@ -35,11 +38,17 @@ impl Events {
         assert_eq!(head.field("content-type"), Some("text/event-stream"));
         assert_eq!(head.field("cache-control"), Some("no-store"));
         let text = String::new();
-        Self { client, text }
+        Self {
+            client,
+            text,
+            opened: Instant::now(),
+        }
     }
 
     /// The next event; none after the last.
     fn next(&mut self) -> Option<(String, Value)> {
+        // Events come for ever, whether the awaited one is among them or not.
+        assert!(self.opened.elapsed() < PATIENCE, "not seen in time");
         while !self.text.contains("\n\n") {
             let chunk = self.client.read_chunk().unwrap()?;
             self.text.push_str(&String::from_utf8(chunk).unwrap());

@@ -57,7 +57,9 @@ fn the_demo_upstream_responds_while_a_long_list_is_read() {
     gateway.write("blocked.txt", &list);
     gateway.signal("HUP");
     let mut responses = 0;
+    let until = Instant::now() + PATIENCE;
     while gateway.times_logged("configuration reloaded") == 0 {
+        assert!(Instant::now() < until, "{}", gateway.log_text());
         assert_eq!(client.send(&get("/")).status, 200);
         responses += 1;
     }
@@ -96,7 +98,7 @@ fn a_request_in_flight_is_finished_under_the_configuration_that_it_began_with() 
     let gateway = start(&old, &limit(5));
     let mut waiting = gateway.client();
     waiting.write(&get("/slow").bytes()).unwrap();
-    arrivals.recv().unwrap();
+    arrivals.recv_timeout(PATIENCE).unwrap();
 
     let address = |upstream: &Upstream| upstream.address().to_string();
     let text = gateway.read("gateway.yaml");

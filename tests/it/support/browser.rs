@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Client, Request, eventually, request};
+use super::{Client, Request, eventually, free_port, request};
 
 /// A browser takes its time to start while other tests run.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -32,7 +32,7 @@ struct Browsers {
 
 /// Runs `chromedriver`, and kills it when standard input is closed. Chromium ends with its driver,
 /// which holds the other end of a pipe. Standard output is the driver's alone: it ends with it.
-const KEEPER: &str = "exec 3<&0; chromedriver --port=0 </dev/null & driver=$!; exec >/dev/null; \
+const KEEPER: &str = "exec 3<&0; chromedriver --port=$0 </dev/null & driver=$!; exec >/dev/null; \
                       cat <&3; kill -s KILL $driver";
 
 /// The key of an element in what WebDriver answers.
@@ -59,7 +59,7 @@ pub(crate) mod keys {
 }
 
 impl Driver {
-    /// The port that a driver finds free on IPv4 may be taken on IPv6; then it ends at once.
+    /// A driver listens on IPv4 and IPv6, and ends at once where its port is taken on one of them.
     fn start() -> Self {
         (0..3)
             .find_map(|_| Self::try_start())
@@ -69,7 +69,7 @@ impl Driver {
     /// None if the driver ends without a port, or says none for too long.
     fn try_start() -> Option<Self> {
         let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER])
+            .args(["-c", KEEPER, &free_port().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -6,6 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weir_testing::{eventually, free_port};
@@ -200,6 +202,11 @@ impl Drop for Front {
         // nginx ends its workers with it only if it is asked to end.
         let pid = self.process.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        let until = Instant::now() + Duration::from_secs(30);
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
