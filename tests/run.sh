@@ -65,9 +65,10 @@ bounded=()
 if [ ! -t 1 ] && [ ! -t 2 ] && command -v timeout >/dev/null; then
   bounded=(timeout --kill-after=10 40m)
 fi
-if ! ${bounded[@]+"${bounded[@]}"} cargo test --locked --workspace --all-targets "$@" 2>&1 | tee -a "$log"; then
+if ! ${bounded[@]+"${bounded[@]}"} cargo test --locked --workspace --all-targets "$@" 2>&1 |
+  tee -a "$log"; then
   # A thread alone writes how a test ended on the line of its slowness, or on one of its own.
-  awk '/^test .* has been running for over/ { split($0, words); slow[words[2]]; last = words[2]; next }
+  awk '/^test .* has been running for over/ { slow[$2]; last = $2; next }
     /^test .* \.\.\. (ok|FAILED|ignored)/ { delete slow[$2] }
     /^(ok|FAILED)$/ { delete slow[last] }
     END { for (test in slow) print "NEVER ENDED: " test }' "$log"

@@ -1,4 +1,4 @@
-//! Locks, atomics and threads of what several threads share without a lock around all of it. With the
+//! Locks, atomics and threads, for what several threads share without a lock around it. With the
 //! feature `interleavings` they are Shuttle's, so that a test can try the orders in which threads
 //! meet.
 

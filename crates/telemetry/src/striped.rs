@@ -1,5 +1,6 @@
 //! What all workers write with each request: numbers that they add to, and lines of the log. Each
-//! thread writes its own: processors that write to one line of the cache in turn wait for each other.
+//! thread writes its own: processors that write to one line of the cache in turn wait for each
+//! other.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

@@ -22,8 +22,8 @@ impl Sleeper {
     pub(super) fn sleep_unless(&self, has_work: impl FnOnce() -> bool) {
         self.thread.get_or_init(thread::current);
         self.sleeps.store(true, Release);
-        // Work that is missed here is left later, under a lock that was taken since, so who leaves it
-        // sees the flag.
+        // Work that is missed here is left later, under a lock that `has_work` had before, so who
+        // leaves it sees the flag.
         if !has_work() {
             while self.sleeps.load(Relaxed) {
                 thread::park();

@@ -1,8 +1,8 @@
 //! The thread that writes log lines, and the lines that wait for it.
 //!
-//! Lines wait in a buffer of the thread that they come from, in the order in which they came, and the
-//! writing thread takes all of a buffer at once: a busy gateway's lines cost one write for many of
-//! them, and seldom a wake-up, and no worker waits for another's line.
+//! Lines wait in a buffer of the thread that they come from, in the order in which they came, and
+//! the writing thread takes all of a buffer at once: a busy gateway's lines cost one write for many
+//! of them, and seldom a wake-up, and no worker waits for another's line.
 
 use std::io;
 use std::iter;
