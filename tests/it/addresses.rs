@@ -13,6 +13,13 @@ fn start(upstream: &Upstream, rules: &str) -> Gateway {
         .start()
 }
 
+/// The same without limits.
+fn unlimited(upstream: &Upstream, rules: &str) -> Gateway {
+    Setup::before(upstream)
+        .key(&format!("client_address: {rules}"))
+        .start()
+}
+
 /// The client's address as the log has it.
 fn logged(gateway: &Gateway, request: &Request) -> String {
     let before = gateway.access("/").len();
@@ -132,7 +139,7 @@ fn the_upstream_gets_no_claims_of_an_untrusted_peer() {
     assert_eq!(received.lines("x-forwarded-host"), ["app.example.com"]);
     assert_eq!(
         received.lines("forwarded"),
-        ["for=127.0.0.1;host=\"app.example.com\";proto=http"]
+        ["for=127.0.0.1;host=app.example.com;proto=http"]
     );
     assert_eq!(received.lines("x-forwarded-port"), [""; 0]);
     assert_eq!(received.lines("x-real-ip"), [""; 0]);
@@ -158,9 +165,100 @@ fn the_upstream_gets_what_a_trusted_proxy_said_continued() {
     assert_eq!(received.lines("x-forwarded-host"), ["outside.example"]);
     assert_eq!(
         received.lines("forwarded"),
-        ["for=10.0.0.1, for=127.0.0.1;proto=http"],
+        ["for=10.0.0.1;host=outside.example;proto=https, \
+             for=127.0.0.1;host=outside.example;proto=https"],
         "nobody vouches for what came in the other field"
     );
+}
+
+/// Apps that prefer `Forwarded` were told http, and redirected to HTTPS for ever: by the first
+/// element, by the last one, or by the one of the client.
+#[test]
+fn forwarded_never_says_http_behind_a_trusted_proxy_that_ends_tls() {
+    let upstream = Upstream::start();
+    for (header, value, kept) in [
+        ("x-forwarded-for", "192.0.2.1", None),
+        ("forwarded", "for=192.0.2.1", None),
+        (
+            "forwarded",
+            "for=192.0.2.1;proto=https",
+            Some("for=192.0.2.1;proto=https;host="),
+        ),
+        ("x-real-ip", "192.0.2.1", None),
+        ("cf-connecting-ip", "192.0.2.1", None),
+    ] {
+        let rules = format!("{{trusted_proxies: [127.0.0.1], header: {header}}}");
+        let gateway = unlimited(&upstream, &rules);
+        for (outside, host) in [
+            (None, "app.example.com"),
+            (Some("outside.example"), "outside.example"),
+        ] {
+            let request = get("/")
+                .with(header, value)
+                .with("x-forwarded-proto", "https");
+            let request = match outside {
+                Some(outside) => request.with("x-forwarded-host", outside),
+                None => request,
+            };
+            gateway.send(&request);
+            let received = upstream.last();
+            let client = match kept {
+                Some(kept) => format!("{kept}{host}"),
+                None => format!("for=192.0.2.1;host={host};proto=https"),
+            };
+            let expected = format!("{client}, for=127.0.0.1;host={host};proto=https");
+            assert_eq!(received.lines("forwarded"), [expected], "{header}: {value}");
+            assert_eq!(received.lines("x-forwarded-proto"), ["https"]);
+            assert_eq!(received.lines("x-forwarded-host"), [host]);
+        }
+    }
+}
+
+#[test]
+fn forwarded_never_says_http_behind_two_trusted_proxies_of_which_the_first_ends_tls() {
+    let upstream = Upstream::start();
+    let asked = "host=app.example.com;proto=https";
+    for (header, value, forwarded) in [
+        (
+            "x-forwarded-for",
+            "192.0.2.1, 10.0.0.1",
+            format!("for=192.0.2.1;{asked}, for=127.0.0.1;{asked}"),
+        ),
+        (
+            "forwarded",
+            "for=192.0.2.1, for=10.0.0.1",
+            format!("for=192.0.2.1;{asked}, for=10.0.0.1, for=127.0.0.1;{asked}"),
+        ),
+    ] {
+        let rules = format!("{{trusted_proxies: [127.0.0.1, 10.0.0.0/8], header: {header}}}");
+        let gateway = unlimited(&upstream, &rules);
+        let request = get("/").with(header, value);
+        gateway.send(&request.with("x-forwarded-proto", "https, http"));
+        assert_eq!(upstream.last().lines("forwarded"), [forwarded], "{header}");
+    }
+}
+
+#[test]
+fn what_a_trusted_proxy_says_in_forwarded_alone_is_told_in_the_other_fields_too() {
+    let upstream = Upstream::start();
+    let said = "for=192.0.2.1;host=\"outside.example:8443\";proto=https";
+    let forged = format!("for=6.6.6.6;host=evil.example;proto=http, {said}");
+    for (header, said) in [
+        ("x-forwarded-for", said),
+        ("forwarded", said),
+        ("forwarded", &forged),
+    ] {
+        let rules = format!("{{trusted_proxies: [127.0.0.1], header: {header}}}");
+        let gateway = unlimited(&upstream, &rules);
+        gateway.send(&get("/said").with("forwarded", said));
+        let received = upstream.last();
+        assert_eq!(received.lines("x-forwarded-proto"), ["https"], "{header}");
+        assert_eq!(received.lines("x-forwarded-host"), ["outside.example:8443"]);
+        assert_eq!(gateway.logged("/said")["scheme"], "https");
+    }
+    let gateway = unlimited(&upstream, "{}");
+    gateway.send(&get("/").with("forwarded", "for=192.0.2.1;proto=https"));
+    assert_eq!(upstream.last().lines("x-forwarded-proto"), ["http"]);
 }
 
 #[test]

@@ -92,6 +92,41 @@ fn what_a_trusted_proxy_was_sent_by_https_is_served_and_no_other_peer_is_believe
     assert_eq!(proxy.send(&forwarded).status, 429);
 }
 
+/// Traefik names the schemes of WebSockets. A handshake on a listener that redirects got 308.
+#[test]
+fn a_websocket_by_tls_is_never_taken_for_one_in_plain_text() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .listening("[{address: \"127.0.0.1:0\", redirect_to_https: true}]")
+        .routes(&["{match: {path: /*}, upstream: app, \
+                   request_headers: {set: {x-scheme: \"{{ scheme }}\"}}}"])
+        .key("client_address: {trusted_proxies: [127.0.0.2]}")
+        .key("hsts: {max_age: 365d, include_subdomains: true}")
+        .start();
+    let mut proxy = Client::connect_from([127, 0, 0, 2].into(), gateway.address());
+    let told = |proto| {
+        let request = get("/chat").with("x-forwarded-proto", proto);
+        request.with("forwarded", "for=192.0.2.1")
+    };
+    let served = proxy.send(&told("wss"));
+    assert_eq!(
+        (served.status, served.field("strict-transport-security")),
+        (200, Some(HSTS))
+    );
+    let received = upstream.last();
+    assert_eq!(received.lines("x-scheme"), ["https"]);
+    assert_eq!(
+        received.lines("forwarded"),
+        ["for=127.0.0.2;host=app.example.com;proto=https"]
+    );
+    assert_eq!(gateway.logged("/chat")["scheme"], "https");
+    let redirect = proxy.send(&told("ws"));
+    assert_eq!(
+        (redirect.status, redirect.field("strict-transport-security")),
+        (308, None)
+    );
+}
+
 #[test]
 fn hsts_is_told_by_tls_alone_and_the_app_has_the_last_word() {
     let app = |received: &upstream::Received| {

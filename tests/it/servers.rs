@@ -476,3 +476,25 @@ fn an_upstream_whose_servers_are_not_known_yet_does_not_keep_the_gateway_from_st
     set(&zone, &[(0, 0, one.address())]);
     becomes(&gateway, &["one"]);
 }
+
+#[test]
+fn the_sticky_cookie_is_secure_where_a_trusted_proxy_says_that_the_client_asked_by_tls() {
+    let one = app("one");
+    let gateway = setup(STICKY, &[&one])
+        .key("client_address: {trusted_proxies: [127.0.0.2]}")
+        .start();
+    let is_secure = |last, header: &str, value: &str| {
+        let mut client = Client::connect_from([127, 0, 0, last].into(), gateway.address());
+        let response = client.send(&get("/").with(header, value));
+        let cookie = response.field("set-cookie").expect("a cookie");
+        cookie.split("; ").any(|attribute| attribute == "Secure")
+    };
+    assert!(is_secure(2, "x-forwarded-proto", "https"));
+    assert!(is_secure(2, "x-forwarded-proto", "wss"));
+    assert!(is_secure(2, "forwarded", "for=192.0.2.1;proto=https"));
+    assert!(!is_secure(2, "x-forwarded-proto", "http"));
+    assert!(
+        !is_secure(3, "x-forwarded-proto", "https"),
+        "nobody vouches for it"
+    );
+}

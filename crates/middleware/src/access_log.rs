@@ -223,7 +223,7 @@ impl LogLine {
             identity: identity.cloned(),
             unverified: context.and_then(|context| context.unverified.clone()),
             host: None,
-            scheme: identity.map_or("http", |identity| identity.scheme(request.headers())),
+            scheme: identity.map_or("http", ClientIdentity::scheme),
             user_agent: None,
             referer: None,
             request_id: request_id.map(|id| id.value.clone()),

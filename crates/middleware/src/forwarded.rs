@@ -4,6 +4,10 @@
 //! What a trusted proxy wrote is kept and continued, in the header that it is trusted to write. The
 //! others are written anew, as is everything that other clients write about themselves: it may be a
 //! client's invention, and the app behind may believe it.
+//!
+//! Apps read the first element of `Forwarded`, the last one, or one at a certain distance from the
+//! end. So each element that is written here has the scheme and the host that the client asked by,
+//! the same as in `X-Forwarded-Proto` and `-Host`.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -15,8 +19,11 @@ use tokio::time::Instant;
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
 use tower::{Layer, Service};
+use weir_http::list;
 use weir_http::request::HttpRequest;
-use weir_rules::{AddressHeader, Client, is_lookalike, push_address};
+use weir_rules::{
+    AddressHeader, Client, client_element, forwarded_elements, is_lookalike, push_address,
+};
 
 use crate::ClientIdentity;
 use crate::header_edits::remove_names;
@@ -160,7 +167,12 @@ impl ForwardedLayer {
         }
         let proto = if secure { "https" } else { "http" };
         if client.peer_is_trusted {
-            self.continue_addresses(client, proto, headers);
+            let host = told_host(client, headers).or(host);
+            let asked = AskedBy {
+                proto,
+                host: host.as_ref(),
+            };
+            self.continue_addresses(client, asked, headers);
             set_if_absent(headers, PROTO, || HeaderValue::from_static(proto));
             if let Some(host) = host {
                 set_if_absent(headers, HOST, || host);
@@ -176,7 +188,11 @@ impl ForwardedLayer {
             if let Some(name) = self.address_header() {
                 names_others |= headers.remove(name).is_some();
             }
-            names_others |= start_chains(headers, client.peer, host.as_ref(), proto);
+            let asked = AskedBy {
+                proto,
+                host: host.as_ref(),
+            };
+            names_others |= start_chains(headers, client.peer, asked);
             if names_others {
                 self.untrusted.count(client.peer, 1, Instant::now());
             }
@@ -190,30 +206,31 @@ impl ForwardedLayer {
 
     /// Adds the peer to the list that it was trusted to write, and writes the other list anew from
     /// what is known: the client, and the peer.
-    fn continue_addresses(&self, client: Client, proto: &str, headers: &mut HeaderMap) {
+    fn continue_addresses(&self, client: Client, asked: AskedBy<'_>, headers: &mut HeaderMap) {
         let Client { address, peer, .. } = client;
-        let put_client = |value: &mut HeaderText, put: fn(&mut HeaderText, IpAddr)| {
-            if address != peer {
-                put(value, address);
+        let is_written = |written: &AddressHeader| self.written == *written;
+        let mut value = HeaderText::default();
+        if is_written(&AddressHeader::XForwardedFor) && headers.contains_key(FOR) {
+            for line in headers.get_all(FOR) {
+                value.push_bytes(line.as_bytes());
                 value.push(", ");
             }
-        };
-        let is_written = matches!(self.written, AddressHeader::XForwardedFor);
-        write_chain(headers, FOR, is_written, |value, goes_on| {
-            if !goes_on {
-                put_client(value, put_address);
-            }
-            put_address(value, peer);
-        });
-        let is_written = matches!(self.written, AddressHeader::Forwarded);
-        write_chain(headers, header::FORWARDED, is_written, |value, goes_on| {
-            if !goes_on {
-                put_client(value, |value, address| {
-                    put_node(value, address);
-                });
-            }
-            put_element(value, peer, None, proto);
-        });
+        } else if address != peer {
+            put_address(&mut value, address);
+            value.push(", ");
+        }
+        put_address(&mut value, peer);
+        set(headers, FOR, value);
+
+        let mut value = HeaderText::default();
+        if is_written(&AddressHeader::Forwarded) && headers.contains_key(header::FORWARDED) {
+            put_elements(&mut value, client, asked, headers);
+        } else if address != peer {
+            put_element(&mut value, address, asked);
+            value.push(", ");
+        }
+        put_element(&mut value, peer, asked);
+        set(headers, header::FORWARDED, value);
     }
 
     /// No proxy writes such names, so they are not believed of any peer.
@@ -239,35 +256,46 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
     }
 }
 
-/// Writes a list as one field line, as many apps read but one: on from what is there, or anew.
-/// `put` is told which.
-fn write_chain(
-    headers: &mut HeaderMap,
-    name: HeaderName,
-    goes_on: bool,
-    put: impl FnOnce(&mut HeaderText, bool),
-) {
-    let goes_on = goes_on && headers.contains_key(&name);
-    let mut value = HeaderText::default();
-    for line in headers.get_all(&name).iter().filter(|_| goes_on) {
-        value.push_bytes(line.as_bytes());
+/// The host that a trusted proxy says the client asked for: in `X-Forwarded-Host`, or else in
+/// `Forwarded`.
+fn told_host(client: Client, headers: &HeaderMap) -> Option<HeaderValue> {
+    if let Some(list) = headers.get(HOST) {
+        return HeaderValue::from_bytes(list::members(list).next()?).ok();
+    }
+    let (_, element) = client_element(headers, client.address)?;
+    HeaderValue::from_str(&element.host?).ok()
+}
+
+/// How the client asked.
+#[derive(Clone, Copy)]
+struct AskedBy<'h> {
+    proto: &'static str,
+    host: Option<&'h HeaderValue>,
+}
+
+/// Writes the elements of `Forwarded` that proxies have sent, as one line, since many apps read but
+/// one. The client's element gets what it lacks.
+fn put_elements(value: &mut HeaderText, client: Client, asked: AskedBy<'_>, headers: &HeaderMap) {
+    let of_client = client_element(headers, client.address);
+    for (index, element) in forwarded_elements(headers).enumerate() {
+        value.push_bytes(element);
+        if let Some((_, of_client)) = of_client.as_ref().filter(|(at, _)| *at == index) {
+            if of_client.host.is_none() {
+                put_host(value, asked.host);
+            }
+            if of_client.proto.is_none() {
+                put_proto(value, asked.proto);
+            }
+        }
         value.push(", ");
     }
-    put(&mut value, goes_on);
-    set(headers, name, value);
 }
 
 /// Writes both lists anew, from the peer alone. The address is part of the element in `Forwarded`,
 /// so one piece of memory has both values. Returns whether there was one of the lists.
-fn start_chains(
-    headers: &mut HeaderMap,
-    peer: IpAddr,
-    host: Option<&HeaderValue>,
-    proto: &str,
-) -> bool {
+fn start_chains(headers: &mut HeaderMap, peer: IpAddr, asked: AskedBy<'_>) -> bool {
     let mut element = HeaderText::default();
-    let address = put_node(&mut element, peer);
-    put_host_and_proto(&mut element, host, proto);
+    let address = put_element(&mut element, peer, asked);
     let element = element.into_bytes();
     let mut replaced = false;
     for (name, value) in [(FOR, element.slice(address)), (header::FORWARDED, element)] {
@@ -315,26 +343,42 @@ fn put_node(value: &mut HeaderText, address: IpAddr) -> Range<usize> {
     start..end
 }
 
-/// One element of `Forwarded`, RFC 7239 section 4.
-fn put_element(value: &mut HeaderText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
-    put_node(value, peer);
-    put_host_and_proto(value, host, proto);
+/// One element of `Forwarded` (RFC 7239 section 4), and where in the value its address is.
+fn put_element(value: &mut HeaderText, node: IpAddr, asked: AskedBy<'_>) -> Range<usize> {
+    let address = put_node(value, node);
+    put_host(value, asked.host);
+    put_proto(value, asked.proto);
+    address
 }
 
-fn put_host_and_proto(value: &mut HeaderText, host: Option<&HeaderValue>, proto: &str) {
-    if let Some(host) = host.filter(|host| is_plain(host)) {
-        value.push(";host=\"");
-        value.push_bytes(host.as_bytes());
-        value.push("\"");
-    }
+/// A name goes without quotes, which some apps take for a part of it. A port needs them.
+fn put_host(value: &mut HeaderText, host: Option<&HeaderValue>) {
+    let Some(host) = host else { return };
+    let quote = match host.as_bytes() {
+        name if is_token(name) => "",
+        text if is_plain(text) => "\"",
+        _ => return,
+    };
+    value.push(";host=");
+    value.push(quote);
+    value.push_bytes(host.as_bytes());
+    value.push(quote);
+}
+
+fn put_proto(value: &mut HeaderText, proto: &str) {
     value.push(";proto=");
     value.push(proto);
 }
 
-/// Whether a host can stand in a quoted string as it is. No real one holds anything else.
-fn is_plain(host: &HeaderValue) -> bool {
-    host.as_bytes()
-        .iter()
+/// Whether a host is a token (RFC 9110 section 5.6.2), as names without a port are.
+fn is_token(host: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    !host.is_empty() && host.iter().all(is_of_name)
+}
+
+/// Whether a host can stand in a quoted string as it is. No real one has anything else.
+fn is_plain(host: &[u8]) -> bool {
+    host.iter()
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
 }
 
@@ -391,12 +435,16 @@ mod tests {
     }
 
     fn rewrite(client: Client, written: AddressHeader, fields: &Fields) -> HeaderMap {
-        let identity = ClientIdentity {
-            client,
-            account: None,
-            secure: false,
-        };
+        let identity = ClientIdentity::new(client, false, &header_map(fields));
         asked(&identity, written, "/", fields)
+    }
+
+    fn header_map(fields: &Fields) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for &(name, value) in fields {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        headers
     }
 
     fn asked(
@@ -405,10 +453,7 @@ mod tests {
         uri: &'static str,
         fields: &Fields,
     ) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for &(name, value) in fields {
-            headers.append(name, HeaderValue::from_static(value));
-        }
+        let mut headers = header_map(fields);
         let layer = ForwardedLayer::new(written, [HeaderName::from_static("x-api-key")]);
         let host = host(&Uri::from_static(uri), &headers);
         layer.rewrite(identity.client, identity.secure, host, &mut headers);
@@ -439,7 +484,7 @@ mod tests {
         assert_eq!(lines(&headers, FOR), ["203.0.113.9"]);
         assert_eq!(
             lines(&headers, header::FORWARDED),
-            ["for=203.0.113.9;host=\"app.example.com\";proto=http"]
+            ["for=203.0.113.9;host=app.example.com;proto=http"]
         );
         assert_eq!(lines(&headers, PROTO), ["http"]);
         assert_eq!(lines(&headers, HOST), ["app.example.com"]);
@@ -531,7 +576,7 @@ mod tests {
         assert_eq!(lines(&headers, FOR), ["2001:db8::7"]);
         assert_eq!(
             lines(&headers, header::FORWARDED),
-            ["for=\"[2001:db8::7]\";host=\"app\";proto=http"]
+            ["for=\"[2001:db8::7]\";host=app;proto=http"]
         );
     }
 
@@ -580,14 +625,100 @@ mod tests {
         let headers = proxied(AddressHeader::Forwarded, SAID);
         assert_eq!(
             lines(&headers, header::FORWARDED),
-            ["for=\"[2001:db8::7]\", for=10.0.0.1;proto=http"]
+            [
+                "for=\"[2001:db8::7]\";host=outside;proto=https, for=10.0.0.1;host=outside;proto=https"
+            ]
         );
+    }
+
+    /// Apps that prefer `Forwarded` redirected to HTTPS for ever behind a proxy that ends TLS:
+    /// hypercorn reads the element at a certain distance from the end, Rack the last one, and
+    /// Spring the first one.
+    #[test]
+    fn no_element_of_forwarded_contradicts_how_the_client_asked_whichever_header_proxies_write() {
+        let headers = [
+            (
+                AddressHeader::XForwardedFor,
+                "x-forwarded-for",
+                "2001:db8::7",
+            ),
+            (
+                AddressHeader::Forwarded,
+                "forwarded",
+                "for=\"[2001:db8::7]\"",
+            ),
+            (
+                AddressHeader::Single(HeaderName::from_static("x-real-ip")),
+                "x-real-ip",
+                "2001:db8::7",
+            ),
+        ];
+        const HTTPS: (&str, &str) = ("x-forwarded-proto", "https");
+        for (written, name, value) in headers {
+            let told = |more: &Fields| {
+                let fields = [&[("host", "app:8080"), (name, value)], more].concat();
+                let headers = proxied(written.clone(), &fields);
+                let line = lines(&headers, header::FORWARDED).join("|");
+                assert_eq!(lines(&headers, PROTO), ["https"], "{name} {more:?}");
+                (line, lines(&headers, HOST).join("|"))
+            };
+            let both = |asked: &str| format!("for=\"[2001:db8::7]\";{asked}, for=10.0.0.1;{asked}");
+            assert_eq!(
+                told(&[HTTPS]),
+                (both("host=\"app:8080\";proto=https"), "app:8080".to_owned()),
+                "{name}"
+            );
+            let outside = ("x-forwarded-host", "outside.example");
+            assert_eq!(
+                told(&[HTTPS, outside]),
+                (
+                    both("host=outside.example;proto=https"),
+                    "outside.example".to_owned()
+                ),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_says_in_forwarded_alone_is_in_the_other_fields_too() {
+        let said = "for=6.6.6.6;proto=http;host=evil.example, \
+                    for=\"[2001:db8::7]\";proto=https;host=\"outside:8443\"";
+        for written in [AddressHeader::Forwarded, AddressHeader::XForwardedFor] {
+            let headers = proxied(written, &[("host", "inside"), ("forwarded", said)]);
+            assert_eq!(lines(&headers, PROTO), ["https"]);
+            assert_eq!(lines(&headers, HOST), ["outside:8443"]);
+            let forwarded = lines(&headers, header::FORWARDED).join("|");
+            let own = ", for=10.0.0.1;host=\"outside:8443\";proto=https";
+            assert!(forwarded.ends_with(own), "{forwarded}");
+        }
+        // Two proxies: each has said how it was asked, and the first one spoke with the client.
+        let said = "for=\"[2001:db8::7]\";proto=https, for=10.0.0.9;proto=http";
+        let headers = proxied(AddressHeader::Forwarded, &[("forwarded", said)]);
+        assert_eq!(lines(&headers, PROTO), ["https"]);
+        let expected = format!("{said}, for=10.0.0.1;proto=https");
+        assert_eq!(lines(&headers, header::FORWARDED), [expected]);
+    }
+
+    #[test]
+    fn the_scheme_of_websockets_is_told_as_that_of_their_handshake() {
+        for (told, proto) in [("wss", "https"), ("ws", "http")] {
+            let fields = [
+                ("x-forwarded-for", "2001:db8::7"),
+                ("x-forwarded-proto", told),
+            ];
+            let headers = proxied(AddressHeader::XForwardedFor, &fields);
+            let expected =
+                format!("for=\"[2001:db8::7]\";proto={proto}, for=10.0.0.1;proto={proto}");
+            assert_eq!(lines(&headers, header::FORWARDED), [expected]);
+            assert_eq!(lines(&headers, PROTO), [told], "the proxy's word is kept");
+        }
     }
 
     #[test]
     fn a_field_that_the_trusted_proxy_does_not_write_is_written_anew() {
         let invented = [("x-forwarded-for", "6.6.6.6"), ("forwarded", "for=6.6.6.6")];
-        let anew = "for=\"[2001:db8::7]\", for=10.0.0.1;proto=http";
+        let anew = "for=\"[2001:db8::7]\";proto=http, for=10.0.0.1;proto=http";
         let headers = proxied(AddressHeader::XForwardedFor, &invented);
         assert_eq!(lines(&headers, header::FORWARDED), [anew]);
         let headers = proxied(AddressHeader::Forwarded, &invented);
@@ -611,7 +742,11 @@ mod tests {
         for host in ["a\";for=6.6.6.6", "a\\", "a b", "a\t"] {
             let mut value = HeaderText::default();
             let host = HeaderValue::from_static(host);
-            put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
+            let asked = AskedBy {
+                proto: "http",
+                host: Some(&host),
+            };
+            put_element(&mut value, "1.1.1.1".parse().unwrap(), asked);
             assert_eq!(value.into_value().unwrap(), "for=1.1.1.1;proto=http");
         }
     }

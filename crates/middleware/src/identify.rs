@@ -14,13 +14,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use http::header::FORWARDED;
 use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
 use tower::{Layer, Service};
 use weir_http::list;
 use weir_http::request::HttpRequest;
 use weir_rules::{
-    Account, AccountRules, Client, ClientRules, HashKey, Verification, parse_forwarded,
+    Account, AccountRules, Client, ClientRules, HashKey, Verification, client_element,
 };
 
 use super::RequestContext;
@@ -44,7 +43,7 @@ pub struct ClientIdentity {
     pub client: Client,
     /// The account that the request names.
     pub account: Option<Account>,
-    /// Whether the peer's connection is encrypted.
+    /// Whether the client asked by TLS, as a trusted proxy says or by the connection.
     pub secure: bool,
 }
 
@@ -53,19 +52,25 @@ impl ClientIdentity {
     /// refuses its requests, unless it is told to count them together.
     pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+    /// The identity of a client without an account. `is_encrypted` says whether the peer's
+    /// connection is.
+    pub fn new(client: Client, is_encrypted: bool, headers: &HeaderMap) -> Self {
+        Self {
+            secure: asked_by_tls(&client, is_encrypted, headers),
+            client,
+            account: None,
+        }
+    }
+
     /// The client of a request with these extensions, as a layer has identified it; or else one
     /// that is an extension itself.
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
         RequestContext::identity(extensions).or_else(|| extensions.get())
     }
 
-    /// The scheme of the client's request: as a trusted proxy says, or that of the connection.
-    ///
-    /// Of several proxies, the first one in the list spoke with the client.
-    pub fn scheme(&self, headers: &HeaderMap) -> &'static str {
-        let told = self.client.peer_is_trusted.then(|| told_scheme(headers));
-        let told = told.flatten();
-        told.unwrap_or(if self.secure { "https" } else { "http" })
+    /// The scheme of the client's request.
+    pub fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
     }
 
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
@@ -82,20 +87,33 @@ impl ClientIdentity {
     }
 }
 
-/// What a proxy says of the scheme that it was asked by: in `X-Forwarded-Proto`, or else in
-/// `Forwarded`.
-fn told_scheme(headers: &HeaderMap) -> Option<&'static str> {
-    let known = |told: &[u8]| {
-        let known = ["https", "http"].into_iter();
-        let mut known = known.filter(|known| told.eq_ignore_ascii_case(known.as_bytes()));
-        known.next()
-    };
+/// Whether a client asked by TLS: as a trusted proxy says in `X-Forwarded-Proto` or else in
+/// `Forwarded`, or else if the connection `is_encrypted`.
+///
+/// Of several proxies, the first one in `X-Forwarded-Proto` spoke with the client.
+fn asked_by_tls(client: &Client, is_encrypted: bool, headers: &HeaderMap) -> bool {
+    let told = client.peer_is_trusted.then(|| told_tls(client, headers));
+    told.flatten().unwrap_or(is_encrypted)
+}
+
+fn told_tls(client: &Client, headers: &HeaderMap) -> Option<bool> {
     if let Some(list) = headers.get(FORWARDED_PROTO) {
-        return known(list::elements(list).next()?);
+        return is_tls_scheme(list::elements(list).next()?);
     }
-    let elements = parse_forwarded(headers.get(FORWARDED)?.as_bytes());
-    let first = elements.into_iter().next()?.ok()?;
-    known(first.proto?.as_bytes())
+    let (_, element) = client_element(headers, client.address)?;
+    is_tls_scheme(element.proto?.as_bytes())
+}
+
+/// Whether a scheme is one over TLS, where it is known. The handshake of a WebSocket is a request by
+/// HTTP, and `wss` is to it what `https` is (RFC 6455 section 3); Traefik writes these schemes.
+pub(crate) fn is_tls_scheme(scheme: &[u8]) -> Option<bool> {
+    let is_one_of =
+        |known: [&[u8]; 2]| known.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    match scheme {
+        _ if is_one_of([b"https", b"wss"]) => Some(true),
+        _ if is_one_of([b"http", b"ws"]) => Some(false),
+        _ => None,
+    }
 }
 
 /// Identifies the clients of requests.
@@ -148,11 +166,8 @@ impl Rules {
 
     fn identity(&self, extensions: &Extensions, headers: &HeaderMap) -> ClientIdentity {
         let peer = connection_peer(extensions);
-        ClientIdentity {
-            client: self.client(peer, headers),
-            account: None,
-            secure: peer.is_some_and(|peer| peer.secure),
-        }
+        let is_encrypted = peer.is_some_and(|peer| peer.secure);
+        ClientIdentity::new(self.client(peer, headers), is_encrypted, headers)
     }
 
     fn account<Q: HttpRequest>(&self, request: &Q) -> Option<Account> {
@@ -396,16 +411,11 @@ mod tests {
 
     #[test]
     fn the_scheme_is_what_a_trusted_proxy_says_and_else_that_of_the_connection() {
-        let scheme = |trusted, secure, headers: &[(&'static str, &'static str)]| {
-            let address = "10.0.0.1".parse().unwrap();
-            let identity = ClientIdentity {
-                client: Client {
-                    address,
-                    peer: address,
-                    peer_is_trusted: trusted,
-                },
-                account: None,
-                secure,
+        let scheme = |peer_is_trusted, is_encrypted, headers: &[(&'static str, &'static str)]| {
+            let client = Client {
+                address: "192.0.2.1".parse().unwrap(),
+                peer: "10.0.0.1".parse().unwrap(),
+                peer_is_trusted,
             };
             let headers = headers.iter().map(|(name, value)| {
                 (
@@ -413,7 +423,10 @@ mod tests {
                     http::HeaderValue::from_static(value),
                 )
             });
-            identity.scheme(&headers.collect())
+            match asked_by_tls(&client, is_encrypted, &headers.collect()) {
+                true => "https",
+                false => "http",
+            }
         };
         const PROTO: &str = "x-forwarded-proto";
         for (told, expected) in [
@@ -421,6 +434,9 @@ mod tests {
             ("HTTPS", "https"),
             ("https, http", "https"),
             ("http,https", "http"),
+            ("wss", "https"),
+            ("Wss, http", "https"),
+            ("ws", "http"),
             ("gopher", "http"),
             ("", "http"),
         ] {
@@ -428,6 +444,8 @@ mod tests {
             assert_eq!(scheme(false, false, &[(PROTO, told)]), "http", "{told}");
             assert_eq!(scheme(false, true, &[(PROTO, told)]), "https", "{told}");
         }
+        assert_eq!(scheme(true, true, &[(PROTO, "ws")]), "http");
+        assert_eq!(scheme(true, true, &[(PROTO, "gopher")]), "https");
         let forwarded = (
             "forwarded",
             "for=192.0.2.1;proto=https, for=10.0.0.2;proto=http",
@@ -435,6 +453,13 @@ mod tests {
         assert_eq!(scheme(true, false, &[forwarded]), "https");
         assert_eq!(scheme(false, false, &[forwarded]), "http");
         assert_eq!(scheme(true, false, &[forwarded, (PROTO, "http")]), "http");
+        // The client wrote the first element, and the proxy the second.
+        let forged = "for=6.6.6.6;proto=https, for=192.0.2.1;proto=http";
+        assert_eq!(scheme(true, false, &[("forwarded", forged)]), "http");
+        assert_eq!(
+            scheme(true, false, &[("forwarded", "for=192.0.2.1;proto=wss")]),
+            "https"
+        );
         assert_eq!(scheme(true, true, &[]), "https");
     }
 

@@ -210,7 +210,7 @@ impl RequestContext {
         ))
     }
 
-    /// Whether the request's client has asked by TLS, as far as a layer knows.
+    /// Whether the request's client asked by TLS, as a trusted proxy says or by the connection.
     pub fn is_secure(extensions: &Extensions) -> bool {
         Self::identity(extensions).is_some_and(|identity| identity.secure)
     }

@@ -56,7 +56,7 @@ impl RedirectToHttpsLayer {
         let HttpsRedirect(redirect) = request.extensions().get()?;
         // What a trusted proxy was sent by HTTPS is there already, and would come back for ever.
         let is_secure = ClientIdentity::from_extensions(request.extensions())
-            .is_some_and(|identity| identity.scheme(request.headers()) == "https");
+            .is_some_and(|identity| identity.secure);
         (!is_secure).then(|| redirect.respond(&RequestValues::new(request)))
     }
 }

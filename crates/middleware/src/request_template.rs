@@ -299,8 +299,7 @@ impl<'r> RequestValues<'r> {
             RequestValue::Query => text.write_str(self.uri.query().unwrap_or_default()),
             RequestValue::Route => text.write_str(self.route),
             RequestValue::Scheme => {
-                let scheme = |identity: &ClientIdentity| identity.scheme(self.headers);
-                text.write_str(self.identity.map_or("http", scheme))
+                text.write_str(self.identity.map_or("http", ClientIdentity::scheme))
             }
             RequestValue::Uri => {
                 text.push(&self.path());

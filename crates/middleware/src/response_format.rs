@@ -210,7 +210,7 @@ fn of_route<Q: HttpRequest>(request: &Q) -> Option<ResponseFormatter> {
 
 fn is_secure<Q: HttpRequest>(request: &Q) -> bool {
     let identity = ClientIdentity::from_extensions(request.extensions());
-    identity.is_some_and(|identity| identity.scheme(request.headers()) == "https")
+    identity.is_some_and(|identity| identity.secure)
 }
 
 /// What a route changes about the headers of one response.

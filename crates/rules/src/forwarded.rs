@@ -7,6 +7,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::str;
 
+use http::HeaderMap;
+use http::header::FORWARDED;
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -29,14 +31,44 @@ pub struct ForwardedElement<'a> {
 pub struct MalformedForwarded;
 
 /// The elements of a `Forwarded` field, left to right; empty ones are left out.
-pub type ForwardedElements<'a> = SmallVec<[Result<ForwardedElement<'a>, MalformedForwarded>; 4]>;
+pub(crate) type ForwardedElements<'a> =
+    SmallVec<[Result<ForwardedElement<'a>, MalformedForwarded>; 4]>;
 
 /// Reads one line of `Forwarded`.
-pub fn parse_forwarded(line: &[u8]) -> ForwardedElements<'_> {
+pub(crate) fn parse_forwarded(line: &[u8]) -> ForwardedElements<'_> {
     split_unquoted(line, b',')
         .filter(|element| !element.is_empty())
         .map(ForwardedElement::parse)
         .collect()
+}
+
+/// The elements of all lines of `Forwarded`, as they were sent, left to right; empty ones are left
+/// out.
+pub fn forwarded_elements(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let lines = headers.get_all(FORWARDED).into_iter();
+    let elements = lines.flat_map(|line| split_unquoted(line.as_bytes(), b','));
+    elements.filter(|element| !element.is_empty())
+}
+
+/// The element by the proxy that the client spoke with, and its index among
+/// [`forwarded_elements`]: the last one that names the client's address, as what is before it may
+/// be the client's own; else the first one.
+pub fn client_element(
+    headers: &HeaderMap,
+    client: IpAddr,
+) -> Option<(usize, ForwardedElement<'_>)> {
+    let is_client = |element: &ForwardedElement<'_>| {
+        let node = element.node().ok();
+        node.and_then(Node::address) == Some(client)
+    };
+    let mut found = None;
+    for (index, element) in forwarded_elements(headers).enumerate() {
+        match ForwardedElement::parse(element) {
+            Ok(element) if index == 0 || is_client(&element) => found = Some((index, element)),
+            _ => {}
+        }
+    }
+    found
 }
 
 impl<'a> ForwardedElement<'a> {
@@ -260,6 +292,41 @@ mod tests {
             nodes("for=_gazonk, for=unknown, for=\"_x:_y\""),
             [None, None, None]
         );
+    }
+
+    #[test]
+    fn the_element_of_the_client_is_the_last_that_names_it_and_else_the_first() {
+        let found = |lines: &[&'static str]| {
+            let lines = lines
+                .iter()
+                .map(|line| http::HeaderValue::from_static(line));
+            let headers: HeaderMap = lines.map(|line| (FORWARDED, line)).fold(
+                HeaderMap::new(),
+                |mut headers, (name, line)| {
+                    headers.append(name, line);
+                    headers
+                },
+            );
+            let element = client_element(&headers, "192.0.2.1".parse().unwrap());
+            element.map(|(index, element)| (index, element.proto.map(Cow::into_owned)))
+        };
+        let said = |index, proto: &str| Some((index, Some(proto.to_owned())));
+        let forged = "for=192.0.2.1;proto=https, for=\"192.0.2.1:80\";proto=http";
+        assert_eq!(found(&[forged]), said(1, "http"));
+        assert_eq!(
+            found(&["for=6.6.6.6;proto=https", ", for=192.0.2.1;proto=http"]),
+            said(1, "http")
+        );
+        assert_eq!(
+            found(&["for=_hidden;proto=https, for=10.0.0.1"]),
+            said(0, "https")
+        );
+        assert_eq!(
+            found(&["for=192.0.2.1, for=10.0.0.1;proto=http"]),
+            Some((0, None))
+        );
+        assert_eq!(found(&["for=@, for=10.0.0.1;proto=http"]), None);
+        assert_eq!(found(&[]), None);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
 #[cfg(feature = "gateway")]
 pub use forwarded::Node;
-pub use forwarded::parse_forwarded;
+pub use forwarded::{client_element, forwarded_elements};
 pub use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;

@@ -255,10 +255,10 @@ fn write_route(
     if exempting.is_some_and(|cors| cors.answers_preflights()) {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
+    let client = settings.client.client(request.peer, &request.headers);
     let identity = ClientIdentity {
-        client: settings.client.client(request.peer, &request.headers),
         account: settings.account.account(&request.headers),
-        secure: false,
+        ..ClientIdentity::new(client, false, &request.headers)
     };
     action::write_action(out, settings, request, found, route, &identity)?;
     let is_exempt = exempting.is_some();

@@ -29,6 +29,7 @@ use weir_http::problem::Problem;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::{Node, unmapped};
 
+use super::identify::is_tls_scheme;
 use super::route::Admitted;
 use super::{Peer, RequestContext};
 
@@ -251,7 +252,7 @@ impl OriginalRequest {
         let method = Method::from_bytes(single(headers, &FORWARDED_METHOD)?.as_bytes());
         let target = target(single(headers, &FORWARDED_URI)?);
         let host = single(headers, &FORWARDED_HOST)?.clone();
-        let secure = is_secure(single(headers, &FORWARDED_PROTO)?);
+        let secure = is_tls_scheme(single(headers, &FORWARDED_PROTO)?.as_bytes());
         let (address, forwarded_for) = last_hop(headers)?;
         Ok(Self {
             method: method.map_err(|_| SubrequestError::Malformed(FORWARDED_METHOD))?,
@@ -307,15 +308,6 @@ fn target(value: &HeaderValue) -> Option<Uri> {
     let target = PathAndQuery::try_from(value.as_bytes()).ok()?;
     let is_path = target.as_str().starts_with('/') || target == "*";
     is_path.then(|| target.into())
-}
-
-/// Traefik names the schemes of WebSockets as well.
-fn is_secure(scheme: &HeaderValue) -> Option<bool> {
-    match scheme.as_bytes() {
-        b"https" | b"wss" => Some(true),
-        b"http" | b"ws" => Some(false),
-        _ => None,
-    }
 }
 
 /// The proxy's peer, which is the last element of `X-Forwarded-For`, and the lines without it.
