@@ -296,6 +296,33 @@ fn http2_with_prior_knowledge_is_forwarded_as_http_1_1() {
     assert!(received.trailers.is_none());
 }
 
+#[test]
+fn http2_names_no_user_and_no_port_that_is_none_in_its_authority() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        for (authority, status) in [
+            ("app.example.com:8080", 200),
+            ("[::1]:8080", 200),
+            ("my_app.", 200),
+            ("user@app.example.com", 400),
+            ("user:password@app.example.com:80", 400),
+            ("app.example.com:x", 400),
+            ("app.example.com:65536", 400),
+            (":80", 400),
+        ] {
+            let mut request = http2::get("/");
+            *request.uri_mut() = format!("http://{authority}/").parse().unwrap();
+            let answer = connection.send_request(request).await.unwrap();
+            assert_eq!(answer.status().as_u16(), status, "{authority}");
+            let upstream_host = || upstream.last().lines("host").join("|");
+            assert!(status != 200 || upstream_host() == authority, "{authority}");
+        }
+    });
+    assert_eq!(upstream.count(), 3);
+}
+
 /// The beginning of the body had been passed on, and hyper took the next request for trailers: what a
 /// proxy in front takes for two requests was one here.
 #[test]

@@ -56,6 +56,44 @@ fn requests_in_plain_text_are_redirected_and_not_counted() {
     );
 }
 
+/// `https://[::1/x` was a target.
+#[test]
+fn no_redirect_leads_to_a_host_that_is_none() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, "true")
+        .routes(&["{match: {path: /*}, redirect: {to: \"https://{{ host }}/new\"}}"])
+        .start();
+    let mut behind_tls = Client::connect_from([127, 0, 0, 2].into(), gateway.address());
+    let secure = get("/x").with("x-forwarded-proto", "https");
+    for host in [
+        "::1", "a:x", "a:80:90", "[zz]", "[::1", "%zz", "a%2", "user@a",
+    ] {
+        for refused in [
+            gateway.send(&get("/x").with("host", host)),
+            behind_tls.send(&secure.clone().with("host", host)),
+        ] {
+            assert_eq!(
+                (refused.status, refused.field("location")),
+                (400, None),
+                "{host}"
+            );
+        }
+    }
+    for (host, sent_to) in [
+        ("[2001:DB8::1]:8080", "[2001:db8::1]"),
+        ("My_App.Example.", "my_app.example"),
+        ("xn--bcher-kva.example:", "xn--bcher-kva.example"),
+        ("%61pp.example", "app.example"),
+    ] {
+        let redirect = gateway.send(&get("/x").with("host", host));
+        let expected = format!("https://{sent_to}/x");
+        assert_eq!(redirect.field("location"), Some(&*expected), "{host}");
+        let redirect = behind_tls.send(&secure.clone().with("host", host));
+        let expected = format!("https://{sent_to}/new");
+        assert_eq!(redirect.field("location"), Some(&*expected), "{host}");
+    }
+}
+
 /// A proxy that terminates TLS sends everything in plain text. It would get redirects for ever.
 #[test]
 fn what_a_trusted_proxy_was_sent_by_https_is_served_and_no_other_peer_is_believed() {

@@ -1,9 +1,10 @@
 //! HTTP helpers of several crates: requests as layers pass them on, problem documents, media types,
-//! names of header lines, lists in headers, sets of statuses.
+//! names of header lines, hosts, lists in headers, sets of statuses.
 
 #![forbid(unsafe_code)]
 
 pub mod header_name;
+pub mod host;
 pub mod line;
 pub mod list;
 pub mod media_type;

@@ -170,7 +170,7 @@ impl ProxyError {
             Self::Host => (
                 StatusCode::BAD_REQUEST,
                 "host",
-                "The request needs exactly one valid Host field.",
+                "The request must name one valid host, in a Host field or in its target.",
             ),
             Self::Target => (
                 StatusCode::BAD_REQUEST,

@@ -7,10 +7,11 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::uri::{PathAndQuery, Uri};
+use http::uri::{Authority, PathAndQuery, Uri};
 use http::{Method, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
+use weir_http::host::is_host_and_port;
 use weir_http::request::BoxedRequest;
 use weir_telemetry::RequestId;
 
@@ -212,11 +213,7 @@ pub(super) fn spend_max_forwards(head: &mut request::Parts) -> bool {
 /// place of the `Host` field (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2).
 fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
     if let Some(authority) = parts.uri.authority() {
-        let authority = authority.as_str();
-        let host = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
-        let host = HeaderValue::from_str(host).map_err(|_| ProxyError::Host)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| ProxyError::Host)?;
         parts.headers.insert(HOST, host);
     }
     Ok(())
@@ -226,43 +223,29 @@ fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
 /// its place (RFC 9112 section 3.2), and at most one where the target alone is enough: nothing
 /// further on may take another for it.
 fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
+    let authority = parts.uri.authority();
     let needed = match parts.version {
         Version::HTTP_11 => true,
         // An HTTP/1.0 client need not name a host.
-        version => version > Version::HTTP_11 && parts.uri.authority().is_none(),
+        version => version > Version::HTTP_11 && authority.is_none(),
     };
     let mut lines = parts.headers.get_all(HOST).iter();
-    match (lines.next(), lines.next()) {
-        (Some(host), None) if host.as_bytes().iter().all(is_host_byte) => Ok(()),
-        (None, None) if !needed => Ok(()),
-        _ => Err(ProxyError::Host),
+    let is_valid = match (lines.next(), lines.next()) {
+        (Some(host), None) => is_host_and_port(host.as_bytes()),
+        (None, None) => !needed,
+        _ => false,
+    };
+    match is_valid && authority.is_none_or(is_valid_authority) {
+        true => Ok(()),
+        false => Err(ProxyError::Host),
     }
 }
 
-/// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
-/// name has one, but two lines in one do.
-const fn is_host_byte(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'-' | b'.'
-                | b'_'
-                | b'~'
-                | b'!'
-                | b'$'
-                | b'&'
-                | b'\''
-                | b'('
-                | b')'
-                | b'*'
-                | b'+'
-                | b';'
-                | b'='
-                | b':'
-                | b'['
-                | b']'
-                | b'%'
-        )
+/// A target must name a host, and no user (RFC 9110 sections 4.2.1 and 4.2.4, RFC 9113 section
+/// 8.3.1).
+fn is_valid_authority(authority: &Authority) -> bool {
+    let authority = authority.as_str().as_bytes();
+    !matches!(authority, [] | [b':', ..]) && is_host_and_port(authority)
 }
 
 /// The fields that a proxy changes on the way.
@@ -382,6 +365,34 @@ mod tests {
     fn status(request: request::Builder) -> Option<u16> {
         let (head, ()) = request.body(()).unwrap().into_parts();
         refusal(&head).map(|answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn no_host_is_forwarded_that_is_none_wherever_it_stands() {
+        let by_field = |host: &str| status(Request::get("/").header("host", host));
+        let by_target = |version, authority: &str| {
+            let request = Request::get(format!("http://{authority}/")).version(version);
+            let request = match version {
+                Version::HTTP_2 => request,
+                _ => request.header("host", "app"),
+            };
+            status(request)
+        };
+        for valid in ["app", "App.:81", "my_app:", "[::1]:81", "a%2Db"] {
+            assert_eq!(by_field(valid), None, "{valid}");
+            // http cannot parse percent signs there.
+            if !valid.contains('%') {
+                assert_eq!(by_target(Version::HTTP_2, valid), None, "{valid}");
+                assert_eq!(by_target(Version::HTTP_11, valid), None, "{valid}");
+            }
+        }
+        for invalid in ["::1", "a:x", "a:80:90", "[zz]", "[::1", "%zz", "user@a"] {
+            assert_eq!(by_field(invalid), Some(400), "{invalid}");
+        }
+        for invalid in ["a:x", "a:65536", ":80", "user@a", "user:password@a:80"] {
+            assert_eq!(by_target(Version::HTTP_2, invalid), Some(400), "{invalid}");
+            assert_eq!(by_target(Version::HTTP_11, invalid), Some(400), "{invalid}");
+        }
     }
 
     #[test]

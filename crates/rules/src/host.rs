@@ -10,7 +10,8 @@ use http::{HeaderMap, Uri};
 
 use crate::PatternError;
 
-/// The host of a request, in lower case and without port and final dot: of the request target
+/// The host of a request, in lower case, without port and final dot, and without percent-encoding
+/// that is not needed: of the request target
 /// where it has one (HTTP/2, or the absolute form, which RFC 9112 section 3.2.2 puts above the
 /// header), else of the `Host` header.
 pub fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<Cow<'r, str>> {
@@ -18,9 +19,48 @@ pub fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<Cow<'r, str>> {
         Some(authority) => authority.as_str(),
         None => headers.get(HOST)?.to_str().ok()?,
     };
-    let host = without_port(authority);
-    let host = host.strip_suffix('.').unwrap_or(host);
-    (!host.is_empty()).then(|| canonical(host))
+    let host = decoded(without_port(authority));
+    let host = match host {
+        Cow::Borrowed(host) => canonical(without_final_dot(host)),
+        Cow::Owned(host) => Cow::Owned(canonical(without_final_dot(&host)).into_owned()),
+    };
+    (!host.is_empty()).then_some(host)
+}
+
+fn without_final_dot(host: &str) -> &str {
+    host.strip_suffix('.').unwrap_or(host)
+}
+
+/// A host with those bytes decoded that need not be encoded: `%61` is `a` (RFC 3986 section
+/// 6.2.2.2), and an app that parses URLs may read it so.
+fn decoded(host: &str) -> Cow<'_, str> {
+    if !host.contains('%') {
+        return Cow::Borrowed(host);
+    }
+    let mut decoded = String::with_capacity(host.len());
+    let mut rest = host;
+    while let Some((plain, encoded)) = rest.split_once('%') {
+        decoded.push_str(plain);
+        let byte = encoded
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        rest = match byte.map(char::from).filter(|char| is_unreserved(*char)) {
+            Some(char) => {
+                decoded.push(char);
+                encoded.get(2..).unwrap_or_default()
+            }
+            None => {
+                decoded.push('%');
+                encoded
+            }
+        };
+    }
+    decoded.push_str(rest);
+    Cow::Owned(decoded)
+}
+
+fn is_unreserved(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "-._~".contains(char)
 }
 
 /// Cuts off user information and port.
@@ -151,7 +191,14 @@ mod tests {
 
     #[test]
     fn a_host_has_one_spelling() {
-        for spelling in ["a.example", "A.Example:8080", "a.example.", "a.example.:80"] {
+        for spelling in [
+            "a.example",
+            "A.Example:8080",
+            "a.example.",
+            "a.example.:80",
+            "%61.ex%41mple",
+            "a%2eexample%2E:80",
+        ] {
             assert_eq!(
                 asked("/", Some(spelling)).unwrap(),
                 "a.example",
@@ -166,6 +213,9 @@ mod tests {
             );
         }
         assert_eq!(asked("http://u:p@a.example:1/", None).unwrap(), "a.example");
+        for kept in ["%c3%bc", "a%2fb", "a%", "a%zz", "%2561"] {
+            assert_eq!(asked("/", Some(kept)).unwrap(), kept);
+        }
     }
 
     #[test]
