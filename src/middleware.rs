@@ -47,11 +47,11 @@ pub use weir_middleware::decoy;
 pub use weir_middleware::{
     AccessControl, AccessSettings, BackgroundTasks, BanCause, BanPolicy, BegunBan, BoxedRequest,
     ClientIdentity, ConnectionEnds, Cors, Delay, Denied, FixedResponse, HasVerdict, HeaderEdits,
-    HeaderForms, HeaderTemplate, HttpRequest, Identify, IdentifyLayer, InFlight, KeyExtractor,
-    KnownBans, LimitedService, LocalResponse, Metered, OnDenied, OriginPattern, Origins,
-    PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer, Redirect, RedirectError,
-    Rejection, RequestBody, RequestContext, RequestHead, RequestTemplate, RequestValues,
-    ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy, RouteState,
-    ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment, UpstreamId,
-    UpstreamRouter, Verdict, upstream_key,
+    HeaderForm, HeaderForms, HeaderTemplate, HttpRequest, Identify, IdentifyLayer, InFlight,
+    KeyExtractor, KnownBans, LimitedService, LocalResponse, Metered, OnDenied, OriginPattern,
+    Origins, PathRewrite, Peer, PreflightResponse, RateLimit, RateLimitLayer, Redirect,
+    RedirectError, Rejection, RequestBody, RequestContext, RequestHead, RequestTemplate,
+    RequestValues, ResponseBody, ResponseFuture, Route, RouteAction, RouteLayer, RoutePolicy,
+    RouteState, ShadowOwner, StrikeCause, Tarpit, TarpitSlots, TemplateError, Treatment,
+    UpstreamId, UpstreamRouter, Verdict, upstream_key,
 };

@@ -337,6 +337,17 @@ impl Quota {
         debt > self.greatest_debt()
     }
 
+    /// How long until a bucket with this debt, counted by GCRA, holds one whole unit more; zero for
+    /// a full one.
+    pub fn next_unit_in(&self, debt: Nanos) -> Nanos {
+        if debt.is_zero() {
+            return Nanos::ZERO;
+        }
+        let more = self.remaining(debt).saturating_add(1);
+        let more = Nanos::new(more.saturating_mul(self.emission_interval.get()));
+        (debt + more).saturating_sub(self.tolerance())
+    }
+
     /// How many whole units a bucket with this debt holds.
     pub const fn remaining(&self, debt: Nanos) -> u64 {
         let units = self.tolerance.saturating_sub(debt.get()) / self.emission_interval.get();

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use smallvec::SmallVec;
 
 use crate::time::Nanos;
-use crate::{BucketClass, BucketKey, Quota};
+use crate::{Algorithm, BucketClass, BucketKey, Quota};
 
 /// The transactions of one request. They take from all their buckets or from none.
 pub type Batch = SmallVec<[Transaction; 3]>;
@@ -173,6 +173,23 @@ impl Decision {
             reset_in: debt,
             reset_before_secs: 0,
         }
+    }
+
+    /// How long until the bucket has more units than now, or, for a denied request, until its cost
+    /// fits; zero for a full bucket. When the next unit of a sliding window or log comes back is
+    /// not known of a request that may pass: then it is at the latest after `reset_in`.
+    pub fn more_in(&self, quota: &Quota) -> Nanos {
+        let otherwise = || match quota.algorithm() {
+            Algorithm::Gcra => quota.next_unit_in(self.reset_in),
+            _ => self.reset_in,
+        };
+        self.wait_of_denial().unwrap_or_else(otherwise)
+    }
+
+    /// How long a denied request has to wait until it would pass; none where no wait helps, and
+    /// for one that may pass.
+    pub fn wait_of_denial(&self) -> Option<Nanos> {
+        (!self.allowed && self.retry_in != Nanos::NEVER).then_some(self.retry_in)
     }
 
     /// Whether the cost fits the bucket, so that a mode that spends took it, if all were allowed.

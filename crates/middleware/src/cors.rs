@@ -114,20 +114,13 @@ fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
 impl Cors {
     /// The names of the headers of limits in these forms, which pages need to read.
     pub fn exposed(forms: HeaderForms) -> String {
-        let all = [
-            (true, "Retry-After"),
-            (forms.draft, "RateLimit-Policy, RateLimit"),
-            (
-                forms.draft_03,
-                "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset",
-            ),
-            (
-                forms.x_ratelimit,
-                "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset",
-            ),
-        ];
-        let names = all.iter().filter(|(on, _)| *on).map(|(_, names)| *names);
-        let names: Vec<&str> = names.collect();
+        let of_forms = forms.iter().flat_map(|form| form.fields());
+        let mut names: Vec<&str> = vec!["Retry-After"];
+        for name in of_forms {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
         names.join(", ")
     }
 

@@ -104,20 +104,30 @@ pub(super) enum Fields<'r> {
 }
 
 impl Fields<'_> {
-    pub(super) fn append(&mut self, name: &HeaderName, value: &HeaderValue) {
+    /// Returns whether there was such a field before.
+    pub(super) fn append(&mut self, name: &HeaderName, value: &HeaderValue) -> bool {
         match self {
-            Self::Map(map) => _ = map.append(name, value.clone()),
-            Self::Lines(lines) => line::push(lines, name.as_str().as_bytes(), value.as_bytes()),
+            Self::Map(map) => map.append(name, value.clone()),
+            Self::Lines(lines) => {
+                line::push(lines, name.as_str().as_bytes(), value.as_bytes());
+                false
+            }
         }
     }
 
     /// Appends a field, unless the text is empty. It is made of numbers and of names of limits,
-    /// which have no bytes that a header may not have.
-    pub(super) fn append_text(&mut self, name: &HeaderName, text: HeaderText) {
+    /// which have no bytes that a header may not have. Returns whether there was such a field
+    /// before.
+    pub(super) fn append_text(&mut self, name: &HeaderName, text: HeaderText) -> bool {
         match self {
-            _ if text.is_empty() => {}
-            Self::Map(map) => _ = text.into_value().map(|value| map.append(name, value)),
-            Self::Lines(lines) => line::push(lines, name.as_str().as_bytes(), text.written()),
+            _ if text.is_empty() => false,
+            Self::Map(map) => text
+                .into_value()
+                .is_some_and(|value| map.append(name, value)),
+            Self::Lines(lines) => {
+                line::push(lines, name.as_str().as_bytes(), text.written());
+                false
+            }
         }
     }
 

@@ -87,7 +87,7 @@ pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
-    Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
+    Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]

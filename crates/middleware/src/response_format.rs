@@ -29,6 +29,7 @@ use super::compression::Compressor;
 use super::cors::CorsRequest;
 use super::grpc;
 use super::header_edits::{HeaderEdits, RenderedEdits};
+use super::rate_limit::PendingFields;
 use super::request_template::RequestValues;
 use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 
@@ -296,12 +297,16 @@ impl ResponseFormatter {
         let extensions = response.extensions_mut();
         let is_problem = extensions.remove::<ProblemResponse>().is_some();
         let is_made = is_problem || extensions.remove::<CustomResponse>().is_some();
-        let headers = response.headers_mut();
+        let limits = extensions.remove::<PendingFields>();
         // What suits the app's responses, such as how long they may be cached, is wrong for a 429.
         let edits = self.edits.map(ResponseEdits::rendered);
         if let Some(edits) = edits.filter(|edits| !is_made || edits.always()) {
-            edits.apply(headers);
+            edits.apply(response.headers_mut());
         }
+        if let Some(limits) = limits {
+            limits.add(&mut response);
+        }
+        let headers = response.headers_mut();
         if let Some(cors) = &self.cors {
             cors.share(is_made, headers);
         }

@@ -22,7 +22,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use weir_config::{Diagnostics, HumanDuration, Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
-use weir_middleware::{ClientIdentity, HeaderForms, OnDenied, Rejection, RoutePolicy};
+use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, OnDenied, Rejection, RoutePolicy};
 use weir_rules::{
     Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
@@ -313,16 +313,7 @@ fn write_rejection(out: &mut String, rejection: &Rejection) -> fmt::Result {
 }
 
 fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
-    let forms_sent = [
-        (forms.draft, "draft"),
-        (forms.draft_03, "draft-03"),
-        (forms.x_ratelimit, "x-ratelimit"),
-    ];
-    let forms_sent: Vec<&str> = forms_sent
-        .iter()
-        .filter(|(on, _)| *on)
-        .map(|(_, name)| *name)
-        .collect();
+    let forms_sent: Vec<&str> = forms.iter().map(HeaderForm::name).collect();
     let forms_sent = if forms_sent.is_empty() {
         "none".to_owned()
     } else {

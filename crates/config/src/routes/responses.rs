@@ -10,7 +10,9 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use weir_limit::{Algorithm, MAX_DELAY, Mode};
 use weir_middleware::decoy::{Decoy, Shadow};
-use weir_middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
+use weir_middleware::{
+    Delay, ErrorPages, FixedResponse, HeaderForm, HeaderForms, OnDenied, Rejection,
+};
 use weir_rules::{LimitUse, Statuses};
 
 use super::schema::{self, HeaderFormsList, RouteDefaults};
@@ -19,6 +21,7 @@ use crate::lowering::{Lowering, is_of_connection};
 use crate::values::{
     FieldName, HumanDuration, Parsed, PositiveDuration, PositiveDurationError, ResponseStatus,
 };
+use crate::words::Word;
 use crate::yaml::{Entries, Span, Spanned, WordOr};
 
 /// As many requests of a route as wait for their turn unless told otherwise.
@@ -222,16 +225,32 @@ fn by_either_name<'w>(
 }
 
 fn forms(cx: &mut Lowering<'_>, written: &HeaderFormsList) -> Lowered<HeaderForms> {
-    let forms: Vec<HeaderForms> = written.0.iter().map(|form| form.value.0).collect();
-    if forms.len() > 1 && forms.contains(&HeaderForms::NONE) {
+    let is_none = |form: &Spanned<Word<HeaderForms>>| form.value.0 == HeaderForms::NONE;
+    if written.0.len() > 1 && written.0.iter().any(is_none) {
         let error = cx.error(written.span, "\"none\" stands alone");
         return Err(error.help("leave it out, or leave the others out"));
     }
-    Ok(HeaderForms {
-        draft: forms.iter().any(|form| form.draft),
-        draft_03: forms.iter().any(|form| form.draft_03),
-        x_ratelimit: forms.iter().any(|form| form.x_ratelimit),
-    })
+    let mut all = HeaderForms::NONE;
+    for word in written.0.iter() {
+        for form in word.value.0.iter() {
+            let clash = all
+                .iter()
+                .find_map(|other| Some((other, shared_field(other, form)?)));
+            if let Some((other, field)) = clash {
+                let [other, form] = [other, form].map(HeaderForm::name);
+                let message = format!("\"{other}\" and \"{form}\" both write {field}");
+                return Err(cx.error(word.span, message).help("leave one of them out"));
+            }
+            all = all.with(form);
+        }
+    }
+    Ok(all)
+}
+
+/// A field that two forms write with different meanings.
+fn shared_field(one: HeaderForm, other: HeaderForm) -> Option<&'static str> {
+    let mut fields = one.fields().iter().copied();
+    fields.find(|field| one != other && other.fields().contains(field))
 }
 
 pub(crate) fn decoys<'w>(

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use thiserror::Error;
 use weir_limit::Priority;
-use weir_middleware::{ContentCoding, HeaderForms, RequestBounds};
+use weir_middleware::{ContentCoding, HeaderForm, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
 
@@ -621,9 +621,12 @@ words!(Priority:
 words!(ContentCoding: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
 
 words!(HeaderForms:
-    "draft" => Self { draft: true, ..Self::NONE },
-    "draft-03" => Self { draft_03: true, ..Self::NONE },
-    "x-ratelimit" => Self { x_ratelimit: true, ..Self::NONE },
+    "draft" => Self::NONE.with(HeaderForm::Draft),
+    "draft-03" => Self::NONE.with(HeaderForm::Draft03),
+    "draft-06" => Self::NONE.with(HeaderForm::Draft06),
+    "x-ratelimit" => Self::NONE.with(HeaderForm::XRateLimit),
+    "x-ratelimit-epoch" => Self::NONE.with(HeaderForm::XRateLimitEpoch),
+    "retry-after-ms" => Self::NONE.with(HeaderForm::RetryAfterMs),
     "none" => Self::NONE,
 );
 

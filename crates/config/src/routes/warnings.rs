@@ -4,8 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use weir_limit::Mode;
-use weir_middleware::{LocalResponse, Redirect, RequestValues};
+use weir_limit::time::Nanos;
+use weir_limit::{Algorithm, Mode, Quota};
+use weir_middleware::{
+    HeaderForm, LocalResponse, OnDenied as OnDeniedPolicy, Redirect, RequestValues,
+};
 use weir_rules::{
     HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
 };
@@ -30,6 +33,7 @@ pub(crate) fn warn_of_routes(
     warn_of_double_counting(cx, routes);
     warn_of_no_limits(cx, gateway);
     warn_of_unlimited(cx, routes);
+    warn_of_whole_seconds(cx, routes);
     warn_of_unreachable(cx, routes);
     warn_of_redirect_loops(cx, routes);
     unused_upstreams(cx, gateway);
@@ -100,6 +104,43 @@ fn warn_of_unlimited(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             );
             cx.warn(route.span, message)
                 .help("add a limit per address, or say `missing: deny`");
+        }
+    }
+}
+
+/// Limits of which a client that waits out `Retry-After` never gets what they allow: in a second
+/// more units come back than the bucket holds.
+fn warn_of_whole_seconds(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    let mut seen = HashSet::new();
+    for route in routes {
+        let tells_seconds = |settings: &Route| {
+            let policy = &settings.policy;
+            matches!(policy.on_denied, OnDeniedPolicy::Reject(_))
+                && policy.delay.is_none()
+                && !policy.header_forms.contains(HeaderForm::RetryAfterMs)
+        };
+        if !route.settings.as_ref().is_ok_and(tells_seconds) {
+            continue;
+        }
+        for usage in route.limits.iter().flatten() {
+            let quota = usage.limit.quota().filter(|_| usage.mode.checks());
+            let is_gcra = |quota: &Quota| quota.algorithm() == Algorithm::Gcra;
+            let Some(quota) = quota.filter(is_gcra) else {
+                continue;
+            };
+            let burst = quota.burst().get();
+            let rate = Nanos::from_secs(1).get() / quota.emission_interval().get().max(1);
+            let name = usage.limit.name();
+            if burst < rate && seen.insert(name) {
+                let message = format!(
+                    "a client that waits out Retry-After gets {burst} a second of \"{name}\", \
+                     which lets {rate} pass"
+                );
+                cx.warn(route.span, message).help(format!(
+                    "Retry-After has whole seconds: give it a `burst` of {rate}, add \
+                     `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`"
+                ));
+            }
         }
     }
 }

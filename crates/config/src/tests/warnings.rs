@@ -45,6 +45,59 @@ fn what_looks_like_a_hash_in_a_list_file_is_told_line_by_line() {
 }
 
 #[test]
+fn a_limit_that_whole_seconds_make_slower_is_told() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+defaults: {limits: [Slow]}
+routes:
+  - {match: {path: /slow}, upstream: app}
+  - {match: {path: /again}, upstream: app}
+  - {match: {path: /ms}, upstream: app, limits: [Ms], ratelimit_headers: [draft, retry-after-ms]}
+  - {match: {path: /wait}, upstream: app, limits: [Wait], on_denied: {delay: {up_to: 1s}}}
+  - {match: {path: /enough}, upstream: app, limits: [Enough, Rare]}
+"#;
+    let defaults = "
+Slow: {per: address, burst: 1, count: 10, period: 1s}
+Ms: {per: address, burst: 1, count: 10, period: 1s}
+Wait: {per: address, burst: 1, count: 10, period: 1s}
+Enough: {per: address, burst: 10, count: 10, period: 1s}
+Rare: {per: address, burst: 1, count: 1, period: 1s}
+";
+    insta::assert_snapshot!(findings(gateway, defaults, ""), @r#"
+    gateway.yaml:5:5: warning: routes[0]: a client that waits out Retry-After gets 1 a second of "Slow", which lets 10 pass
+      Retry-After has whole seconds: give it a `burst` of 10, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
+    0 errors, 1 warning
+    "#);
+}
+
+#[test]
+fn forms_of_headers_that_share_a_field_are_refused_together() {
+    let of = |forms: &str| {
+        let route =
+            format!("{{match: {{}}, upstream: app, limits: [], ratelimit_headers: {forms}}}");
+        let gateway = format!(
+            "upstreams: {{app: {{servers: ['http://127.0.0.1:3000']}}}}\nroutes:\n  - {route}\n"
+        );
+        Folder::with(&[("gateway.yaml", &gateway)]).findings()
+    };
+    insta::assert_snapshot!(of("[draft, draft-06]"), @r#"
+    gateway.yaml:3:71: routes[0].ratelimit_headers[1]: "draft" and "draft-06" both write RateLimit-Policy
+      leave one of them out
+    1 error, 0 warnings
+    "#);
+    let of_epoch = of("[x-ratelimit-epoch, x-ratelimit]");
+    assert!(
+        of_epoch.contains("\"x-ratelimit-epoch\" and \"x-ratelimit\" both write X-RateLimit-Limit"),
+        "{of_epoch}"
+    );
+    let beside = of("[draft, draft-03, x-ratelimit-epoch, retry-after-ms, draft]");
+    assert_eq!(beside, "0 errors, 0 warnings");
+    for form in weir_middleware::HeaderForm::ALL {
+        assert_eq!(of(form.name()), "0 errors, 0 warnings");
+    }
+}
+
+#[test]
 fn a_route_that_can_be_passed_by_leaving_something_out_is_told() {
     let gateway = r#"
 account: [{header: x-api-key}]
@@ -649,8 +702,9 @@ routes:
     ");
     let routes = folder.settings().routes;
     let forms = [0, 1].map(|route: usize| routes[route].policy.header_forms);
-    assert!(forms[0].draft_03 && !forms[0].draft);
-    assert_eq!(forms[1], weir_middleware::HeaderForms::NONE);
+    let none = weir_middleware::HeaderForms::NONE;
+    assert_eq!(forms[0], none.with(weir_middleware::HeaderForm::Draft03));
+    assert_eq!(forms[1], none);
     folder.write(
         "gateway.yaml",
         &gateway.replace("headers:", "ratelimit_headers:"),

@@ -31,7 +31,7 @@ use super::in_flight::InFlight;
 use super::pending_decision::PendingDecision;
 use super::plan::{MissingValue, attributes, size};
 use super::policy::OnDenied;
-use super::response_context::{DecoySample, Metered, ResponseContext, show_limits};
+use super::response_context::{DecoySample, Metered, ResponseContext, Shown, show_limits};
 use super::{Denied, LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
@@ -619,7 +619,7 @@ impl PendingState {
             None => rejection::reject(empty, rejection, denial.document(rejection), retry_in),
         };
         let queried = &self.decision.queried;
-        show_limits(route, queried, &outcome, &mut response);
+        show_limits(route, queried, &outcome, Shown::Denial, &mut response);
         let strictest = || route.policy.strictest(queried, &outcome);
         response.extensions_mut().insert(Verdict {
             store: Some(store),

@@ -16,7 +16,7 @@ use super::policy::{PreparedLimit, RoutePolicy};
 use crate::rejection::{self, Rejection};
 
 /// The limits that a batch asks about, in its order, and then those on requests in flight.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct QueriedLimits {
     pub(super) limits: SmallVec<[QueriedLimit; 3]>,
     /// A limit that would deny the request for want of a value, if that were acted upon.

@@ -50,10 +50,12 @@ use weir_telemetry::Metrics;
 pub use self::delay::Delay;
 #[cfg(feature = "gateway")]
 pub use self::envoy::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
-pub use self::header_fields::HeaderForms;
+pub use self::header_fields::{HeaderForm, HeaderForms};
 pub use self::in_flight::InFlight;
 pub use self::policy::{OnDenied, RoutePolicy};
 pub use self::response_context::Metered;
+#[cfg(feature = "gateway")]
+pub(super) use self::response_context::PendingFields;
 use self::response_context::ResponseContext;
 #[cfg(feature = "gateway")]
 pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiting};

@@ -20,9 +20,9 @@ use weir_telemetry::{Disposition, Strictest, is_logged};
 
 use super::decisions::QueriedLimits;
 use super::deferred_charge::{DeferredCharges, ResponseCost};
-use super::header_fields::{self, HeaderForms};
+use super::header_fields::{self, HeaderForms, LimitStatus};
 use super::in_flight::InFlight;
-use super::policy::OnDenied;
+use super::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use crate::backend::PendingTasks;
 use crate::bans::BanCheck;
 use crate::concurrency::Slot;
@@ -262,7 +262,7 @@ impl ResponseContext {
 
     fn show_limits<B>(&self, response: &mut Response<B>) {
         if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status) {
-            show_limits(route, queried, outcome, response);
+            show_limits(route, queried, outcome, Shown::Admission, response);
         }
     }
 
@@ -280,18 +280,69 @@ impl ResponseContext {
     }
 }
 
-/// Adds the headers that show where the client stands, if the route has them sent.
+/// What a response lets its client know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// That a limit denied the request.
+    Denial,
+    /// No denial. A decoy shows the limits as an answer of the app does.
+    Admission,
+}
+
+/// Adds the headers that show where the client stands, if the route has them sent; after the edits
+/// of the route, which concern the fields of the app.
 pub(super) fn show_limits<B>(
-    route: &RouteState,
+    route: &Arc<RouteState>,
     queried: &QueriedLimits,
     outcome: &Outcome,
+    shown: Shown,
     response: &mut Response<B>,
 ) {
-    let policy = &route.policy;
-    if policy.header_forms == HeaderForms::NONE {
+    if route.policy.header_forms == HeaderForms::NONE {
         return;
     }
+    if route.response_headers().is_some() {
+        let (route, queried, outcome) = (Arc::clone(route), queried.clone(), outcome.clone());
+        response.extensions_mut().insert(PendingFields {
+            route,
+            queried,
+            outcome,
+            shown,
+        });
+        return;
+    }
+    append_fields(&route.policy, queried, outcome, shown, response);
+}
+
+/// The headers that show where a client stands, while the route's edits of the response are still
+/// to come.
+#[derive(Clone)]
+pub struct PendingFields {
+    route: Arc<RouteState>,
+    queried: QueriedLimits,
+    outcome: Outcome,
+    shown: Shown,
+}
+
+impl PendingFields {
+    /// Adds them to a response whose headers have been edited.
+    pub fn add<B>(&self, response: &mut Response<B>) {
+        let (policy, queried) = (&self.route.policy, &self.queried);
+        append_fields(policy, queried, &self.outcome, self.shown, response);
+    }
+}
+
+fn append_fields<B>(
+    policy: &RoutePolicy<PreparedLimit>,
+    queried: &QueriedLimits,
+    outcome: &Outcome,
+    shown: Shown,
+    response: &mut Response<B>,
+) {
     let mut statuses = policy.statuses(queried, outcome);
+    if shown == Shown::Admission {
+        statuses.iter_mut().for_each(LimitStatus::conceal_denial);
+    }
     append_to(response, |fields| {
         header_fields::append(fields, policy.header_forms, &mut statuses);
     });

@@ -21,8 +21,7 @@ pub(super) const LAW: Law = Law {
 };
 
 const R: &str = "docs/CONFIG.md: In `RateLimit`, `r` is what is left";
-const T: &str = "docs/CONFIG.md: `t` is the number of seconds, rounded up, until the whole quota \
-    is available again if nothing more is taken";
+const T: &str = "docs/CONFIG.md: `t` is the number of seconds, rounded up, until there is more";
 const CHARGED: &str = "docs/ALGORITHMS.md: A request takes from all its buckets or from none.";
 const LATE: &str = "docs/REDIS.md: A request that was not let through is not charged for such \
     a call";
@@ -585,6 +584,43 @@ impl<'a> Ledger<'a> {
         Some((least, most))
     }
 
+    /// How many nanoseconds it lasts, at the least and at the most, until `t` says that there is
+    /// more, where this much was used and then `cost` was taken, or more was asked for.
+    fn more_in(&self, used: Used, span: Span, cost: u64, except: usize) -> Option<Used> {
+        let full_in = self.full_in(used, span, cost, except);
+        match self.bucket.limit.algorithm {
+            Algorithm::Gcra => full_in.map(|debt| self.next_unit_in(debt)),
+            _ => full_in,
+        }
+    }
+
+    fn next_unit_in(&self, (least, most): Used) -> Used {
+        let (unit, burst) = (self.unit(), i128::from(self.parameters.burst));
+        let left = |debt: i128| (burst * unit - debt).div_euclid(unit.max(1)).max(0);
+        let next = |debt: i128| match debt {
+            0 => 0,
+            _ => debt + (left(debt) + 1 - burst) * unit,
+        };
+        match left(least) == left(most) && least > 0 {
+            true => (next(least), next(most)),
+            false => (0, next(most).max(unit)),
+        }
+    }
+
+    /// The same for a denied request: until its cost fits, if this limit denied it, and that may
+    /// be before all of a log or of a sliding window is back.
+    fn more_in_for_denied(&self, exchange: &Exchange<'_>, one: &LimitUse, more_in: Used) -> Used {
+        let (_, most) = more_in;
+        match self.bucket.limit.algorithm {
+            Algorithm::Gcra => {
+                let fits = self.waits_at_most(exchange, one).unwrap_or(i128::MAX / 8);
+                (0, most.max(fits))
+            }
+            Algorithm::FixedWindow => more_in,
+            _ => (0, most),
+        }
+    }
+
     fn left(&self, (least, most): Used, cost: u64) -> (u64, u64) {
         let burst = i128::from(self.parameters.burst);
         let unit = self.unit();
@@ -743,14 +779,18 @@ impl<'a> Ledger<'a> {
                 });
             }
             let t = answer.rate_limit(&self.bucket.limit.name, "t");
-            let full_in = |cost| self.full_in(used, span, cost, index);
-            if let Some(((t, full_in), last)) = t.zip(full_in(cost)).zip(full_in(most_cost)) {
+            let more_in = |cost| self.more_in(used, span, cost, index);
+            if let Some(((t, more_in), last)) = t.zip(more_in(cost)).zip(more_in(most_cost)) {
+                let (mut least, mut most) = (more_in.0 - waited, last.1);
+                if exchange.reached.is_none() {
+                    (least, most) = self.more_in_for_denied(exchange, one, (least, most));
+                }
                 let seconds = |wait: i128| u64::try_from((wait + 999_999_999) / 1_000_000_000);
-                let from = seconds((full_in.0 - waited).max(0)).unwrap_or(0);
-                let until = seconds(last.1.max(0)).unwrap_or(u64::MAX);
+                let from = seconds(least.max(0)).unwrap_or(0);
+                let until = seconds(most.max(0)).unwrap_or(u64::MAX);
                 if t < from || t > until {
                     let what = format!(
-                        "{request} got t={t} of {name}, whose bucket is full again in {} s",
+                        "{request} got t={t} of {name}, which has more in {} s",
                         range(from, until)
                     );
                     return Some(Failure {

@@ -733,16 +733,19 @@ fn no_request_waits_for_longer_than_it_may() {
 }
 
 #[test]
-fn fields_say_what_is_left_and_when_all_is_back() {
-    let mut story = gcra(5, 1, 10);
-    story.passes(0, 0, "\"L0\";r=4;t=10");
-    story.passes(5000, 0, "\"L0\";r=3;t=15");
-    story.is_kept();
-    story.passes(7000, 0, "\"L0\";r=3;t=23");
-    story.breaks("reference");
-    let mut story = gcra(5, 1, 10);
-    story.passes(0, 0, "\"L0\";r=4;t=3");
-    story.breaks("reference");
+fn fields_say_what_is_left_and_when_there_is_more() {
+    let told = |last: &str| {
+        let mut story = gcra(5, 1, 10);
+        story.passes(0, 0, "\"L0\";r=4;t=10");
+        story.passes(5000, 0, "\"L0\";r=3;t=5");
+        story.passes(7000, 0, &format!("\"L0\";{last}"));
+        story
+    };
+    told("r=2;t=3").is_kept();
+    // When all is back, and too early.
+    for wrong in ["r=3;t=3", "r=2;t=23", "r=2;t=1"] {
+        told(wrong).breaks("reference");
+    }
 }
 
 #[test]

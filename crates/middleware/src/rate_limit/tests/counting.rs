@@ -355,10 +355,10 @@ async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
         Some("\"Bytes\";q=6;w=60")
     );
     // What is empty stays so: that is told from memory, too.
-    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=3;t=30"));
-    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
-    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
-    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
+    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=3;t=10"));
+    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=0;t=10"));
+    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=10"));
+    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=10"));
 }
 
 /// The first cost of a window was shown as if the window began with it.
@@ -417,7 +417,7 @@ async fn a_response_says_its_cost_to_the_gateway_alone() {
     let bench = Bench::new(vec![postpaid("Tokens")]);
     let response = bench.send(with_tokens("3")).await;
     assert_eq!(field(&response, TOKENS), None);
-    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=3;t=30"));
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=3;t=10"));
     assert_eq!(bench.left("Tokens"), 3);
     // What says nothing costs the default.
     bench.send(with_tokens("many")).await;
@@ -429,7 +429,7 @@ async fn a_cost_beyond_what_is_left_empties_the_bucket_and_no_more() {
     let bench = Bench::new(vec![postpaid("Tokens")]);
     bench.send(with_tokens("2")).await;
     let response = bench.send(with_tokens("1000")).await;
-    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=0;t=60"));
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=0;t=10"));
     assert_eq!(bench.left("Tokens"), 0);
     // The default has to fit: two units, which are there after twenty seconds.
     let denied = bench.send(with_tokens("0")).await;

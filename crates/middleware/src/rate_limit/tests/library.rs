@@ -171,7 +171,7 @@ async fn layers_of_one_name_share_a_bucket_on_purpose() {
     let [one, other] = layers.map(|layer| layer.with_store(Arc::clone(&store)));
     assert_eq!((admitted(&one, 1).await, admitted(&other, 5).await), (1, 1));
     let denied = answer(&other, from("203.0.113.9")).await;
-    assert_eq!(denied.headers()["ratelimit"], "\"Pages\";r=0;t=3600");
+    assert_eq!(denied.headers()["ratelimit"], "\"Pages\";r=0;t=1800");
     assert!(layer().named("not: a name").is_err());
 }
 

@@ -196,7 +196,7 @@ async fn a_denied_request_gets_429_with_a_problem_and_is_not_forwarded() {
         (StatusCode::TOO_MANY_REQUESTS, 0)
     );
     assert_eq!(answered.field("retry-after"), Some("7"));
-    assert_eq!(answered.field("ratelimit"), Some("\"A\";r=0;t=60"));
+    assert_eq!(answered.field("ratelimit"), Some("\"A\";r=0;t=7"));
     let problem = answered.problem();
     assert_eq!(
         problem["type"],
@@ -351,7 +351,7 @@ async fn a_shadow_banned_request_gets_the_decoy_and_is_not_forwarded() {
 #[tokio::test(start_paused = true)]
 async fn a_decoy_on_a_route_that_shows_its_limits_shows_what_a_real_answer_could() {
     let answered = send(shadow(HeaderForms::default()), outcome([denied(7)])).await;
-    assert_eq!(answered.field("ratelimit"), Some("\"Invites\";r=0;t=60"));
+    assert_eq!(answered.field("ratelimit"), Some("\"Invites\";r=0;t=10"));
     assert_eq!(answered.field("retry-after"), None);
 }
 
