@@ -22,6 +22,9 @@ use crate::lowering::Lowering;
 use crate::settings::{Listener, Route};
 use crate::yaml::WordOr;
 
+/// A burst that may have been chosen without a thought of clients that wait whole seconds.
+const SMALL_BURST: u64 = 4;
+
 /// Reports what is doubtful about routes, upstreams and decoys.
 pub(crate) fn warn_of_routes(
     cx: &mut Lowering<'_>,
@@ -128,16 +131,19 @@ fn warn_of_whole_seconds(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             let Some(quota) = quota.filter(is_gcra) else {
                 continue;
             };
-            let burst = quota.burst().get();
-            let rate = Nanos::from_secs(1).get() / quota.emission_interval().get().max(1);
             let name = usage.limit.name();
-            if burst < rate && seen.insert(name) {
+            let second = Nanos::from_secs(1);
+            let is_slow = quota.burst().get() <= SMALL_BURST && quota.tolerance() < second;
+            if is_slow && seen.insert(name) {
+                let interval = quota.emission_interval().get();
+                let comes_back = second.get().div_ceil(interval.max(1));
+                let burst = quota.burst();
                 let message = format!(
-                    "a client that waits out Retry-After gets {burst} a second of \"{name}\", \
-                     which lets {rate} pass"
+                    "a client that waits out Retry-After gets {burst} a second of \"{name}\", of \
+                     which {comes_back} come back in that time"
                 );
                 cx.warn(route.span, message).help(format!(
-                    "Retry-After has whole seconds: give it a `burst` of {rate}, add \
+                    "Retry-After has whole seconds: give it a `burst` of {comes_back}, add \
                      `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`"
                 ));
             }

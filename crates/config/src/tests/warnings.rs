@@ -52,21 +52,25 @@ defaults: {limits: [Slow]}
 routes:
   - {match: {path: /slow}, upstream: app}
   - {match: {path: /again}, upstream: app}
+  - {match: {path: /slower}, upstream: app, limits: [Slower]}
   - {match: {path: /ms}, upstream: app, limits: [Ms], ratelimit_headers: [draft, retry-after-ms]}
   - {match: {path: /wait}, upstream: app, limits: [Wait], on_denied: {delay: {up_to: 1s}}}
   - {match: {path: /enough}, upstream: app, limits: [Enough, Rare]}
 "#;
     let defaults = "
 Slow: {per: address, burst: 1, count: 10, period: 1s}
+Slower: {per: address, burst: 1, count: 100, period: 1m}
 Ms: {per: address, burst: 1, count: 10, period: 1s}
 Wait: {per: address, burst: 1, count: 10, period: 1s}
 Enough: {per: address, burst: 10, count: 10, period: 1s}
 Rare: {per: address, burst: 1, count: 1, period: 1s}
 ";
     insta::assert_snapshot!(findings(gateway, defaults, ""), @r#"
-    gateway.yaml:5:5: warning: routes[0]: a client that waits out Retry-After gets 1 a second of "Slow", which lets 10 pass
+    gateway.yaml:5:5: warning: routes[0]: a client that waits out Retry-After gets 1 a second of "Slow", of which 10 come back in that time
       Retry-After has whole seconds: give it a `burst` of 10, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
-    0 errors, 1 warning
+    gateway.yaml:7:5: warning: routes[2]: a client that waits out Retry-After gets 1 a second of "Slower", of which 2 come back in that time
+      Retry-After has whole seconds: give it a `burst` of 2, add `retry-after-ms` to `ratelimit_headers`, or say `on_denied: delay`
+    0 errors, 2 warnings
     "#);
 }
 
