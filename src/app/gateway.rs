@@ -66,6 +66,7 @@ impl Gateway {
     ) -> io::Result<(Self, ListKeepers)> {
         let metrics = Arc::clone(&environment.metrics);
         let stores = Stores::new(&settings.process.store, &metrics);
+        stores.use_for(&settings.limits());
         let shared = stores.shared().await?;
         let lists = shared.as_ref().map(|shared| Arc::clone(&shared.lists));
         let (shared_bans, mut standing_bans) =
@@ -169,12 +170,25 @@ impl Gateway {
     pub(super) async fn follow(&self, keepers: &mut ListKeepers) -> Infallible {
         let (never, ..) = tokio::join!(
             self.sweep(),
+            self.follow_limits(),
             self.shared_bans.follow(),
             self.reloads.follow(),
             keepers.overrides.follow(&self.reloads),
             keepers.standing_bans.follow(&self.shared_bans.standing),
         );
         never
+    }
+
+    /// Lets the store know which algorithms are in use.
+    async fn follow_limits(&self) -> Infallible {
+        let mut snapshots = self.snapshots.clone();
+        loop {
+            let snapshot = Arc::clone(&snapshots.borrow_and_update());
+            self.stores.use_for(&snapshot.settings.limits());
+            if snapshots.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers

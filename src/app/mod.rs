@@ -389,7 +389,7 @@ fn admin_service(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining
     let (stores, key_sets) = (gateway.stores.clone(), gateway.key_sets.clone());
     let acme = acme.clone();
     let readiness = move || {
-        if let Some(why) = stores.unreachable() {
+        if let Some(why) = stores.trouble() {
             Readiness::NotReady(why)
         } else if let Some(url) = key_sets.missing() {
             Readiness::NotReady(format!("no keys from {url} yet"))

@@ -9,8 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use weir_store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
-use weir_telemetry::events::{self, Chain, LastWarning};
+use weir_store::{
+    Call, ClockOffset, DecisionClock, ErrorReply, NodeChange, Observer, OnFailure, StoreError,
+};
+use weir_telemetry::events::{self, Chain, LastWarning, LastWarnings};
 use weir_telemetry::{Metrics, StoreCallMetrics};
 
 /// The most causes that are logged of one outage. Those that most outages pass through, the errors
@@ -36,9 +38,10 @@ pub(super) struct StoreMetricsObserver {
     release: StoreCallMetrics,
     list: StoreCallMetrics,
     share: StoreCallMetrics,
-    failures: LastWarning,
-    refusals: LastWarning,
+    failures: LastWarnings,
+    refusals: LastWarnings,
     wrong_types: LastWarning,
+    peculiarities: LastWarnings,
     /// The last state of the clock.
     clock: Mutex<ClockState>,
     outages: Mutex<Outages>,
@@ -81,12 +84,21 @@ impl StoreMetricsObserver {
             release: call("release"),
             list: call("list"),
             share: call("share"),
-            failures: LastWarning::default(),
-            refusals: LastWarning::default(),
+            failures: LastWarnings::default(),
+            refusals: LastWarnings::default(),
             wrong_types: LastWarning::default(),
+            peculiarities: LastWarnings::default(),
             clock: Mutex::default(),
             outages: Mutex::default(),
             node_outages: Mutex::default(),
+        }
+    }
+
+    /// Why the store, or this node of it, cannot be reached, as far as that is known.
+    pub(super) fn cause(&self, node: Option<&str>) -> Option<String> {
+        match node {
+            None => self.outages.lock().cause.clone(),
+            Some(node) => self.node_outages.lock().get(node)?.cause.clone(),
         }
     }
 
@@ -120,8 +132,12 @@ impl StoreMetricsObserver {
             failure => (None, failure),
         };
         match failure {
-            StoreError::Failed(cause) if self.failures.is_due() => {
-                tracing::warn!(node, %cause, "the store failed a call; told once a minute at most");
+            StoreError::Failed(cause) if self.failures.is_due(&kind(&**cause)) => {
+                tracing::warn!(
+                    node,
+                    %cause,
+                    "the store failed a call; told once a minute at most, for each kind of error"
+                );
             }
             StoreError::Undecided { source, .. } => self.warn(source),
             StoreError::WrongType(cause) if self.wrong_types.is_due() => {
@@ -133,17 +149,25 @@ impl StoreMetricsObserver {
                      delete it; told once a minute at most"
                 );
             }
-            StoreError::Forbidden(cause) if self.refusals.is_due() => {
+            StoreError::Forbidden(cause) if self.refusals.is_due(&kind(&**cause)) => {
                 tracing::warn!(
                     node,
                     %cause,
                     on_failure = self.on_failure,
-                    "the store refuses a command that a limit needs: grant its user the right; \
-                     told once a minute at most"
+                    "the store refuses a command that a limit needs; told once a minute at most, for \
+                     each command"
                 );
             }
             _ => {}
         }
+    }
+}
+
+/// What tells errors of the store apart, whichever bucket they are about.
+fn kind(cause: &(dyn Error + 'static)) -> String {
+    match cause.downcast_ref::<ErrorReply>() {
+        Some(reply) => reply.kind(),
+        None => without_digits(&cause.to_string()),
     }
 }
 
@@ -224,17 +248,36 @@ impl Observer for StoreMetricsObserver {
         if matches!(cause, StoreError::OutOfReach) {
             return;
         }
+        let remains = |outages: &mut Outages, text: &str| {
+            outages.cause = in_short(cause);
+            outages.is_news(text)
+        };
         let cause = Chain(cause).to_string();
         let is_news = match node {
-            None => self.outages.lock().is_news(&cause),
+            None => remains(&mut self.outages.lock(), &cause),
             Some(node) => {
                 let mut outages = self.node_outages.lock();
                 let outages = outages.get_mut(node);
-                outages.is_some_and(|outages| outages.is_news(&cause))
+                outages.is_some_and(|outages| remains(outages, &cause))
             }
         };
         if is_news {
             events::store_still_unreachable(node, &cause);
+        }
+    }
+
+    fn refuses_commands(&self, node: Option<&str>, cause: &StoreError) {
+        let cause = cause.source().unwrap_or(cause);
+        events::store_refuses_commands(node, cause, self.on_failure);
+    }
+
+    fn refuses_no_command(&self, node: Option<&str>) {
+        events::store_refuses_no_command(node);
+    }
+
+    fn server_is_peculiar(&self, why: &str) {
+        if self.peculiarities.is_due(why) {
+            events::store_is_peculiar(why);
         }
     }
 
@@ -292,6 +335,8 @@ struct Outages {
     /// The number of outages that were not logged.
     unlogged: u64,
     unreachable: bool,
+    /// Why, as it was found last.
+    cause: Option<String>,
     /// The causes of the present outage that were logged, without digits.
     causes: Vec<String>,
 }
@@ -313,6 +358,7 @@ impl Outages {
         now: Instant,
     ) -> Option<OutageMessage> {
         self.unreachable = !reachable;
+        self.cause = cause.and_then(in_short);
         if reachable {
             let closes = std::mem::take(&mut self.open) && self.unlogged == 0;
             return closes.then_some(OutageMessage::Reachable);
@@ -365,6 +411,14 @@ impl Outages {
             true => OutageMessage::Unreachable(times),
             false => OutageMessage::Flapped(times),
         })
+    }
+}
+
+/// What lies behind an outage.
+fn in_short(cause: &StoreError) -> Option<String> {
+    match cause {
+        StoreError::OutOfReach => None,
+        cause => Some(Chain(cause.source().unwrap_or(cause)).to_string()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_config::{RedisStore, StoreSettings};
 use weir_limit::time::{Clock, SystemClock};
+use weir_rules::Limit;
 use weir_store::{
     DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, KeyScan, Leases,
     Memory, Observer, OnFailure, Prefetching, Reachability, Redis, SharedLists, SharedTexts, Store,
@@ -166,15 +167,36 @@ impl Stores {
         }
     }
 
-    /// What of the store some worker does not reach, if that is anything.
-    pub(super) fn unreachable(&self) -> Option<String> {
-        let reachability = &self.remote.as_ref()?.reachability;
+    /// These limits are in force: Redis has to carry out the commands that they need.
+    pub(super) fn use_for(&self, limits: &[&Arc<Limit>]) {
+        let Some(remote) = &self.remote else { return };
+        let quotas = limits.iter().flat_map(|limit| {
+            let of_overrides = limit.overrides().map(|overridden| overridden.quota);
+            limit.quota().into_iter().chain(of_overrides)
+        });
+        let used = &remote.settings.redis.algorithms;
+        used.replace(quotas.map(|quota| quota.algorithm()));
+    }
+
+    /// What of the store some worker does not reach, or what it refuses, if that is anything.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let remote = self.remote.as_ref()?;
+        let cause = |node: Option<&str>| remote.observer.cause(node);
+        let reachability = &remote.reachability;
         if reachability.is_reachable() {
-            return None;
+            let refusals = reachability.refusals();
+            let refusals = (!refusals.is_empty()).then(|| refusals.join("; "))?;
+            return Some(format!("the store refuses commands: {refusals}"));
         }
-        Some(match reachability.unreachable_nodes().as_slice() {
-            [] => "the store is out of reach".to_owned(),
-            nodes => format!("nodes of the store are out of reach: {}", nodes.join(", ")),
+        let named = |node: &Arc<str>| match cause(Some(node)) {
+            None => node.to_string(),
+            Some(cause) => format!("{node} ({cause})"),
+        };
+        let nodes: Vec<_> = reachability.unreachable_nodes().iter().map(named).collect();
+        Some(match (nodes.as_slice(), cause(None)) {
+            ([], None) => "the store is out of reach".to_owned(),
+            ([], Some(cause)) => format!("the store is out of reach: {cause}"),
+            (nodes, _) => format!("nodes of the store are out of reach: {}", nodes.join(", ")),
         })
     }
 }

@@ -291,7 +291,7 @@ fn a_client_that_leaves_before_its_late_answer_is_charged() {
         .start();
     until_remaining(&gateway, 5);
     redis.stop();
-    let asked = || tap.writes_with("BITFIELD").len();
+    let asked = || tap.decisions().len();
     let before = asked();
     let mut client = gateway.client();
     client.write(&get("/left").bytes()).unwrap();

@@ -267,12 +267,12 @@ fn a_right_that_is_lacking_is_told_once_and_in_the_view_and_takes_no_decision() 
     assert_eq!(all[0].metric("weir_store_reachable "), Some(1.0));
     assert_eq!(all[0].times_logged(message), 1);
 
-    server.command(&["ACL", "SETUSER", "default", "+set", "-get"]);
+    server.command(&["ACL", "SETUSER", "default", "+set", "-getrange"]);
     let others = [setup.start(), setup.start()];
     eventually("why it knows no figures", || {
         let answer = ask(&others[0], "/v1/gateways");
         let why = answer["alone"].as_str()?;
-        (why.contains("'get'") && states(&others[0]).len() == 4).then_some(())
+        (why.contains("'getrange'") && states(&others[0]).len() == 4).then_some(())
     });
 }
 
@@ -670,4 +670,33 @@ fn nothing_that_is_published_names_an_account_or_a_secret() {
     });
     assert!(published.contains("Calls:"), "{published}");
     assert!(!published.contains("planted"), "{published}");
+}
+
+/// It ended the connection by which it was read, and the fleet was this gateway alone.
+#[test]
+fn a_huge_value_in_the_place_of_figures_hides_those_of_no_other_gateway() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, &redis::store(&server.url()));
+    let gateways = [setup.start(), setup.start()];
+    know_each_other(&gateways);
+    let entry = json!({
+        "form": 1, "id": "huge", "name": "huge", "address": "huge", "version": "9.0.0",
+        "configuration": "", "since": 1, "figures": "shared",
+    });
+    list(&server, 300, &entry);
+    let last = (50_u64 << 20).to_string();
+    server.command(&["SETRANGE", "weir::gateway:huge", &last, "x"]);
+    eventually("all three, and the figures of two", || {
+        let listed = self::gateways(&gateways[0]);
+        let shared = listed.iter().filter(|listed| listed["figures"] == "shared");
+        (listed.len() == 3 && shared.count() == 2).then_some(())
+    });
+    gateways[0].log_tells("weir::gateway:huge");
+    assert_eq!(gateways[0].times_logged("the store is out of reach"), 0);
+    assert!(
+        said(&gateways[0])
+            .iter()
+            .all(|text| !text.contains("alone"))
+    );
 }

@@ -417,3 +417,43 @@ fn a_client_cannot_tell_by_a_denial_whether_its_request_was_a_plain_one() {
         }
     }
 }
+
+/// Redis is not asked again within a second of a denial. Others may have taken of what was left
+/// then, so the second denial says nothing of it; that the bucket of a cost of one is empty, it says.
+#[test]
+fn a_remembered_denial_tells_what_is_left_only_if_that_is_nothing() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: \"path:id\", burst: 5, count: 1, period: 1000h}"])
+        .routes(&[
+            "{match: {path: \"/{id}\"}, upstream: app, limits: [{limit: L, cost: {request_header: x-cost}}]}",
+        ])
+        .key(&crate::redis::store(&redis.url()))
+        .start();
+    let costing = |path: &str, cost: &str| get(path).with("x-cost", cost);
+    let denied = |path: &str, cost: &str| {
+        let response = gateway.send(&costing(path, cost));
+        assert_eq!(response.status, 429);
+        assert!(response.field("retry-after").is_some());
+        assert!(response.field("ratelimit-policy").is_some());
+        let state = response.field("ratelimit").map(str::to_owned);
+        let left = state.map(|state| state.split(';').nth(1).unwrap().to_owned());
+        (
+            left,
+            gateway.access(path).last().unwrap()["decided_by"].clone(),
+        )
+    };
+    // A denial is remembered for a second, which a busy machine may let pass between the two.
+    eventually("a remembered denial of several units", || {
+        gateway.admin(&request("DELETE", "/v1/buckets/L/many").with("host", "localhost"));
+        assert_eq!(gateway.send(&costing("/many", "3")).status, 200);
+        let (first, second) = (denied("/many", "3"), denied("/many", "3"));
+        assert_eq!(first.0.as_deref(), Some("r=2"));
+        (second.1 == "remembered").then(|| assert_eq!(second.0, None))
+    });
+    assert_eq!(gateway.send(&costing("/one", "5")).status, 200);
+    for _ in 0..3 {
+        assert_eq!(denied("/one", "1").0.as_deref(), Some("r=0"));
+    }
+}

@@ -1,9 +1,10 @@
-//! A gateway whose user has the rights that docs/REDIS.md lists, and no others, is refused nothing.
+//! A gateway whose user has the rights that docs/REDIS.md lists, and no others, is refused nothing;
+//! one whose user lacks some says so before requests come.
 
 use serde_json::json;
 
-use crate::redis_cluster;
 use crate::support::*;
+use crate::{redis, redis_cluster};
 
 const PAGE: &str = include_str!("../../docs/REDIS.md");
 
@@ -137,4 +138,148 @@ fn the_documented_user_of_a_cluster_is_refused_nothing() {
         let log = cluster.command(node, &["ACL", "LOG"]);
         assert_eq!(log.lines().next(), Some("*0"), "{log}");
     }
+}
+
+/// Waits until `/readyz` says this, in part; the whole of it.
+fn readiness(gateway: &Gateway, status: u16, part: &str) -> String {
+    eventually(&format!("/readyz with {status} and {part:?}"), || {
+        let response = gateway.admin(&get("/readyz"));
+        let text = response.text().to_owned();
+        (response.status == status && text.contains(part)).then_some(text)
+    })
+}
+
+fn without(server: &RedisServer, rights: &[&str]) {
+    let words = ["ACL", "SETUSER", "default"];
+    let words: Vec<_> = words.iter().chain(rights).copied().collect();
+    assert!(server.command(&words).starts_with("+OK"));
+}
+
+/// A rolling deployment went on, and then all requests got 503, or each gateway counted alone.
+#[test]
+fn a_gateway_that_lacks_a_right_of_all_limits_is_not_ready_before_a_request_comes() {
+    for on_failure in ["deny", "local"] {
+        let server = RedisServer::start();
+        without(&server, &["-bitfield"]);
+        let upstream = Upstream::start();
+        let url = server.url();
+        let gateway = Setup::before(&upstream)
+            .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+            .limited_by("L")
+            .key(&format!(
+                "store: {{redis: {{url: \"{url}\", timeout: 10s, on_failure: {on_failure}}}}}"
+            ))
+            .start();
+        let why = readiness(&gateway, 503, "BITFIELD");
+        assert!(why.contains("`+bitfield` by ACL SETUSER"), "{why}");
+        assert!(why.contains("Redis says \"NOPERM "), "{why}");
+        gateway.log_tells("no right to BITFIELD");
+        without(&server, &["+bitfield"]);
+        readiness(&gateway, 200, "ready");
+        assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    }
+}
+
+#[test]
+fn a_gateway_that_lacks_a_right_of_some_limits_is_not_ready_while_it_has_such_limits() {
+    const REFUSED: &str = "the store does not carry out all commands that the limits need; the \
+                           gateway is not ready";
+    const AGAIN: &str = "the store carries out all commands that the limits need";
+    let server = RedisServer::start();
+    without(&server, &["-hincrby", "-zadd"]);
+    let upstream = Upstream::start();
+    let limits = |algorithm: &str| {
+        [
+            "L: {per: global, burst: 2, count: 1, period: 1h}".to_owned(),
+            format!("W: {{per: global, count: 2, period: 1h, algorithm: {algorithm}}}"),
+        ]
+    };
+    let written = limits("sliding_window");
+    let gateway = Setup::before(&upstream)
+        .limits(&[&written[0], &written[1]])
+        .routes(&[
+            "{match: {path: /l}, upstream: app, limits: [L]}",
+            "{match: {path: /w}, upstream: app, limits: [W]}",
+        ])
+        .key(&redis::store(&server.url()))
+        .start();
+    let why = readiness(&gateway, 503, "HINCRBY");
+    assert!(!why.contains("ZADD"), "{why}");
+    gateway.logs(REFUSED, 1);
+    assert_eq!(gateway.statuses(&get("/l"), 3), [200, 200, 429]);
+    assert_eq!(gateway.statuses(&get("/w"), 1), [503]);
+    gateway.write("limits/defaults.yaml", &limits("sliding_log").join("\n"));
+    gateway.reload();
+    readiness(&gateway, 503, "ZADD");
+    gateway.write("limits/defaults.yaml", &limits("fixed_window").join("\n"));
+    gateway.reload();
+    readiness(&gateway, 200, "ready");
+    gateway.logs(AGAIN, 1);
+    gateway.write("limits/defaults.yaml", &written.join("\n"));
+    gateway.reload();
+    readiness(&gateway, 503, "HINCRBY");
+    without(&server, &["+hincrby"]);
+    readiness(&gateway, 200, "ready");
+    assert_eq!(gateway.statuses(&get("/w"), 1), [200]);
+}
+
+/// What a server does not know is told as that, and not as a right to be granted.
+#[test]
+fn a_command_that_the_server_does_not_know_is_told_with_another_remedy_than_a_right() {
+    let server = RedisServer::start_with(|_| {
+        ["--port", "0", "--rename-command", "BITFIELD", ""]
+            .map(Into::into)
+            .into()
+    });
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&redis::store(&server.url()))
+        .start();
+    let why = readiness(&gateway, 503, "does not know BITFIELD");
+    assert!(why.contains("rename-command"), "{why}");
+    assert!(!why.contains("ACL SETUSER"), "{why}");
+}
+
+/// One line a minute for all of them let a list hide what fails each request.
+#[test]
+fn each_command_that_is_refused_is_told_whatever_was_told_before() {
+    let server = RedisServer::start();
+    without(&server, &["-zrangebyscore", "-zscore"]);
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["W: {per: global, count: 5, period: 1h, algorithm: sliding_window}"])
+        .limited_by("W")
+        .key(&redis::store(&server.url()))
+        .start();
+    gateway.log_tells("no right to ZSCORE");
+    without(&server, &["-hincrby"]);
+    gateway.send(&get("/"));
+    gateway.log_tells("no right to HINCRBY");
+}
+
+#[test]
+fn what_a_full_redis_says_is_in_the_log_as_it_says_it_and_nothing_of_rights() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&redis::store(&server.url()))
+        .start();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let why = eventually("the reason", || {
+        assert_eq!(gateway.send(&get("/")).status, 503);
+        let response = gateway.admin(&get("/readyz"));
+        let text = response.text().to_owned();
+        text.contains("memory is full").then_some(text)
+    });
+    let said = "Redis says \"OOM command not allowed when used memory > 'maxmemory'.\"";
+    assert!(why.contains(said), "{why}");
+    assert!(
+        !gateway.log_text().contains("right"),
+        "{}",
+        gateway.log_text()
+    );
 }

@@ -3,6 +3,8 @@
 //! probes while it is open.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -51,7 +53,16 @@ pub struct Reachability {
     open: AtomicUsize,
     /// Held while a change is reported, so that reports come in the order of the changes.
     nodes: Mutex<HashMap<Arc<str>, NodeBreakers>>,
+    /// What servers refuse although they can be reached, and how many breakers were told so.
+    refusals: Mutex<HashMap<Refusal, usize>>,
     observer: Arc<dyn Observer>,
+}
+
+/// Why the server does not carry out what some limits need, or this node of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Refusal {
+    node: Option<Arc<str>>,
+    why: String,
 }
 
 /// The breakers of one node.
@@ -76,7 +87,40 @@ impl Reachability {
         Self {
             open: AtomicUsize::new(0),
             nodes: Mutex::default(),
+            refusals: Mutex::default(),
             observer,
+        }
+    }
+
+    /// What some server refuses that limits of the configuration need, although it can be reached.
+    pub fn refusals(&self) -> Vec<String> {
+        let refusals = self.refusals.lock();
+        let mut refusals: Vec<_> = refusals.keys().map(Refusal::to_string).collect();
+        refusals.sort_unstable();
+        refusals
+    }
+
+    fn refuses(&self, refusal: Refusal, cause: &StoreError) {
+        let mut refusals = self.refusals.lock();
+        let node = refusal.node.clone();
+        let breakers = refusals.entry(refusal).or_default();
+        *breakers += 1;
+        if *breakers == 1 {
+            self.observer.refuses_commands(node.as_deref(), cause);
+        }
+    }
+
+    fn refuses_no_more(&self, refusal: &Refusal) {
+        let mut refusals = self.refusals.lock();
+        let Some(breakers) = refusals.get_mut(refusal) else {
+            return;
+        };
+        *breakers -= 1;
+        if *breakers == 0 {
+            refusals.remove(refusal);
+            if !refusals.keys().any(|other| other.node == refusal.node) {
+                self.observer.refuses_no_command(refusal.node.as_deref());
+            }
         }
     }
 
@@ -181,6 +225,8 @@ pub(super) struct Breaker {
     /// Failures in a row.
     failures: AtomicU32,
     open: watch::Sender<bool>,
+    /// What the server refuses although it can be reached.
+    refusal: Mutex<Option<Refusal>>,
     reachability: Arc<Reachability>,
 }
 
@@ -210,6 +256,7 @@ impl Breaker {
             settings,
             failures: AtomicU32::new(0),
             open: watch::Sender::new(false),
+            refusal: Mutex::default(),
             reachability,
         }
     }
@@ -266,10 +313,22 @@ impl Breaker {
             .still_unreachable(self.node.as_deref(), cause);
     }
 
-    /// The server has answered while the breaker was closed.
-    fn answered(&self) {
+    /// The server has answered while the breaker was closed. It may refuse commands that only some
+    /// limits need.
+    fn answered(&self, refusal: Option<&StoreError>) {
         if let Some(node) = &self.node {
             self.reachability.answered(node);
+        }
+        let mut known = self.refusal.lock();
+        let found = refusal.map(|error| Refusal::new(self.node.as_ref(), error));
+        if *known == found {
+            return;
+        }
+        if let (Some(found), Some(cause)) = (found.clone(), refusal) {
+            self.reachability.refuses(found, cause);
+        }
+        if let Some(earlier) = std::mem::replace(&mut *known, found) {
+            self.reachability.refuses_no_more(&earlier);
         }
     }
 
@@ -280,8 +339,30 @@ impl Breaker {
     }
 }
 
+impl Refusal {
+    fn new(node: Option<&Arc<str>>, error: &StoreError) -> Self {
+        let source = error.source().map(ToString::to_string);
+        Self {
+            node: node.cloned(),
+            why: source.unwrap_or_else(|| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.node {
+            None => f.write_str(&self.why),
+            Some(node) => write!(f, "node {node}: {}", self.why),
+        }
+    }
+}
+
 impl Drop for Breaker {
     fn drop(&mut self) {
+        if let Some(refusal) = self.refusal.get_mut().take() {
+            self.reachability.refuses_no_more(&refusal);
+        }
         self.reachability
             .abandoned(self.node.as_ref(), self.is_open());
     }
@@ -369,7 +450,8 @@ impl<S: HealthCheck> Circuit<S> {
     async fn while_closed(&self) {
         while !self.breaker.is_open() {
             match self.server.ping().await {
-                Ok(()) => self.breaker.answered(),
+                Ok(()) => self.breaker.answered(None),
+                Err(error) if error.is_forbidden() => self.breaker.answered(Some(&error)),
                 Err(error) => self.breaker.open(&error),
             }
             tokio::select! {
@@ -528,7 +610,7 @@ mod tests {
         last.close();
         drop(other);
         assert_eq!(reachability.unreachable_nodes(), [Arc::from("a:1")]);
-        one.answered();
+        one.answered(None);
         assert!(reachability.is_reachable());
         drop((one, last));
         let told = [

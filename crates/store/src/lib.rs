@@ -39,7 +39,10 @@ pub use self::redis::fuzzing;
 #[cfg(feature = "internals")]
 pub use self::redis::{Connect, Socket, Stream};
 #[cfg(feature = "redis")]
-pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
+pub use self::redis::{
+    ErrorReply, LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError,
+    UsedAlgorithms,
+};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
@@ -96,7 +99,8 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store that may be out of reach, or one of its nodes; and can be asked whether it is.
 pub trait HealthCheck: Send + Sync + 'static {
-    /// Whether it is there. It gives up by itself on one that does not answer.
+    /// Whether it is there. It gives up by itself on one that does not answer. One that is there and
+    /// refuses commands that only some limits need is [`StoreError::Forbidden`].
     fn ping(&self) -> StoreFuture<()>;
 
     /// Whether it would decide a batch now. It gives up by itself, too.
@@ -152,7 +156,8 @@ pub trait SharedTexts: Send + Sync + 'static {
     /// Keeps a text by this name for so long, in place of an earlier one.
     fn put(&self, name: &str, text: String, length: Duration) -> StoreFuture<()>;
 
-    /// The text by this name, as bytes, since others may write there too; none if it is over.
+    /// The text by this name, as bytes, since others may write there too; none if it is over or
+    /// empty. One that is longer than any that a gateway writes is [`StoreError::WrongType`].
     fn text(&self, name: &str) -> StoreFuture<Option<Vec<u8>>>;
 }
 
@@ -402,6 +407,25 @@ impl StoreError {
                 (error, allowed.map(|allowed| *allowed))
             }
             error => (error, None),
+        }
+    }
+
+    /// The same with the name of the key that holds something else: whoever looks for it has to know
+    /// it.
+    #[cfg(feature = "redis")]
+    fn about_key(self, key: &dyn fmt::Display) -> Self {
+        match self {
+            Self::WrongType(error) => Self::WrongType(format!("{key}: {error}").into()),
+            Self::Node {
+                node,
+                allowed,
+                source,
+            } => Self::Node {
+                node,
+                allowed,
+                source: Box::new(source.about_key(key)),
+            },
+            error => error,
         }
     }
 

@@ -50,6 +50,17 @@ pub trait Observer: Send + Sync + 'static {
     /// worker has probed it.
     fn still_unreachable(&self, _node: Option<&str>, _cause: &StoreError) {}
 
+    /// The store, or this node of it, can be reached, but refuses commands that limits of the
+    /// configuration need. Told once for each cause, however many workers there are.
+    fn refuses_commands(&self, _node: Option<&str>, _cause: &StoreError) {}
+
+    /// It refuses none of them any more.
+    fn refuses_no_command(&self, _node: Option<&str>) {}
+
+    /// The server can be used, but not in every way in which others can, for this reason. Told by
+    /// each worker for each connection.
+    fn server_is_peculiar(&self, _why: &str) {}
+
     /// Something happened to one node of a store that consists of several. Told once each time,
     /// however many workers there are.
     fn node_changed(&self, node: &str, change: NodeChange<'_>) {

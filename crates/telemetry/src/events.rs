@@ -1,6 +1,7 @@
 //! Events that are rare enough to be logged one by one. Each is a function that logs and counts at
 //! once, so that neither is forgotten where something happens.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -114,6 +115,26 @@ pub fn store_unreachable(
 /// The store that went out of reach cannot be reached for another cause than was logged.
 pub fn store_still_unreachable(node: Option<&str>, cause: &str) {
     warn!(target: TARGET, node, cause, "the store remains out of reach, for another reason");
+}
+
+/// The store, or this node of it, can be reached, and does not carry out commands that limits need.
+pub fn store_refuses_commands(node: Option<&str>, cause: &dyn Error, on_failure: &str) {
+    warn!(target: TARGET,
+        node,
+        cause = %Chain(cause),
+        on_failure,
+        "the store does not carry out all commands that the limits need; the gateway is not ready"
+    );
+}
+
+/// It carries out all of them again.
+pub fn store_refuses_no_command(node: Option<&str>) {
+    info!(target: TARGET, node, "the store carries out all commands that the limits need");
+}
+
+/// The store can be used, but not in every way in which others can.
+pub fn store_is_peculiar(what: &str) {
+    warn!(target: TARGET, what, "the store cannot be used in every way; told once a minute at most");
 }
 
 /// The store, or this node of it, is within reach again.
@@ -295,6 +316,26 @@ impl LastWarning {
     }
 }
 
+/// The times of the last warnings of several kinds.
+#[derive(Debug, Default)]
+pub struct LastWarnings(Mutex<HashMap<String, Instant>>);
+
+/// The most kinds that are told apart within a minute.
+const MAX_KINDS: usize = 32;
+
+impl LastWarnings {
+    /// Whether to warn of this kind now: once a minute at most.
+    pub fn is_due(&self, kind: &str) -> bool {
+        let mut warned = self.0.lock();
+        warned.retain(|_, last| last.elapsed() < WARN_EVERY);
+        let may = warned.len() < MAX_KINDS && !warned.contains_key(kind);
+        if may {
+            warned.insert(kind.to_owned(), Instant::now());
+        }
+        may
+    }
+}
+
 /// Items with commas between them.
 struct Commas<'a, T>(&'a [T]);
 
@@ -348,5 +389,16 @@ mod tests {
             Chain(&error).to_string(),
             "the store is out of reach: unexpected end of file"
         );
+    }
+    #[tokio::test(start_paused = true)]
+    async fn each_kind_is_warned_of_once_a_minute_and_no_flood_of_kinds_of_all() {
+        let warned = LastWarnings::default();
+        assert!(warned.is_due("list") && warned.is_due("limit"));
+        assert!(!warned.is_due("list") && !warned.is_due("limit"));
+        let others = (0..100).map(|number| number.to_string());
+        let due = others.filter(|kind| warned.is_due(kind)).count();
+        assert_eq!(due, MAX_KINDS - 2);
+        tokio::time::advance(WARN_EVERY).await;
+        assert!(warned.is_due("list"));
     }
 }

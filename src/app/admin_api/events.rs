@@ -261,7 +261,7 @@ impl EventStream {
             calls.since(&before)
         });
         json!({
-            "unreachable": stores.unreachable(),
+            "unreachable": stores.trouble(),
             "latency": since.map(|since| quantiles(&since)),
             "buckets_in_memory": stores.memory().stats().buckets,
         })

@@ -148,7 +148,7 @@ pub(super) fn findings(view: &FleetView) -> Vec<GatewayFinding> {
     let mut found: Vec<GatewayFinding> = Vec::new();
     if let Some(Solitude::Failed(why)) = &view.alone {
         let text = format!("this gateway shows its own figures alone: {why}");
-        let remedy = "Look at Redis, and at the rights of its user: docs/REDIS.md has them. Ask \
+        let remedy = "Look at Redis by what it says, and if it speaks of rights, at docs/REDIS.md. Ask \
                       other gateways what they see";
         found.push(GatewayFinding::new(Kind::Fleet, text, remedy));
     }

@@ -29,7 +29,7 @@ pub(super) fn all(snapshot: &Snapshot, stores: &Stores, metrics: &Metrics) -> Ve
     let failures = metrics.failures();
     let (_, refused) = metrics.last_load();
     let mut found: Vec<_> = refused.map(configuration).into_iter().collect();
-    found.extend(store(stores.unreachable(), failures.failed_store_calls));
+    found.extend(store(stores.trouble(), failures.failed_store_calls));
     found.extend(snapshot.upstream_samples().iter().filter_map(upstream));
     found.extend(own_overload(failures.overload_shed));
     found.extend(overload(&failures.routes));

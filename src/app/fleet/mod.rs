@@ -475,11 +475,15 @@ impl<'f> Publisher<'f> {
         if error.is_out_of_reach() || self.logged.as_ref() == Some(&cause) {
             return;
         }
-        tracing::warn!(
-            cause,
-            "other gateways do not know how this one does; give its Redis user the rights, or set \
-             store.redis.fleet to false"
-        );
+        if error.is_forbidden() {
+            tracing::warn!(
+                cause,
+                "other gateways do not know how this one does; give its Redis user the rights, or set \
+                 store.redis.fleet to false"
+            );
+        } else {
+            tracing::warn!(cause, "other gateways do not know how this one does");
+        }
         self.logged = Some(cause);
     }
 }

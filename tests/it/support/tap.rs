@@ -69,6 +69,14 @@ impl Tap {
         writes.retain(|text| text.contains(word));
         writes
     }
+
+    /// The same of those that decide by buckets: not those by which each connection tries whether
+    /// Redis carries them out.
+    pub(crate) fn decisions(&self) -> Vec<String> {
+        let mut writes = self.writes_with("BITFIELD");
+        writes.retain(|text| !text.contains("weir:commands"));
+        writes
+    }
 }
 
 fn pass(mut from: UnixStream, mut to: UnixStream, mut see: impl FnMut(&mut [u8])) {

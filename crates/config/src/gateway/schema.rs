@@ -538,6 +538,9 @@ pub(crate) struct Cluster {
     /// the Cluster, or all Sentinels. The URLs hold no user, password or database. Type: list of
     /// URLs.
     pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+    /// The database. Only Valkey from 9.0 on, with `cluster-databases`, has others than the first
+    /// in a Cluster. Default: `0`.
+    pub(crate) database: Option<Spanned<u64>>,
 }
 
 /// Sentinels, and the primary that they watch.

@@ -122,7 +122,11 @@ fn deployment(cx: &mut Lowering<'_>, written: &Spanned<schema::Redis>) -> Lowere
     }
     if let Some(cluster) = &written.cluster {
         let nodes = nodes(cx, &cluster.nodes)?;
-        return cx.ok(cluster.span, RedisSettings::cluster(nodes));
+        let settings = cx.ok(cluster.span, RedisSettings::cluster(nodes))?;
+        let Some(database) = cluster.database else {
+            return Ok(settings);
+        };
+        return cx.ok(database.span, settings.with_database(database.value));
     }
     if let Some(sentinel) = &written.sentinel {
         return behind_sentinels(cx, sentinel);

@@ -45,6 +45,7 @@ fn a_redis_that_is_found_in_another_way_is_another() {
         r#"{url: "redis://a:1"}"#,
         r#"{cluster: {nodes: ["redis://a:1"]}}"#,
         r#"{cluster: {nodes: ["redis://a:2"]}}"#,
+        r#"{cluster: {nodes: ["redis://a:2"], database: 3}}"#,
         r#"{cluster: {nodes: ["rediss://a:2"]}}"#,
         r#"{cluster: {nodes: ["rediss://a:2"]}, tls_name: a.example}"#,
         r#"{sentinel: {nodes: ["redis://a:1"], primary: main}}"#,
@@ -72,6 +73,7 @@ fn what_cannot_be_is_told_with_its_place_and_a_remedy() {
         r#"{sentinel: {nodes: ["redis://a:1"], primary: "", database: 1}}"#,
         r#"{sentinel: {nodes: ["redis://a:1/4"], primary: main}}"#,
         r#"{sentinel: {nodes: ["redis://a:1"], primary: main, database: 5000000000}}"#,
+        r#"{cluster: {nodes: ["redis://a:1"], database: 5000000000}}"#,
         r#"{sentinel: {nodes: ["redis://a:1"]}}"#,
         r#"{sentinel: {nodes: ["redis://a:1"], primary: main, password: hunter2}}"#,
         r#"{cluster: {nodes: ["redis://a:1"]}, ca: ca.pem}"#,
@@ -90,8 +92,8 @@ fn what_cannot_be_is_told_with_its_place_and_a_remedy() {
       leave one of them out
     gateway.yaml:1:27: store.redis.cluster.nodes: there must be at least one node
       list the URLs of some: redis://HOST:PORT
-    gateway.yaml:1:35: store.redis.cluster.nodes[0]: the URL of a node must not name a database: a Redis Cluster has database 0 only, and a Sentinel has none
-      leave it out, and for a primary behind Sentinels write `sentinel.database`
+    gateway.yaml:1:35: store.redis.cluster.nodes[0]: the URL of a node must not name a database: all nodes of a Cluster have the same, and a Sentinel has none
+      leave it out, and write `cluster.database` or `sentinel.database`
     gateway.yaml:1:52: store.redis.cluster.nodes[1]: a node cannot be named by a socket
       write redis://HOST:PORT
     gateway.yaml:1:65: store.redis.cluster.nodes[2]: the URL of a node must name its port
@@ -105,9 +107,10 @@ fn what_cannot_be_is_told_with_its_place_and_a_remedy() {
     gateway.yaml:2:76: store.redis.cluster.nodes[7]: not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE
     gateway.yaml:1:61: store.redis.sentinel.primary: not the name of a primary
       write the name that stands behind `sentinel monitor` in the configuration of the Sentinels
-    gateway.yaml:1:36: store.redis.sentinel.nodes[0]: the URL of a node must not name a database: a Redis Cluster has database 0 only, and a Sentinel has none
-      leave it out, and for a primary behind Sentinels write `sentinel.database`
+    gateway.yaml:1:36: store.redis.sentinel.nodes[0]: the URL of a node must not name a database: all nodes of a Cluster have the same, and a Sentinel has none
+      leave it out, and write `cluster.database` or `sentinel.database`
     gateway.yaml:1:77: store.redis.sentinel.database: the database must be a number from 0 to 2147483646, such as 0 in redis://HOST:PORT/0
+    gateway.yaml:1:61: store.redis.cluster.database: the database must be a number from 0 to 2147483646, such as 0 in redis://HOST:PORT/0
     gateway.yaml:1:17: store.redis.sentinel: the key "primary" is missing
     gateway.yaml:1:77: store.redis.sentinel.password: a secret is not written into the configuration
       write {file: PATH} or {env: NAME}

@@ -182,9 +182,12 @@ fn noise(history: &History<'_>) -> Option<Failure> {
 const ONCE_A_MINUTE: [&str; 4] = [
     "the store is out of reach",
     "a Sentinel fails",
-    "the store refuses a command that a limit needs",
+    OF_EACH_COMMAND,
     "a key in the store holds something else than a bucket",
 ];
+
+/// Of each command apart.
+const OF_EACH_COMMAND: &str = "the store refuses a command that a limit needs";
 
 const ANOTHER_REASON: &str = "the store remains out of reach, for another reason";
 
@@ -214,7 +217,10 @@ impl Logged {
             return (!is_new).then(|| (CAUSES, format!("a cause of one outage twice: {line}")));
         }
         let text = ONCE_A_MINUTE.iter().find(|text| line.starts_with(**text))?;
-        let whom = field(line, "sentinel").unwrap_or(node);
+        let whom = match *text {
+            OF_EACH_COMMAND => node + &field(line, "cause").unwrap_or_default(),
+            _ => field(line, "sentinel").unwrap_or(node),
+        };
         let last = self.last.insert((*text, whom), at)?;
         let is_early = at - last < MINUTE;
         is_early.then(|| (LOG, format!("twice within {:?}: {line}", at - last)))

@@ -218,7 +218,7 @@ impl Command {
     }
 }
 
-static COMMANDS: [Command; 62] = [
+static COMMANDS: [Command; 63] = [
     on_key("bitfield", -2, bitfield::bitfield).growing(),
     on_key("bitfield_ro", -2, bitfield::bitfield_ro),
     on_key("pexpire", -3, strings::pexpire).writing(),
@@ -246,6 +246,7 @@ static COMMANDS: [Command; 62] = [
     on_key("expire", -3, strings::expire).writing(),
     on_key("expireat", -3, strings::expireat).writing(),
     on_key("get", 2, strings::get),
+    on_key("getrange", 4, strings::getrange),
     on_key("persist", 2, strings::persist).writing(),
     on_key("pexpireat", -3, strings::pexpireat).writing(),
     on_key("pttl", 2, strings::pttl),

@@ -14,6 +14,25 @@ pub(super) fn get(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+pub(super) fn getrange(call: &mut Call<'_>) -> Done {
+    let [start, end] = [2, 3].map(|at| integer(call.word(at)));
+    let (start, end) = (start.ok_or(NOT_INTEGER)?, end.ok_or(NOT_INTEGER)?);
+    let string = call.string()?.cloned().unwrap_or_default();
+    let length = i64::try_from(string.len()).unwrap_or(i64::MAX);
+    let from_end = |at: i64| match at {
+        ..0 => length.saturating_add(at).max(0),
+        at => at,
+    };
+    let is_backward = start < 0 && end < 0 && start > end;
+    let (start, end) = (from_end(start), from_end(end).min(length - 1));
+    let range = match (usize::try_from(start), usize::try_from(end)) {
+        (Ok(start), Ok(end)) if !is_backward => string.get(start..=end),
+        _ => None,
+    };
+    call.reply.bulk(range.unwrap_or_default());
+    Ok(())
+}
+
 /// `SET key value [PX milliseconds | PXAT moment]`
 pub(super) fn set(call: &mut Call<'_>) -> Done {
     let expires = match call.words_from(3) {

@@ -22,7 +22,7 @@ pub(crate) fn words(text: &str) -> Words {
 /// A command, and how its replies are to be compared.
 pub(crate) fn command(random: &mut Random) -> (Words, Likeness) {
     let key = KEYS[random.weighted(&[30, 20, 20, 15, 14, 1])];
-    let kinds: [fn(&mut Random, &str) -> Words; 22] = [
+    let kinds: [fn(&mut Random, &str) -> Words; 23] = [
         take_gcra,
         refund_gcra,
         clamp_gcra,
@@ -45,6 +45,7 @@ pub(crate) fn command(random: &mut Random) -> (Words, Likeness) {
         look,
         look,
         connection,
+        tried,
     ];
     let at = random.index(kinds.len());
     let mut words = kinds[at](random, key);
@@ -472,8 +473,21 @@ fn expiry(random: &mut Random, key: &str) -> Words {
 }
 
 fn string(random: &mut Random, key: &str) -> Words {
-    if random.chance(40) {
+    if random.chance(20) {
         return words(&format!("GET {key}"));
+    }
+    if random.chance(30) {
+        let mut text = words(&format!("GETRANGE {key}"));
+        text.extend(match random.index(3) {
+            0 => words("0 524288"),
+            1 => words(&format!(
+                "{} -{}",
+                random.between(0, 4),
+                random.between(0, 4)
+            )),
+            _ => vec![number(random), number(random)],
+        });
+        return text;
     }
     let mut text = [words(&format!("SET {key}")), vec![number(random)]].concat();
     if random.chance(60) {
@@ -489,6 +503,27 @@ fn string(random: &mut Random, key: &str) -> Words {
         });
     }
     text
+}
+
+/// In the forms in which Weir tries whether a server carries them out.
+fn tried(random: &mut Random, key: &str) -> Words {
+    const FORMS: [(&str, &str); 13] = [
+        ("BITFIELD", ""),
+        ("BITFIELD_RO", " GET u63 0"),
+        ("PEXPIRE", " 1000"),
+        ("HGETALL", ""),
+        ("HINCRBY", " 0 x"),
+        ("HDEL", " 0"),
+        ("ZADD", " x 0"),
+        ("ZREM", " 0"),
+        ("ZREMRANGEBYRANK", " 1 0"),
+        ("ZLEXCOUNT", " + -"),
+        ("ZREVRANGE", " 1 0"),
+        ("ZREMRANGEBYLEX", " + -"),
+        ("ZREMRANGEBYSCORE", " 1 0"),
+    ];
+    let (name, rest) = FORMS[random.index(FORMS.len())];
+    words(&format!("{name} {key}{rest}"))
 }
 
 fn delete(random: &mut Random, key: &str) -> Words {

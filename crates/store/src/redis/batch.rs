@@ -13,7 +13,6 @@ use weir_limit::{Batch, Transaction};
 
 use super::awaited_nodes::AwaitedNodes;
 use super::batch_plan::{BatchPlan, BatchReplies, Resolved};
-use super::check::command_error;
 use super::client::Client;
 use super::command::{Command, Reply};
 use super::expiry::Expiry;
@@ -61,7 +60,8 @@ impl BatchCall {
             let Some(node) = requests.get_mut(index) else {
                 return Err(StoreError::OutOfReach);
             };
-            let command = Command::new(transaction, now, || {
+            let read_by = node.session.commands.read_by();
+            let command = Command::new(transaction, now, read_by, || {
                 let expiries = &node.session.expiries;
                 let hash = expiries.hash(&transaction.key);
                 let tolerance = transaction.quota.tolerance();
@@ -202,13 +202,7 @@ impl BatchCall {
         let mut both = self.plan.batch.iter().zip(replies);
         let (transaction, refusal) =
             both.find_map(|(transaction, reply)| Some((transaction, reply.refusal()?)))?;
-        Some(match command_error(refusal.clone()) {
-            // Whoever looks for the key has to know its name.
-            StoreError::WrongType(error) => {
-                StoreError::WrongType(format!("{}: {error}", transaction.key).into())
-            }
-            error => error,
-        })
+        Some(refusal.about_key(&transaction.key))
     }
 
     /// Decides by these replies, and does in the background what is left to do: gives back what

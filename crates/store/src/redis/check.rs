@@ -8,14 +8,14 @@ use std::io;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
-use thiserror::Error;
 use tokio::time::Instant;
 use weir_limit::time::{Clock, Timestamp};
 
 use super::connection::Connection;
-use super::gcra;
+use super::gcra::{self, ReadBy};
 use super::resp::Request;
-use crate::{ClockOffset, DecisionClock, Observer, StoreError};
+use super::server_error::{closed_at, is_refused_command, verbatim, words};
+use crate::{ClockOffset, DecisionClock, Observer};
 
 /// How many keys are looked up in a Cluster's node: one that serves half of all slots refuses
 /// at least one of them, but for one time in 2^64.
@@ -36,12 +36,19 @@ pub(super) async fn check(
     observer: &dyn Observer,
     expected: ExpectedServer<'_>,
 ) -> Result<(), Arc<RedisError>> {
-    let hello = introduce(connection, clock, observer).await?;
+    let introduced = introduce(connection, clock, observer).await;
+    let Introduction { mode, role } = introduced.map_err(|error| closed_at("HELLO", error))?;
+    if role.as_deref() == Some(ACTIVE_REPLICA) {
+        observer.server_is_peculiar(
+            "it is an active replica of KeyDB, which replication alone tells of what others count: \
+             gateways on different replicas let more pass; let all of them use the same one",
+        );
+    }
     match expected {
-        ExpectedServer::Alone { prefix } if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
+        ExpectedServer::Alone { prefix } if mode.as_ref().is_none_or(|mode| mode == "cluster") => {
             look_up_samples(connection, prefix).await
         }
-        ExpectedServer::Node if hello.as_ref().is_some_and(|mode| mode != "cluster") => {
+        ExpectedServer::Node if mode.as_ref().is_some_and(|mode| mode != "cluster") => {
             Err(wrong_server(
                 "the server is not a node of a Redis Cluster: name it in `store.redis.url`",
             ))
@@ -72,7 +79,7 @@ pub(super) async fn is_primary(connection: &Connection) -> Result<bool, Arc<Redi
     let mut request = Request::default();
     gcra::hello(&mut request);
     let hello = connection.call(request).await?.iter().next();
-    let hello = hello.transpose()?;
+    let hello = hello.transpose().map_err(verbatim)?;
     let role = hello.and_then(|hello| field(&hello, "role"));
     Ok(role.as_deref() == Some("master"))
 }
@@ -92,12 +99,21 @@ pub(super) async fn measure(
     Ok(store.map(|store| ClockOffset::measured(sent, answered, store)))
 }
 
-/// Reads role and time of the server, and returns its mode if it has one.
+/// What a server says of itself, unless it is too old to.
+struct Introduction {
+    mode: Option<String>,
+    role: Option<String>,
+}
+
+/// The role of a KeyDB that takes writes, and replicates those of others.
+const ACTIVE_REPLICA: &str = "active-replica";
+
+/// Reads role and time of the server, and returns what it says of itself.
 async fn introduce(
     connection: &Connection,
     clock: &DecisionClock,
     observer: &dyn Observer,
-) -> Result<Option<String>, Arc<RedisError>> {
+) -> Result<Introduction, Arc<RedisError>> {
     let mut request = Request::default();
     gcra::hello(&mut request);
     gcra::time(&mut request);
@@ -127,13 +143,14 @@ async fn introduce(
         Some(Err(error)) if is_refused_command(&error) => {
             tell_of_step(observer, clock.unknown());
             if clock.is_reference() {
-                observer.clock_measured(None, Err(&error));
+                observer.clock_measured(None, Err(&*verbatim(error)));
             }
         }
-        Some(Err(error)) => return Err(Arc::new(error)),
+        Some(Err(error)) => return Err(verbatim(error)),
         None => return Err(wrong_server("HELLO is answered by no reply")),
     }
-    Ok(told("mode"))
+    let (mode, role) = (told("mode"), told("role"));
+    Ok(Introduction { mode, role })
 }
 
 fn tell_of_step(observer: &dyn Observer, stepped: Option<f64>) {
@@ -168,7 +185,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
     let mut request = Request::default();
     for number in 0..SLOT_SAMPLES {
         let key = format!("{prefix}:probe:{number}");
-        gcra::read(&mut request, key.as_bytes());
+        gcra::read(&mut request, key.as_bytes(), ReadBy::Bitfield);
     }
     let replies = connection.call(request).await?;
     match replies.values().map_err(|error| redirection(&error)) {
@@ -183,59 +200,10 @@ pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     redirects.then(|| {
         wrong_server(format!(
             "the server is a node of a Redis Cluster: name its nodes in `store.redis.cluster`, or a \
-             primary that holds all keys in `store.redis.url` ({error})"
+             primary that holds all keys in `store.redis.url` ({})",
+            words(error)
         ))
     })
-}
-
-/// Whether the server refuses a command as such, for want of a right or because it does not know
-/// it.
-pub(super) fn is_refused_command(error: &RedisError) -> bool {
-    refused_command(error).is_some()
-}
-
-/// The rights that every limit needs. Without one of them the store cannot be used at all.
-const RIGHTS_OF_ALL: [&str; 2] = ["bitfield", "pexpire"];
-
-/// Whether the server refuses a command that only some limits need.
-pub(super) fn is_right_of_some(error: &RedisError) -> bool {
-    refused_command(error).is_some_and(|name| !RIGHTS_OF_ALL.contains(&&*name))
-}
-
-/// Whether a key holds another type than the command is for, which concerns the limit that is
-/// counted there, and no other.
-pub(super) fn is_wrong_type(error: &RedisError) -> bool {
-    error.code() == Some("WRONGTYPE")
-}
-
-/// What a server replies, whose advice is not that of Weir.
-#[derive(Debug, Error)]
-#[error("Redis says \"{0}\"")]
-struct ErrorReply(RedisError);
-
-/// The failure of a call by the error of one of its commands.
-pub(super) fn command_error(error: RedisError) -> StoreError {
-    let (is_right, is_type) = (is_right_of_some(&error), is_wrong_type(&error));
-    let is_reply = error.code().is_some();
-    let source: Box<dyn std::error::Error + Send + Sync> = match is_reply {
-        true => Box::new(ErrorReply(error)),
-        false => Box::new(error),
-    };
-    match (is_right, is_type) {
-        (true, _) => StoreError::Forbidden(source),
-        (_, true) => StoreError::WrongType(source),
-        _ => StoreError::Failed(source),
-    }
-}
-
-/// The name of a command that the server refuses as such.
-pub(super) fn refused_command(error: &RedisError) -> Option<String> {
-    let text = error.to_string();
-    let (_, rest) = ["to run the '", "unknown command '", "unknown command `"]
-        .iter()
-        .find_map(|start| text.split_once(start))?;
-    let (name, _) = rest.split_once(['\'', '`'])?;
-    Some(name.to_ascii_lowercase())
 }
 
 pub(super) fn wrong_server(
@@ -280,48 +248,8 @@ fn moment(time: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::super::resp::Replies;
+    use super::super::server_error::tests::error;
     use super::*;
-
-    fn error(text: &str) -> RedisError {
-        let replies = Replies::new(format!("-{text}\r\n").into_bytes());
-        replies.values().unwrap_err()
-    }
-
-    #[test]
-    fn a_refused_command_is_named_whatever_server_refuses_it() {
-        for (text, name) in [
-            (
-                "NOPERM User weir has no permissions to run the 'hincrby' command",
-                "hincrby",
-            ),
-            (
-                "NOPERM this user has no permissions to run the 'zadd' command",
-                "zadd",
-            ),
-            (
-                "ERR unknown command 'TIME', with args beginning with:",
-                "time",
-            ),
-            (
-                "ERR unknown command `ZPOPMAX`, with args beginning with:",
-                "zpopmax",
-            ),
-            (
-                "EXECABORT Transaction discarded because of: NOPERM User weir has no permissions to \
-                 run the 'exec' command",
-                "exec",
-            ),
-        ] {
-            assert_eq!(refused_command(&error(text)).as_deref(), Some(name));
-        }
-        for text in [
-            "NOPERM No permissions to access a key",
-            "OOM command not allowed when used memory > 'maxmemory'.",
-            "WRONGTYPE Operation against a key holding the wrong kind of value",
-        ] {
-            assert_eq!(refused_command(&error(text)), None);
-        }
-    }
 
     #[test]
     fn only_what_a_cluster_answers_is_a_redirection() {

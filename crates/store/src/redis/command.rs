@@ -4,15 +4,19 @@ use redis::{RedisError, Value};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Decision, Mode, Transaction};
 
-use super::check::{is_refused_command, is_right_of_some, is_wrong_type};
 use super::client::Key;
 use super::expiry::Expiry;
-use super::gcra::{self, GcraCommand, GcraReply};
+use super::gcra::{self, GcraCommand, GcraReply, ReadBy};
 use super::resp::{Cursor, Request};
+use super::server_error::{command_error, is_of_one_key, is_refused_command, is_refused_to_some};
 use super::sliding_log::Members;
 use super::window::{Repair, WindowKind, WindowReply};
 use super::{fixed_window, sliding_log, sliding_window};
+use crate::StoreError;
 use crate::hashed_key::HashedKey;
+
+/// Why a key of the right type is no bucket.
+pub(super) const FOREIGN: &str = "it holds what Weir does not write there";
 
 /// The commands of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub(super) enum WindowCommand {
     /// The bucket stays unread.
     Nothing,
     /// Reads the bucket.
-    Read(WindowKind),
+    Read(WindowKind, ReadBy),
     /// Takes the cost from a fixed window if it fits.
     TakeFixed,
     /// Reads the bucket, and takes the cost whether it fits or not.
@@ -42,8 +46,12 @@ pub(super) enum WindowCommand {
 pub(super) enum Reply {
     Gcra(GcraReply),
     Window(WindowReply),
-    /// The server refuses a command that it needs, or its key holds something else.
+    /// The server refuses a command that it needs, or its key holds another type.
     Refused(RedisError),
+    /// The key holds what Weir does not write there. Something may have been written beside it.
+    Foreign {
+        written: bool,
+    },
     /// The node that was asked failed.
     Missing,
 }
@@ -53,13 +61,14 @@ impl Command {
     pub(super) fn new(
         transaction: &Transaction,
         now: Timestamp,
+        by: ReadBy,
         gcra: impl FnOnce() -> (HashedKey, Expiry),
     ) -> Self {
         if transaction.is_windowed() {
-            return Self::Window(WindowCommand::new(transaction, now));
+            return Self::Window(WindowCommand::new(transaction, now, by));
         }
         let (key, expiry) = gcra();
-        Self::Gcra(GcraCommand::new(transaction, expiry), key)
+        Self::Gcra(GcraCommand::new(transaction, expiry, by), key)
     }
 
     pub(super) fn add(
@@ -84,7 +93,9 @@ impl Command {
     ) -> Option<Reply> {
         match self {
             Self::Gcra(command, _) => GcraReply::read(command, replies, now).map(Reply::Gcra),
-            Self::Window(command) => command.parse(replies, transaction, now).map(Reply::Window),
+            Self::Window(command) => command
+                .parse(replies, transaction, now)
+                .map(Reply::of_window),
         }
     }
 
@@ -104,7 +115,7 @@ impl Command {
         errors.for_each(drop);
         match first {
             None => self.parse(&mut own, transaction, now).map(Ok),
-            Some(error) if is_refused_command(&error) || is_wrong_type(&error) => {
+            Some(error) if is_refused_command(&error) || is_of_one_key(&error) => {
                 Some(Ok(Reply::Refused(error)))
             }
             Some(error) => Some(Err(error)),
@@ -119,14 +130,14 @@ impl Command {
 }
 
 impl WindowCommand {
-    fn new(transaction: &Transaction, now: Timestamp) -> Self {
+    fn new(transaction: &Transaction, now: Timestamp, by: ReadBy) -> Self {
         let kind = WindowKind::new(&transaction.quota);
         match (transaction.mode, kind) {
             (Mode::AllowOnly, _) => Self::Nothing,
-            (Mode::CheckOnly | Mode::Peek, _) => Self::Read(kind),
+            (Mode::CheckOnly | Mode::Peek, _) => Self::Read(kind, by),
             // What not even a full bucket holds is never taken, unless denials are counted.
             _ if !transaction.fits_beside(0) && !transaction.is_counted_when_denied() => {
-                Self::Read(kind)
+                Self::Read(kind, by)
             }
             (_, WindowKind::Fixed) => Self::TakeFixed,
             (_, WindowKind::Sliding) => Self::TakeSliding,
@@ -137,9 +148,9 @@ impl WindowCommand {
     fn add(self, request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
         match self {
             Self::Nothing => {}
-            Self::Read(WindowKind::Fixed) => fixed_window::read(request, key),
-            Self::Read(WindowKind::Sliding) => sliding_window::read(request, key),
-            Self::Read(WindowKind::Log) => sliding_log::read(request, key, transaction, now),
+            Self::Read(WindowKind::Fixed, by) => fixed_window::read(request, key, by),
+            Self::Read(WindowKind::Sliding, _) => sliding_window::read(request, key),
+            Self::Read(WindowKind::Log, _) => sliding_log::read(request, key, transaction, now),
             Self::TakeFixed => {
                 fixed_window::take(request, key, transaction, now);
                 fixed_window::expire(request, key, &transaction.quota, now);
@@ -157,11 +168,11 @@ impl WindowCommand {
     ) -> Option<WindowReply> {
         match self {
             Self::Nothing => Some(WindowReply::default()),
-            Self::Read(WindowKind::Fixed) => fixed_window::parse_read(replies, transaction, now),
-            Self::Read(WindowKind::Sliding) => {
+            Self::Read(WindowKind::Fixed, _) => fixed_window::parse_read(replies, transaction, now),
+            Self::Read(WindowKind::Sliding, _) => {
                 sliding_window::parse(&replies.value()?, false, transaction, now)
             }
-            Self::Read(WindowKind::Log) => {
+            Self::Read(WindowKind::Log, _) => {
                 sliding_log::parse_read(&transacted(replies)?, transaction, now)
             }
             Self::TakeFixed => fixed_window::parse_take(replies, transaction, now),
@@ -185,6 +196,15 @@ fn transacted(replies: &mut Cursor<'_>) -> Option<Vec<Value>> {
 }
 
 impl Reply {
+    fn of_window(found: WindowReply) -> Self {
+        match found.is_foreign {
+            true => Self::Foreign {
+                written: found.written,
+            },
+            false => Self::Window(found),
+        }
+    }
+
     pub(super) fn denies(&self, command: Command, transaction: &Transaction) -> bool {
         let decision = self.decision(command, transaction, false);
         decision.is_some_and(|decision| !decision.allowed)
@@ -199,7 +219,7 @@ impl Reply {
         denied: bool,
     ) -> Option<Decision> {
         Some(match self {
-            Self::Refused(_) | Self::Missing => return None,
+            Self::Refused(_) | Self::Foreign { .. } | Self::Missing => return None,
             Self::Gcra(found) => {
                 let debt = match command {
                     Command::Gcra(command, _) => found.deciding_debt(command, transaction),
@@ -231,6 +251,7 @@ impl Reply {
     ) -> bool {
         match self {
             Self::Refused(_) | Self::Missing => false,
+            Self::Foreign { written } => *written,
             Self::Gcra(found) => denied && found.taken,
             Self::Window(found) => {
                 let fits = transaction.fits_beside(found.usage.used);
@@ -277,7 +298,7 @@ impl Reply {
                 }
                 Repair::Prune(starts) => sliding_window::prune(request, &key(), starts),
             },
-            Self::Gcra(_) | Self::Window(_) | Self::Refused(_) | Self::Missing => {}
+            _ => {}
         }
     }
 
@@ -286,17 +307,18 @@ impl Reply {
         matches!(self, Self::Gcra(found) if transaction.has_foreign_level(found.first))
     }
 
-    /// Why the server refuses the command, if it does.
-    pub(super) fn refusal(&self) -> Option<&RedisError> {
+    /// Why the server refuses the command, if it does, or what is wrong with the bucket.
+    pub(super) fn refusal(&self) -> Option<StoreError> {
         match self {
-            Self::Refused(error) => Some(error),
+            Self::Refused(error) => Some(command_error(error.clone())),
+            Self::Foreign { .. } => Some(StoreError::WrongType(FOREIGN.into())),
             Self::Gcra(_) | Self::Window(_) | Self::Missing => None,
         }
     }
 
     /// Whether all limits need the command that the server refuses.
     pub(super) fn is_refused_for_all(&self) -> bool {
-        matches!(self, Self::Refused(error) if !is_right_of_some(error) && !is_wrong_type(error))
+        matches!(self, Self::Refused(error) if !is_refused_to_some(error) && !is_of_one_key(error))
     }
 }
 
@@ -318,7 +340,10 @@ mod tests {
     }
 
     fn asked(transaction: &Transaction) -> String {
-        text(|request| WindowCommand::new(transaction, NOW).add(request, b"k", transaction, NOW))
+        text(|request| {
+            let command = WindowCommand::new(transaction, NOW, ReadBy::Bitfield);
+            command.add(request, b"k", transaction, NOW);
+        })
     }
 
     #[test]

@@ -96,7 +96,8 @@ impl Dialer {
     pub(super) async fn open(&mut self, address: &Address) -> Result<Socket, RedisError> {
         let mut socket = self.dial(address).await?;
         let login = read(&self.access, Access::read_login).await?;
-        log_in(&mut socket, &login).await?;
+        let logged_in = log_in(&mut socket, &login).await;
+        logged_in.map_err(Arc::unwrap_or_clone)?;
         Ok(socket)
     }
 

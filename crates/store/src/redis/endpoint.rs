@@ -65,9 +65,8 @@ pub enum RedisUrlError {
     NodeLogin,
     /// A database in the URL of a node.
     #[error(
-        "the URL of a node must not name a database: a Redis Cluster has database 0 only, and a \
-         Sentinel has none; leave it out, and for a primary behind Sentinels write \
-         `sentinel.database`"
+        "the URL of a node must not name a database: all nodes of a Cluster have the same, and a \
+         Sentinel has none; leave it out, and write `cluster.database` or `sentinel.database`"
     )]
     NodeDatabase,
     /// Parameters in the URL of a node.

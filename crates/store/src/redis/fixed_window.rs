@@ -25,7 +25,7 @@
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{CLOCK_BOUND, FixedWindow, Quota, Transaction, window_end};
 
-use super::gcra::{FAIL, MAX_TAT, SATURATE, signed};
+use super::gcra::{FAIL, MAX_TAT, ReadBy, SATURATE, signed};
 use super::resp::{Cursor, Request};
 use super::window::{Repair, WindowReply, expire_in};
 
@@ -98,8 +98,8 @@ fn enter(request: &mut Request, period: i64, now: Timestamp) {
 }
 
 /// Reads both numbers. It creates no key.
-pub(super) fn read(request: &mut Request, key: &[u8]) {
-    request.command(8, "BITFIELD").word(key);
+pub(super) fn read(request: &mut Request, key: &[u8], by: ReadBy) {
+    request.command(8, by.name()).word(key);
     for field in [END, USED] {
         request.word(b"GET").word(b"u63").int(field);
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn the_others_are_as_simple_as_they_can_be() {
         assert_eq!(
-            text(|request| read(request, b"k")),
+            text(|request| read(request, b"k", ReadBy::Bitfield)),
             "BITFIELD k GET u63 0 GET u63 62"
         );
         assert_eq!(

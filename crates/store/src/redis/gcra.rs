@@ -79,10 +79,30 @@ pub(super) fn take(
     }
 }
 
-/// Reads the TAT. A read by `BITFIELD` creates no key, and unlike `BITFIELD_RO` is as old as the
-/// command itself.
-pub(super) fn read(request: &mut Request, key: &[u8]) {
-    let request = request.begin(b"*5\r\n$8\r\nBITFIELD\r\n");
+/// The command that reads integers and creates no key. `BITFIELD` is refused when memory is full,
+/// though it only reads; `BITFIELD_RO` is not, but Redis before 6.0 does not know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ReadBy {
+    #[default]
+    Bitfield,
+    BitfieldRo,
+}
+
+impl ReadBy {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Bitfield => "BITFIELD",
+            Self::BitfieldRo => "BITFIELD_RO",
+        }
+    }
+}
+
+/// Reads the TAT.
+pub(super) fn read(request: &mut Request, key: &[u8], by: ReadBy) {
+    let request = match by {
+        ReadBy::Bitfield => request.begin(b"*5\r\n$8\r\nBITFIELD\r\n"),
+        ReadBy::BitfieldRo => request.begin(b"*5\r\n$11\r\nBITFIELD_RO\r\n"),
+    };
     request.word(key).words(GET_TAT);
 }
 
@@ -331,13 +351,13 @@ pub(super) enum GcraCommand {
     /// The bucket stays unread.
     Nothing,
     /// Reads the TAT.
-    Read,
+    Read(ReadBy),
     /// Takes this increment if it fits.
     Take(Nanos, Expiry),
 }
 
 impl GcraCommand {
-    pub(super) fn new(transaction: &Transaction, expiry: Expiry) -> Self {
+    pub(super) fn new(transaction: &Transaction, expiry: Expiry, by: ReadBy) -> Self {
         match (
             transaction.mode,
             transaction.quota.increment(transaction.cost),
@@ -347,7 +367,7 @@ impl GcraCommand {
                 Self::Take(increment, expiry)
             }
             // What not even a full bucket holds is never taken.
-            _ => Self::Read,
+            _ => Self::Read(by),
         }
     }
 
@@ -360,7 +380,7 @@ impl GcraCommand {
     ) {
         match self {
             Self::Nothing => {}
-            Self::Read => read(request, key),
+            Self::Read(by) => read(request, key, by),
             Self::Take(increment, expiry) => {
                 take(
                     request,
@@ -398,7 +418,7 @@ impl GcraReply {
     ) -> Option<Self> {
         match command {
             GcraCommand::Nothing => Some(Self::default()),
-            GcraCommand::Read => {
+            GcraCommand::Read(_) => {
                 let [tat] = replies.ints()?;
                 let debt = Timestamp::from_nanos(u64::try_from(tat?).ok()?).since(now);
                 Some(Self {
@@ -527,7 +547,12 @@ mod tests {
 
     #[test]
     fn the_others_are_as_simple_as_they_can_be() {
-        assert_eq!(text(|request| read(request, b"k")), "BITFIELD k GET u63 0");
+        for by in [ReadBy::Bitfield, ReadBy::BitfieldRo] {
+            assert_eq!(
+                text(|request| read(request, b"k", by)),
+                format!("{} k GET u63 0", by.name())
+            );
+        }
         assert_eq!(text(|request| delete(request, b"k")), "DEL k");
         assert_eq!(text(hello), "HELLO 2");
         assert_eq!(text(time), "TIME");

@@ -1,11 +1,13 @@
 //! The first commands on a connection: who it is, which database it uses, and the client's name.
 
 use std::io;
+use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::RedisError;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::resp::{MAX_REPLY_BYTES, Malformed, Replies, Request, Scan};
+use super::server_error::{closed_at, words};
 
 /// The user name, password and database of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,12 +24,12 @@ pub(super) struct Login {
 pub(super) async fn log_in(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
     login: &Login,
-) -> Result<(), RedisError> {
+) -> Result<(), Arc<RedisError>> {
     let mut refusal = introduce(socket, login, login.username.as_deref()).await?;
     if refusal.as_ref().is_some_and(knows_no_users) {
         refusal = introduce(socket, login, None).await?;
     }
-    refusal.map_or(Ok(()), Err)
+    refusal.map_or(Ok(()), |refusal| Err(Arc::new(refusal)))
 }
 
 /// Sends all commands at once, and returns the error of one that the gateway cannot do without.
@@ -35,7 +37,7 @@ async fn introduce(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
     login: &Login,
     username: Option<&str>,
-) -> Result<Option<RedisError>, RedisError> {
+) -> Result<Option<RedisError>, Arc<RedisError>> {
     let mut request = Request::default();
     let mut refusals = Vec::new();
     if let Some(password) = &login.password {
@@ -45,13 +47,11 @@ async fn introduce(
             auth.word(username.as_bytes());
         }
         auth.word(password.as_bytes());
-        let kind = ErrorKind::AuthenticationFailed;
-        refusals.push((kind, "Password authentication failed"));
+        refusals.push("password authentication failed");
     }
     if login.database != 0 {
         request.command(2, "SELECT").int(login.database);
-        let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
-        refusals.push((kind, "Redis server refused to switch database"));
+        refusals.push("the server refused to switch database");
     }
     // For `CLIENT LIST`. Older servers do not know the command, and users may lack the right.
     for (name, value) in [("LIB-NAME", "weir"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
@@ -59,13 +59,11 @@ async fn introduce(
         info.word(name.as_bytes()).word(value.as_bytes());
     }
     let replies = exchange(socket, request).await?;
-    let failed = replies
-        .iter()
-        .zip(refusals)
-        .find_map(|(reply, (kind, what))| {
-            let error = reply.err()?;
-            Some(RedisError::from((kind, what, text(&error))))
-        });
+    let failed = replies.iter().zip(refusals).find_map(|(reply, what)| {
+        let words = words(&reply.err()?);
+        let refusal = format!("{what}: Redis says \"{words}\"");
+        Some(io::Error::new(io::ErrorKind::PermissionDenied, refusal).into())
+    });
     Ok(failed)
 }
 
@@ -82,7 +80,7 @@ fn knows_no_users(refusal: &RedisError) -> bool {
 async fn exchange(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
     request: Request,
-) -> Result<Replies, RedisError> {
+) -> Result<Replies, Arc<RedisError>> {
     let mut received = Vec::new();
     let Err(failure) = transfer(socket, request, &mut received).await else {
         return Ok(Replies::new(received));
@@ -91,11 +89,19 @@ async fn exchange(
         // The write failed; what the server sent before can still be read.
         let _ = socket.read_buf(&mut received).await;
     }
-    let failure = match Replies::new(received).iter().next() {
-        Some(Err(refusal)) => io::Error::new(io::ErrorKind::ConnectionRefused, text(&refusal)),
-        _ => failure,
-    };
-    Err(failure.into())
+    let is_silent = received.is_empty();
+    match Replies::new(received).iter().next() {
+        Some(Err(refusal)) => {
+            let refusal = words(&refusal);
+            let refusal = io::Error::new(io::ErrorKind::ConnectionRefused, refusal);
+            Err(Arc::new(refusal.into()))
+        }
+        _ if is_silent => {
+            let commands = "its first commands (AUTH, SELECT, CLIENT)";
+            Err(closed_at(commands, Arc::new(failure.into())))
+        }
+        _ => Err(Arc::new(failure.into())),
+    }
 }
 
 async fn transfer(
@@ -119,12 +125,6 @@ async fn transfer(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-}
-
-/// An error as the server wrote it.
-fn text(error: &RedisError) -> String {
-    let parts = [error.code(), error.detail()].into_iter().flatten();
-    parts.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -13,14 +13,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use super::check::{ExpectedServer, check, command_error, redirection};
+use super::check::{ExpectedServer, check, redirection};
 use super::cluster::Member;
 use super::connection::{Connection, MemoryShare, RequestResult};
 use super::dialer::Dialer;
 use super::endpoint::{Address, HostPort};
 use super::expiry::ExpiryCache;
+use super::needed_commands::KnownCommands;
 use super::resp::{Replies, Request};
 use super::sentinel::PrimaryAddress;
+use super::server_error::{command_error, is_refused_command, verbatim};
 use super::settings::RedisSettings;
 use crate::breaker::Backoff;
 use crate::{Observer, StoreError};
@@ -62,6 +64,8 @@ pub(super) struct Session {
     pub(super) expiries: ExpiryCache,
     /// What the server is in a Cluster.
     pub(super) member: Option<Arc<Member>>,
+    /// Which commands the server carries out.
+    pub(super) commands: KnownCommands,
     /// Which server this is; none where there is no choice.
     peer: Option<SocketAddr>,
     manager: Weak<ConnectionManager>,
@@ -134,8 +138,11 @@ impl Session {
     /// A server that has become a replica stays one for its present connections, while its name may
     /// lead to the new primary. One node of a Cluster is of no use where all keys should be.
     pub(super) fn failed(self: &Arc<Self>, error: RedisError) -> StoreError {
+        if is_refused_command(&error) {
+            self.commands.doubt();
+        }
         if REPLICA.map(ErrorKind::Server).contains(&error.kind()) {
-            return self.lost(Arc::new(error));
+            return self.lost(verbatim(error));
         }
         match redirection(&error) {
             Some(why) if self.member.is_none() => self.lost(why),
@@ -261,6 +268,7 @@ impl ConnectionManager {
             connection,
             expiries,
             member: self.member.clone(),
+            commands: KnownCommands::default(),
             peer,
             manager: Arc::downgrade(self),
         });

@@ -31,6 +31,7 @@ mod leases;
 mod levels;
 mod login;
 mod manager;
+mod needed_commands;
 mod node;
 mod node_requests;
 mod refund;
@@ -38,6 +39,7 @@ mod resolve;
 mod resp;
 mod scan;
 mod sentinel;
+mod server_error;
 mod settings;
 mod shared_list;
 mod shared_text;
@@ -66,10 +68,12 @@ pub use dialer::{Connect, Socket, Stream};
 pub use endpoint::{RedisNodes, RedisUrlError};
 use leases::LeaseRenewer;
 use manager::{Location, Supervisor};
+pub use needed_commands::UsedAlgorithms;
 use node::Node;
 use resp::Request;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use resp::fuzzing;
+pub use server_error::ErrorReply;
 use settings::Deployment;
 pub use settings::RedisSettings;
 

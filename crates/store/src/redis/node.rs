@@ -10,7 +10,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use super::check;
 use super::cluster::{Member, slot_of};
 use super::expiry::Expiry;
-use super::gcra;
+use super::gcra::{self, ReadBy};
 use super::manager::{ConnectionManager, Location, Session, Supervisor};
 use super::resp::Request;
 use super::settings::RedisSettings;
@@ -22,6 +22,9 @@ pub(super) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name of a key that is not a bucket's, because it does not name a subject.
 const PROBE: &str = "probe";
+
+/// The same of the key that commands are tried on, which holds nothing.
+const TRIED: &str = "commands";
 
 /// The same in slot 0, whose owner's clock all gateways follow, unless the prefix has a hash tag.
 const PROBE_OF_SLOT_0: &str = "probe:{06S}";
@@ -38,13 +41,14 @@ pub(super) struct Node {
 }
 
 /// What asks the server how it is.
+#[derive(Clone)]
 struct Checker {
     settings: RedisSettings,
     observer: Arc<dyn Observer>,
     manager: Arc<ConnectionManager>,
     member: Option<Arc<Member>>,
     /// The first connection has been waited for.
-    was_connected: AtomicBool,
+    was_connected: Arc<AtomicBool>,
 }
 
 impl Node {
@@ -67,7 +71,7 @@ impl Node {
                 observer,
                 manager,
                 member,
-                was_connected: AtomicBool::new(false),
+                was_connected: Arc::default(),
             }),
             leases: tokio::sync::Mutex::default(),
             renews: AtomicBool::new(false),
@@ -118,39 +122,59 @@ impl Node {
 }
 
 impl Checker {
-    /// Checks the connection, and then sends commands, with a deadline. A connection that does not
-    /// answer is given up: the server may be gone without a word. A node that redirects is there,
-    /// and its slots have changed.
-    fn examine(&self, request: Request, decides: bool) -> StoreFuture<()> {
-        let session = match self.manager.session() {
-            Ok(session) => session,
-            Err(error) => return StoreFuture::failed(error),
-        };
-        let (clock, observer) = (self.settings.clock.clone(), Arc::clone(&self.observer));
-        StoreFuture::waiting(async move {
-            let answer = in_time(async {
-                let checked = check::check_again(&session.connection, &clock, &*observer).await;
-                checked.map_err(|error| session.lost(error))?;
-                if request.is_empty() {
-                    return Ok(());
-                }
-                let replies = session.send(request).await?;
-                match (replies.values(), &session.member) {
-                    (Ok(_), _) => Ok(()),
-                    (Err(error), Some(member)) if error.redirect_node().is_some() => {
-                        member.has_changed();
-                        Ok(())
-                    }
-                    (Err(_), _) if !decides => Ok(()),
-                    (Err(error), _) => Err(session.failed(error)),
-                }
-            });
-            let answer = answer.await;
-            if matches!(answer, Err(StoreError::Deadline)) {
-                session.give_up(None);
+    /// Checks the connection, and then does something else by it, with a deadline. A connection that
+    /// does not answer is given up: the server may be gone without a word.
+    async fn examine<F>(&self, then: impl FnOnce(Arc<Session>) -> F) -> Result<(), StoreError>
+    where
+        F: Future<Output = Result<(), StoreError>>,
+    {
+        let session = self.manager.session()?;
+        let answer = in_time(async {
+            let (clock, observer) = (&self.settings.clock, &*self.observer);
+            let checked = check::check_again(&session.connection, clock, observer).await;
+            checked.map_err(|error| session.lost(error))?;
+            then(Arc::clone(&session)).await
+        });
+        let answer = answer.await;
+        if matches!(answer, Err(StoreError::Deadline)) {
+            session.give_up(None);
+        }
+        answer
+    }
+
+    /// Sends commands, of which an error is the server's only if it `decides` by them. A node that
+    /// redirects is there, and its slots have changed.
+    async fn send(
+        session: &Arc<Session>,
+        request: Request,
+        decides: bool,
+    ) -> Result<(), StoreError> {
+        if request.is_empty() {
+            return Ok(());
+        }
+        let replies = session.send(request).await?;
+        match (replies.values(), &session.member) {
+            (Ok(_), _) => Ok(()),
+            (Err(error), Some(member)) if error.redirect_node().is_some() => {
+                member.has_changed();
+                Ok(())
             }
-            answer
-        })
+            (Err(_), _) if !decides => Ok(()),
+            (Err(error), _) => Err(session.failed(error)),
+        }
+    }
+
+    /// Tries the commands that the configuration needs, unless they are known to be carried out.
+    async fn try_commands(&self, session: &Arc<Session>) -> Result<(), StoreError> {
+        let key = || self.own_key(TRIED);
+        let Some(trial) = session.commands.trial(&self.settings.algorithms, key) else {
+            return Ok(());
+        };
+        let replies = session.send(trial.request).await?;
+        match session.commands.conclude(trial.algorithms, &replies) {
+            Some(refused) => Err(refused.into_failure()),
+            None => Ok(()),
+        }
     }
 
     /// Asks the node whose clock is followed for a key of slot 0: a gateway that nobody asks about
@@ -160,13 +184,13 @@ impl Checker {
         let key = format!("{}:{PROBE_OF_SLOT_0}", self.settings.prefix);
         let is_followed = self.member.is_some() && self.settings.clock.is_reference();
         if is_followed && slot_of(key.as_bytes()) == 0 {
-            gcra::read(&mut request, key.as_bytes());
+            gcra::read(&mut request, key.as_bytes(), ReadBy::Bitfield);
         }
         request
     }
 
-    fn probe_key(&self) -> Option<String> {
-        let key = format!("{}:{PROBE}", self.settings.prefix);
+    fn own_key(&self, name: &str) -> Option<String> {
+        let key = format!("{}:{name}", self.settings.prefix);
         match &self.member {
             None => Some(key),
             Some(member) => member.own_key(&key),
@@ -175,16 +199,23 @@ impl Checker {
 }
 
 impl HealthCheck for Checker {
-    /// The first one waits for a connection, which must not count as lost before it was made.
+    /// The first one of a Cluster's node waits for a connection, which must not count as lost before
+    /// it was made.
     fn ping(&self) -> StoreFuture<()> {
+        let checker = self.clone();
         let is_first = !self.was_connected.swap(true, Ordering::Relaxed);
-        if self.member.is_none() || !is_first {
-            return self.examine(self.look_at_slot_0(), false);
-        }
-        let manager = Arc::clone(&self.manager);
         StoreFuture::waiting(async move {
-            let _ = time::timeout(BACKGROUND_TIMEOUT, manager.connected()).await;
-            manager.session().map(drop)
+            if is_first && checker.member.is_some() {
+                let _ = time::timeout(BACKGROUND_TIMEOUT, checker.manager.connected()).await;
+            }
+            let work = |session| {
+                let checker = &checker;
+                async move {
+                    Self::send(&session, checker.look_at_slot_0(), false).await?;
+                    checker.try_commands(&session).await
+                }
+            };
+            checker.examine(work).await
         })
     }
 
@@ -192,12 +223,16 @@ impl HealthCheck for Checker {
     /// decide.
     fn probe(&self) -> StoreFuture<()> {
         let mut request = Request::default();
-        if let Some(key) = self.probe_key() {
+        if let Some(key) = self.own_key(PROBE) {
             let nothing = (Nanos::ZERO, Nanos::ZERO);
             let then = Timestamp::default();
             gcra::take(&mut request, key.as_bytes(), nothing, Expiry::Set, then);
         }
-        self.examine(request, true)
+        let checker = self.clone();
+        StoreFuture::waiting(async move {
+            let work = |session| async move { Self::send(&session, request, true).await };
+            checker.examine(work).await
+        })
     }
 
     fn lost(&self) -> StoreFuture<()> {

@@ -9,7 +9,7 @@ use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{SubWindow, SubWindows, Transaction};
 
 use super::client::{Client, Key};
-use super::command::{Command, Reply, WindowCommand};
+use super::command::{Command, FOREIGN, Reply, WindowCommand};
 use super::gcra::{self, GcraCommand};
 use super::manager::Session;
 use super::node_requests::NodeRequests;
@@ -128,7 +128,7 @@ impl Client {
         key: &[u8],
     ) -> Result<Timestamp, StoreError> {
         let mut request = Request::default();
-        fixed_window::read(&mut request, key);
+        fixed_window::read(&mut request, key, session.commands.read_by());
         let replies = self.send(session, request).await?;
         let end = fixed_window::parse_end(&mut replies.iter());
         end.ok_or_else(|| session.protocol_error(&replies))
@@ -145,6 +145,7 @@ impl Client {
         let reply = replies.iter().value();
         let all = reply.as_ref().and_then(sliding_window::sub_windows);
         let all = all.ok_or_else(|| session.protocol_error(&replies))?;
+        let all = all.ok_or_else(|| foreign(key))?;
         Ok(all.into_iter().collect())
     }
 
@@ -200,6 +201,11 @@ impl Client {
         }
         self.send_checked(session, amends).await.map(drop)
     }
+}
+
+fn foreign(key: &[u8]) -> StoreError {
+    let error = StoreError::WrongType(FOREIGN.into());
+    error.about_key(&String::from_utf8_lossy(key))
 }
 
 /// A connection that can be used, and how long that took.

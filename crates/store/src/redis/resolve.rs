@@ -121,7 +121,15 @@ impl Resolution {
                 Some(Ok(found)) if found.is_refused_for_all() => {
                     return Some(session.protocol_error(replies));
                 }
-                Some(Ok(found)) => *reply = found,
+                Some(Ok(found)) => {
+                    if found
+                        .refusal()
+                        .is_some_and(|refusal| refusal.is_forbidden())
+                    {
+                        session.commands.doubt();
+                    }
+                    *reply = found;
+                }
                 Some(Err(error)) if failed_elsewhere && error.redirect_node().is_some() => {}
                 Some(Err(error)) => failure = Some(session.failed(error)),
                 None => return Some(session.protocol_error(replies)),

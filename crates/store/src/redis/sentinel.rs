@@ -25,6 +25,7 @@ use super::connection::{Connection, MemoryShare};
 use super::dialer::{Dialer, Network};
 use super::endpoint::{Address, HostPort};
 use super::resp::Request;
+use super::server_error::verbatim;
 use crate::Observer;
 use crate::breaker::Backoff;
 
@@ -296,7 +297,7 @@ impl Sentinel {
                 .word(question.as_bytes())
                 .word(self.primary.as_bytes());
         }
-        let replies = connection.call(request).await?.values()?;
+        let replies = connection.call(request).await?.values().map_err(verbatim)?;
         parse(replies).ok_or_else(|| {
             let why = "the Sentinel does not say where the primary is";
             Arc::new(io::Error::other(why).into())

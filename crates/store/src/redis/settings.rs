@@ -12,6 +12,7 @@ use super::access::{Access, Authorities, LoginPart, RedisLogin, Trust, authoriti
 use super::dialer::Connect;
 use super::dialer::Network;
 use super::endpoint::{Address, Endpoint, HostPort, MAX_DATABASE, RedisNodes, RedisUrlError};
+use super::needed_commands::UsedAlgorithms;
 use super::sentinel::{PrimaryWatch, SentinelSettings};
 use crate::{ClockSource, DecisionClock, Observer};
 
@@ -37,6 +38,8 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How long a request in flight is counted without a word from its gateway.
     pub lease: Duration,
+    /// Which algorithms' commands the servers have to carry out.
+    pub algorithms: UsedAlgorithms,
     pub(super) cluster_times: ClusterTimes,
 }
 
@@ -87,8 +90,9 @@ impl RedisSettings {
         let of_url = login(of_url.username(), of_url.password());
         let beside = login(username.as_deref(), password.as_deref());
         let settings = Self::with_deployment(Deployment::Single(endpoint.address), endpoint.is_tls);
-        let settings = settings.with_login(beside.or(of_url));
-        Ok(settings.with_database(endpoint.login.db()))
+        let mut settings = settings.with_login(beside.or(of_url));
+        settings.access.database = endpoint.login.db();
+        Ok(settings)
     }
 
     /// A Redis Cluster. The nodes that are named tell where the others are.
@@ -115,17 +119,12 @@ impl RedisSettings {
         if primary.is_empty() || primary.contains(|letter: char| letter.is_whitespace()) {
             return Err(RedisUrlError::PrimaryName);
         }
-        let database = i64::try_from(database).unwrap_or(i64::MAX);
-        if database > MAX_DATABASE {
-            return Err(RedisUrlError::Database);
-        }
         let sentinel = SentinelSettings {
             nodes,
             primary: primary.to_owned(),
             login: sentinel_login,
         };
-        let settings = Self::with_deployment(Deployment::Sentinel(sentinel), is_tls);
-        Ok(settings.with_database(database))
+        Self::with_deployment(Deployment::Sentinel(sentinel), is_tls).with_database(database)
     }
 
     fn with_deployment(deployment: Deployment, is_tls: bool) -> Self {
@@ -141,13 +140,21 @@ impl RedisSettings {
             clock: DecisionClock::new(ClockSource::Local),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
+            algorithms: UsedAlgorithms::default(),
             cluster_times: ClusterTimes::default(),
         }
     }
 
-    fn with_database(mut self, database: i64) -> Self {
-        self.access.database = database;
-        self
+    /// The same in this database. A Cluster has database 0 alone, but for Valkey from 9.0 on with
+    /// `cluster-databases`.
+    ///
+    /// # Errors
+    /// [`RedisUrlError::Database`] when no server has so many.
+    pub fn with_database(mut self, database: u64) -> Result<Self, RedisUrlError> {
+        let database = i64::try_from(database).ok();
+        let database = database.filter(|database| *database <= MAX_DATABASE);
+        self.access.database = database.ok_or(RedisUrlError::Database)?;
+        Ok(self)
     }
 
     /// Logs in like this to the servers that hold buckets. What is not given stays as it was.
@@ -351,7 +358,7 @@ mod tests {
         for other in [
             sentinel().with_prefix("other"),
             sentinel().with_login(login(Some("ann"), None)),
-            sentinel().with_database(1),
+            sentinel().with_database(1).unwrap(),
             parse("redis://a:1").unwrap(),
             parse("rediss://a:1").unwrap(),
             RedisSettings::cluster(nodes(&["redis://a:1"])).unwrap(),

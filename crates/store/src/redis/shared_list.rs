@@ -100,18 +100,19 @@ impl Redis {
             Ok(requests) => requests,
             Err(error) => return StoreFuture::failed(error),
         };
+        let name = String::from_utf8_lossy(key).into_owned();
         self.client.tracked(move |client, awaited| {
             Ok(async move {
                 let send = |_, session, request| {
                     let client = Arc::clone(&client);
                     async move { client.send_checked(&session, request).await }
                 };
-                let replies = client
-                    .each_node(requests.into_requests(), &awaited, send)
-                    .await?;
+                let replies = client.each_node(requests.into_requests(), &awaited, send);
+                let replies = replies.await.map_err(|error| error.about_key(&name))?;
                 let parsed = parse(&mut replies.into_iter().flatten());
                 // The store works, whatever others have written there.
-                parsed.ok_or_else(|| StoreError::WrongType("a reply of another form".into()))
+                let foreign = StoreError::WrongType("it is not of Weir's form".into());
+                parsed.ok_or_else(|| foreign.about_key(&name))
             })
         })
     }

@@ -9,6 +9,9 @@ use super::client::Key;
 use super::resp::Request;
 use crate::{SharedTexts, StoreFuture};
 
+/// The longest text: twice what a gateway publishes of its limits at most.
+const MAX_TEXT_BYTES: usize = 512 * 1024;
+
 impl SharedTexts for Redis {
     fn put(&self, name: &str, text: String, length: Duration) -> StoreFuture<()> {
         let key = self.text_key(name);
@@ -18,12 +21,15 @@ impl SharedTexts for Redis {
 
     fn text(&self, name: &str) -> StoreFuture<Option<Vec<u8>>> {
         let key = self.text_key(name);
-        let fill = |request: &mut Request| {
-            request.command(2, "GET").word(&key);
-        };
-        self.call_node(&key, fill, |replies| {
-            redis::from_redis_value(replies.next()?).ok()
-        })
+        self.call_node(
+            &key,
+            |request| get(request, &key),
+            |replies| {
+                let text: Vec<u8> = redis::from_redis_value(replies.next()?).ok()?;
+                let is_whole = text.len() <= MAX_TEXT_BYTES;
+                is_whole.then(|| Some(text).filter(|text| !text.is_empty()))
+            },
+        )
     }
 }
 
@@ -34,6 +40,12 @@ impl Redis {
         key.push_str(name);
         self.client.key(&key)
     }
+}
+
+/// Reads no more of what others may have written there than tells that it is not Weir's.
+fn get(request: &mut Request, key: &[u8]) {
+    let range = request.command(4, "GETRANGE").word(key);
+    range.int(0).int(MAX_TEXT_BYTES);
 }
 
 fn set(request: &mut Request, key: &[u8], text: &str, length: Duration) {

@@ -138,10 +138,13 @@ pub(super) fn parse_read(
     let [Value::Int(live), newest, deciding] = replies else {
         return None;
     };
+    let (Ok(newest), Ok(deciding)) = (moment(newest)?, moment(deciding)?) else {
+        return Some(WindowReply::foreign(false));
+    };
     let view = LogView {
         live: u64::try_from(*live).ok()?,
-        newest: moment(newest)?,
-        deciding: moment(deciding)?,
+        newest,
+        deciding,
     };
     Some(WindowReply {
         usage: view.usage(transaction, now),
@@ -158,34 +161,43 @@ pub(super) fn parse_take(
     let (view, rest) = replies.split_at_checked(3)?;
     let mut found = parse_read(view, transaction, now)?;
     found.written = true;
-    if transaction.is_counted_when_denied() {
+    if transaction.is_counted_when_denied() && !found.is_foreign {
         let [_, _, deciding, ..] = rest else {
             return None;
         };
         let [_, newest, _] = view else { return None };
+        let (Ok(newest), Ok(deciding)) = (moment(newest)?, moment(deciding)?) else {
+            return Some(WindowReply::foreign(true));
+        };
         let view = LogView {
             live: found.usage.used.saturating_add(transaction.counted_units()),
-            newest: moment(newest)?.max(Some(now)),
-            deciding: moment(deciding)?,
+            newest: newest.max(Some(now)),
+            deciding,
         };
         found.usage_after = Some(view.usage(transaction, now));
     }
     Some(found)
 }
 
-/// The time of the only member of a list; an error for another reply.
-fn moment(reply: &Value) -> Option<Option<Timestamp>> {
+/// A member that Weir does not write.
+struct ForeignMember;
+
+/// The time of the only member of a list; none for another reply.
+fn moment(reply: &Value) -> Option<Result<Option<Timestamp>, ForeignMember>> {
     let Value::Array(members) = reply else {
         return None;
     };
     let Some(member) = members.first() else {
-        return Some(None);
+        return Some(Ok(None));
     };
     let Value::BulkString(bytes) = member else {
         return None;
     };
-    let nanos = u64::from_be_bytes(*bytes.first_chunk()?);
-    Some(Some(Timestamp::from_nanos(nanos)))
+    let moment = match <&[u8; MEMBER_BYTES]>::try_from(&**bytes) {
+        Ok([nanos @ .., _, _, _, _, _, _, _, _]) => Ok(Some(u64::from_be_bytes(*nanos))),
+        Err(_) => Err(ForeignMember),
+    };
+    Some(moment.map(|nanos| nanos.map(Timestamp::from_nanos)))
 }
 
 #[cfg(test)]

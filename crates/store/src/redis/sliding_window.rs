@@ -56,7 +56,9 @@ pub(super) fn parse(
     transaction: &Transaction,
     now: Timestamp,
 ) -> Option<WindowReply> {
-    let all = sub_windows(reply)?;
+    let Some(all) = sub_windows(reply)? else {
+        return Some(WindowReply::foreign(written));
+    };
     let dead = all
         .iter()
         .filter(|sub_window| sub_window.is_dead(&transaction.quota, now));
@@ -90,8 +92,8 @@ pub(super) fn parse(
 }
 
 /// Reads a hash of sub-windows, in no order. One that was taken off from more often than added to,
-/// because the bucket was reset meanwhile, has no units.
-pub(super) fn sub_windows(reply: &Value) -> Option<Vec<SubWindow>> {
+/// because the bucket was reset meanwhile, has no units. `Some(None)` is a hash that is not Weir's.
+pub(super) fn sub_windows(reply: &Value) -> Option<Option<Vec<SubWindow>>> {
     let pair = |(start, used): (&Value, &Value)| {
         Some(SubWindow {
             start: u64::try_from(number(start)?).ok()?,
@@ -101,10 +103,16 @@ pub(super) fn sub_windows(reply: &Value) -> Option<Vec<SubWindow>> {
     let Value::Array(flat) = reply else {
         return None;
     };
+    if !flat.len().is_multiple_of(2) || !flat.iter().all(is_bulk) {
+        return None;
+    }
     let pairs = flat.chunks(2);
-    pairs
-        .map(|both| pair((both.first()?, both.last()?)))
-        .collect()
+    let pairs = pairs.map(|both| pair((both.first()?, both.last()?)));
+    Some(pairs.collect())
+}
+
+fn is_bulk(value: &Value) -> bool {
+    matches!(value, Value::BulkString(_))
 }
 
 fn merged(mut all: Vec<SubWindow>, taken: SubWindow) -> Vec<SubWindow> {

@@ -42,6 +42,19 @@ pub(super) struct WindowReply {
     pub(super) repair: Repair,
     /// The end of the fixed window that units were taken from.
     pub(super) end: Timestamp,
+    /// The key holds something that Weir does not write there.
+    pub(super) is_foreign: bool,
+}
+
+impl WindowReply {
+    /// The reply about a key of the right type with contents that are not Weir's.
+    pub(super) fn foreign(written: bool) -> Self {
+        Self {
+            written,
+            is_foreign: true,
+            ..Self::default()
+        }
+    }
 }
 
 /// A repair of a bucket in the background.

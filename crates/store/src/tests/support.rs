@@ -50,6 +50,8 @@ pub(crate) struct Recorder {
     offsets: Mutex<Vec<Option<ClockOffset>>>,
     steps: Mutex<Vec<f64>>,
     nodes: Mutex<Vec<String>>,
+    refusals: Mutex<Vec<String>>,
+    peculiarities: Mutex<Vec<String>>,
 }
 
 impl Recorder {
@@ -76,6 +78,15 @@ impl Recorder {
     /// Each change to reachable or not.
     pub(crate) fn changes(&self) -> Vec<bool> {
         self.changes.lock().clone()
+    }
+
+    /// Why commands are refused, each time; empty when none is any more.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        self.refusals.lock().clone()
+    }
+
+    pub(crate) fn peculiarities(&self) -> Vec<String> {
+        self.peculiarities.lock().clone()
     }
 
     /// What happened to nodes: the name of each, and a word.
@@ -109,6 +120,19 @@ impl Observer for Recorder {
             None => self.offsets.lock().push(offset.ok()),
             Some(node) => self.nodes.lock().push(node.to_owned()),
         }
+    }
+
+    fn refuses_commands(&self, _: Option<&str>, cause: &StoreError) {
+        let cause = cause.source().unwrap().to_string();
+        self.refusals.lock().push(cause);
+    }
+
+    fn refuses_no_command(&self, _: Option<&str>) {
+        self.refusals.lock().push(String::new());
+    }
+
+    fn server_is_peculiar(&self, why: &str) {
+        self.peculiarities.lock().push(why.to_owned());
     }
 
     fn clock_stepped(&self, seconds: f64) {

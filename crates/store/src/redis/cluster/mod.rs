@@ -28,6 +28,7 @@ use super::endpoint::{Address, HostPort};
 use super::manager::{Location, Session, Supervisor};
 use super::node::Node;
 use super::resp::{Replies, Request};
+use super::server_error::verbatim;
 use super::settings::RedisSettings;
 use crate::breaker::Backoff;
 use crate::{GuardSettings, Observer, Reachability, StoreError};
@@ -486,7 +487,7 @@ async fn read_slots(
     let mut request = Request::default();
     request.command(2, "CLUSTER").word(b"SLOTS");
     let replies = connection.call(request).await?;
-    let values = replies.values().map_err(Arc::new)?;
+    let values = replies.values().map_err(verbatim)?;
     let ranges = values.first().and_then(|reply| parse_slots(reply, asked));
     let ranges =
         ranges.ok_or_else(|| wrong_server("CLUSTER SLOTS is answered by no map of slots"))?;

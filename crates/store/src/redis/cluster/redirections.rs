@@ -6,9 +6,9 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::super::check::is_refused_command;
 use super::super::endpoint::HostPort;
 use super::super::resp::{Replies, Request, split_first, value};
+use super::super::server_error::is_refused_command;
 use super::slots::parse_address;
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";

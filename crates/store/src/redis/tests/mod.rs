@@ -44,6 +44,13 @@ impl Fixture {
         Self { redis, server }
     }
 
+    /// One that has tried the server's commands, as gateways do.
+    async fn introduced() -> Self {
+        let fixture = Self::new().await;
+        fixture.redis.ping().await.unwrap();
+        fixture
+    }
+
     fn ttl(&self, key: &str) -> i64 {
         let reply = self.server.command(&["PTTL", key]);
         let digits = reply.lines().next().unwrap().trim_start_matches(':');
@@ -87,7 +94,7 @@ impl Subject for Fixture {
     }
 }
 
-store_contract!(Fixture::new().await);
+store_contract!(Fixture::introduced().await);
 
 /// A Redis that evicts by what expires the soonest evicted a ban of ten minutes for buckets of a
 /// day.
@@ -341,6 +348,33 @@ async fn what_cannot_be_read_in_a_shared_list_or_text_never_hides_the_rest_or_fa
     assert!(error.is_wrong_type() && error.is_partial(), "{error:?}");
 }
 
+/// It ended the connection, and with it what else was asked by it.
+#[tokio::test]
+async fn a_text_that_is_far_too_long_is_named_and_neither_read_whole_nor_in_the_way_of_others() {
+    let fixture = Fixture::new().await;
+    let put = fixture.redis.put("gateway:b", "{}".to_owned(), PATIENCE);
+    put.await.unwrap();
+    let sent = || {
+        let stats = fixture.server.command(&["INFO", "stats"]);
+        let bytes = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        bytes.unwrap().parse::<u64>().unwrap()
+    };
+    let last = (50_u64 << 20).to_string();
+    let set = ["SETRANGE", "weir::gateway:a", &last, "x"];
+    fixture.server.command(&set);
+    let (session, before) = (fixture.redis.session(), sent());
+    let error = fixture.redis.text("gateway:a").await.unwrap_err();
+    assert!(error.is_wrong_type(), "{error:?}");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("weir::gateway:a"), "{why}");
+    assert!(sent() - before < 2 << 20);
+    let other = fixture.redis.text("gateway:b").await.unwrap();
+    assert_eq!(other.as_deref(), Some(b"{}".as_slice()));
+    assert!(Arc::ptr_eq(&session, &fixture.redis.session()));
+}
+
 #[tokio::test]
 async fn three_limits_are_one_round_trip() {
     let fixture = Fixture::new().await;
@@ -368,6 +402,126 @@ async fn the_expiry_of_a_bucket_is_set_once_and_again_before_it_could_be_too_sho
     decide(&fixture, batch([spend("L:a", 1)]), at(61)).await;
     assert_eq!(fixture.server.calls("pexpire"), 2);
     assert_eq!(fixture.server.calls("bitfield"), 5);
+}
+
+/// As `PERSIST` takes it away. The other algorithms set it with each take, and GCRA as often as it
+/// has to move: what else would be seen of a key that another client has changed costs a command.
+#[tokio::test]
+async fn an_expiry_that_was_taken_away_is_back_within_a_minute_in_which_the_bucket_is_asked_for() {
+    let fixture = Fixture::new().await;
+    let at = |secs| NOW + Nanos::from_secs(secs);
+    for round in 0..6 {
+        let name = format!("L:{round}");
+        let take = |cost| Transaction {
+            quota: hundred(round),
+            ..spend(&name, cost)
+        };
+        let key = format!("weir:{name}{}", rights::MARKS[round]);
+        // It goes on to be asked for, whether it lets pass or denies.
+        for cost in [1, 101] {
+            decide(&fixture, batch([take(1)]), NOW).await;
+            fixture.server.command(&["PERSIST", &key]);
+            assert_eq!(fixture.ttl(&key), -1, "{round}");
+            for secs in [3, 61] {
+                decide(&fixture, batch([take(1)]), at(secs)).await;
+                decide(&fixture, batch([take(cost)]), at(secs)).await;
+            }
+            fixture.settled().await.unwrap();
+            assert!(fixture.ttl(&key) > 0, "{round}");
+        }
+    }
+}
+
+/// A refused increment of `BITFIELD` creates the key all the same, and so without an end.
+#[tokio::test]
+async fn no_bucket_or_lease_is_left_without_an_end_whatever_was_done_to_it() {
+    use rand::rngs::StdRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let fixture = Fixture::introduced().await;
+    let clock = SystemClock;
+    let schedule = BanSchedule::new(
+        Duration::from_secs(600),
+        NonZeroU32::MIN,
+        Duration::from_secs(600),
+        Duration::from_secs(600),
+    );
+    let strikes = Quota::new(2, 2, Duration::from_secs(60)).unwrap();
+    let ban = Ban::new(
+        "B",
+        Vec::new(),
+        HashKey::random(),
+        strikes,
+        schedule.unwrap(),
+    )
+    .unwrap();
+    for _ in 0..1500 {
+        let round = random.random_range(0..6);
+        let name = format!("L:{}", random.random_range(0..12));
+        let hours = random.random_range(1..4);
+        let other = hundred(round).algorithm();
+        let quota = match other {
+            Algorithm::Gcra => Quota::new(hours, 1, Duration::from_secs(3600)),
+            other => Quota::windowed(other, hours, Duration::from_secs(3600 * hours)),
+        };
+        let transaction = Transaction {
+            quota: quota.unwrap(),
+            mode: [
+                Mode::CheckAndSpend,
+                Mode::SpendOnly,
+                Mode::CheckOnly,
+                Mode::Peek,
+            ][random.random_range(0..4)],
+            ..spend(&name, random.random_range(1..6))
+        };
+        let subject = format!("203.0.113.{}", random.random_range(0..9))
+            .as_str()
+            .into();
+        let now = clock.now();
+        match random.random_range(0..8) {
+            0 => drop(fixture.redis.reset([transaction.key].into()).await),
+            1 => drop(fixture.redis.refund(owed([transaction]), now).await),
+            2 => {
+                let refund =
+                    fixture
+                        .redis
+                        .refund_last(transaction, DecisionSource::Store, now, now);
+                drop(refund.await);
+            }
+            3 => {
+                let all = batch([
+                    ban.begin(&subject, Duration::from_secs(60)),
+                    ban.check(&subject),
+                ]);
+                drop(fixture.redis.decide(all, now).await);
+            }
+            4 => {
+                let claim = weir_limit::Claim::new(name.as_str().into(), NonZeroU64::MIN);
+                let claims = weir_limit::Claims::from_iter([claim.clone(), claim]);
+                drop(crate::Leases::acquire(&fixture.redis, claims, now).await);
+            }
+            5 => ask_and_leave(&fixture, batch([transaction])).await,
+            _ => {
+                let beside = spend(&format!("L:{}", random.random_range(0..12)), 1);
+                drop(
+                    fixture
+                        .redis
+                        .decide(batch([beside, transaction]), now)
+                        .await,
+                );
+            }
+        }
+    }
+    fixture.settled().await.unwrap();
+    let keys = fixture.server.command(&["KEYS", "*"]);
+    let keys: Vec<_> = keys.lines().filter(|key| key.contains(':')).collect();
+    assert!(keys.len() > 12, "{keys:?}");
+    for key in keys {
+        assert_ne!(fixture.ttl(key), -1, "{key}");
+    }
 }
 
 #[tokio::test]
@@ -695,7 +849,7 @@ async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
         let mut request = Request::default();
         let bound = Nanos::new(greatest.try_into().unwrap());
         gcra::clamp(&mut request, b"k", bound, Timestamp::default());
-        gcra::read(&mut request, b"k");
+        gcra::read(&mut request, b"k", gcra::ReadBy::Bitfield);
         let replies = fixture
             .redis
             .client
@@ -786,6 +940,46 @@ async fn an_error_of_one_command_is_the_answer_and_the_connection_stays() {
     fixture.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(remaining(&fixture, "L:b", NOW).await, 10);
     assert!(Arc::ptr_eq(&session, &fixture.redis.session()));
+}
+
+/// `BITFIELD` is refused then, even if it only reads.
+#[tokio::test]
+async fn a_server_whose_memory_is_full_is_still_asked_who_is_banned() {
+    for round in [5, 0, 2] {
+        let fixture = Fixture::introduced().await;
+        let of = |mode, name: &str| Transaction {
+            quota: hundred(round),
+            mode,
+            ..spend(name, 100)
+        };
+        let banned = || of(Mode::CheckOnly, "B:banned");
+        decide(&fixture, batch([of(Mode::SpendOnly, "B:banned")]), NOW).await;
+        fixture.server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        for (check, allowed) in [
+            (banned(), false),
+            (of(Mode::CheckOnly, "B:other"), true),
+            (of(Mode::Peek, "B:banned"), true),
+        ] {
+            let outcome = decide(&fixture, batch([check]), NOW).await;
+            assert_eq!(outcome.is_allowed(), allowed, "{round}");
+        }
+        let take = fixture
+            .redis
+            .decide(batch([of(Mode::CheckAndSpend, "B:other")]), NOW);
+        assert!(take.await.is_err(), "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_command_that_only_reads_is_asked_by_the_other() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "default", "-bitfield_ro"]);
+    let fixture = Fixture::on(Arc::new(server)).await;
+    fixture.redis.ping().await.unwrap();
+    let spent = batch([of_mode(Mode::SpendOnly, "L:a", 10)]);
+    decide(&fixture, spent, NOW).await;
+    let check = batch([of_mode(Mode::CheckOnly, "L:a", 1)]);
+    assert!(!decide(&fixture, check, NOW).await.is_allowed());
 }
 
 #[tokio::test]

@@ -33,6 +33,8 @@ struct Guard {
     guarded: Guarded<Redis>,
     recorder: Arc<Recorder>,
     server: RedisServer,
+    algorithms: UsedAlgorithms,
+    reachability: Arc<Reachability>,
 }
 
 impl Guard {
@@ -43,8 +45,12 @@ impl Guard {
         let words = ["ACL", "SETUSER", "default"].map(str::to_owned);
         let words: Vec<_> = words.into_iter().chain(lacks).collect();
         server.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        let redis = connect(RedisSettings::parse(&server.url(), None, None).unwrap()).await;
+        let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+        let algorithms = settings.algorithms.clone();
+        let redis = connect(settings).await;
         let recorder = Arc::<Recorder>::default();
+        let reachability = Reachability::new(Arc::<Recorder>::clone(&recorder) as _);
+        let reachability = Arc::new(reachability);
         let max_buckets = std::num::NonZeroUsize::MIN.saturating_add(99);
         let guarded = Guarded::spawn(
             redis,
@@ -53,13 +59,15 @@ impl Guard {
                 on_failure,
                 ..GuardSettings::default()
             },
-            Arc::new(Reachability::new(Arc::<Recorder>::clone(&recorder))),
+            Arc::clone(&reachability),
             Arc::new(Memory::new(MemorySettings { max_buckets })),
         );
         Self {
             guarded,
             recorder,
             server,
+            algorithms,
+            reachability,
         }
     }
 
@@ -201,7 +209,7 @@ async fn without_a_right_that_all_limits_need_the_store_is_out_of_reach() {
 }
 
 /// Where Redis keeps the bucket of a limit by each algorithm, by its place in [`hundred`].
-const MARKS: [&str; 6] = ["%f", "%f", "%w", "%l", "%l", ""];
+pub(super) const MARKS: [&str; 6] = ["%f", "%f", "%w", "%l", "%l", ""];
 
 /// One `LPUSH` on a bucket used to open the breaker for all limits and all clients.
 #[tokio::test]
@@ -229,6 +237,188 @@ async fn a_key_of_another_type_fails_its_own_limit_and_opens_the_breaker_for_non
         guard.server.command(&["DEL", &key]);
         assert!(guard.decide(batch([bad()])).await.unwrap().is_allowed());
     }
+}
+
+/// Such keys ended the connection, so that nearly all requests of all others failed.
+#[tokio::test]
+async fn a_bucket_with_strange_contents_fails_no_more_than_its_own_limit_and_keeps_the_connection()
+{
+    let moment = "\\x18\\x2a\\x00\\x00\\x00\\x00\\x00\\x00";
+    let contents: [(usize, &[&str], bool); 12] = [
+        (WINDOW, &["HSET", "foreign", "1"], true),
+        (WINDOW, &["HSET", "1000", "many"], true),
+        (WINDOW, &["HSET", "-7", "1"], true),
+        // In the sub-window of this moment, where it is to be added to.
+        (WINDOW, &["HSET", "57600000000000", "many"], true),
+        (LOG, &["ZADD", "0", "foreign"], true),
+        (LOG, &["ZADD", "0", "zzzzzzzzzzzzzzzzzzzzzzzz"], true),
+        (
+            LOG,
+            &[
+                "ZADD",
+                "0",
+                "\"\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff12345678\"",
+            ],
+            false,
+        ),
+        (LOG + 1, &["ZADD", "0", "foreign"], true),
+        (
+            5,
+            &["SET", "hello, this is no bucket at all, and a long one"],
+            false,
+        ),
+        (
+            5,
+            &["SET", "\"\\x7f\\xff\\xff\\xff\\xff\\xff\\xff\\xff\""],
+            false,
+        ),
+        (0, &["SET", "zzzzzzzzzzzzzzzzzzzzzzzzz"], false),
+        (1, &["SET", moment], false),
+    ];
+    for (round, words, is_refused) in contents {
+        let guard = Guard::without(&[], OnFailure::Deny).await;
+        let session = guard.guarded.get_ref().session();
+        let key = format!("weir:L:bad{}", MARKS[round]);
+        let (name, rest) = words.split_first().unwrap();
+        let words: Vec<_> = [*name, &key]
+            .into_iter()
+            .chain(rest.iter().copied())
+            .collect();
+        guard.server.command(&words);
+        let bad = |mode, cost| Transaction {
+            quota: hundred(round),
+            mode,
+            ..spend("L:bad", cost)
+        };
+        // A refund takes off what is newest, whatever it is.
+        let alone = guard.decide(batch([bad(Mode::CheckAndSpend, 1)])).await;
+        let is_wrong = alone.is_err_and(|error| error.is_wrong_type());
+        assert!(is_wrong || !is_refused, "{words:?}");
+        for cost in [1, 200].repeat(5) {
+            for mode in [Mode::CheckAndSpend, Mode::CheckOnly, Mode::Peek] {
+                let all = batch([spend("L:plain", 1), bad(mode, cost)]);
+                let answer = guard.decide(all).await;
+                let Err(error) = answer else { continue };
+                assert!(error.is_wrong_type(), "{words:?} {error:?}");
+                let why = std::error::Error::source(&error).unwrap().to_string();
+                assert!(why.contains("L:bad"), "{words:?} {why}");
+            }
+            let refund = guard
+                .guarded
+                .refund(owed([bad(Mode::SpendOnly, 1)]), NOW)
+                .await;
+            assert!(
+                refund.is_ok() || refund.unwrap_err().is_wrong_type(),
+                "{words:?}"
+            );
+        }
+        assert!(guard.decide(batch([spend("L:other", 1)])).await.is_ok());
+        assert!(guard.recorder.changes().is_empty(), "{words:?}");
+        assert!(Arc::ptr_eq(&session, &guard.guarded.get_ref().session()));
+    }
+}
+
+/// What a request adds to a log that is not Weir's is taken off again.
+#[tokio::test]
+async fn a_log_with_strange_contents_does_not_grow() {
+    let guard = Guard::without(&[], OnFailure::Deny).await;
+    let key = "weir:L:bad%l";
+    guard.server.command(&["ZADD", key, "0", "zzz"]);
+    for _ in 0..20 {
+        let bad = Transaction {
+            quota: hundred(LOG),
+            ..spend("L:bad", 3)
+        };
+        guard.decide(batch([bad])).await.unwrap_err();
+    }
+    let left = guard.server.command(&["ZCARD", key]);
+    assert_eq!(left.lines().next(), Some(":1"));
+}
+
+/// It was found by the first requests: they got 503, or each gateway counted for itself.
+#[tokio::test]
+async fn a_command_that_all_limits_need_is_missed_before_a_request_comes() {
+    for right in ["bitfield", "pexpire"] {
+        let guard = Guard::without(&[right], OnFailure::Local).await;
+        eventually("the breaker is open", || !guard.guarded.is_reachable()).await;
+        assert_eq!(guard.recorder.changes(), [false], "{right}");
+        assert_eq!(guard.recorder.calls(), [], "{right}");
+        let grant = ["ACL", "SETUSER", "default", &format!("+{right}")];
+        guard.server.command(&grant);
+        eventually("the breaker closes", || guard.guarded.is_reachable()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_some_limits_need_is_missed_while_the_configuration_has_such_limits() {
+    let guard = Guard::without(&["hincrby", "zcard"], OnFailure::Deny).await;
+    let used = &guard.algorithms;
+    let refusals = |count: usize| {
+        let recorder = &guard.recorder;
+        async move {
+            eventually("a report", || recorder.refusals().len() == count).await;
+            recorder.refusals().last().cloned().unwrap()
+        }
+    };
+    let sliding = Algorithm::SlidingWindow {
+        count_denied: false,
+    };
+    used.replace([Algorithm::Gcra, sliding]);
+    let first = refusals(1).await;
+    assert!(first.contains("no right to HINCRBY:"), "{first}");
+    assert!(first.contains("`+hincrby`"), "{first}");
+    assert_eq!(guard.reachability.refusals(), [first]);
+    used.replace([Algorithm::InFlight, sliding]);
+    let both = refusals(2).await;
+    assert!(both.contains("no right to HINCRBY, ZCARD:"), "{both}");
+    let grant = ["ACL", "SETUSER", "default", "+hincrby", "+zcard"];
+    guard.server.command(&grant);
+    assert_eq!(refusals(3).await, "");
+    assert!(guard.reachability.refusals().is_empty());
+    // A right that is taken away is missed with the next request.
+    guard
+        .server
+        .command(&["ACL", "SETUSER", "default", "-hincrby"]);
+    guard
+        .decide(batch([self::sliding(WINDOW, 1)]))
+        .await
+        .unwrap_err();
+    let again = refusals(4).await;
+    assert!(again.contains("no right to HINCRBY:"), "{again}");
+    assert!(guard.recorder.changes().is_empty());
+    drop(guard.guarded);
+    eventually("nobody is told of what nobody asks", || {
+        guard.reachability.refusals().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_without_a_right_to_the_keys_is_told_which() {
+    let guard = Guard::without(&[], OnFailure::Deny).await;
+    let keys = ["ACL", "SETUSER", "default", "resetkeys", "~other:*"];
+    guard.server.command(&keys);
+    let error = guard.decide(batch([spend("L:a", 1)])).await.unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("~weir:*"), "{why}");
+}
+
+#[tokio::test]
+async fn trying_commands_leaves_nothing_in_the_store_nor_in_its_log_of_refusals() {
+    let guard = Guard::without(&[], OnFailure::Deny).await;
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let sliding = Algorithm::SlidingWindow {
+        count_denied: false,
+    };
+    let used = &guard.algorithms;
+    used.replace([Algorithm::Gcra, log, sliding, Algorithm::InFlight]);
+    eventually("all are tried", || guard.server.calls("zlexcount") == 1).await;
+    let left = guard.server.command(&["DBSIZE"]);
+    assert_eq!(left.lines().next(), Some(":0"));
+    let refused = guard.server.command(&["ACL", "LOG"]);
+    assert_eq!(refused.lines().next(), Some("*0"));
 }
 
 #[tokio::test]

@@ -105,6 +105,63 @@ async fn errors_of_a_server_are_answers_and_its_connection_stays() {
     }
 }
 
+/// What replication alone tells of others is too late: three replicas let 103 of 100 pass.
+#[tokio::test]
+async fn an_active_replica_of_keydb_is_used_and_told_of() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = client.read(&mut bytes).await {
+            let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            let reply = match request.contains("HELLO") {
+                true => introduction().replace("$6\r\nmaster", "$14\r\nactive-replica"),
+                false => "+OK\r\n+OK\r\n".to_owned(),
+            };
+            client.write_all(reply.as_bytes()).await.unwrap();
+        }
+    });
+    let recorder = Arc::<Recorder>::default();
+    let settings = RedisSettings::parse(&url, None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::<Recorder>::clone(&recorder) as _).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    let told = recorder.peculiarities();
+    assert!(told.len() == 1 && told[0].contains("KeyDB"), "{told:?}");
+}
+
+/// As twemproxy does at `HELLO`, and a server with TLS at what is no handshake.
+#[tokio::test]
+async fn what_it_means_that_a_server_hangs_up_at_the_first_commands_is_said() {
+    for hangs_up_at in ["SETINFO", "HELLO"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut bytes = [0; 4096];
+                while let Ok(length @ 1..) = client.read(&mut bytes).await {
+                    let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    if request.contains(hangs_up_at) {
+                        break;
+                    }
+                    let _ = client.write_all(b"+OK\r\n+OK\r\n").await;
+                }
+            }
+        });
+        let settings = RedisSettings::parse(&url, None, None).unwrap();
+        let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+        eventually_some(hangs_up_at, async || {
+            let error = redis.connected(Duration::from_millis(1)).await.unwrap_err();
+            let cause = std::error::Error::source(&error)?.to_string();
+            for word in ["twemproxy", "rediss://"] {
+                assert!(cause.contains(word), "{cause}");
+            }
+            Some(())
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn replies_that_fit_no_question_end_the_connection_before_others_are_misled() {
     for stray in [":1\r\n:1\r\n", "*1\r\n:1\r\n:1\r\n", "+OK\r\n+OK\r\n"] {
