@@ -22,10 +22,14 @@ pub(super) struct LogArgs {
     #[arg(long = "log", value_name = "FILE", required = true, num_args = 1..)]
     logs: Vec<PathBuf>,
 
-    /// The form of the log: weir, combined, nginx-json, caddy or traefik. Guessed by its first
-    /// lines if it is not given
+    /// The form of the log, such as combined or haproxy, or a pattern such as '$remote_addr
+    /// [$time_local] "$request" $status'. Guessed by its first lines if it is not given
     #[arg(long)]
     format: Option<Format>,
+
+    /// The host that requests were for, if the log does not say it
+    #[arg(long, value_name = "NAME")]
+    host: Option<HostName>,
 
     /// The first moment that counts, such as 2026-11-21 or 2026-11-21T14:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -81,6 +85,11 @@ pub(super) struct ReplayArgs {
     /// End with 1 if that is so, such as denied>0.5% or LoginsPerAddress.newly_denied>10
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
+
+    /// With --fail-if: the share of the log that no limit may have judged, because it was unreadable,
+    /// had no route, or met no limit. If it is more, end with 1
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    max_unjudged: Share,
 }
 
 /// What to suggest limits by.
@@ -108,6 +117,22 @@ impl FromStr for Share {
         number
             .map(|percent: f64| Self(percent / 100.0))
             .ok_or_else(|| "write a percentage such as 0.5%".to_owned())
+    }
+}
+
+/// A host as requests name it, perhaps with a port.
+#[derive(Clone, Debug)]
+struct HostName(String);
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let authority = text.parse::<http::uri::Authority>().ok();
+        let authority = authority.filter(|authority| !authority.as_str().contains('@'));
+        authority
+            .map(|authority| Self(authority.to_string()))
+            .ok_or_else(|| "write a host such as shop.example.com".to_owned())
     }
 }
 
@@ -143,6 +168,7 @@ impl LogArgs {
             baseline: None,
             logs: self.logs,
             format: self.format,
+            host: self.host.map(|host| host.0),
             from: self.from.map(|time| time.0),
             to: self.to.map(|time| time.0),
             sweep: None,
@@ -194,6 +220,7 @@ pub(super) fn suggest(config: &Path, args: SuggestArgs) -> ExitCode {
 pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
     let (is_json, is_csv) = (args.log.json, args.csv);
     let (page, conditions) = (args.html.clone(), args.fail_if.clone());
+    let max_unjudged = args.max_unjudged.0 * 100.0;
     let report = match weir_replay::replay(&args.options(config)) {
         Ok(report) => report,
         Err(error) => return failed(&error),
@@ -211,14 +238,14 @@ pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
         complain(&format!("{}: {error}", path.display()));
         return ExitCode::FAILURE;
     }
-    judge(&report, &conditions)
+    judge(&report, &conditions, max_unjudged)
 }
 
 /// The exit code by the conditions that must not be met.
-fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
+fn judge(report: &Report, conditions: &[Condition], max_unjudged: f64) -> ExitCode {
     // A log that was read wrongly, or is that of another day, must not pass for a good one.
-    if !conditions.is_empty() && report.requests.total == 0 {
-        complain("failed, as no request was replayed that --fail-if could judge");
+    if let Some(why) = report.too_little(conditions, max_unjudged) {
+        complain(&format!("failed, as {why}"));
         return ExitCode::FAILURE;
     }
     let mut code = ExitCode::SUCCESS;

@@ -317,7 +317,6 @@ fn a_bad_configuration_or_a_missing_log_is_an_error() {
     let folder = one_limit("L: {per: address, burst: 0, count: 1, period: 1h}")
         .file("access.log", "")
         .written();
-    // An empty log is one of any form.
     let output = run(folder.path(), &["--log", "access.log"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("limits/defaults.yaml:1"));
@@ -480,8 +479,9 @@ fn a_condition_that_is_met_fails_the_command() {
     );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("no request was replayed"), "{errors}");
-    assert_eq!(run(folder.path(), &other_day).status.code(), Some(0));
+    let said = "no request was judged by a limit: 8 outside of --from and --to";
+    assert!(errors.contains(said), "{errors}");
+    assert_eq!(run(folder.path(), &other_day).status.code(), Some(1));
 }
 
 /// The gate of the documentation passed on every log of another server.
@@ -563,10 +563,11 @@ fn what_operators_changed_is_never_left_out_in_silence() {
     let text = run(gateway.folder(), &["--log", "access.log"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("changes by operators: the log has"), "{text}");
-    let earlier = report(
+    let earlier = run(
         gateway.folder(),
-        &["--log", "access.log", "--to", "2020-01-01"],
+        &["--log", "access.log", "--to", "2020-01-01", "--json"],
     );
+    let earlier: Value = serde_json::from_slice(&earlier.stdout).unwrap();
     assert_eq!(earlier["not_replayed"].as_array().unwrap().len(), 0);
 }
 
@@ -916,7 +917,16 @@ fn a_log_that_is_given_under_two_names_does_not_count_twice() {
     fs::hard_link(path("access.log"), path("linked.log")).unwrap();
     let packed = zstd::encode_all(log.as_bytes(), 1).unwrap();
     fs::write(path("access.log.zst"), packed).unwrap();
-    for other in ["linked.log", "access.log.zst"] {
+    // However short it is, and if more was written since.
+    let few: String = log.split_inclusive('\n').take(20).collect();
+    fs::write(path("short.log"), &few).unwrap();
+    fs::write(
+        path("short.log.zst"),
+        zstd::encode_all(few.as_bytes(), 1).unwrap(),
+    )
+    .unwrap();
+    let others = ["linked.log", "access.log.zst", "short.log", "short.log.zst"];
+    for other in others {
         let output = run(folder.path(), &["--log", "access.log", other]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{other}: {errors}");
@@ -1047,12 +1057,7 @@ fn odd_logs_are_read_or_refused_with_their_names() {
         .file("log.bz2", "BZh91AY&SY")
         .written();
     fs::write(folder.path().join("log.xz"), b"\xfd7zXZ\0 and what follows").unwrap();
-    for (file, requests, malformed) in [
-        ("empty", 0, 0),
-        ("blank", 0, 0),
-        ("unended", 8, 0),
-        ("windows", 8, 0),
-    ] {
+    for (file, requests, malformed) in [("unended", 8, 0), ("windows", 8, 0)] {
         let report = report(folder.path(), &["--log", file]);
         let log = &report["log"];
         assert_eq!(log["requests"], requests, "{file}: {log:#}");
@@ -1074,7 +1079,9 @@ fn odd_logs_are_read_or_refused_with_their_names() {
     let packed = gz.finish().unwrap();
     fs::write(folder.path().join("cut.gz"), &packed[..packed.len() / 2]).unwrap();
     for (files, said) in [
-        (&["garbage"][..], "garbage: its first lines are of no form"),
+        (&["empty"][..], "empty: it has no lines"),
+        (&["blank"], "blank: it has no lines"),
+        (&["garbage"], "garbage: its first lines are of no form"),
         (&["limits"], "limits: it is a directory"),
         (&["whole", "./whole"], "./whole: it is given twice"),
         (&["whole", "none"], "none: No such file"),
@@ -1131,4 +1138,392 @@ fn offsets_and_years_that_change_do_not_move_requests() {
     assert_eq!(limit["first_denied"], "2027-01-01T05:00:00.000Z");
     assert_eq!(report["log"]["late"], 0);
     assert_eq!(report["log"]["from"], "2026-10-25T00:30:00.000Z");
+}
+
+/// A log of one form with a line for each of these clients, whose place is `CLIENT`, and the second
+/// of the minute, `NN`.
+fn lines(line: &str, clients: &[&str]) -> String {
+    let line = |(second, client): (usize, &&str)| {
+        let line = line.replace("CLIENT", client);
+        line.replace("NN", &format!("{second:02}")) + "\n"
+    };
+    clients.iter().enumerate().map(line).collect()
+}
+
+const XFF: &str =
+    r#"CLIENT, 10.0.0.1 - - [21/Nov/2026:10:00:NN +0000] "GET /a HTTP/1.1" 200 5 "-" "curl""#;
+
+/// The client was taken for a virtual host, and the proxy for the only client.
+#[test]
+fn a_list_in_place_of_the_client_never_makes_the_proxy_the_only_client() {
+    let clients = [
+        "203.0.113.1",
+        "203.0.113.2",
+        "203.0.113.1",
+        "2001:db8::1",
+        "203.0.113.1",
+        "198.51.100.1, 203.0.113.9",
+        "[2001:db8:0:1::1]:4711",
+    ];
+    let setup = one_limit("L: {per: address, burst: 2, count: 1, period: 1h}");
+    let trusting = "client_address: {trusted_proxies: [10.0.0.0/8]}\n";
+    let gateway = setup.gateway_yaml();
+    let folder = setup
+        .file("trusting.yaml", &format!("{trusting}{gateway}"))
+        .file("access.log", &lines(XFF, &clients))
+        .file("compact.log", &lines(&XFF.replace(", ", ","), &clients))
+        .written();
+    for (log, config) in [
+        ("access.log", "trusting.yaml"),
+        ("compact.log", "trusting.yaml"),
+        ("access.log", "gateway.yaml"),
+    ] {
+        let report = report(folder.path(), &["--log", log, "--config", config]);
+        let found = limit(&report, "L");
+        assert_eq!(
+            (&found["requests"], &found["subjects"], &found["denied"]),
+            (&7.into(), &5.into(), &1.into()),
+            "{log} by {config}: {report:#}"
+        );
+        assert_eq!(found["top"][0]["subject"], "203.0.113.1");
+        // Without trusted proxies nobody says which address to believe.
+        let is_told = report["caveats"]
+            .to_string()
+            .contains("the leftmost counts");
+        assert_eq!(is_told, config == "gateway.yaml", "{report:#}");
+    }
+    let judged = run(
+        folder.path(),
+        &["--log", "access.log", "--fail-if", "denied>0"],
+    );
+    assert_eq!(judged.status.code(), Some(1));
+    let mut suggest = Command::new(WEIR);
+    suggest.current_dir(folder.path());
+    suggest.args([
+        "suggest",
+        "--log",
+        "access.log",
+        "--config",
+        "none.yaml",
+        "--json",
+    ]);
+    let found: Value = serde_json::from_slice(&suggest.output().unwrap().stdout).unwrap();
+    assert_eq!(found["routes"][0]["need"]["subjects"], 5, "{found:#}");
+}
+
+/// What a replay of `access.log` ends with, and says.
+fn judged(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = run(folder, &[&["--log", "access.log"], arguments].concat());
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+fn with_routes(routes: &[&str]) -> Setup {
+    Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1h}"])
+        .routes(routes)
+}
+
+/// Every request was without a route, and a gate on denials passed.
+#[test]
+fn a_log_without_hosts_never_passes_where_routes_are_found_by_theirs() {
+    let routes = ["{name: shop, match: {host: shop.example.com}, upstream: app, limits: [L]}"];
+    let log = combined(&["192.0.2.1"], 8);
+    let folder = with_routes(&routes).file("access.log", &log).written();
+    for arguments in [
+        &[][..],
+        &["--fail-if", "denied>90%"],
+        &["--fail-if", "malformed>0"],
+    ] {
+        let (code, errors) = judged(folder.path(), arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains("8 without a route"), "{errors}");
+        assert!(errors.contains("say by --host"), "{errors}");
+    }
+    let output = run(folder.path(), &["--log", "access.log", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["judged"], 0);
+    let gap = &report["not_replayed"][0];
+    assert_eq!(gap["what"], "route shop");
+    assert!(
+        gap["why"].to_string().contains("found by its host"),
+        "{gap}"
+    );
+    let host = ["--host", "shop.example.com"];
+    let of_host = |condition| [&host[..], &["--fail-if", condition]].concat();
+    assert_eq!(judged(folder.path(), &of_host("denied>40%")).0, Some(0));
+    assert_eq!(judged(folder.path(), &of_host("denied>30%")).0, Some(1));
+    let (code, errors) = judged(folder.path(), &["--host", "not a host"]);
+    assert_eq!(code, Some(2), "{errors}");
+    // A route that takes all others judges requests that are not its own.
+    let routes = [
+        routes[0],
+        "{name: rest, match: {}, upstream: app, limits: [L]}",
+    ];
+    let folder = with_routes(&routes).file("access.log", &log).written();
+    let (code, errors) = judged(folder.path(), &["--fail-if", "denied>90%"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("the log does not have hosts"), "{errors}");
+}
+
+#[test]
+fn a_gate_never_passes_where_most_of_a_log_was_judged_by_no_limit() {
+    let log = combined(&["192.0.2.1"], 6) + &combined(&["192.0.2.2"], 4).replace("/a?", "/free?");
+    let routes = [
+        "{name: limited, match: {path: /a}, upstream: app, limits: [L]}",
+        "{name: free, match: {path: /free}, upstream: app, limits: []}",
+    ];
+    let bound = |max: &'static str| ["--max-unjudged", max, "--fail-if", "denied>90%"];
+    let folder = with_routes(&routes).file("access.log", &log).written();
+    assert_eq!(
+        judged(folder.path(), &["--fail-if", "denied>90%"]).0,
+        Some(0)
+    );
+    let (code, errors) = judged(folder.path(), &bound("30%"));
+    assert_eq!(code, Some(1), "{errors}");
+    let said = "40% of the log was judged by no limit (4 that no limit applies to), which is more \
+                than --max-unjudged 30%";
+    assert!(errors.contains(said), "{errors}");
+    // Lines that cannot be read, and requests without a route, were judged by none either.
+    for more in [
+        "what is this?\n",
+        &combined(&["192.0.2.3"], 1).replace("/a?", "/x?"),
+    ] {
+        let log = log.clone() + &more.repeat(5);
+        let folder = with_routes(&routes).file("access.log", &log).written();
+        let (code, errors) = judged(folder.path(), &["--fail-if", "denied>90%"]);
+        assert_eq!(code, Some(1), "{errors}");
+        assert!(errors.contains("60% of the log"), "{errors}");
+        assert_eq!(judged(folder.path(), &bound("60%")).0, Some(0));
+        // Nothing is judged where no condition is given, but for nothing at all.
+        assert_eq!(judged(folder.path(), &[]).0, Some(0));
+    }
+    // A condition about a limit that no request met.
+    let routes = [
+        routes[0],
+        "{name: unused, match: {path: /unused}, upstream: app, limits: [M]}",
+    ];
+    let folder = with_routes(&routes)
+        .limits(&[
+            "L: {per: address, burst: 5, count: 1, period: 1h}",
+            "M: {per: address, burst: 5, count: 1, period: 1h}",
+        ])
+        .file("access.log", &combined(&["192.0.2.1"], 6))
+        .written();
+    let (code, errors) = judged(folder.path(), &["--fail-if", "M.denied>0"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(
+        errors.contains("a limit that no request was judged by"),
+        "{errors}"
+    );
+}
+
+/// With `missing: deny` such a limit denied every request, and else it was silent.
+#[test]
+fn a_limit_on_what_a_log_does_not_have_is_listed_and_denies_nothing() {
+    let folder = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .key("account: [{header: x-api-key}]")
+        .limits(&[
+            "ByAgent: {per: 'header:user-agent', missing: deny, burst: 1, count: 1, period: 1h}",
+            "ByAccount: {per: account, missing: deny, burst: 1, count: 1, period: 1h}",
+            "ByHost: {per: host, burst: 1, count: 1, period: 1h}",
+            "ByQuery: {per: 'query:q', burst: 1, count: 1, period: 1h}",
+            "Flying: {per: address, in_flight: 1}",
+            "L: {per: address, burst: 3, count: 1, period: 1h}",
+        ])
+        .limited_by("ByAgent, ByAccount, ByHost, ByQuery, Flying, L")
+        .written();
+    let listed = |log: &str, arguments: &[&str]| {
+        fs::write(folder.path().join("access.log"), log).unwrap();
+        let report = report(
+            folder.path(),
+            &[&["--log", "access.log"], arguments].concat(),
+        );
+        assert_eq!(report["requests"]["denied"], 1, "{report:#}");
+        let gaps = report["not_replayed"].as_array().unwrap().iter();
+        let names = gaps.map(|gap| gap["what"].as_str().unwrap().replace("limit ", ""));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let common = |more: &str| {
+        let line =
+            format!(r#"CLIENT - - [21/Nov/2026:10:00:NN +0000] "GET /a HTTP/1.1" 200 5{more}"#);
+        lines(&line, &["192.0.2.1"; 4])
+    };
+    let all = "ByAccount ByAgent ByHost ByQuery Flying";
+    assert_eq!(listed(&common(""), &[]), all);
+    // As Traefik writes it, whose logs have no headers by default.
+    assert_eq!(listed(&common(r#" "-" "-""#), &[]), all);
+    // What the lines have is asked about: here are as many of each as requests.
+    let line = |n: usize| {
+        format!(
+            r#"192.0.2.1 h{n}.example u{n} [21/Nov/2026:10:00:0{n} +0000] "GET /a?q={n} HTTP/1.1" 200 5 "-" "a{n}""#
+        )
+    };
+    let log: Vec<String> = (0..4).map(line).collect();
+    assert_eq!(listed(&log.join("\n"), &[]), "Flying");
+    // One host for all is one subject, which denies the other three.
+    let output = run(
+        folder.path(),
+        &["--log", "access.log", "--host", "x.example", "--json"],
+    );
+    assert_eq!(output.status.code(), Some(0));
+    fs::write(folder.path().join("access.log"), common("")).unwrap();
+    let hosted = report(
+        folder.path(),
+        &["--log", "access.log", "--host", "x.example"],
+    );
+    assert_eq!(limit(&hosted, "ByHost")["denied"], 3, "{hosted:#}");
+}
+
+#[test]
+fn a_trusted_proxy_counts_as_one_client_only_where_the_report_says_so() {
+    let trusting = "client_address: {trusted_proxies: [10.0.0.0/8]}";
+    let setup = one_limit("L: {per: address, burst: 1, count: 1, period: 1h}").key(trusting);
+    let main =
+        r#"10.0.0.1 - - [21/Nov/2026:10:00:NN +0000] "GET /a HTTP/1.1" 200 5 "-" "curl" "CLIENT""#;
+    let json = r#"{"msec":"1795255200.0NN","remote_addr":"10.0.0.1","request":"GET /a HTTP/1.1","status":"200","http_x_forwarded_for":"CLIENT"}"#;
+    let traefik = r#"{"ClientHost":"10.0.0.1","StartUTC":"2026-11-21T10:00:NNZ","Duration":5,"RequestMethod":"GET","RequestPath":"/a","DownstreamStatus":200,"request_X-Forwarded-For":"CLIENT"}"#;
+    let clients = [
+        "203.0.113.1",
+        "203.0.113.2",
+        "203.0.113.1",
+        "198.51.100.1, 203.0.113.3",
+    ];
+    let folder = setup.written();
+    for (line, form) in [
+        (main, "combined"),
+        (json, "nginx-json"),
+        (traefik, "traefik"),
+    ] {
+        fs::write(folder.path().join("access.log"), lines(line, &clients)).unwrap();
+        let found = report(folder.path(), &["--log", "access.log"]);
+        assert_eq!(found["log"]["format"], form);
+        assert_eq!(limit(&found, "L")["subjects"], 3, "{form}: {found:#}");
+        assert_eq!(found["requests"]["denied"], 1, "{form}: {found:#}");
+        assert_eq!(found["log"]["of_proxies"], 0, "{form}: {found:#}");
+        // Where the line does not say it, the report does.
+        let log = lines(line, &["-"; 4]);
+        fs::write(folder.path().join("access.log"), log).unwrap();
+        let blind = report(folder.path(), &["--log", "access.log"]);
+        assert_eq!(blind["log"]["of_proxies"], 4, "{form}: {blind:#}");
+        let caveats = blind["caveats"].to_string();
+        assert!(
+            caveats.contains("4 of 4 requests have one of `trusted_proxies`"),
+            "{caveats}"
+        );
+    }
+}
+
+/// They are in the log of each public server, and a gate on malformed lines failed by them in JSON.
+#[test]
+fn requests_that_were_none_of_http_are_malformed_in_no_form() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let text = r#"192.0.2.1 - - [21/Nov/2026:10:00:NN +0000] "CLIENT" 400 5 "-" "-""#;
+    let json =
+        r#"{"msec":"1795255200.0NN","remote_addr":"192.0.2.1","request":"CLIENT","status":"400"}"#;
+    let folder = setup.written();
+    for line in [text, json] {
+        let requests = [
+            "GET /a HTTP/1.1",
+            "GARBAGE",
+            "",
+            "GET /a b HTTP/1.1",
+            "GET /b HTTP/1.1",
+        ];
+        fs::write(folder.path().join("access.log"), lines(line, &requests)).unwrap();
+        let (code, errors) = judged(folder.path(), &["--fail-if", "malformed>0"]);
+        assert_eq!(code, Some(0), "{errors}");
+        let report = report(folder.path(), &["--log", "access.log"]);
+        let log = &report["log"];
+        assert_eq!(
+            (&log["requests"], &log["other"]),
+            (&2.into(), &3.into()),
+            "{log:#}"
+        );
+    }
+}
+
+#[test]
+fn logs_of_collectors_and_of_ones_own_form_are_read_to_their_end() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
+    let folder = setup.written();
+    let written = |line: &str| {
+        let log = lines(line, &["203.0.113.1"; 8]);
+        fs::write(folder.path().join("access.log"), log).unwrap();
+    };
+    let haproxy = r#"CLIENT:57530 [21/Nov/2026:10:00:NN.150] plain app/a 0/0/0/1/5 200 103 - - ---- 1/1/0/0/0 0/0 "GET /a HTTP/1.1""#;
+    let docker = serde_json::json!({
+        "log": format!("{haproxy}\n"), "stream": "stdout", "time": "2026-11-21T10:00:00Z",
+    });
+    for (line, form) in [
+        (haproxy.to_owned(), "haproxy"),
+        (
+            format!("Nov 21 10:00:00 vm haproxy[9]: {haproxy}"),
+            "haproxy, behind the prefix of syslog",
+        ),
+        (
+            format!("2026-11-21T10:00:00Z stdout F {haproxy}"),
+            "haproxy, behind the prefix of CRI",
+        ),
+        (
+            format!("lb-1  | {haproxy}"),
+            "haproxy, behind the prefix of compose",
+        ),
+        (docker.to_string(), "haproxy, behind the prefix of Docker"),
+    ] {
+        written(&line);
+        let report = report(folder.path(), &["--log", "access.log"]);
+        assert_eq!(report["log"]["format"], form);
+        assert_eq!(report["requests"]["denied"], 3, "{form}: {report:#}");
+    }
+    written("2026-11-21T10:00:NNZ;CLIENT;GET /a HTTP/1.1;200");
+    let pattern = ["--format", "$time_iso8601;$remote_addr;$request;$status"];
+    let own = report(
+        folder.path(),
+        &[&["--log", "access.log"], &pattern[..]].concat(),
+    );
+    assert_eq!(own["log"]["format"], "pattern");
+    assert_eq!(own["requests"]["denied"], 3, "{own:#}");
+    let (code, errors) = judged(
+        folder.path(),
+        &["--format", "$remote_adr $time_local $request"],
+    );
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.contains("the pattern has no client; write one of $remote_addr"),
+        "{errors}"
+    );
+    let (code, errors) = judged(folder.path(), &[]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(
+        errors.contains("describe it by a pattern: --format"),
+        "{errors}"
+    );
+}
+
+/// Lines of a later chunk stand far behind the line that names their columns.
+#[test]
+fn columns_keep_their_names_until_another_line_names_them() {
+    let header = "#Version: 1.0\n#Fields: date time c-ip cs-method cs-uri-stem sc-status\n";
+    let other = "#Fields: time date cs-method cs-uri-stem c-ip sc-status\n";
+    let line = "2026-11-21 10:00:00 203.0.113.1 GET /a 200\n";
+    let turned = "10:00:01 2026-11-21 GET /a 203.0.113.1 200\n";
+    let log = format!(
+        "{header}{}{other}{}",
+        line.repeat(40_000),
+        turned.repeat(40_000)
+    );
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
+    let folder = setup.file("access.log", &log).written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let log = &report["log"];
+    assert_eq!(log["format"], "w3c");
+    assert_eq!(
+        (&log["requests"], &log["malformed"]),
+        (&80_000.into(), &0.into()),
+        "{log:#}"
+    );
+    assert_eq!(report["requests"]["denied"], 79_995);
 }

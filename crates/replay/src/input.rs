@@ -14,8 +14,12 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Serialize;
 use weir_limit::time::Timestamp;
+use weir_rules::ClientRules;
 
-use super::format::{DetailSet, Format, LogLine, MAX_LINE_BYTES, Names, Parsed, Parser};
+use super::format::{
+    DetailSet, Format, HEADER, LogLine, LogNeeds, MAX_LINE_BYTES, Names, ParseOptions, Parsed,
+    Parser, Seen,
+};
 use super::ruleset::Partitioning;
 
 /// The bytes of a chunk, but for its last line.
@@ -24,8 +28,8 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The bytes that are read to see what a file is, and when it begins.
 const SNIFFED_BYTES: usize = 1 << 16;
 
-/// The least that two logs have in common if they are taken for the same.
-const SAME_BYTES: usize = 1 << 12;
+/// The most chunks that are looked at to find out what lines have.
+const LOOKED_AT_CHUNKS: usize = 16;
 
 /// How files begin that are packed by something that is not read here, and its name.
 const UNREAD: [(&[u8], &str); 4] = [
@@ -56,6 +60,8 @@ pub struct Chunk {
     pub file: Arc<Path>,
     /// The number of the first of them in their file, from 1.
     pub first_line: u64,
+    /// The line before them that names columns.
+    pub header: Option<Arc<str>>,
 }
 
 struct LogFile {
@@ -67,6 +73,8 @@ struct LogFile {
     /// Bytes behind the last whole line.
     rest: Vec<u8>,
     next_line: u64,
+    /// The last line that names columns, in a file that begins with comments.
+    header: Option<Arc<str>>,
 }
 
 /// All files of a log.
@@ -117,22 +125,22 @@ impl Input {
             })
         };
         let mut files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        refuse_copies(&files)?;
-        let guessed = || {
-            match files.iter().find_map(|file| file.next.as_ref()) {
-                Some((chunk, _)) => guess(&chunk.bytes),
-                // There is nothing to be read wrongly.
-                None => Some(Format::Weir),
-            }
-        };
-        let format = format.or_else(guessed).ok_or_else(|| InputError {
+        let failed = |cause: &str| InputError {
             path: paths.first().cloned().unwrap_or_default(),
-            cause: io::Error::other(
-                "its first lines are of no form that is known; say by --format which one it is",
-            ),
+            cause: io::Error::other(cause),
+        };
+        let chunks = || files.iter().filter_map(|file| file.next.as_ref());
+        let mut chunks = chunks().map(|(chunk, _)| &*chunk.bytes);
+        let with_lines = chunks.find(|bytes| !bytes.trim_ascii().is_empty());
+        let first =
+            with_lines.ok_or_else(|| failed("it has no lines, so nothing can be replayed"))?;
+        let format = Format::detect(first, format.as_ref()).ok_or_else(|| {
+            failed(
+                "its first lines are of no form that is known; say by --format which one it is, or \
+                 describe it by a pattern: --format '$remote_addr [$time_local] \"$request\" $status'",
+            )
         })?;
-        let names = Names::default();
-        let mut parser = format.parser(&names, DetailSet::default());
+        let mut parser = format.parser(ParseOptions::default());
         let mut is_coarse = true;
         for file in &mut files {
             if let Some((chunk, time)) = &mut file.next {
@@ -140,6 +148,8 @@ impl Input {
                 is_coarse &= parser.is_coarse(&chunk.bytes);
             }
         }
+        drop(parser);
+        refuse_copies(&files)?;
         Ok(Self {
             files,
             sample: VecDeque::new(),
@@ -148,8 +158,36 @@ impl Input {
         })
     }
 
-    pub const fn format(&self) -> Format {
-        self.format
+    pub fn format(&self) -> Format {
+        self.format.clone()
+    }
+
+    /// What the first lines have: as many as it takes to find what rules ask for.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn look(&mut self, needs: &LogNeeds) -> Result<Seen, InputError> {
+        let format = self.format();
+        let mut parser = format.parser(ParseOptions {
+            detail_set: DetailSet::ALL,
+            ..ParseOptions::default()
+        });
+        let mut seen = Seen::new(&format);
+        for chunks in 1..=LOOKED_AT_CHUNKS {
+            let Some(chunk) = self.sample(chunks)?.get(chunks - 1) else {
+                break;
+            };
+            parser.header(chunk.header.as_deref().unwrap_or_default());
+            for line in chunk.bytes.split(|byte| *byte == b'\n') {
+                if let Parsed::Request(line) = parser.parse(line) {
+                    seen.note(&line);
+                }
+            }
+            if seen.is_enough(needs) {
+                break;
+            }
+        }
+        Ok(seen)
     }
 
     /// Whether its times are of whole seconds.
@@ -189,8 +227,7 @@ impl Input {
             return Ok(None);
         };
         let chunk = file.next.take().map(|(chunk, _)| chunk);
-        let names = Names::default();
-        let mut parser = self.format.parser(&names, DetailSet::default());
+        let mut parser = self.format.parser(ParseOptions::default());
         file.advance(CHUNK_BYTES, Some(&mut parser))
             .map_err(|cause| InputError {
                 path: file.path.to_path_buf(),
@@ -200,15 +237,21 @@ impl Input {
     }
 }
 
-/// Refuses files that begin alike: one under two names, or beside its packed copy.
+/// Refuses files that begin alike: one under two names, beside its packed copy, or before more was
+/// written.
 fn refuse_copies(files: &[LogFile]) -> Result<(), InputError> {
-    let first = |file: &LogFile| file.next.as_ref().map(|(chunk, _)| chunk.bytes.clone());
-    let mut known: Vec<(Vec<u8>, &Path)> = Vec::new();
-    for file in files {
-        let Some(bytes) = first(file).filter(|bytes| bytes.len() >= SAME_BYTES) else {
+    let mut known: Vec<(&[u8], &Path)> = Vec::new();
+    // Files without a request may have the same comments.
+    let begun = |file: &'_ LogFile| file.next.as_ref().is_some_and(|(_, time)| time.is_some());
+    for file in files.iter().filter(|file| begun(file)) {
+        let Some((Chunk { bytes, .. }, _)) = &file.next else {
             continue;
         };
-        if let Some((_, other)) = known.iter().find(|(other, _)| *other == bytes) {
+        let is_same = |other: &[u8]| {
+            let shared = bytes.len().min(other.len());
+            bytes.get(..shared) == other.get(..shared)
+        };
+        if let Some((_, other)) = known.iter().find(|(other, _)| is_same(other)) {
             return Err(InputError {
                 path: file.path.to_path_buf(),
                 cause: io::Error::other(format!(
@@ -220,16 +263,6 @@ fn refuse_copies(files: &[LogFile]) -> Result<(), InputError> {
         known.push((bytes, &file.path));
     }
     Ok(())
-}
-
-/// The form that one of the first lines is of; any where all are blank.
-fn guess(lines: &[u8]) -> Option<Format> {
-    let lines = lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    let mut lines = lines.filter(|line| !line.is_empty()).take(20).peekable();
-    match lines.peek() {
-        None => Some(Format::Weir),
-        Some(_) => lines.find_map(Format::guess),
-    }
 }
 
 impl LogFile {
@@ -268,6 +301,7 @@ impl LogFile {
             next: None,
             rest: Vec::new(),
             next_line: 1,
+            header: None,
         };
         file.advance(SNIFFED_BYTES, None)?;
         Ok(file)
@@ -303,11 +337,20 @@ impl LogFile {
         }
         let first_line = self.next_line;
         self.next_line += memchr::memchr_iter(b'\n', &read).count() as u64;
-        let time = parser.and_then(|parser| parser.first_time(&read));
+        let time = parser.and_then(|parser| {
+            parser.header(self.header.as_deref().unwrap_or_default());
+            parser.first_time(&read)
+        });
+        let is_commented = first_line == 1 && read.starts_with(b"#") || self.header.is_some();
+        let header = self.header.clone();
+        if let Some(last) = is_commented.then(|| last_header(&read)).flatten() {
+            self.header = Some(last);
+        }
         let chunk = Chunk {
             bytes: read,
             file: Arc::clone(&self.path),
             first_line,
+            header,
         };
         self.next = Some((chunk, time));
         Ok(())
@@ -339,11 +382,22 @@ impl LogFile {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The last line that names columns.
+fn last_header(lines: &[u8]) -> Option<Arc<str>> {
+    let start = memchr::memmem::rfind(lines, HEADER.as_bytes())?;
+    let line = lines.get(start..)?.split(|byte| *byte == b'\n').next()?;
+    str::from_utf8(line).ok().map(Into::into)
+}
+
+#[derive(Clone, Debug)]
 pub struct Reading<'n> {
     pub format: Format,
     pub names: &'n Names,
     pub detail_set: DetailSet,
+    /// Who the trusted proxies are.
+    pub clients: &'n ClientRules,
+    /// The host of requests that the log has none of.
+    pub host: Option<&'n str>,
     /// The first moment that counts.
     pub from: Timestamp,
     /// The first moment after it that does not.
@@ -368,6 +422,11 @@ pub struct LogCounts {
     pub malformed: u64,
     /// The first lines that cannot be read.
     pub examples: Vec<Malformed>,
+    /// Requests whose client is one of `trusted_proxies`.
+    pub of_proxies: u64,
+    /// Requests with a list of addresses for a client, of which the leftmost was taken, as no proxy
+    /// is trusted.
+    pub leftmost: u64,
     /// Requests with the status 429 in a log that is not Weir's: something in front denied them.
     pub denied_elsewhere: u64,
     /// The time of the first and the last request.
@@ -398,7 +457,15 @@ pub struct ParsedChunk {
 
 impl Reading<'_> {
     pub fn parse(&self, chunk: &Chunk) -> ParsedChunk {
-        let mut parser = self.format.parser(self.names, self.detail_set);
+        let has_proxies = !self.clients.trusted_proxies.is_empty();
+        let mut parser = self.format.parser(ParseOptions {
+            names: Some(self.names),
+            detail_set: self.detail_set,
+            clients: has_proxies.then_some(self.clients),
+            host: self.host,
+        });
+        parser.header(chunk.header.as_deref().unwrap_or_default());
+        let looks_for_proxies = has_proxies && !self.format.knows_client();
         let few = chunk.bytes.len() / LINE_BYTES / self.partitions;
         let mut lines: Vec<Vec<LogLine>> = Vec::new();
         lines.resize_with(self.partitions, || Vec::with_capacity(few));
@@ -421,6 +488,8 @@ impl Reading<'_> {
                         continue;
                     }
                     counts.request(&line);
+                    let is_proxy = looks_for_proxies && self.clients.trusts(line.client);
+                    counts.of_proxies += u64::from(is_proxy);
                     if let Some(lines) = lines.get_mut(self.partition(&line)) {
                         lines.push(line);
                     }
@@ -440,6 +509,7 @@ impl Reading<'_> {
                 }),
             }
         }
+        counts.leftmost = parser.leftmost();
         ParsedChunk {
             lines: lines.into_iter().map(Mutex::new).collect(),
             counts,
@@ -517,6 +587,8 @@ impl LogCounts {
         self.outside += later.outside;
         self.other += later.other;
         self.malformed += later.malformed;
+        self.of_proxies += later.of_proxies;
+        self.leftmost += later.leftmost;
         self.denied_elsewhere += later.denied_elsewhere;
         for (change, count) in later.operator_changes {
             *self.operator_changes.entry(change).or_default() += count;

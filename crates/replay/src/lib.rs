@@ -28,15 +28,17 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::runtime;
 
-pub use self::format::Format;
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+pub use self::format::fuzz_log;
 use self::format::{DetailSet, Names};
+pub use self::format::{Format, forms_table};
 use self::input::{Input, InputError, Reading};
 use self::need::Rate;
 use self::pipeline::{Partition, Pipeline, WaitingBytes, Window};
 use self::replayer::Replayer;
 use self::report::ReportInput;
 pub use self::report::{Condition, Report, csv, html, write_text};
-use self::ruleset::{Partitioning, Ruleset};
+use self::ruleset::{LogFields, Partitioning, Ruleset, needs};
 pub use self::suggest::{Suggestions, suggest, write_suggestions};
 use weir_config::{Diagnostics, HumanDuration};
 use weir_limit::time::Timestamp;
@@ -61,6 +63,8 @@ pub struct Options {
     pub logs: Vec<PathBuf>,
     /// Its form; guessed where there is none.
     pub format: Option<Format>,
+    /// The host of requests that the log has none of.
+    pub host: Option<String>,
     /// The first moment that counts.
     pub from: Option<Timestamp>,
     /// The first moment after it that does not.
@@ -120,12 +124,20 @@ pub enum ReplayError {
 pub fn replay(options: &Options) -> Result<Report, ReplayError> {
     options.check()?;
     let (mut names, key) = (Names::default(), HashKey::random());
+    let read = |path| weir_config::load(path, &key).map_err(ReplayError::Configuration);
+    let mut asked = needs(&read(&options.config)?);
+    if let Some(baseline) = &options.baseline {
+        asked.merge(needs(&read(baseline)?));
+    }
     let progress = progress();
-    let input = Input::open(&options.logs, options.format, &progress)?;
-    let format = input.format();
+    let mut input = Input::open(&options.logs, options.format.clone(), &progress)?;
+    let log = LogFields {
+        format: input.format(),
+        seen: input.look(&asked)?,
+        is_host_given: options.host.is_some(),
+    };
     let mut load = |path: &PathBuf| {
-        Ruleset::load(path, &key, format, &mut names, |_, _| None)
-            .map_err(ReplayError::Configuration)
+        Ruleset::load(path, &key, &log, &mut names, |_, _| None).map_err(ReplayError::Configuration)
     };
     let rules = load(&options.config)?;
     for condition in &options.conditions {
@@ -138,7 +150,7 @@ pub fn replay(options: &Options) -> Result<Report, ReplayError> {
     }
     let baseline = options.baseline.as_ref().map(&mut load).transpose()?;
     let variants = match &options.sweep {
-        Some(sweep) => variants(options, sweep, &key, format, &mut names)?,
+        Some(sweep) => variants(options, sweep, &key, &log, &mut names)?,
         None => Vec::new(),
     };
     let job = Job {
@@ -181,9 +193,11 @@ impl Job<'_> {
             detail_set.union(rules.detail_set())
         });
         let reading = Reading {
-            format,
+            format: format.clone(),
             names,
             detail_set,
+            clients: &rules.settings().client,
+            host: options.host.as_deref(),
             from: options.from.unwrap_or_default(),
             to: options.to.unwrap_or(Timestamp::MAX),
             partitioning,
@@ -223,7 +237,7 @@ impl Job<'_> {
         Ok(Report::new(ReportInput {
             config: &options.config,
             baseline: options.baseline.as_deref(),
-            format: format.name(),
+            format: &format,
             rules,
             baseline_rules: baseline,
             names,
@@ -243,7 +257,7 @@ fn variants(
     options: &Options,
     sweep: &Sweep,
     key: &HashKey,
-    format: Format,
+    log: &LogFields,
     names: &mut Names,
 ) -> Result<Vec<(SweepValue, Ruleset)>, ReplayError> {
     let variant = |value: &SweepValue| {
@@ -251,7 +265,7 @@ fn variants(
             let is_meant = limit.name() == sweep.limit;
             is_meant.then(|| value.quota(limit, rate)).flatten()
         };
-        let rules = Ruleset::load(&options.config, key, format, names, change)
+        let rules = Ruleset::load(&options.config, key, log, names, change)
             .map_err(ReplayError::Configuration)?;
         let mut limits = rules.limits().iter();
         let limit = limits.find(|limit| limit.limit.name() == sweep.limit);

@@ -17,7 +17,7 @@ use weir_rules::{
 use weir_store::MemorySettings;
 use weir_telemetry::Metrics;
 
-use super::format::{DetailSet, Format, Name, Names};
+use super::format::{DetailSet, Format, LogNeeds, Name, Names, Seen};
 use super::need::Rate;
 
 /// A configuration, ready to be replayed.
@@ -33,6 +33,8 @@ pub struct Ruleset {
     pub gaps: Vec<Gap>,
     /// The names of limits that cannot be replayed.
     gap_names: Vec<Name>,
+    /// Whether routes are found by their hosts, which the log does not have.
+    pub lacks_host: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -72,25 +74,21 @@ impl Ruleset {
     pub fn load(
         path: &Path,
         hash_key: &HashKey,
-        format: Format,
+        log: &LogFields,
         names: &mut Names,
         change: impl Fn(&Limit, Option<Rate>) -> Option<Quota>,
     ) -> Result<Self, Diagnostics> {
         let settings = weir_config::load(path, hash_key)?;
-        Ok(Self::new(settings, format, names, change))
+        Ok(Self::new(settings, log, names, change))
     }
 
     /// The rules of settings whose limits `change` changes.
     pub fn new(
         settings: Settings,
-        format: Format,
+        log: &LogFields,
         names: &mut Names,
         change: impl Fn(&Limit, Option<Rate>) -> Option<Quota>,
     ) -> Self {
-        let log = Log {
-            format,
-            has_queries: format != Format::Weir || settings.log_queries,
-        };
         let mut gaps = Vec::new();
         let mut limits: Vec<ReplayedLimit> = Vec::new();
         let mut gap_names = Vec::new();
@@ -145,6 +143,13 @@ impl Ruleset {
                 why,
             }));
         }
+        let has_listed = has_listed_accounts(&settings);
+        let unlogged = has_listed.then(|| log.lacks(&KeySource::Account));
+        gaps.extend(unlogged.flatten().map(|_| Gap {
+            what: "accounts of allow and block".to_owned(),
+            why: "the log does not have accounts".to_owned(),
+        }));
+        let lacks_host = has_host_matches(&settings) && !log.has_host();
         gaps.sort();
         gaps.dedup();
         Self {
@@ -154,6 +159,7 @@ impl Ruleset {
             limits,
             gaps,
             gap_names,
+            lacks_host,
         }
     }
 
@@ -265,6 +271,14 @@ impl Ruleset {
             .any(|route| !route.matcher.headers.is_empty())
     }
 
+    /// Whether requests that no limit applies to are judged all the same, by bans or lists.
+    pub fn has_access_rules(&self) -> bool {
+        let access = &self.settings.access;
+        let listed = |(addresses, accounts)| addresses + accounts > 0;
+        let lists = &access.lists;
+        !access.bans.is_empty() || listed(lists.allow.len()) || listed(lists.block.len())
+    }
+
     /// The details of lines that these rules ask for.
     pub fn detail_set(&self) -> DetailSet {
         let uses = self.policies.iter().flat_map(|policy| &policy.limits);
@@ -284,13 +298,8 @@ impl Ruleset {
                 _ => {}
             }
         }
-        let lists = &self.settings.access.lists;
-        detail_set.account |= lists.allow.len().1 + lists.block.len().1 > 0;
-        detail_set.host |= self
-            .settings
-            .routes
-            .iter()
-            .any(|route| route.matcher.host.is_some());
+        detail_set.account |= has_listed_accounts(&self.settings);
+        detail_set.host |= has_host_matches(&self.settings);
         detail_set.route |= self.has_header_matches();
         detail_set.headers |= self.has_header_matches();
         detail_set
@@ -374,68 +383,176 @@ fn rate(settings: &Settings, limit: &str, quota: &Quota) -> Option<Rate> {
     })
 }
 
+/// Whether accounts are allowed or blocked.
+fn has_listed_accounts(settings: &Settings) -> bool {
+    let lists = &settings.access.lists;
+    lists.allow.len().1 + lists.block.len().1 > 0
+}
+
+/// Whether routes are found by their hosts.
+fn has_host_matches(settings: &Settings) -> bool {
+    let mut routes = settings.routes.iter();
+    routes.any(|route| route.matcher.host.is_some())
+}
+
+/// What the rules of these settings ask of a log.
+pub fn needs(settings: &Settings) -> LogNeeds {
+    let mut needs = LogNeeds {
+        account: has_listed_accounts(settings),
+        host: has_host_matches(settings),
+        ..LogNeeds::default()
+    };
+    for route in &settings.routes {
+        needs.query |= !route.matcher.query.is_empty();
+        let headers = route.matcher.headers.iter().map(|(name, _)| name.clone());
+        needs.headers.extend(headers);
+    }
+    let uses = || {
+        settings
+            .routes
+            .iter()
+            .flat_map(|route| &route.policy.limits)
+    };
+    for usage in uses() {
+        needs.durations |= is_in_flight(usage);
+        needs.status |= usage.spend != SpendWhen::Always;
+    }
+    let bans = settings.access.bans.iter().flat_map(|ban| ban.ban.per());
+    for source in uses().flat_map(|usage| usage.limit.per()).chain(bans) {
+        match source {
+            KeySource::Account => needs.account = true,
+            KeySource::Host | KeySource::Domain => needs.host = true,
+            KeySource::Header(name) => drop(needs.headers.insert(name.clone())),
+            KeySource::Query(_) => needs.query = true,
+            _ => {}
+        }
+    }
+    needs
+}
+
+fn is_in_flight(usage: &LimitUse) -> bool {
+    usage
+        .limit
+        .quota()
+        .is_some_and(|quota| quota.is_in_flight())
+}
+
 /// Why a limit cannot be replayed, if it cannot.
-fn why_not(usage: &LimitUse, log: Log) -> Option<String> {
+fn why_not(usage: &LimitUse, log: &LogFields) -> Option<String> {
     if let Cost::Measured(_) = usage.cost {
         return Some(
             "its cost is said by headers or bodies of requests and responses, which logs do not have"
                 .to_owned(),
         );
     }
+    if is_in_flight(usage) && !log.has_durations() {
+        return Some(
+            "it counts requests in flight, and the log does not say how long requests took"
+                .to_owned(),
+        );
+    }
+    if usage.spend != SpendWhen::Always && !log.has_statuses() {
+        return Some("it charges by statuses, which the log does not have".to_owned());
+    }
     let mut sources = usage.limit.per().iter();
     sources.find_map(|source| log.lacks(source))
 }
 
-#[derive(Clone, Copy)]
-struct Log {
-    format: Format,
-    has_queries: bool,
+/// What the lines of a log have of requests: by their form, and by those that were looked at.
+#[derive(Debug)]
+pub struct LogFields {
+    pub format: Format,
+    pub seen: Seen,
+    /// Whether the operator said by `--host` which host requests were of.
+    pub is_host_given: bool,
 }
 
-impl Log {
+impl LogFields {
     /// Why the log does not say what requests have for this source, if it does not.
-    fn lacks(self, source: &KeySource) -> Option<String> {
-        match source {
-            KeySource::Header(name) if self.format.has_header(name.as_str()) => None,
-            KeySource::Header(_) | KeySource::Cookie(_) => Some(format!(
-                "it is counted per {source}, which the log does not have"
-            )),
-            KeySource::Query(_) if !self.has_queries => Some(format!(
-                "it is counted per {source}, and Weir's log has queries with `log: {{query: true}}` only"
-            )),
-            _ => None,
+    fn lacks(&self, source: &KeySource) -> Option<String> {
+        let (has, remedy) = match source {
+            KeySource::Header(name) if *name == http::header::HOST => (self.has_host(), BY_HOST),
+            KeySource::Header(name) => (self.has_header(name), ""),
+            KeySource::Cookie(_) => (false, ""),
+            KeySource::Host | KeySource::Domain => (self.has_host(), BY_HOST),
+            KeySource::Account => (self.format.is_weir() || self.seen.has_accounts, ""),
+            KeySource::Query(_) => (self.seen.has_queries, self.query_remedy()),
+            _ => (true, ""),
+        };
+        (!has).then(|| format!("it is counted per {source}, which the log does not have{remedy}"))
+    }
+
+    /// Weir's own log has all fields that a request had, so that only those of forms of others are
+    /// looked for.
+    fn has_header(&self, name: &http::HeaderName) -> bool {
+        if self.format.is_weir() {
+            return matches!(
+                name.as_str(),
+                "host" | "user-agent" | "referer" | "x-request-id"
+            );
+        }
+        match self.format.has_all_headers_but(name.as_str()) {
+            Some(is_hidden) => !is_hidden,
+            None => self.seen.has_header(name),
+        }
+    }
+
+    fn has_host(&self) -> bool {
+        self.is_host_given || self.format.is_weir() || self.seen.has_host()
+    }
+
+    fn has_durations(&self) -> bool {
+        self.format.is_weir() || self.seen.has_durations
+    }
+
+    fn has_statuses(&self) -> bool {
+        self.format.is_weir() || self.seen.has_statuses
+    }
+
+    fn query_remedy(&self) -> &'static str {
+        match self.format.is_weir() {
+            true => "; Weir's log has queries with `log: {query: true}` only",
+            false => "",
         }
     }
 }
 
+const BY_HOST: &str = "; say by --host which one requests were for";
+
 /// The parts of a route that cannot be replayed.
-fn route_gaps(route: &weir_config::Route, log: Log) -> Vec<Gap> {
-    let what = || format!("route {}", route.policy.name);
+fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    let unlogged = |name: &http::HeaderName| !log.format.has_header(name.as_str());
-    if route.matcher.headers.iter().any(|(name, _)| unlogged(name)) {
+    let mut add = |why: String| {
         gaps.push(Gap {
-            what: what(),
-            why: "it is found by headers, which the log does not have; requests take it if Weir's log \
-                  says that they took a route of this name"
-                .to_owned(),
+            what: format!("route {}", route.policy.name),
+            why,
         });
+    };
+    if route.matcher.host.is_some() && !log.has_host() {
+        add(format!(
+            "it is found by its host, which the log does not have{BY_HOST}"
+        ));
     }
-    if !route.matcher.query.is_empty() && !log.has_queries {
-        gaps.push(Gap {
-            what: what(),
-            why: "it is found by query parameters, and Weir's log has queries with `log: {query: \
-                  true}` only"
+    let mut headers = route.matcher.headers.iter();
+    if headers.any(|(name, _)| !log.has_header(name)) {
+        add(
+            "it is found by headers, which the log does not have; requests take it if Weir's log \
+             says that they took a route of this name"
                 .to_owned(),
-        });
+        );
+    }
+    if !route.matcher.query.is_empty() && !log.seen.has_queries {
+        let remedy = log.query_remedy();
+        add(format!(
+            "it is found by query parameters, which the log does not have{remedy}"
+        ));
     }
     if route.policy.cors.is_some() {
-        gaps.push(Gap {
-            what: what(),
-            why: "logs do not tell preflights of CORS from other OPTIONS requests: each of those \
-                  is counted, unless Weir's log says that no limit applied"
+        add(
+            "logs do not tell preflights of CORS from other OPTIONS requests: each of those is \
+             counted, unless Weir's log says that no limit applied"
                 .to_owned(),
-        });
+        );
     }
     gaps
 }

@@ -16,11 +16,11 @@ use weir_config::{HumanDuration, Parameters, Settings};
 use weir_limit::Quota;
 use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
 
-use super::format::{DetailSet, LogLine, Names, Parsed, split_query};
+use super::format::{LogLine, Names, ParseOptions, Parsed, split_query};
 use super::input::Input;
 use super::need::{NeedReport, Promise, Suggestion};
 use super::report::LimitReport;
-use super::ruleset::Ruleset;
+use super::ruleset::{LogFields, Ruleset, needs};
 use super::{Job, Options, ReplayError, progress};
 
 /// The rate that suggestions begin at a twentieth of, which is one a minute.
@@ -86,8 +86,8 @@ pub struct SuggestedRoute {
 pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
     options.check()?;
     let progress = progress();
-    let mut input = Input::open(&options.logs, options.format, &progress)?;
-    let (format, key) = (input.format(), HashKey::random());
+    let mut input = Input::open(&options.logs, options.format.clone(), &progress)?;
+    let key = HashKey::random();
     let has_config = options.config.exists() || options.config.as_os_str() == "-";
     let mut made = BTreeMap::new();
     let mut settings = match has_config {
@@ -111,7 +111,12 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
         .map(|route| (route.policy.name.to_string(), route.description.clone()))
         .collect();
     let mut names = Names::default();
-    let rules = Ruleset::new(settings, format, &mut names, |_, _| None);
+    let log = LogFields {
+        format: input.format(),
+        seen: input.look(&needs(&settings))?,
+        is_host_given: options.host.is_some(),
+    };
+    let rules = Ruleset::new(settings, &log, &mut names, |_, _| None);
     let job = Job {
         options,
         names: &names,
@@ -259,11 +264,12 @@ impl MadeRoute {
 
 /// The routes that the most requests of the first part of the log would take, by their names.
 fn sampled(input: &mut Input) -> Result<BTreeMap<String, MadeRoute>, ReplayError> {
-    let names = Names::default();
-    let mut parser = input.format().parser(&names, DetailSet::default());
+    let format = input.format();
+    let mut parser = format.parser(ParseOptions::default());
     let mut counts: HashMap<(String, bool), u64> = HashMap::new();
     let mut all = 0;
     for chunk in input.sample(SAMPLED_CHUNKS)? {
+        parser.header(chunk.header.as_deref().unwrap_or_default());
         for line in chunk.bytes.split(|byte| *byte == b'\n') {
             if let Parsed::Request(line) = parser.parse(line) {
                 all += 1;

@@ -1,7 +1,4 @@
-//! Logs in JSON: Weir's own, and those of nginx, Caddy and Traefik.
-//!
-//! nginx has a format of the operator's choice: its variables are found by their names, and by
-//! those that are common for them.
+//! Logs in JSON: Weir's own, and those that a table of their fields describes.
 //!
 //! A line that is as Weir writes it is read by [`WeirLine::plain`], in 0.17 us. serde_json takes
 //! 0.73 us for it, which would add a third to the CPU time of a replay. It reads all other lines.
@@ -15,13 +12,12 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_telemetry::Disposition;
 
-use super::time::{any_time, milliseconds, nanoseconds, rfc3339, seconds};
-use super::{LineMaker, Names, Parsed, RawLine, Recorded, split_query};
+use super::fields::{NO_CLIENT, NO_TIME, Texts};
+use super::forms::JsonForm;
+use super::time::{milliseconds, rfc3339};
+use super::{LineMaker, Name, Names, Parsed, RawLine, Recorded, is_given};
 
 const NOT_JSON: &str = "it is not a JSON object";
-const NO_CLIENT: &str = "it has no client address";
-const NO_TIME: &str = "it has no time";
-const NO_REQUEST: &str = "its method or path is not one of HTTP";
 
 /// The target of lines about requests.
 const ACCESS: &str = "weir::access";
@@ -160,15 +156,15 @@ impl<'l> WeirLine<'l> {
     /// The same for any JSON. `None` if a field has a value that is not one for it.
     fn from_fields(all: &'l Fields<'_>) -> Option<Self> {
         let mut fields = Self::default();
-        for (Text(name), Scalar(value)) in &all.0 {
-            if let Some(value) = value {
+        for (Text(name), value) in &all.0 {
+            if let Value::Text(value) = value {
                 setter(name)(&mut fields, Plain::Either(value))?;
             }
         }
         Some(fields)
     }
 
-    fn parsed(&self, names: &Names, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+    fn parsed(&self, make: &mut LineMaker<'_>) -> Result<Parsed, &'static str> {
         match self.target {
             Some(ACCESS) => {}
             Some(AUDIT) => return Ok(self.operator_change().unwrap_or(Parsed::Other)),
@@ -177,7 +173,8 @@ impl<'l> WeirLine<'l> {
         }
         let client = self.client.and_then(|text| text.parse().ok());
         let (at, answered, ended) = self.times().ok_or(NO_TIME)?;
-        let line = make.line(&RawLine {
+        let recorded = self.recorded(make.options.names);
+        Ok(make.line(&RawLine {
             at,
             answered,
             ended,
@@ -194,9 +191,8 @@ impl<'l> WeirLine<'l> {
             ],
             account: self.account,
             route: self.route,
-            recorded: self.recorded(names),
-        });
-        line.map(Parsed::Request).ok_or(NO_REQUEST)
+            recorded,
+        }))
     }
 
     fn operator_change(&self) -> Option<Parsed> {
@@ -205,7 +201,7 @@ impl<'l> WeirLine<'l> {
         Some(Parsed::OperatorChange(change, rfc3339(self.timestamp?)?))
     }
 
-    fn recorded(&self, names: &Names) -> Option<Recorded> {
+    fn recorded(&self, names: Option<&Names>) -> Option<Recorded> {
         let word = self.decision?;
         let mut all = Disposition::ALL.into_iter();
         let decision = all.find(|known| known.as_str() == word)?;
@@ -215,7 +211,10 @@ impl<'l> WeirLine<'l> {
         );
         Some(Recorded {
             decision,
-            by: self.limit.or(self.ban).map(|name| names.find(name)),
+            by: self
+                .limit
+                .or(self.ban)
+                .map(|name| names.map_or(Name::UNKNOWN, |names| names.find(name))),
             is_comparable: is_decided,
         })
     }
@@ -238,7 +237,7 @@ impl<'l> WeirLine<'l> {
 enum Plain<'l> {
     Text(&'l str),
     Number(&'l str),
-    /// A text or a number; [`Scalar`] does not tell which.
+    /// A text or a number; [`Value`] does not tell which.
     Either(&'l str),
     True,
 }
@@ -339,314 +338,160 @@ fn plain_bytes(text: &[u8]) -> usize {
 
 pub(super) fn weir(
     line: &str,
-    names: &Names,
-    make: &mut LineMaker,
+    make: &mut LineMaker<'_>,
     layout: &mut Layout,
 ) -> Result<Parsed, &'static str> {
     const NOT_WEIR: &str = "it is not a JSON object of Weir's log";
     if let Some(fields) = WeirLine::plain(line, layout) {
-        return fields.parsed(names, make);
+        return fields.parsed(make);
     }
     let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_WEIR)?;
     let fields = WeirLine::from_fields(&fields).ok_or(NOT_WEIR)?;
-    fields.parsed(names, make)
+    fields.parsed(make)
 }
 
-/// The names of nginx's variables, and those that operators give them, the best first.
-const TIMES: [&str; 7] = [
-    "msec",
-    "time_iso8601",
-    "time_local",
-    "time",
-    "timestamp",
-    "@timestamp",
-    "ts",
-];
-const CLIENTS: [&str; 5] = [
-    "remote_addr",
-    "client_ip",
-    "clientip",
-    "remote_ip",
-    "client",
-];
-const METHODS: [&str; 2] = ["request_method", "method"];
-const TARGETS: [&str; 4] = ["request_uri", "uri", "path", "url"];
-const TOOK: [&str; 2] = ["request_time", "duration"];
-const ANSWERED: [&str; 2] = ["upstream_header_time", "upstream_response_time"];
-const HOSTS: [&str; 3] = ["host", "http_host", "server_name"];
-const AGENTS: [&str; 2] = ["http_user_agent", "user_agent"];
-const REFERERS: [&str; 3] = ["http_referer", "http_referrer", "referer"];
-const USERS: [&str; 2] = ["remote_user", "user"];
-
-pub(super) fn nginx(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
+/// A line of a form that a table describes.
+pub(super) fn object(
+    line: &str,
+    form: &JsonForm,
+    make: &mut LineMaker<'_>,
+) -> Result<Parsed, &'static str> {
     let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
-    let first = |names: &[&str]| names.iter().find_map(|name| fields.get(name));
-    let client = first(&CLIENTS).and_then(|text| text.parse().ok());
-    let ended = first(&TIMES).and_then(any_time).ok_or(NO_TIME)?;
-    let span = |names: &[&str]| first(names).and_then(seconds);
-    let at = ended.saturating_sub(span(&TOOK).unwrap_or(Nanos::ZERO));
-    // `request` is the request line as a whole.
-    let mut words = first(&["request"]).unwrap_or_default().split(' ');
-    let (method, target) = (words.next(), words.next());
-    let method = first(&METHODS).or(method).unwrap_or_default();
-    let (path, query) = split_query(first(&TARGETS).or(target).unwrap_or_default());
-    let answered = span(&ANSWERED).map_or(ended, |head| at + head);
-    let line = make.line(&RawLine {
-        at,
-        answered: answered.min(ended),
-        ended,
-        client: client.ok_or(NO_CLIENT)?,
-        method: method.as_bytes(),
-        path,
-        query,
-        status: fields.get("status").and_then(|text| text.parse().ok()),
-        host: first(&HOSTS),
-        headers: &[
-            ("user-agent", first(&AGENTS)),
-            ("referer", first(&REFERERS)),
-        ],
-        account: first(&USERS),
-        route: None,
-        recorded: None,
-    });
-    line.map(Parsed::Request).ok_or(NO_REQUEST)
-}
-
-#[derive(Deserialize)]
-struct CaddyLine<'l> {
-    #[serde(borrow, default)]
-    ts: Scalar<'l>,
-    #[serde(borrow)]
-    request: Option<CaddyRequest<'l>>,
-    #[serde(borrow, default)]
-    user_id: Scalar<'l>,
-    #[serde(borrow, default)]
-    duration: Scalar<'l>,
-    status: Option<u16>,
-}
-
-#[derive(Deserialize)]
-struct CaddyRequest<'l> {
-    #[serde(borrow, default)]
-    client_ip: Scalar<'l>,
-    #[serde(borrow, default)]
-    remote_ip: Scalar<'l>,
-    #[serde(borrow, default)]
-    remote_addr: Scalar<'l>,
-    #[serde(borrow, default)]
-    method: Scalar<'l>,
-    #[serde(borrow, default)]
-    host: Scalar<'l>,
-    #[serde(borrow, default)]
-    uri: Scalar<'l>,
-    #[serde(borrow, default)]
-    headers: Fields<'l>,
-}
-
-pub(super) fn caddy(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
-    let fields: CaddyLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
-    let Some(asked) = &fields.request else {
+    let mut marks = form.marks.iter();
+    if !marks.all(|mark| fields.get(mark).is_some()) {
         return Ok(Parsed::Other);
-    };
-    let client = asked.client_ip.text().or(asked.remote_ip.text());
-    // Before 2.5 there was an address with its port alone.
-    let client = client.or(asked.remote_addr.text()).and_then(address);
-    let ended = fields.ts.text().and_then(any_time).ok_or(NO_TIME)?;
-    let took = fields.duration.text().and_then(seconds);
-    let (path, query) = split_query(asked.uri.text().unwrap_or_default());
-    let headers = asked.headers.0.iter();
+    }
+    let mut texts = Texts::default();
+    for (field, names) in form.fields {
+        if let Some(text) = names.iter().find_map(|name| fields.get(name)) {
+            texts.set(*field, text);
+        }
+    }
+    let headers = form.headers.and_then(|name| fields.object(name));
+    let headers = headers.map_or(&[][..], |headers| &headers.0);
+    // The host is a field of its own.
+    let headers = headers
+        .iter()
+        .filter(|(Text(name), _)| !name.eq_ignore_ascii_case("host"));
     let headers: Vec<_> = headers
         .map(|(Text(name), value)| (&**name, value.text()))
         .collect();
-    let line = make.line(&RawLine {
-        at: ended.saturating_sub(took.unwrap_or(Nanos::ZERO)),
-        answered: ended,
-        ended,
-        client: client.ok_or(NO_CLIENT)?,
-        method: asked.method.text().unwrap_or_default().as_bytes(),
-        path,
-        query,
-        // Zero stands for a connection that was closed without a response.
-        status: fields.status.filter(|status| *status != 0),
-        host: asked.host.text(),
-        headers: &headers,
-        account: fields.user_id.text(),
-        route: None,
-        recorded: None,
-    });
-    line.map(Parsed::Request).ok_or(NO_REQUEST)
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct TraefikLine<'l> {
-    #[serde(rename = "StartUTC", borrow, default)]
-    start: Scalar<'l>,
-    #[serde(borrow, default)]
-    duration: Scalar<'l>,
-    #[serde(borrow, default)]
-    client_host: Scalar<'l>,
-    #[serde(borrow, default)]
-    client_username: Scalar<'l>,
-    #[serde(borrow, default)]
-    request_method: Scalar<'l>,
-    #[serde(borrow, default)]
-    request_host: Scalar<'l>,
-    #[serde(borrow, default)]
-    request_path: Scalar<'l>,
-    #[serde(borrow, default)]
-    downstream_status: Scalar<'l>,
-    #[serde(rename = "request_User-Agent", borrow, default)]
-    user_agent: Scalar<'l>,
-    #[serde(rename = "request_Referer", borrow, default)]
-    referer: Scalar<'l>,
-}
-
-pub(super) fn traefik(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
-    let fields: TraefikLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
-    if fields.request_method.text().is_none() && fields.start.text().is_none() {
-        return Ok(Parsed::Other);
-    }
-    let at = fields.start.text().and_then(any_time).ok_or(NO_TIME)?;
-    let took = fields.duration.text().and_then(nanoseconds);
-    let ended = at + took.unwrap_or(Nanos::ZERO);
-    let client = fields.client_host.text().and_then(address);
-    let status = fields.downstream_status.text();
-    let status = status.and_then(|text| text.parse().ok());
-    let (path, query) = split_query(fields.request_path.text().unwrap_or_default());
-    let line = make.line(&RawLine {
-        at,
-        answered: ended,
-        ended,
-        client: client.ok_or(NO_CLIENT)?,
-        method: fields.request_method.text().unwrap_or_default().as_bytes(),
-        path,
-        query,
-        status: status.filter(|status| *status != 0),
-        host: fields.request_host.text(),
-        headers: &[
-            ("user-agent", fields.user_agent.text()),
-            ("referer", fields.referer.text()),
-        ],
-        account: fields.client_username.text(),
-        route: None,
-        recorded: None,
-    });
-    line.map(Parsed::Request).ok_or(NO_REQUEST)
-}
-
-/// An address, with its port or without.
-fn address(text: &str) -> Option<std::net::IpAddr> {
-    let with_port = || {
-        text.parse()
-            .ok()
-            .map(|socket: std::net::SocketAddr| socket.ip())
-    };
-    text.parse().ok().or_else(with_port)
+    make.parsed(&texts, &headers)
 }
 
 /// All fields of an object, in their order. There are too few of them for a map to be worth it.
-#[derive(Default)]
-struct Fields<'l>(Vec<(Text<'l>, Scalar<'l>)>);
+#[derive(Debug, Default, PartialEq)]
+struct Fields<'l>(Vec<(Text<'l>, Value<'l>)>);
 
-impl Fields<'_> {
-    /// The text of a field; of two with the same name, that of the last.
+impl<'l> Fields<'l> {
+    /// The text of a field, or of one in an object: `request.uri`.
     fn get(&self, name: &str) -> Option<&str> {
+        self.find(name)?.text()
+    }
+
+    fn object(&self, name: &str) -> Option<&Self> {
+        match self.find(name)? {
+            Value::Object(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Of two fields with the same name, the last.
+    fn find(&self, name: &str) -> Option<&Value<'l>> {
         let mut fields = self.0.iter().rev();
-        let (_, value) = fields.find(|(Text(known), _)| known == name)?;
-        value.text()
+        if let Some((_, value)) = fields.find(|(Text(known), _)| known == name) {
+            return Some(value);
+        }
+        let (object, name) = name.split_once('.')?;
+        self.object(object)?.find(name)
     }
 }
 
 impl<'de: 'l, 'l> Deserialize<'de> for Fields<'l> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(FieldsReader)
-    }
-}
-
-struct FieldsReader;
-
-impl<'l> Visitor<'l> for FieldsReader {
-    type Value = Fields<'l>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Fields<'l>, A::Error> {
-        let mut fields = Vec::with_capacity(16);
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
+        match Value::deserialize(from)? {
+            Value::Object(fields) => Ok(fields),
+            _ => Err(D::Error::custom("not an object")),
         }
-        Ok(Fields(fields))
     }
 }
 
-/// A text or a number as it would be written, since what one server logs as a number another logs
-/// as a text; anything else is nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Scalar<'l>(Option<Cow<'l, str>>);
+/// A value. A number is a text as it would be written, since what one server logs as a number
+/// another logs as a text.
+#[derive(Debug, Default, PartialEq)]
+enum Value<'l> {
+    #[default]
+    Nothing,
+    Text(Cow<'l, str>),
+    Object(Fields<'l>),
+}
 
-impl Scalar<'_> {
+impl Value<'_> {
     /// The text, unless it is empty or a dash, which stands for nothing.
     fn text(&self) -> Option<&str> {
-        self.0.as_deref().filter(|text| !matches!(*text, "" | "-"))
+        match self {
+            Self::Text(text) => is_given(text).then_some(text),
+            _ => None,
+        }
     }
 }
 
-impl<'de: 'l, 'l> Deserialize<'de> for Scalar<'l> {
+impl<'de: 'l, 'l> Deserialize<'de> for Value<'l> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(ScalarReader)
+        from.deserialize_any(ValueReader)
     }
 }
 
-struct ScalarReader;
+struct ValueReader;
 
-impl<'l> Visitor<'l> for ScalarReader {
-    type Value = Scalar<'l>;
+impl<'l> Visitor<'l> for ValueReader {
+    type Value = Value<'l>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(Some(Cow::Borrowed(text))))
+    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<Value<'l>, E> {
+        Ok(Value::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(Some(Cow::Owned(text.to_owned()))))
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value<'l>, E> {
+        Ok(Value::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value<'l>, E> {
+        Ok(Value::Text(Cow::Owned(number.to_string())))
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Value<'l>, E> {
+        Ok(Value::Text(Cow::Owned(number.to_string())))
     }
 
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value<'l>, E> {
+        Ok(Value::Text(Cow::Owned(number.to_string())))
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(None))
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Value<'l>, E> {
+        Ok(Value::Nothing)
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Scalar<'l>, E> {
-        Ok(Scalar(None))
+    fn visit_unit<E: Error>(self) -> Result<Value<'l>, E> {
+        Ok(Value::Nothing)
     }
 
     /// Of several values, as caddy has for a header, the first.
-    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<Scalar<'l>, A::Error> {
+    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<Value<'l>, A::Error> {
         let first = list.next_element()?.unwrap_or_default();
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(first)
     }
 
-    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Scalar<'l>, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Scalar(None))
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Value<'l>, A::Error> {
+        let mut fields = Vec::with_capacity(16);
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Value::Object(Fields(fields)))
     }
 }
 

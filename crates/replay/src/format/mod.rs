@@ -1,9 +1,21 @@
 //! Access logs: what their lines tell of requests, and the forms that they come in.
+//!
+//! `forms` is the table of the forms; `combined`, `json`, `columns` and `pattern` read their lines,
+//! `prefix` what collectors write before each, and `fields` makes requests of what was read.
 
+mod client;
+mod columns;
+mod combined;
+mod fields;
+mod forms;
 mod json;
+mod pattern;
+mod prefix;
+mod seen;
 mod time;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,10 +25,18 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 use weir_limit::time::Timestamp;
+use weir_rules::ClientRules;
 use weir_telemetry::Disposition;
 
+use self::columns::Columns;
+pub use self::columns::HEADER;
+pub use self::forms::forms_table;
+use self::forms::{FORMS, Form, OWN, Shape};
 use self::json::Layout;
-use self::time::common_log;
+use self::pattern::Pattern;
+use self::prefix::Prefix;
+pub use self::seen::{LogNeeds, Seen};
+use self::time::any_time;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -26,19 +46,19 @@ const LEFT: u16 = 499;
 /// The most bytes of a line, by far.
 pub const MAX_LINE_BYTES: usize = 1 << 18;
 
-/// The form of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Weir's own, in JSON.
-    Weir,
-    /// The combined log format of Apache and nginx, or the common one.
-    Combined,
-    /// nginx's, in a JSON of the operator's.
-    NginxJson,
-    /// Caddy's, in JSON.
-    Caddy,
-    /// Traefik's, in JSON.
-    Traefik,
+/// The lines that a form is guessed by.
+const GUESSED_LINES: usize = 50;
+
+/// What editors on Windows begin a file with.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// The form of a log, and what stands before each of its lines.
+#[derive(Clone, Debug)]
+pub struct Format {
+    form: &'static Form,
+    /// The pattern of a form of the operator's.
+    pattern: Option<Arc<str>>,
+    prefix: Prefix,
 }
 
 /// A line of a log.
@@ -47,69 +67,112 @@ pub enum Parsed {
     Request(LogLine),
     /// A change through the admin API, which is not replayed, and when it was made.
     OperatorChange(&'static str, Timestamp),
-    /// A line of the log that is not about a request.
+    /// A line of the log that is not about a request of HTTP.
     Other,
     /// A line that is not of this form.
     Malformed(&'static str),
 }
 
+/// What lines are parsed for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParseOptions<'n> {
+    /// The names of the configurations' limits and bans.
+    pub names: Option<&'n Names>,
+    pub detail_set: DetailSet,
+    /// Who the trusted proxies are, if there are any.
+    pub clients: Option<&'n ClientRules>,
+    /// The host of requests that the log has none of.
+    pub host: Option<&'n str>,
+}
+
 impl Format {
-    /// All formats and their names.
-    pub const ALL: [(&'static str, Self); 5] = [
-        ("weir", Self::Weir),
-        ("combined", Self::Combined),
-        ("nginx-json", Self::NginxJson),
-        ("caddy", Self::Caddy),
-        ("traefik", Self::Traefik),
-    ];
-
-    /// The name.
-    pub fn name(self) -> &'static str {
-        let mut all = Self::ALL.iter();
-        all.find(|(_, format)| *format == self)
-            .map_or("", |(name, _)| name)
-    }
-
-    /// The form of a log whose first line is this; none if it is of none of them.
-    pub fn guess(line: &[u8]) -> Option<Self> {
-        let names = Names::default();
-        let is_of = |format: Self| {
-            let mut parser = format.parser(&names, DetailSet::default());
-            matches!(parser.parse(line), Parsed::Request(_))
-        };
-        // nginx's names are common ones, so its form comes last.
-        let all = [
-            Self::Weir,
-            Self::Combined,
-            Self::Caddy,
-            Self::Traefik,
-            Self::NginxJson,
-        ];
-        all.into_iter().find(|format| is_of(*format))
-    }
-
-    /// Whether it has this header of requests.
-    pub fn has_header(self, name: &str) -> bool {
-        // Caddy writes REDACTED in place of what is secret.
-        const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
-        match self {
-            Self::Caddy => !SECRET.contains(&name),
-            Self::Weir => matches!(name, "host" | "user-agent" | "referer" | "x-request-id"),
-            _ => matches!(name, "host" | "user-agent" | "referer"),
+    const fn new(form: &'static Form) -> Self {
+        Self {
+            form,
+            pattern: None,
+            prefix: Prefix::None,
         }
     }
 
+    /// The form of a log that begins with these lines, which is `given` if the operator said so;
+    /// none if it is of no form that is known.
+    pub fn detect(lines: &[u8], given: Option<&Self>) -> Option<Self> {
+        let lines = lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines = lines.filter(|line| !line.is_empty());
+        let lines: Vec<&[u8]> = lines.take(GUESSED_LINES).collect();
+        let forms: Vec<Self> = match given {
+            Some(given) => vec![given.clone()],
+            None => FORMS.iter().map(Self::new).collect(),
+        };
+        let mut all = Prefix::ALL.into_iter().flat_map(|prefix| {
+            let forms = forms.iter().cloned();
+            forms.map(move |form| Self { prefix, ..form })
+        });
+        let found = all.find(|format| format.has_request(&lines));
+        found.or_else(|| given.cloned())
+    }
+
+    fn has_request(&self, lines: &[&[u8]]) -> bool {
+        let mut parser = self.parser(ParseOptions::default());
+        let mut lines = lines.iter().map(|line| parser.parse(line));
+        lines.any(|parsed| matches!(parsed, Parsed::Request(_)))
+    }
+
+    /// Whether it is Weir's own.
+    pub const fn is_weir(&self) -> bool {
+        matches!(self.form.shape, Shape::Weir)
+    }
+
+    /// Whether its client is the one that trusted proxies named.
+    pub const fn knows_client(&self) -> bool {
+        self.form.knows_client
+    }
+
+    /// Whether lines have all headers of requests but this one, if they hide it.
+    pub fn has_all_headers_but(&self, name: &str) -> Option<bool> {
+        const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+        self.form.has_headers.then(|| SECRET.contains(&name))
+    }
+
     /// A parser of the format's lines.
-    pub fn parser(self, names: &Names, detail_set: DetailSet) -> Parser<'_> {
+    pub fn parser<'n>(&'n self, options: ParseOptions<'n>) -> Parser<'n> {
+        let compiled = |texts: &[&'n str]| {
+            texts
+                .iter()
+                .map(|text| Pattern::new(text))
+                .collect::<Vec<_>>()
+        };
+        let (patterns, repeated, others) = match &self.form.shape {
+            Shape::Text(text) => (
+                compiled(text.patterns),
+                compiled(text.repeated),
+                compiled(text.others),
+            ),
+            _ => (
+                self.pattern.iter().map(|text| Pattern::new(text)).collect(),
+                Vec::new(),
+                Vec::new(),
+            ),
+        };
         Parser {
             format: self,
-            names,
-            make: LineMaker {
-                detail_set,
-                targets: TargetMaker::default(),
-            },
+            make: LineMaker::new(options),
             last_time: (Vec::new(), None),
             layout: Layout::default(),
+            patterns,
+            repeated,
+            others,
+            columns: Columns::default(),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.form.name)?;
+        match self.prefix {
+            Prefix::None => Ok(()),
+            prefix => write!(f, ", behind the prefix of {}", prefix.name()),
         }
     }
 }
@@ -118,11 +181,21 @@ impl FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut all = Self::ALL.iter();
-        let found = all.find(|(name, _)| *name == text);
-        found.map(|(_, format)| *format).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            format!("not a form of logs; write one of {}", names.join(", "))
+        if text.contains('$') {
+            let pattern = pattern::checked(text)?;
+            return Ok(Self {
+                pattern: Some(pattern),
+                ..Self::new(&OWN)
+            });
+        }
+        let found = FORMS.iter().find(|form| form.name == text);
+        found.map(Self::new).ok_or_else(|| {
+            let names: Vec<&str> = FORMS.iter().map(|form| form.name).collect();
+            format!(
+                "not a form of logs; write one of {}, or a pattern such as '$remote_addr \
+                 [$time_local] \"$request\" $status'",
+                names.join(", ")
+            )
         })
     }
 }
@@ -130,14 +203,19 @@ impl FromStr for Format {
 /// Parses lines of one form.
 #[derive(Debug)]
 pub struct Parser<'n> {
-    format: Format,
-    names: &'n Names,
-    make: LineMaker,
+    format: &'n Format,
+    make: LineMaker<'n>,
     /// The last time that was read in the common log format. Most lines have that of the line
     /// before.
     last_time: (Vec<u8>, Option<Timestamp>),
     /// The layout of the previous lines of Weir.
     layout: Layout,
+    /// The patterns of lines of text.
+    patterns: Vec<Pattern<'n>>,
+    repeated: Vec<Pattern<'n>>,
+    others: Vec<Pattern<'n>>,
+    /// The columns that the last header named.
+    columns: Columns,
 }
 
 impl Parser<'_> {
@@ -152,21 +230,76 @@ impl Parser<'_> {
         let Ok(line) = str::from_utf8(line) else {
             return Parsed::Malformed("it is not UTF-8");
         };
-        let parsed = match self.format {
-            Format::Weir => json::weir(line, self.names, &mut self.make, &mut self.layout),
-            Format::Combined => self.combined(line),
-            Format::NginxJson => json::nginx(line, &mut self.make),
-            Format::Caddy => json::caddy(line, &mut self.make),
-            Format::Traefik => json::traefik(line, &mut self.make),
+        let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+        let parsed = match self.format.prefix {
+            Prefix::None => self.bare(line),
+            prefix => match prefix.strip(line) {
+                Some((line, time)) => {
+                    self.make.outer = time;
+                    self.bare(&line)
+                }
+                None => Err("it does not have the prefix of the first lines"),
+            },
         };
         parsed.unwrap_or_else(Parsed::Malformed)
     }
 
+    fn bare(&mut self, line: &str) -> Result<Parsed, &'static str> {
+        match &self.format.form.shape {
+            Shape::Weir => json::weir(line, &mut self.make, &mut self.layout),
+            Shape::Combined => {
+                let last = &mut self.last_time;
+                combined::combined(line, &mut self.make, |text| time(last, text))
+            }
+            Shape::Json(form) => json::object(line, form, &mut self.make),
+            Shape::Text(_) | Shape::Own => self.text(line),
+            Shape::Columns => self.in_columns(line),
+        }
+    }
+
+    fn text(&mut self, line: &str) -> Result<Parsed, &'static str> {
+        let has_any = |patterns: &[Pattern<'_>]| {
+            let mut patterns = patterns.iter();
+            patterns.any(|pattern| pattern.fields(line).is_some())
+        };
+        if has_any(&self.repeated) {
+            return Ok(Parsed::Other);
+        }
+        let mut patterns = self.patterns.iter();
+        match patterns.find_map(|pattern| pattern.fields(line)) {
+            Some(texts) => self.make.parsed(&texts, &[]),
+            None if has_any(&self.others) => Ok(Parsed::Other),
+            None => Err("it is not of this form"),
+        }
+    }
+
+    fn in_columns(&mut self, line: &str) -> Result<Parsed, &'static str> {
+        if line.starts_with('#') {
+            self.header(line);
+            return Ok(Parsed::Other);
+        }
+        let texts = self.columns.fields(line)?;
+        self.make.parsed(&texts, &[])
+    }
+
+    /// Takes the header that stands before the lines that come next, if it is one.
+    pub fn header(&mut self, header: &str) {
+        if let Some(columns) = Columns::new(header) {
+            self.columns = columns;
+        }
+    }
+
+    /// How many requests had a list of addresses for a client, of which the leftmost was taken.
+    pub const fn leftmost(&self) -> u64 {
+        self.make.leftmost
+    }
+
     /// Whether all times of these bytes are of whole seconds.
     pub fn is_coarse(&mut self, lines: &[u8]) -> bool {
+        let is_whole = |time: Timestamp| time.as_nanos().is_multiple_of(SECOND);
         let mut lines = lines.split(|byte| *byte == b'\n');
         lines.all(|line| match self.parse(line) {
-            Parsed::Request(line) => line.ended.as_nanos().is_multiple_of(SECOND),
+            Parsed::Request(line) => is_whole(line.ended) || is_whole(line.at),
             _ => true,
         })
     }
@@ -179,69 +312,14 @@ impl Parser<'_> {
             _ => None,
         })
     }
+}
 
-    /// A line of the combined log format of Apache, nginx and others, or of the common one, which
-    /// ends before the referrer. What stands after the user agent is skipped. Apache's
-    /// `vhost_combined` has the virtual host before the client.
-    fn combined(&mut self, line: &str) -> Result<Parsed, &'static str> {
-        let (first, rest) = line.split_once(' ').ok_or("it has one word")?;
-        let (virtual_host, client, rest) = match first.parse() {
-            Ok(client) => (None, client, rest),
-            Err(_) => {
-                let (client, rest) = rest.split_once(' ').ok_or("it has two words")?;
-                let client = client.parse();
-                let client = client.map_err(|_| "it does not begin with an address")?;
-                (Some(first), client, rest)
-            }
-        };
-        let (names, rest) = rest.split_once('[').ok_or("it has no time in brackets")?;
-        let (time, rest) = rest.split_once(']').ok_or("its time has no end")?;
-        let at = self.time(time.as_bytes()).ok_or("its time is not one")?;
-        let (request, rest) = quoted(rest).ok_or("it has no request in quotes")?;
-        let mut rest_of = rest.trim_ascii_start().splitn(3, ' ');
-        let status = rest_of.next().unwrap_or_default();
-        let status = status.parse().map_err(|_| "it has no status")?;
-        let rest = match self.make.detail_set.headers {
-            true => rest_of.nth(1).unwrap_or_default(),
-            false => "",
-        };
-        let (referer, rest) = quoted(rest).unwrap_or(("-", ""));
-        let (user_agent, _) = quoted(rest).unwrap_or(("-", ""));
-        // What was no request of HTTP got an error, and met no limit.
-        let mut words = request.split(' ');
-        let (Some(method), Some(target)) = (words.next(), words.next()) else {
-            return Ok(Parsed::Other);
-        };
-        let (host, target) = split_target(target);
-        let (path, query) = split_query(target);
-        let headers = [("referer", referer), ("user-agent", user_agent)];
-        let headers =
-            headers.map(|(name, value)| (name, Some(value).filter(|text| is_given(text))));
-        let user = names.split_ascii_whitespace().nth(1);
-        let raw = RawLine {
-            at,
-            answered: at,
-            ended: at,
-            client,
-            method: method.as_bytes(),
-            path,
-            query,
-            status: Some(status),
-            host: host.or(virtual_host),
-            headers: &headers,
-            account: user.filter(|user| is_given(user)),
-            route: None,
-            recorded: None,
-        };
-        Ok(self.make.line(&raw).map_or(Parsed::Other, Parsed::Request))
+/// A time in brackets, which is looked up if it is that of the line before.
+fn time(last: &mut (Vec<u8>, Option<Timestamp>), text: &[u8]) -> Option<Timestamp> {
+    if last.0 != text {
+        *last = (text.to_vec(), str::from_utf8(text).ok().and_then(any_time));
     }
-
-    fn time(&mut self, text: &[u8]) -> Option<Timestamp> {
-        if self.last_time.0 != text {
-            self.last_time = (text.to_vec(), common_log(text));
-        }
-        self.last_time.1
-    }
+    last.1
 }
 
 /// Room for most targets without an allocation.
@@ -313,6 +391,14 @@ pub struct DetailSet {
 }
 
 impl DetailSet {
+    /// All that lines may have.
+    pub const ALL: Self = Self {
+        host: true,
+        headers: true,
+        account: true,
+        route: true,
+    };
+
     /// The details that either has.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -416,14 +502,32 @@ impl TargetMaker {
 
 /// Makes lines of their parts.
 #[derive(Debug)]
-struct LineMaker {
-    detail_set: DetailSet,
+struct LineMaker<'n> {
+    options: ParseOptions<'n>,
     targets: TargetMaker,
+    /// The time of the prefix of the line, for forms that have none.
+    outer: Option<Timestamp>,
+    /// How many requests had a list of addresses for a client, of which the leftmost was taken.
+    leftmost: u64,
 }
 
-impl LineMaker {
-    /// The line with the details that are wanted; none where it is not a request that HTTP allows.
-    fn line(&mut self, raw: &RawLine<'_>) -> Option<LogLine> {
+impl<'n> LineMaker<'n> {
+    fn new(options: ParseOptions<'n>) -> Self {
+        Self {
+            options,
+            targets: TargetMaker::default(),
+            outer: None,
+            leftmost: 0,
+        }
+    }
+
+    /// The line with the details that are wanted. What HTTP does not allow got an error from the
+    /// server, and met no limit.
+    fn line(&mut self, raw: &RawLine<'_>) -> Parsed {
+        self.request(raw).map_or(Parsed::Other, Parsed::Request)
+    }
+
+    fn request(&mut self, raw: &RawLine<'_>) -> Option<LogLine> {
         let path = raw.path.as_bytes();
         let target = match raw.query.filter(|query| !query.is_empty()) {
             Some(query) => self.targets.target(&[path, b"?", query.as_bytes()]),
@@ -439,15 +543,16 @@ impl LineMaker {
             method: Method::from_bytes(raw.method).ok()?,
             target: SmallVec::from_slice(target.as_str().as_bytes()),
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
-            details: raw.details(self.detail_set),
+            details: raw.details(&self.options),
             recorded: raw.recorded,
         })
     }
 }
 
 impl RawLine<'_> {
-    fn details(&self, detail_set: DetailSet) -> Option<Box<Details>> {
-        let host = self.host.filter(|_| detail_set.host);
+    fn details(&self, options: &ParseOptions<'_>) -> Option<Box<Details>> {
+        let detail_set = options.detail_set;
+        let host = self.host.or(options.host).filter(|_| detail_set.host);
         let account = self.account.filter(|_| detail_set.account);
         let route = self.route.filter(|_| detail_set.route);
         let named = if detail_set.headers {
@@ -466,7 +571,7 @@ impl RawLine<'_> {
         for (name, value) in named {
             if let (Ok(name), Some(Ok(value))) = (
                 http::HeaderName::from_bytes(name.as_bytes()),
-                value.map(HeaderValue::from_str),
+                value.map(|value| HeaderValue::from_bytes(value.as_bytes())),
             ) {
                 headers.append(name, value);
             }
@@ -505,16 +610,47 @@ fn is_given(text: &str) -> bool {
     !matches!(text, "" | "-")
 }
 
-/// The text in the next quotes, and what follows them. A backslash escapes a quote.
-fn quoted(text: &str) -> Option<(&str, &str)> {
-    let (_, inside) = text.split_once('"')?;
-    let mut end = 0;
-    loop {
-        let rest = inside.as_bytes().get(end..)?;
-        end += memchr::memchr2(b'"', b'\\', rest)?;
-        match inside.as_bytes().get(end)? {
-            b'"' => return Some((inside.get(..end)?, inside.get(end + 1..)?)),
-            _ => end += 2,
+/// Lines of logs in any form. The first line is the pattern of a form as well.
+///
+/// # Panics
+/// When a line tells what no request can be.
+#[cfg(any(test, fuzzing, feature = "fuzzing"))]
+#[expect(clippy::panic, reason = "an invariant that breaks is a panic")]
+pub fn fuzz_log(input: &[u8]) {
+    let first = input
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let own = str::from_utf8(first)
+        .ok()
+        .and_then(|text| text.parse::<Format>().ok());
+    let forms = FORMS.iter().map(Format::new).chain(own);
+    let formats = forms.flat_map(|form| {
+        Prefix::ALL.map(|prefix| Format {
+            prefix,
+            ..form.clone()
+        })
+    });
+    let proxies = ClientRules {
+        trusted_proxies: Vec::new(),
+        header: weir_rules::AddressHeader::XForwardedFor,
+    };
+    for format in formats {
+        let mut parser = format.parser(ParseOptions {
+            detail_set: DetailSet::ALL,
+            clients: Some(&proxies),
+            ..ParseOptions::default()
+        });
+        for line in input.split(|byte| *byte == b'\n') {
+            if let Parsed::Request(line) = parser.parse(line)
+                && (line.at > line.ended
+                    || TargetMaker::default().target(&[&line.target]).is_none())
+            {
+                panic!("{format}: {line:?}");
+            }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

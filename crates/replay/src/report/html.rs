@@ -112,7 +112,7 @@ fn write_head(out: &mut String, report: &Report) -> fmt::Result {
         Count(total)
     )?;
     if let (Some(from), Some(to)) = (&log.from, &log.to) {
-        let (from, to, format) = (Time(from), Time(to), log.format);
+        let (from, to, format) = (Time(from), Time(to), &log.format);
         writeln!(out, "<p>{from} to {to} UTC, in the form {format}</p>")?;
     }
     out.push_str("</header><div class=cards>\n");

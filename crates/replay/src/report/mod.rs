@@ -1,5 +1,6 @@
 //! What a replay has found, to be written as text, JSON, CSV or HTML, and held to conditions.
 
+mod coverage;
 mod html;
 mod text;
 
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use weir_limit::time::Timestamp;
 
-use super::format::Names;
+use super::format::{Format, Names};
 use super::input::LogCounts;
 use super::need::{Measured, NeedReport};
 use super::pipeline::Counted;
@@ -33,6 +34,14 @@ pub struct Report {
     pub log: LogReport,
     /// Outcomes of requests.
     pub requests: Totals,
+    /// Requests that a limit, a ban or a list decided about.
+    pub judged: u64,
+    /// Whether bans or lists judge requests that no limit applies to.
+    #[serde(skip)]
+    judged_without_limits: bool,
+    /// Whether routes are found by their hosts, which the log does not have.
+    #[serde(skip)]
+    lacks_host: bool,
     /// Outcomes in the baseline.
     pub baseline_requests: Option<Totals>,
     /// How requests fare otherwise than in the baseline.
@@ -55,7 +64,7 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 pub struct LogReport {
-    pub format: &'static str,
+    pub format: String,
     #[serde(flatten)]
     pub counts: LogCounts,
     /// The time of the first request.
@@ -134,7 +143,7 @@ pub struct TimelineSpan {
 pub struct ReportInput<'f> {
     pub config: &'f Path,
     pub baseline: Option<&'f Path>,
-    pub format: &'static str,
+    pub format: &'f Format,
     pub rules: &'f Ruleset,
     pub baseline_rules: Option<&'f Ruleset>,
     pub names: &'f Names,
@@ -210,10 +219,20 @@ impl Report {
         let bans = bans.map(|(ban, held)| (names.name(*ban).to_owned(), *held));
         let limits: Vec<_> = limits.collect();
         let caveats = caveats(&log, &counted, findings.is_coarse, rules, &limits);
+        let judged_without_limits = rules.has_access_rules();
+        let totals = &counted.tally.totals;
+        let unlimited = if judged_without_limits {
+            0
+        } else {
+            totals.unlimited
+        };
         Self {
+            judged: totals.total - totals.unrouted - totals.refused - unlimited,
+            judged_without_limits,
+            lacks_host: rules.lacks_host,
             config: findings.config.display().to_string(),
             log: LogReport {
-                format: findings.format,
+                format: findings.format.to_string(),
                 from: log.span.map(|(first, _)| shown(first)),
                 to: log.span.map(|(_, last)| shown(last)),
                 counts: log,
@@ -339,6 +358,23 @@ fn caveats(
         "The times of this log are of whole seconds. The requests of a second are spread evenly over \
          it, so bursts within a second are not seen."
             .to_owned(),
+    );
+    add(
+        log.of_proxies > 0,
+        format!(
+            "{} of {} requests have one of `trusted_proxies` for a client, as their lines do not say \
+             who was behind it: these count as one client for each proxy.",
+            log.of_proxies, log.requests
+        ),
+    );
+    add(
+        log.leftmost > 0,
+        format!(
+            "{} requests have a list of addresses for a client, and the configuration trusts no \
+             proxy: the leftmost counts, which a client can make up. With \
+             `client_address.trusted_proxies` it is the one that the gateway would find.",
+            log.leftmost
+        ),
     );
     add(
         log.denied_elsewhere > 0,

@@ -1,0 +1,114 @@
+//! Logs in columns that a line of `#Fields:` names (W3C): those of IIS and AWS CloudFront.
+
+use std::borrow::Cow;
+
+use super::fields::{Field, FieldNames, Texts};
+
+const COLUMNS: FieldNames = &[
+    (Field::Date, &["date"]),
+    (Field::Clock, &["time"]),
+    (Field::Client, &["c-ip"]),
+    (Field::Method, &["cs-method"]),
+    (Field::Target, &["cs-uri-stem"]),
+    (Field::Query, &["cs-uri-query"]),
+    (Field::Status, &["sc-status"]),
+    // CloudFront's `cs(Host)` is the name of the distribution.
+    (Field::Host, &["x-host-header", "cs-host", "cs(Host)"]),
+    (Field::UserAgent, &["cs(User-Agent)"]),
+    (Field::Referer, &["cs(Referer)"]),
+    (Field::User, &["cs-username"]),
+    (Field::TookMillis, &["time-taken"]),
+    (Field::Forwarded, &["x-forwarded-for", "X-Forwarded-For"]),
+];
+
+/// The beginning of the line that names the columns.
+pub const HEADER: &str = "#Fields:";
+
+/// The columns of the lines behind a header.
+#[derive(Debug, Default)]
+pub struct Columns {
+    fields: Vec<Option<Field>>,
+    is_encoded: bool,
+}
+
+impl Columns {
+    /// The columns that a header names; none if it is another line.
+    pub fn new(header: &str) -> Option<Self> {
+        let names: Vec<&str> = header
+            .strip_prefix(HEADER)?
+            .split_ascii_whitespace()
+            .collect();
+        // CloudFront encodes texts, and counts seconds where IIS counts milliseconds.
+        let is_cloudfront = names.contains(&"x-edge-location");
+        let is_best = |known: &[&str], name: &str| {
+            let best = known.iter().find(|known| names.contains(known));
+            best.is_some_and(|best| *best == name)
+        };
+        let field = |name: &&str| {
+            let mut all = COLUMNS.iter();
+            let (field, _) = all.find(|(_, known)| is_best(known, name))?;
+            Some(match field {
+                Field::TookMillis if is_cloudfront => Field::TookSeconds,
+                field => *field,
+            })
+        };
+        Some(Self {
+            fields: names.iter().map(field).collect(),
+            is_encoded: is_cloudfront,
+        })
+    }
+
+    /// The fields of a line.
+    ///
+    /// # Errors
+    /// When it has not as many columns as the header.
+    pub fn fields<'l>(&self, line: &'l str) -> Result<Texts<'l>, &'static str> {
+        if self.fields.is_empty() {
+            return Err("no line before it names its columns (#Fields:)");
+        }
+        let separator = if line.contains('\t') { '\t' } else { ' ' };
+        let mut texts = Texts::default();
+        let mut values = line.split(separator);
+        for field in &self.fields {
+            let value = values.next().ok_or("it has too few columns")?;
+            if let Some(field) = field {
+                texts.set(*field, self.decoded(*field, value));
+            }
+        }
+        match values.next() {
+            None => Ok(texts),
+            Some(_) => Err("it has too many columns"),
+        }
+    }
+
+    fn decoded<'l>(&self, field: Field, value: &'l str) -> Cow<'l, str> {
+        match (field, self.is_encoded) {
+            (Field::UserAgent | Field::Referer | Field::Forwarded, true) => decoded(value),
+            // IIS writes blanks so.
+            (Field::UserAgent | Field::Forwarded, false) => value.replace('+', " ").into(),
+            _ => value.into(),
+        }
+    }
+}
+
+/// A text whose characters are encoded by percent signs.
+fn decoded(text: &str) -> Cow<'_, str> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let byte = part
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(part.get(2..).unwrap_or_default().as_bytes());
+            }
+            None => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8(bytes).map_or(Cow::Borrowed(text), Cow::Owned)
+}
