@@ -201,6 +201,10 @@ pub(super) fn suggest(config: &Path, args: SuggestArgs) -> ExitCode {
         Ok(suggestions) => suggestions,
         Err(error) => return failed(&error),
     };
+    if suggestions.requests == 0 {
+        complain("failed, as the log has no request to suggest a limit by");
+        return ExitCode::FAILURE;
+    }
     if is_written {
         return suggested::write(config, &suggestions);
     }

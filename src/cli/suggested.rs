@@ -82,7 +82,11 @@ fn add(config: &Path, suggestions: &Suggestions) -> Result<String, WriteError> {
         let mut rests = before.lines().filter_map(|line| line.strip_prefix(name));
         rests.any(|rest| rest.starts_with(':'))
     };
-    if let Some(known) = suggestions.routes.iter().find(|it| is_defined(&it.limit)) {
+    let mut suggested = suggestions
+        .routes
+        .iter()
+        .filter(|it| it.need.suggested.is_some());
+    if let Some(known) = suggested.find(|it| is_defined(&it.limit)) {
         let (limit, route) = (&known.limit, &known.route);
         let cause = format!("{limit} is there already; list it on the route {route}");
         return Err(failed(&defaults, io::Error::other(cause)));

@@ -837,13 +837,16 @@ fn requests_in_flight_are_counted_until_they_end() {
         timed("192.0.2.1", 10.0, 5.0),
         timed("192.0.2.2", 11.0, 9.0),
     ];
+    // As many others as it takes to say what is normal.
+    let others = (0..20).map(|n| timed(&format!("198.51.100.{n}"), 20.0, 1.0));
+    let log: String = log.into_iter().chain(others).collect();
     let setup = one_limit("L: {per: address, in_flight: 2}");
-    let folder = setup.file("access.log", &log.concat()).written();
+    let folder = setup.file("access.log", &log).written();
     let report = report(folder.path(), &["--log", "access.log"]);
     let limit = limit(&report, "L");
     assert_eq!(
         (&limit["allowed"], &limit["denied"]),
-        (&4.into(), &1.into())
+        (&24.into(), &1.into())
     );
     assert_eq!(
         limit["first_denied"], "2026-11-21T09:00:02.000Z",
@@ -1526,4 +1529,102 @@ fn columns_keep_their_names_until_another_line_names_them() {
         "{log:#}"
     );
     assert_eq!(report["requests"]["denied"], 79_995);
+}
+
+/// Twenty-five users who log in once or twice a minute, a few of them with a wrong password, and a
+/// guesser.
+fn login_log(guesser: bool, users: u32) -> String {
+    let mut log = String::new();
+    for second in 0..120_u32 {
+        let mut line = |client: String, status: u16| {
+            let (minute, second) = (second / 60, second % 60);
+            writeln!(
+                log,
+                "{client} - - [21/Nov/2026:10:{minute:02}:{second:02} +0000] \"POST /login HTTP/1.1\" \
+                 {status} 1 \"-\" \"-\""
+            )
+            .unwrap();
+        };
+        let user = second % 30;
+        if user < users {
+            line(
+                format!("192.0.2.{user}"),
+                if second < 5 { 401 } else { 302 },
+            );
+        }
+        if guesser {
+            (0..7).for_each(|_| line("198.51.100.66".to_owned(), 401));
+        }
+    }
+    log
+}
+
+/// A guesser got a login limit of 400 a minute that "denies 0".
+#[test]
+fn an_attack_is_never_learned_as_normal() {
+    let folder = tempfile::tempdir().unwrap();
+    let suggest = |log: &str, arguments: &[&str]| {
+        fs::write(folder.path().join("access.log"), log).unwrap();
+        let mut command = Command::new(WEIR);
+        command.current_dir(folder.path());
+        command.args(["suggest", "--log", "access.log", "--config", "none.yaml"]);
+        let output = command.args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let need = |log: &str| -> Value {
+        let found: Value = serde_json::from_str(&suggest(log, &["--json"])).unwrap();
+        let routes = found["routes"].as_array().unwrap();
+        let route = routes.iter().find(|route| route["route"] == "write-login");
+        route.expect("the route of logins")["need"].clone()
+    };
+    let quiet = need(&login_log(false, 25));
+    let attacked = need(&login_log(true, 25));
+    let yaml = |need: &Value| need["suggested"]["yaml"].as_str().unwrap().to_owned();
+    assert_eq!(yaml(&attacked), yaml(&quiet));
+    assert_eq!(attacked["subjects"], 25, "{attacked:#}");
+    assert_eq!(attacked["suggested"]["denied_left_out"], 1, "{attacked:#}");
+    assert_eq!(attacked["left_out"][0]["subject"], "198.51.100.66");
+    assert_eq!(attacked["left_out"][0]["refused"], 840);
+    let text = suggest(&login_log(true, 25), &[]);
+    assert!(
+        text.contains("198.51.100.66: 840 of 840 requests"),
+        "{text}"
+    );
+    // Too few others say what is normal: no limit, and no list of limits that names one.
+    for guesser in [true, false] {
+        let few = suggest(&login_log(guesser, 19), &[]);
+        assert!(
+            few.contains("no limit: 19 clients are too few to say what is normal"),
+            "{few}"
+        );
+        let limits = few.lines().filter(|line| line.starts_with("RequestsOf"));
+        assert_eq!(limits.count(), 1, "{few}");
+        assert!(
+            few.contains("{name: write-login, ") && few.contains("limits: []}"),
+            "{few}"
+        );
+    }
+    assert_eq!(suggest_and_write(folder.path()).0, Some(0));
+    // A replay says the same of a limit that is there.
+    let setup = one_limit("L: {per: address, burst: 5, count: 5, period: 1m}");
+    let folder = setup.file("access.log", &login_log(true, 25)).written();
+    let replayed = report(folder.path(), &["--log", "access.log"]);
+    let need = &limit(&replayed, "L")["need"];
+    assert_eq!(
+        (&need["subjects"], &need["left_out_subjects"]),
+        (&25.into(), &1.into())
+    );
+    let text = run(
+        folder.path(),
+        &["--log", "access.log", "--html", "report.html"],
+    );
+    let text = String::from_utf8(text.stdout).unwrap();
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    for (shown, text) in [
+        ("198.51.100.66: 840 of 840 requests", text),
+        ("no measure", page),
+    ] {
+        assert!(text.contains(shown), "{text}");
+    }
 }

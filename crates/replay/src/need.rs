@@ -405,7 +405,24 @@ pub struct NeedReport {
     pub smallest: Promise,
     /// The target, in percent of the subjects.
     pub target_percent: f64,
+    /// None if there are fewer than [`MIN_SUBJECTS`] subjects.
     pub suggested: Option<Suggestion>,
+    /// How many further subjects are no measure, as most of their requests were refused or denied
+    /// at the time.
+    pub left_out_subjects: u64,
+    /// Those of them with the most such requests.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// The fewest subjects that say what is normal.
+pub const MIN_SUBJECTS: u64 = 20;
+
+/// A subject most of whose requests were refused or denied at the time.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOut {
+    pub subject: String,
+    pub requests: u64,
+    pub refused: u32,
 }
 
 /// A value, and how many subjects it would have denied a request or more.
@@ -441,6 +458,8 @@ pub struct Promise {
     pub value: u64,
     /// How many subjects it would have denied a request or more.
     pub denied_subjects: u64,
+    /// How many of those that are left out.
+    pub denied_left_out: u64,
     /// An upper bound of the requests that it would have denied: all that found the bucket too
     /// full, had denied requests taken units as well.
     pub denied_at_most: u64,
@@ -457,6 +476,10 @@ pub struct Measured<'m> {
     pub gauge: &'m Gauge,
     pub levels: &'m LevelsByRate,
     pub needs: Vec<&'m Need>,
+    /// The needs of subjects that are no measure.
+    pub left_out_needs: Vec<&'m Need>,
+    /// The most conspicuous of them.
+    pub left_out: Vec<LeftOut>,
     /// The share of its subjects that may be denied.
     pub target: f64,
 }
@@ -466,9 +489,10 @@ impl Measured<'_> {
     pub fn report(&self) -> Option<NeedReport> {
         let own = self.gauge.own();
         let sorted = self.sorted(own);
-        if sorted.is_empty() {
+        if sorted.is_empty() && self.left_out.is_empty() {
             return None;
         }
+        let subjects = sorted.len() as u64;
         Some(NeedReport {
             of: match self.gauge {
                 Gauge::Rates(..) => "burst",
@@ -476,14 +500,18 @@ impl Measured<'_> {
                 Gauge::InFlight => "in_flight",
             },
             own: Some(self.own),
-            subjects: sorted.len() as u64,
+            subjects,
             curve: curve(&sorted),
             p50: exceeded_by(&sorted, 0.5).0,
             p99: exceeded_by(&sorted, 0.01).0,
             max: exceeded_by(&sorted, 0.0).0,
             smallest: self.promise(own),
             target_percent: self.target * 100.0,
-            suggested: self.suggestion(),
+            suggested: (subjects >= MIN_SUBJECTS)
+                .then(|| self.suggestion())
+                .flatten(),
+            left_out_subjects: self.left_out_needs.len() as u64,
+            left_out: self.left_out.clone(),
         })
     }
 
@@ -499,13 +527,16 @@ impl Measured<'_> {
         let (value, denied_subjects) = exceeded_by(&self.sorted(rate), self.target);
         let value = value.max(1);
         let levels = self.levels.for_rate(rate);
-        let denied_at_most = match denied_subjects {
+        let left_out = self.left_out_needs.iter();
+        let denied_left_out = left_out.filter(|need| need.most(rate) > value).count();
+        let denied_at_most = match denied_subjects + denied_left_out {
             0 => 0,
             _ => levels.above(value),
         };
         Promise {
             value,
             denied_subjects: denied_subjects as u64,
+            denied_left_out: denied_left_out as u64,
             denied_at_most,
             denied_at_most_percent: percent(denied_at_most, levels.requests()),
         }

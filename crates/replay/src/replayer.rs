@@ -94,6 +94,13 @@ impl PastRequest {
         self.request = Request::from_parts(head, body);
     }
 
+    /// Whether it was denied or kept out at the time, or refused by a status that guessers get.
+    fn was_refused(&self) -> bool {
+        let denied = |recorded: &Recorded| Outcome::new(recorded.decision, None).is_denied();
+        let refused = |status: StatusCode| matches!(status.as_u16(), 401 | 403 | 429);
+        self.recorded.as_ref().is_some_and(denied) || self.status.is_some_and(refused)
+    }
+
     /// The status in the log, if it is that of an upstream: what Weir denied got its own.
     fn upstream_status(&self) -> Option<StatusCode> {
         let denied = |recorded: &Recorded| Outcome::new(recorded.decision, None).is_denied();
@@ -137,6 +144,7 @@ struct RecordedResponse {
     answered: Timestamp,
     ended: Timestamp,
     status: Option<StatusCode>,
+    was_refused: bool,
 }
 
 impl<'r> Replayer<'r> {
@@ -214,6 +222,7 @@ impl<'r> Replayer<'r> {
             answered: past.answered,
             ended: past.ended,
             status: past.upstream_status(),
+            was_refused: past.was_refused(),
         };
         let attributes = RequestAttributes {
             method: request.method(),
@@ -378,6 +387,7 @@ fn count(
         at,
         ended: after.ended,
         is_measured: is_regular && limit.spend.counts(after.status),
+        was_refused: after.was_refused,
     });
 }
 

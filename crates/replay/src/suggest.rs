@@ -18,7 +18,7 @@ use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
 
 use super::format::{LogLine, Names, ParseOptions, Parsed, split_query};
 use super::input::Input;
-use super::need::{NeedReport, Promise, Suggestion};
+use super::need::{MIN_SUBJECTS, NeedReport, Promise, Suggestion};
 use super::report::LimitReport;
 use super::ruleset::{LogFields, Ruleset, needs};
 use super::{Job, Options, ReplayError, progress};
@@ -128,15 +128,17 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
     let of_limit = |limit: LimitReport| {
         let route = limit.routes.first()?.clone();
         let is_added = added.contains(&limit.name);
+        let need = limit.need.filter(|_| is_added)?;
+        let limits = match need.suggested {
+            Some(_) => &*limit.name,
+            None => "",
+        };
         Some(SuggestedRoute {
             matches: matches.get(&route).cloned().unwrap_or_default(),
-            yaml: made.get(&route).map(|made| made.yaml(&route, &limit.name)),
+            yaml: made.get(&route).map(|made| made.yaml(&route, limits)),
             requests: limit.requests,
+            need: NeedReport { own: None, ..need },
             limit: limit.name,
-            need: NeedReport {
-                own: None,
-                ..limit.need.filter(|_| is_added)?
-            },
             route,
         })
     };
@@ -159,6 +161,7 @@ fn catch_all(target_percent: f64) -> SuggestedRoute {
     let nobody = Promise {
         value: burst,
         denied_subjects: 0,
+        denied_left_out: 0,
         denied_at_most: 0,
         denied_at_most_percent: 0.0,
     };
@@ -187,6 +190,8 @@ fn catch_all(target_percent: f64) -> SuggestedRoute {
                 ),
                 promise: nobody,
             }),
+            left_out_subjects: 0,
+            left_out: Vec::new(),
         },
         limit,
     }
@@ -387,6 +392,26 @@ pub fn write_suggestions(out: &mut String, suggestions: &Suggestions) -> fmt::Re
     suggestions.write_routes(out)
 }
 
+/// Names the clients whose requests are no measure.
+fn write_left_out(out: &mut String, need: &NeedReport) -> fmt::Result {
+    if need.left_out_subjects > 0 {
+        writeln!(
+            out,
+            "# {} of them are left out, as most of their requests were refused (401, 403, 429) or denied:",
+            need.left_out_subjects
+        )?;
+    }
+    for client in &need.left_out {
+        let (refused, requests) = (client.refused, client.requests);
+        writeln!(
+            out,
+            "#   {}: {refused} of {requests} requests",
+            client.subject
+        )?;
+    }
+    Ok(())
+}
+
 impl Suggestions {
     /// Writes comments that say what the suggestions are founded on.
     ///
@@ -412,21 +437,34 @@ impl Suggestions {
     pub fn write_limits(&self, out: &mut String) -> fmt::Result {
         for route in &self.routes {
             let need = &route.need;
-            let Some(suggested) = &need.suggested else {
-                continue;
-            };
+            let clients = need.subjects + need.left_out_subjects;
             writeln!(
                 out,
-                "# {}: {} requests of {} clients",
-                route.matches, route.requests, need.subjects
+                "# {}: {} requests of {clients} clients",
+                route.matches, route.requests
             )?;
+            write_left_out(out, need)?;
+            let Some(suggested) = &need.suggested else {
+                writeln!(
+                    out,
+                    "# no limit: {} clients are too few to say what is normal ({MIN_SUBJECTS} at least)",
+                    need.subjects
+                )?;
+                continue;
+            };
             let promise = &suggested.promise;
             match need.subjects {
                 0 => writeln!(out, "# a guess, for paths that the log does not have")?,
                 _ => writeln!(
                     out,
-                    "# denies {} of them, at most {} requests ({}%)",
-                    promise.denied_subjects, promise.denied_at_most, promise.denied_at_most_percent
+                    "# denies {} of the {}, at most {} requests ({}%)",
+                    promise.denied_subjects,
+                    match need.left_out_subjects {
+                        0 => "clients",
+                        _ => "other clients",
+                    },
+                    promise.denied_at_most,
+                    promise.denied_at_most_percent
                 )?,
             }
             writeln!(out, "{}", suggested.yaml)?;
@@ -442,6 +480,7 @@ impl Suggestions {
         for route in &self.routes {
             match &route.yaml {
                 Some(yaml) => writeln!(out, "- {yaml}")?,
+                None if route.need.suggested.is_none() => {}
                 None => writeln!(out, "# route {}: limits: [{}]", route.route, route.limit)?,
             }
         }

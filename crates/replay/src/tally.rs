@@ -137,14 +137,20 @@ pub struct LimitTally {
 /// By hashes of the subjects' keys.
 type Subjects = HashMap<u64, Subject, BuildHasherDefault<Hashed>>;
 
+/// From this many requests on that were refused, and more than half of all, a subject's needs are no
+/// measure of what is normal: it guesses passwords, or is under a ban.
+const MIN_REFUSED: u32 = 5;
+
 #[derive(Debug)]
 pub struct Subject {
     pub requests: u64,
+    /// Requests that were refused, denied or kept out at the time.
+    pub refused: u32,
     /// Denials, enforced or not.
     pub denied: u64,
     /// The times of the first and the last denial.
     pub span: (Timestamp, Timestamp),
-    /// Set by the first denial.
+    /// Set by the first denial, or as many refusals as it takes to be left out.
     pub key: Option<Box<str>>,
     pub need: Option<Need>,
 }
@@ -159,6 +165,15 @@ pub struct Decided<'k> {
     /// Whether the subject's needs are to be measured: it is not overridden, and the request
     /// counts.
     pub is_measured: bool,
+    /// Whether it was refused, denied or kept out at the time.
+    pub was_refused: bool,
+}
+
+impl Subject {
+    /// Whether most of its requests were refused.
+    pub fn is_left_out(&self) -> bool {
+        self.refused >= MIN_REFUSED && u64::from(self.refused) * 2 > self.requests
+    }
 }
 
 impl LimitTally {
@@ -206,16 +221,21 @@ impl LimitTally {
             .entry(decided.hash)
             .or_insert_with(|| Subject {
                 requests: 0,
+                refused: 0,
                 denied: 0,
                 span: (decided.at, decided.at),
                 key: None,
                 need: None,
             });
         subject.requests += 1;
+        subject.refused = subject.refused.saturating_add(decided.was_refused.into());
+        let is_named = is_denied || subject.refused >= MIN_REFUSED;
+        if is_named && subject.key.is_none() {
+            subject.key = Some(decided.key.into());
+        }
         if is_denied {
             if subject.denied == 0 {
                 subject.span.0 = decided.at;
-                subject.key = Some(decided.key.into());
             }
             subject.denied += 1;
             subject.span.1 = decided.at;

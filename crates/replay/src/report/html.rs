@@ -7,7 +7,7 @@
 use std::fmt::{self, Write};
 
 use super::{Changes, LimitReport, Report, SweepReport, TimelineSpan, Totals};
-use crate::need::NeedReport;
+use crate::need::{MIN_SUBJECTS, NeedReport};
 use crate::{percent, shown};
 
 const HEAD: &str = r#"<!doctype html>
@@ -311,6 +311,10 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
 /// What subjects need, and the share of them that each value would deny as a curve.
 fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
     let of = need.of;
+    write_left_out(out, need)?;
+    if need.subjects == 0 {
+        return Ok(());
+    }
     out.push_str("<div class=cards>\n");
     let own = need.own.unwrap_or_default();
     for (value, who) in [
@@ -361,7 +365,12 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         out.push_str("</div>\n");
     }
     let Some(suggested) = &need.suggested else {
-        return Ok(());
+        return writeln!(
+            out,
+            "<p class=note>No limit is suggested: {} subjects are too few to say what is normal \
+             ({MIN_SUBJECTS} at least).</p>",
+            Count(need.subjects)
+        );
     };
     let promise = &suggested.promise;
     writeln!(
@@ -374,6 +383,29 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         Count(promise.denied_at_most),
         promise.denied_at_most_percent
     )
+}
+
+/// The subjects whose needs are no measure.
+fn write_left_out(out: &mut String, need: &NeedReport) -> fmt::Result {
+    if need.left_out.is_empty() {
+        return Ok(());
+    }
+    write!(
+        out,
+        "<p class=note>{} subjects are no measure of what is normal, as most of their requests were \
+         refused (401, 403, 429) or denied at the time:",
+        Count(need.left_out_subjects)
+    )?;
+    for subject in &need.left_out {
+        write!(
+            out,
+            " <code>{}</code> ({} of {})",
+            Text(&subject.subject),
+            Count(subject.refused.into()),
+            Count(subject.requests)
+        )?;
+    }
+    out.write_str("</p>\n")
 }
 
 /// The share of denials by the value of a parameter.

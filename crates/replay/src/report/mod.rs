@@ -14,10 +14,10 @@ use weir_limit::time::Timestamp;
 
 use super::format::{Format, Names};
 use super::input::LogCounts;
-use super::need::{Measured, NeedReport};
+use super::need::{LeftOut, Measured, Need, NeedReport};
 use super::pipeline::Counted;
 use super::ruleset::{Gap, Ruleset};
-use super::tally::{Changes, LimitTally, Minute, Tally, Totals};
+use super::tally::{Changes, LimitTally, Minute, Subject, Tally, Totals};
 use super::{SweepValue, percent, shown};
 
 pub use html::html;
@@ -276,12 +276,8 @@ fn limit_report(
         .collect();
     denied.sort_by(|one, other| (other.denied, &one.key).cmp(&(one.denied, &other.key)));
     let denied_subjects = denied.len() as u64;
-    let prefix = |key: &str| {
-        let subject = key.split_once(':').map_or(key, |(_, subject)| subject);
-        subject.to_owned()
-    };
     let top = denied.iter().take(top).map(|subject| SubjectReport {
-        subject: subject.key.as_deref().map(prefix).unwrap_or_default(),
+        subject: shown_subject(subject),
         requests: subject.requests,
         denied: subject.denied,
         first: shown(subject.span.0),
@@ -295,10 +291,9 @@ fn limit_report(
         own: limit.limit.quota().map_or(0, |quota| quota.burst().get()),
         gauge,
         levels,
-        needs: tally
-            .subjects()
-            .filter_map(|subject| subject.need.as_ref())
-            .collect(),
+        needs: needs(tally, false),
+        left_out_needs: needs(tally, true),
+        left_out: left_out(tally),
         target,
     });
     LimitReport {
@@ -322,6 +317,40 @@ fn limit_report(
         untracked: tally.untracked,
     }
 }
+
+/// A subject as its bucket's key shows it, behind the name of the limit.
+fn shown_subject(subject: &Subject) -> String {
+    let key = subject.key.as_deref().unwrap_or_default();
+    let subject = key.split_once(':').map_or(key, |(_, subject)| subject);
+    subject.to_owned()
+}
+
+/// The needs of those subjects that are left out, or of the others.
+fn needs(tally: &LimitTally, are_left_out: bool) -> Vec<&Need> {
+    let subjects = tally.subjects();
+    let subjects = subjects.filter(|subject| subject.is_left_out() == are_left_out);
+    subjects
+        .filter_map(|subject| subject.need.as_ref())
+        .collect()
+}
+
+/// The subjects that are left out with the most refusals.
+fn left_out(tally: &LimitTally) -> Vec<LeftOut> {
+    let mut all: Vec<_> = tally
+        .subjects()
+        .filter(|subject| subject.is_left_out())
+        .collect();
+    all.sort_by(|one, other| (other.refused, &one.key).cmp(&(one.refused, &other.key)));
+    let shown = all.iter().take(MAX_LEFT_OUT).map(|subject| LeftOut {
+        subject: shown_subject(subject),
+        requests: subject.requests,
+        refused: subject.refused,
+    });
+    shown.collect()
+}
+
+/// How many subjects that are left out are named.
+const MAX_LEFT_OUT: usize = 10;
 
 fn operator_changes(log: &LogCounts) -> Option<Gap> {
     let changes = log.operator_changes.iter();

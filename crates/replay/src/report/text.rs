@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{Changes, LimitReport, Report, Totals};
-use crate::need::{NeedReport, Promise};
+use crate::need::{MIN_SUBJECTS, NeedReport, Promise};
 use crate::{percent, shown};
 
 /// Writes the report.
@@ -219,6 +219,10 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         target_percent,
         ..
     } = need;
+    write_left_out(out, need)?;
+    if need.subjects == 0 {
+        return Ok(());
+    }
     writeln!(
         out,
         "  {of} that subjects need: {p50} for half of them, {p99} for 99%, {max} for all"
@@ -227,33 +231,69 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
         out,
         "  smallest {of} that denies at most {target_percent}% of subjects: {}, which denies {}",
         need.smallest.value,
-        promised(&need.smallest, need.subjects)
+        promised(&need.smallest, need)
     )?;
     let Some(suggested) = &need.suggested else {
-        return Ok(());
+        let subjects = need.subjects;
+        return writeln!(
+            out,
+            "  suggested: none, as {subjects} subjects are too few to say what is normal \
+             ({MIN_SUBJECTS} at least)"
+        );
     };
     writeln!(
         out,
         "  suggested, which denies {}:",
-        promised(&suggested.promise, need.subjects)
+        promised(&suggested.promise, need)
     )?;
     writeln!(out, "    {}", suggested.yaml)
 }
 
+/// The subjects whose needs are no measure.
+fn write_left_out(out: &mut String, need: &NeedReport) -> fmt::Result {
+    if need.left_out_subjects > 0 {
+        writeln!(
+            out,
+            "  {} subjects are no measure of what is normal, as most of their requests were refused \
+             (401, 403, 429) or denied at the time:",
+            need.left_out_subjects
+        )?;
+    }
+    for subject in &need.left_out {
+        let (refused, requests) = (subject.refused, subject.requests);
+        writeln!(
+            out,
+            "    {}: {refused} of {requests} requests",
+            subject.subject
+        )?;
+    }
+    Ok(())
+}
+
 /// The denials of a limit.
-fn promised(promise: &Promise, subjects: u64) -> String {
+fn promised(promise: &Promise, need: &NeedReport) -> String {
     let Promise {
         denied_subjects,
+        denied_left_out,
         denied_at_most,
         denied_at_most_percent,
         ..
     } = promise;
-    match denied_subjects {
-        0 => "none".to_owned(),
-        _ => format!(
-            "{denied_subjects} of {subjects}, at most {denied_at_most} requests ({denied_at_most_percent}%)"
-        ),
+    if denied_subjects + denied_left_out == 0 {
+        return "none".to_owned();
     }
+    let left_out = match denied_left_out {
+        0 => String::new(),
+        denied => format!(
+            " and {denied} of {} that are no measure",
+            need.left_out_subjects
+        ),
+    };
+    format!(
+        "{denied_subjects} of {}{left_out}, at most {denied_at_most} requests \
+         ({denied_at_most_percent}%)",
+        need.subjects
+    )
 }
 
 const COLUMNS: [&str; 16] = [
