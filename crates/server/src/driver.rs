@@ -115,9 +115,8 @@ impl Driver {
                     overdue => return Outcome::Overdue(overdue),
                 }
             };
-            let is_evictable = self.is_evictable(connection);
-            let wake_at = [self.parks_at(connection), self.evictable_at()];
-            let wake_at = wake_at.into_iter().flatten().fold(next, Instant::min);
+            let (is_evictable, changes_at) = self.evictability(connection, Instant::now());
+            let wake_at = changes_at.map_or(next, |at| at.min(next));
             tokio::select! {
                 biased;
                 ended = poll_until_change(connection, &self.state, is_evictable) => if ended {
@@ -128,7 +127,7 @@ impl Driver {
                     if poll_again(connection).await.is_ready() {
                         return Outcome::Closed;
                     }
-                    if self.is_evictable(connection) {
+                    if self.is_evictable(connection, Instant::now()) {
                         return Outcome::Evicted;
                     }
                     self.context.limit.evict_another();
@@ -143,45 +142,58 @@ impl Driver {
 
     /// Parks the connection if it is due. Ready when it has ended instead.
     async fn park_when_due<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
-        let parks_at = self.parks_at(connection);
-        if parks_at.is_some_and(|at| at <= Instant::now()) {
+        let now = Instant::now();
+        let parks_at = self.parks_at(connection, now);
+        if parks_at.is_some_and(|at| at <= now) {
             if poll_again(connection).await.is_ready() {
                 return Poll::Ready(());
             }
             // A request that came in the meantime has moved the deadline, even if it is already
             // over. hyper may then have to be polled once more, to close because of an unread body.
-            if self.parks_at(connection) == parks_at {
+            if self.parks_at(connection, now) == parks_at {
                 connection.park();
             }
         }
         Poll::Pending
     }
 
+    /// Whether the connection may be closed for a new one, and when to look again if nothing happens
+    /// on it. Both go by one reading of the clock: if time passed in between, a connection could be
+    /// not evictable yet by the first, and have nothing left to wait for by the second.
+    fn evictability<C: PollConnection>(
+        &self,
+        connection: &C,
+        now: Instant,
+    ) -> (bool, Option<Instant>) {
+        let changes_at = [self.parks_at(connection, now), self.head_due_after(now)];
+        let changes_at = changes_at.into_iter().flatten().min();
+        (self.is_evictable(connection, now), changes_at)
+    }
+
     /// When the connection becomes idle, unless it is: an HTTP/1.1 connection can be parked from
     /// then on.
-    fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
-        let may_become_idle = !self.is_idle(connection);
-        may_become_idle.then(|| self.state.parks_at(self.context.timeouts))
+    fn parks_at<C: PollConnection>(&self, connection: &C, now: Instant) -> Option<Instant> {
+        let may_become_idle = !self.is_idle(connection, now);
+        may_become_idle.then(|| self.state.parks_at(self.context.timeouts, now))
     }
 
     /// Whether the connection has been without a request for a while. A new connection is not idle:
     /// its request may be on its way.
-    fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
+    fn is_idle<C: PollConnection>(&self, connection: &C, now: Instant) -> bool {
         let can_be_idle = connection.is_parked() || self.state.is_http2();
-        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.context.timeouts)
+        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.context.timeouts, now)
     }
 
-    /// Whether the connection may be closed for a new one.
-    fn is_evictable<C: PollConnection>(&self, connection: &C) -> bool {
-        let is_head_overdue = || self.state.head_due_by() <= Instant::now();
-        self.is_idle(connection) || self.state.owes_head() && is_head_overdue()
+    fn is_evictable<C: PollConnection>(&self, connection: &C, now: Instant) -> bool {
+        let is_head_overdue = || self.state.head_due_by() <= now;
+        self.is_idle(connection, now) || self.state.owes_head() && is_head_overdue()
     }
 
-    /// When the connection may be closed for a new one, if its client still owes a head by then.
-    fn evictable_at(&self) -> Option<Instant> {
+    /// By when a client that owes a head must have sent it, unless it is overdue.
+    fn head_due_after(&self, now: Instant) -> Option<Instant> {
         let owes_head = self.state.owes_head();
         let by = owes_head.then(|| self.state.head_due_by())?;
-        Some(by).filter(|by| *by > Instant::now())
+        Some(by).filter(|by| *by > now)
     }
 
     /// Serves what still arrives until the connection can be closed without loss.
@@ -239,4 +251,66 @@ async fn closed<C: PollConnection>(connection: &mut C) {
 async fn poll_again<C: PollConnection>(connection: &mut C) -> Poll<()> {
     yield_now().await;
     poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::task::Context;
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::time::advance;
+    use weir_telemetry::{Metrics, StripedGauge};
+
+    use super::*;
+    use crate::Drain;
+    use crate::serve::Http;
+    use crate::settings::HttpSettings;
+
+    /// A parked connection on a machine so slow that time passes whenever the driver looks at it.
+    struct OnSlowMachine;
+
+    impl PollConnection for OnSlowMachine {
+        fn poll(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+
+        fn is_parked(&self) -> bool {
+            let _ = advance(Duration::from_millis(1100)).now_or_never();
+            true
+        }
+
+        fn park(&mut self) {}
+
+        fn close(&mut self) {}
+    }
+
+    /// The clock was read twice. A connection that became idle in between was not evictable, had
+    /// nothing to wait for, and kept its place until its idle time-out.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_becomes_idle_while_it_is_looked_at_makes_room() {
+        let settings = HttpSettings {
+            max_connections: Some(NonZeroUsize::MIN),
+            ..HttpSettings::default()
+        };
+        let context = Http::new(&settings, Metrics::new().server()).0;
+        let (_drain, mut draining) = Drain::new();
+        let permit = context.permit(&mut draining).await;
+        let bounds = context.client_bounds;
+        let state = ConnectionState::new(draining.flag(), StripedGauge::default(), bounds);
+        drop(state.request());
+        let mut driver = Driver {
+            state,
+            draining: draining.clone(),
+            context: Arc::clone(&context),
+        };
+        tokio::spawn(async move {
+            driver.drive(&mut OnSlowMachine).await;
+            drop(permit);
+        });
+        let start = Instant::now();
+        assert!(context.permit(&mut draining).await.is_some());
+        assert!(start.elapsed() < settings.idle_timeout / 2);
+    }
 }

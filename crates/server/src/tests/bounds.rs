@@ -193,6 +193,8 @@ fn connections_without_a_complete_head_make_room_and_busy_ones_do_not() {
         client.write_all(begin.as_bytes()).unwrap();
         useless.push(client);
     }
+    // As long as one of these waits for a place, a client that takes 50 ms to ask has to make room.
+    server.has_accepted(5);
     assert!(ask(&mut server.connect()).unwrap());
     assert!(read_answer(&mut busy).unwrap());
 }
@@ -210,6 +212,8 @@ fn with_room_for_one() -> Server {
 fn an_idle_connection_makes_room_for_a_new_one_and_is_not_waited_for() {
     let server = with_room_for_one();
     let mut silent = server.connect();
+    // It has its place before the other comes, which would otherwise have to ask within 50 ms.
+    server.has_accepted(1);
     let mut served = server.connect();
     assert!(ask(&mut served).unwrap());
     let mut next = server.connect();

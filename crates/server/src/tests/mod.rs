@@ -24,6 +24,7 @@ use http_body_util::Full;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use weir_http::problem::NoResponse;
 use weir_telemetry::Metrics;
+use weir_testing::eventually;
 
 use super::*;
 
@@ -119,6 +120,13 @@ impl Server {
         stream.set_read_timeout(Some(PATIENTLY)).unwrap();
         stream.set_write_timeout(Some(PATIENTLY)).unwrap();
         stream
+    }
+
+    /// Waits until so many connections in all have had a place.
+    fn has_accepted(&self, connections: u64) {
+        eventually("places for connections", || {
+            (self.metrics.server().accepted.get() >= connections).then_some(())
+        });
     }
 
     /// Waits for the end and returns how many connections were cut off.
