@@ -399,5 +399,13 @@ fn admin_service(gateway: &Gateway, acme: &AcmeCertificates, draining: &Draining
             Readiness::Ready
         }
     };
-    Admin::new(gateway.metrics(), draining.clone(), readiness)
+    let snapshots = gateway.snapshots.clone();
+    let is_listed = move |host: &str| {
+        let settings = &snapshots.borrow().settings;
+        settings
+            .admin_hosts
+            .iter()
+            .any(|listed| listed.covers(host))
+    };
+    Admin::new(gateway.metrics(), draining.clone(), readiness).with_hosts(is_listed)
 }

@@ -20,8 +20,8 @@ use weir_middleware::{
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
-    AccountRules, ClientRules, HashKey, Limit, LimitUse, Override, RemoteKeys, RouteMatcher,
-    RouteTable, SecretHash, SubjectHash,
+    AccountRules, ClientRules, HashKey, HostPattern, Limit, LimitUse, Override, RemoteKeys,
+    RouteMatcher, RouteTable, SecretHash, SubjectHash,
 };
 use weir_server::{Certificates, HttpSettings};
 use weir_store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
@@ -81,6 +81,8 @@ pub struct Settings {
     /// What the admin listener asks for before it shows and changes anything; without one, only
     /// this machine may.
     pub admin_tokens: Vec<AdminToken>,
+    /// The names by which the admin listener is asked for metrics, beside those that no page has.
+    pub admin_hosts: Vec<HostPattern>,
     /// Whether the admin listener serves the dashboard, to whose page it answers as well.
     pub admin_dashboard: bool,
     /// Whether the files of the configuration are loaded again when they change.

@@ -140,6 +140,16 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether it is the pattern of a canonical host (see [`host`]).
+    pub fn covers(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *host,
+            Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(&**suffix),
+        }
+    }
+}
+
 /// The host of what may be a URL or carry a port.
 fn bare_host(text: &str) -> &str {
     let text = text.split_once("://").map_or(text, |(_, rest)| rest);
@@ -176,6 +186,21 @@ mod tests {
         let header = header.map(|host| (HOST, HeaderValue::from_static(host)));
         let headers = HeaderMap::from_iter(header);
         host(&uri.parse().unwrap(), &headers).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn a_pattern_covers_its_host_or_all_below_its_domain() {
+        for (pattern, host, covers) in [
+            ("app.example.com", "app.example.com", true),
+            ("app.example.com", "an.app.example.com", false),
+            ("*.example.com", "a.b.example.com", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "badexample.com", false),
+            ("*.example.com", ".example.com", false),
+        ] {
+            let pattern = HostPattern::parse(pattern).unwrap();
+            assert_eq!(pattern.covers(host), covers, "{pattern} {host}");
+        }
     }
 
     #[test]

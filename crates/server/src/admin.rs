@@ -1,18 +1,24 @@
 //! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. Requests below `/v1/`,
 //! and for the dashboard, go to a service that it is given.
 //!
+//! `/metrics` names limits and routes. A web page can have its visitor's browser ask for it, by a
+//! name of the page's own that resolves to this machine (DNS rebinding). Such a name is in `Host`,
+//! and no page can write another; so only names that no page can have, and those that are
+//! configured, are answered.
+//!
 //! It has its own thread and runtime, so that it answers even when all workers are busy, and until
 //! the process ends.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, VARY};
+use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -61,6 +67,7 @@ pub struct Admin {
     readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
     draining: Draining,
     api: Option<AdminApi>,
+    hosts: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
 /// The thread that serves an [`Admin`].
@@ -81,6 +88,16 @@ impl Admin {
             readiness: Arc::new(readiness),
             draining,
             api: None,
+            hosts: Arc::new(|_| false),
+        }
+    }
+
+    /// Shows metrics by these names as well, which are in lower case.
+    #[must_use]
+    pub fn with_hosts(self, hosts: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            hosts: Arc::new(hosts),
+            ..self
         }
     }
 
@@ -117,6 +134,7 @@ impl Admin {
         let page: fn(&Self, &HeaderMap) -> Response<Full<Bytes>> = match request.uri().path() {
             "/livez" => |_, _| text(StatusCode::OK, "alive\n"),
             "/readyz" => Self::readyz,
+            "/metrics" if !self.is_known_host(request) => return unknown_host(),
             "/metrics" => Self::metrics,
             path => return not_found(path),
         };
@@ -137,6 +155,25 @@ impl Admin {
             }
             Readiness::NotReady(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         }
+    }
+
+    /// Whether a request names a host that no web page can have, or a configured one. Browsers
+    /// always name one.
+    fn is_known_host<B>(&self, request: &Request<B>) -> bool {
+        let authority = request
+            .uri()
+            .authority()
+            .map(|authority| authority.as_str());
+        let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
+        let Some(host) = authority.map(str::as_bytes).or(host) else {
+            return true;
+        };
+        let Ok(host) = Authority::try_from(host) else {
+            return false;
+        };
+        let host = host.host().trim_matches(['[', ']']).to_ascii_lowercase();
+        let host = host.strip_suffix('.').unwrap_or(&host);
+        is_private(host) || (self.hosts)(host)
     }
 
     /// OpenMetrics for scrapers that ask for it, such as Prometheus, and the older text format for
@@ -194,6 +231,20 @@ async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Res
     };
     http.serve(listener, &Transport::default(), make, handed)
         .await
+}
+
+/// Whether no web page can have this host: an address, a name without a dot, or one below a domain
+/// that is not delegated (RFC 6761, RFC 6762, ICANN's `internal`, `svc` of Kubernetes).
+fn is_private(host: &str) -> bool {
+    let last = host.rsplit_once('.').map(|(_, last)| last);
+    host.parse::<IpAddr>().is_ok()
+        || last.is_none_or(|last| matches!(last, "localhost" | "local" | "internal" | "svc"))
+}
+
+fn unknown_host() -> Response<Full<Bytes>> {
+    let detail = "A web page may have this host. Ask by an address, by `localhost` or by a name \
+        without a dot, or list the name in `admin: {hosts: [...]}`.";
+    Problem::new(StatusCode::FORBIDDEN, detail).into_response()
 }
 
 fn is_for_api(path: &str) -> bool {
@@ -296,6 +347,48 @@ mod tests {
         let answer = admin.page(&request(Method::GET, "/metrics"));
         let content_type = answer.headers()[CONTENT_TYPE].to_str().unwrap();
         assert_eq!(content_type, PageFormat::Text.content_type());
+    }
+
+    /// They were shown to any page whose name its owner had resolve to this machine.
+    #[test]
+    fn metrics_are_shown_by_no_name_that_a_web_page_may_have_unless_it_is_listed() {
+        let (admin, _drain) = admin(Readiness::Ready);
+        let admin = admin.with_hosts(|host| host == "weir.example.com");
+        let status = |path: &str, host: &'static str| {
+            let mut request = request(Method::GET, path);
+            let host = HeaderValue::from_static(host);
+            request.headers_mut().insert(HOST, host);
+            admin.page(&request).status().as_u16()
+        };
+        for host in [
+            "127.0.0.1:9901",
+            "10.0.0.5",
+            "[fd00::1]:9901",
+            "localhost:9901",
+            "weir",
+            "weir:9901",
+            "weir.monitoring.svc",
+            "weir.monitoring.svc.cluster.local:9901",
+            "gateway.internal.",
+            "Weir.Example.com:9901",
+        ] {
+            assert_eq!(status("/metrics", host), 200, "{host}");
+        }
+        for host in [
+            "rebound.example.com",
+            "rebound.example.com.:9901",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "other.weir.example.com",
+            "",
+        ] {
+            assert_eq!(status("/metrics", host), 403, "{host}");
+            // These tell nothing, and probes ask by any name.
+            assert_eq!(status("/livez", host), 200, "{host}");
+            assert_eq!(status("/readyz", host), 200, "{host}");
+        }
+        let without = admin.page(&request(Method::GET, "/metrics"));
+        assert_eq!(without.status(), StatusCode::OK);
     }
 
     #[test]

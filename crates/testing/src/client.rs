@@ -65,7 +65,8 @@ impl Request {
         self
     }
 
-    fn has(&self, name: &str) -> bool {
+    /// Whether it has such a field.
+    pub fn has(&self, name: &str) -> bool {
         self.fields
             .iter()
             .any(|(other, _)| other.eq_ignore_ascii_case(name))

@@ -151,9 +151,13 @@ impl Gateway {
         Client::connect(self.admin.expect("an admin listener"))
     }
 
-    /// Asks the admin listener.
+    /// Asks the admin listener, which shows metrics to nobody who asks for an app's host.
     pub(crate) fn admin(&self, request: &Request) -> Response {
-        self.admin_client().send(request)
+        let request = match request.has("host") {
+            true => request.clone(),
+            false => request.clone().with("host", "gateway"),
+        };
+        self.admin_client().send(&request)
     }
 
     /// The page of metrics.

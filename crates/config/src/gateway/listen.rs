@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use weir_rules::unmapped;
+use weir_rules::{HostPattern, unmapped};
 use weir_server::{
     Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
 };
@@ -157,6 +157,15 @@ pub(super) fn warn_of_open_admin(cx: &mut Lowering<'_>, admin: Option<&Admin>) {
 }
 
 /// Whether there is a dashboard, which somebody must be able to use.
+pub(super) fn admin_hosts(
+    cx: &mut Lowering<'_>,
+    admin: Option<&Admin>,
+) -> Lowered<Vec<HostPattern>> {
+    let hosts = admin.and_then(|admin| admin.hosts.as_deref());
+    let hosts = hosts.unwrap_or_default().iter();
+    all(hosts.map(|host| cx.ok(host.span, HostPattern::parse(host))))
+}
+
 pub(super) fn admin_dashboard(cx: &mut Lowering<'_>, admin: Option<&Admin>) -> Lowered<bool> {
     let written = admin.and_then(|admin| Some((admin, admin.dashboard.as_ref()?)));
     let Some((admin, dashboard)) = written else {

@@ -38,7 +38,7 @@ use decide::{decide, warn_of_decisions};
 pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
-use listen::{admin_dashboard, connections, listen, warn_of_open_admin};
+use listen::{admin_dashboard, admin_hosts, connections, listen, warn_of_open_admin};
 pub(crate) use secrets::secret;
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
@@ -80,6 +80,7 @@ pub(crate) fn settings(
     let listen = listen(cx, gateway);
     let decide = decide(cx, gateway);
     let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
+    let admin_hosts = admin_hosts(cx, gateway.admin.as_ref());
     let admin_dashboard = admin_dashboard(cx, gateway.admin.as_ref());
     warn_of_open_admin(cx, gateway.admin.as_ref());
     let client = client_rules(cx, gateway.client_address.as_ref());
@@ -136,6 +137,7 @@ pub(crate) fn settings(
         listen: listen?.into_iter().chain(decide?).collect(),
         grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
         admin_tokens: admin_tokens?,
+        admin_hosts: admin_hosts?,
         admin_dashboard: admin_dashboard?,
         watch: gateway.watch.unwrap_or(true),
         client: client?,

@@ -324,6 +324,10 @@ pub(crate) struct Admin {
     /// Whether `/` is the [dashboard](ADMIN_API.md#dashboard); without a token, the listener must
     /// have a loopback address, or all addresses. Default: `false`.
     pub(crate) dashboard: Option<Spanned<bool>>,
+    /// Names by which scrapers may ask for `/metrics`, such as `weir.example.com` or
+    /// `*.example.com`. Addresses, and [names that no web page can
+    /// have](METRICS.md#who-may-read-it), need not be listed. Type: list of hosts.
+    pub(crate) hosts: Option<Vec<Spanned<String>>>,
     /// With the memory store: the file in which [overrides by the admin
     /// API](ADMIN_API.md#overrides) are kept. The gateway's user must be able to write it and its
     /// folder, or `weir check` warns; with `deploy/weir.service`, that is a folder below

@@ -302,7 +302,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
       write `listen: [{address: "127.0.0.1:8080"}]`
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
-      its keys are address, token, tokens, read_only, dashboard, overrides_file
+      its keys are address, token, tokens, read_only, dashboard, hosts, overrides_file
     gateway.yaml:4:6: log: expected keys and values, found `json`
       its keys are format, access, access_format, level, account, query, denied_per_second
     gateway.yaml:5:1: account: expected a list, found keys and values
@@ -413,6 +413,16 @@ fn a_dashboard_that_nobody_could_use_is_an_error() {
     ] {
         assert!(with(admin).settings().admin_dashboard, "{admin}");
     }
+    let named = with("address: \"127.0.0.1:9901\", hosts: [Weir.example.com, \"*.corp.example\"]");
+    let hosts: Vec<_> = named
+        .settings()
+        .admin_hosts
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(hosts, ["weir.example.com", "*.corp.example"]);
+    let with_port = with("address: \"127.0.0.1:9901\", hosts: [\"weir.example.com:9901\"]");
+    insta::assert_snapshot!(with_port.findings(), @"");
     let off = with("address: \"10.0.0.5:9901\", dashboard: false");
     assert!(!off.settings().admin_dashboard);
 }
