@@ -881,7 +881,10 @@ fn a_websocket_becomes_a_tunnel() {
     let head = client.read_head().unwrap();
     assert_eq!(head.status, 101);
     assert_eq!(head.field("upgrade"), Some("websocket"));
-    assert_eq!(head.field("sec-websocket-accept"), Some("xyz"));
+    assert_eq!(
+        head.field("sec-websocket-accept"),
+        Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
+    );
     client.write(b"frame").unwrap();
     let mut echo = [0; 5];
     client.read_exact(&mut echo).unwrap();

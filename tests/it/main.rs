@@ -45,6 +45,7 @@ mod forwarding;
 mod gateway_findings;
 mod grpc;
 mod headers;
+mod http2_websockets;
 mod https;
 mod imports;
 mod in_flight;

@@ -415,6 +415,16 @@ impl Record {
         self.route.finished(self.status, self.decision, took);
     }
 
+    /// Whether it is worth to look for a tunnel. Over HTTP/2 one begins with 200 (RFC 8441,
+    /// section 5).
+    fn may_be_tunnel(&self) -> bool {
+        self.complete
+            && matches!(
+                self.status,
+                StatusCode::SWITCHING_PROTOCOLS | StatusCode::OK
+            )
+    }
+
     /// The request is counted by what has been until now, and logged when its tunnel ends.
     fn move_to(mut self, tunnel: &Tunnel) {
         if let Some(line) = &mut self.line {
@@ -503,11 +513,11 @@ where
         if let Some(record) = &mut record {
             record.answered(&mut response);
         }
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
+        if record.as_ref().is_some_and(Record::may_be_tunnel)
+            && let Some(tunnel) = response.extensions().get::<Tunnel>()
             && let Some(record) = record.take()
         {
-            record.move_to(&tunnel);
+            record.move_to(tunnel);
         }
         Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
     }

@@ -15,6 +15,7 @@ use weir_telemetry::UpstreamFailed;
 
 use super::balance::Failure;
 use super::exchange::ExchangeError;
+use super::handshake::HandshakeError;
 use super::http1::Malformed;
 
 /// Why the proxy itself must answer.
@@ -90,6 +91,12 @@ pub(super) enum ProxyError {
     Upgraded { server: Arc<str> },
     #[error("{server} did not change the protocol as it was asked")]
     NotUpgraded { server: Arc<str> },
+    #[error("{server} did not answer the handshake of a WebSocket as RFC 6455 demands")]
+    Handshake {
+        server: Arc<str>,
+        #[source]
+        source: HandshakeError,
+    },
     #[error("{server} speaks HTTP/2, by which WebSockets are not forwarded")]
     UpgradeByHttp2 { server: Arc<str> },
     #[error("{server} took too long to respond")]
@@ -221,9 +228,8 @@ impl ProxyError {
             Self::BadResponse { .. }
             | Self::Protocol { .. }
             | Self::Upgraded { .. }
-            | Self::NotUpgraded { .. } => {
-                (StatusCode::BAD_GATEWAY, "bad_response", INVALID_RESPONSE)
-            }
+            | Self::NotUpgraded { .. }
+            | Self::Handshake { .. } => (StatusCode::BAD_GATEWAY, "bad_response", INVALID_RESPONSE),
             Self::Unprocessed { .. } | Self::Refused { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "refused",

@@ -21,7 +21,8 @@
 //!    `channel` is either. Their bytes pass through a `stream`, perhaps with `tls`, to one of the
 //!    `addresses` of the server, which a `resolver` looks up if the system does not.
 //! 6. A `sticky` cookie leads a client back to the server that it had.
-//! 7. When both sides agree on a WebSocket, `websocket` carries bytes between them.
+//! 7. When both sides agree on a WebSocket, `websocket` carries bytes between them. For a client of
+//!    HTTP/2, `handshake` holds the server's response against the request.
 //!
 //! An error before the response's head becomes a response by the table in `error`; a later one
 //! breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the client's
@@ -46,6 +47,7 @@ mod error;
 mod exchange;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub mod fuzzing;
+mod handshake;
 mod health_check;
 mod hop_by_hop;
 mod http1;

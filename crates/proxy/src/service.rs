@@ -281,14 +281,20 @@ fn to_client(
         server: _,
     } = response;
     let is_upgrade = head.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let is_other = is_upgrade && !websocket::is_agreed_on(head.headers());
+    if let Some(upgrade) = upgrade.as_ref().filter(|_| is_upgrade) {
+        let checked = upgrade.check(head.headers());
+        let server = || Arc::clone(&outcome.server);
+        checked.map_err(|source| ProxyError::Handshake {
+            server: server(),
+            source,
+        })?;
+    }
     set_headers(&mut head, has_hop_by_hop);
     if is_upgrade {
         let server = &outcome.server;
         let unasked = || ProxyError::Upgraded {
             server: server.clone(),
         };
-        let upgrade = upgrade.filter(|_| !is_other);
         let (client, connection) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
         let (idle_timeout, shutdown) = upstream.tunnel_bounds();
         let tunnel = websocket::begin(&mut head, client, connection, idle_timeout, shutdown);
@@ -297,7 +303,7 @@ fn to_client(
         return Ok(head.map(|()| ProxyBody::full(Full::default())));
     }
     // To a client that asks by a stream, it would say that the WebSocket has begun.
-    if upgrade.is_some_and(|upgrade| upgrade.is_stream) && head.status().is_success() {
+    if upgrade.is_some_and(|upgrade| upgrade.is_stream()) && head.status().is_success() {
         let server = outcome.server;
         return Err(ProxyError::NotUpgraded { server });
     }

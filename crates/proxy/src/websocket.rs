@@ -14,9 +14,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD as STANDARD;
-use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, request};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
@@ -24,10 +22,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink, split};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use tokio::try_join;
 use weir_telemetry::{Traffic, Tunnel};
 
 use super::connection::{Connection, DeadlineTimer};
+use super::handshake::{Handshake, HandshakeError};
 use super::hop_by_hop::has_token;
 
 /// The target of log lines, which filters name.
@@ -39,8 +37,8 @@ pub(super) const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
 /// The client's end of a tunnel.
 pub(super) struct Upgrade {
     client: OnUpgrade,
-    /// Whether it is a stream of HTTP/2.
-    pub(super) is_stream: bool,
+    /// For a stream of HTTP/2, whose client cannot verify the server's response.
+    handshake: Option<Box<Handshake>>,
     /// What rode in the request's extensions stays until the tunnel ends: its client is still
     /// being served.
     extensions: Extensions,
@@ -57,7 +55,7 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<Upgrade> {
     let client = asked.then(|| parts.extensions.remove()).flatten()?;
     Some(Upgrade {
         client,
-        is_stream: false,
+        handshake: None,
         extensions: std::mem::take(&mut parts.extensions),
     })
 }
@@ -72,23 +70,36 @@ pub(super) fn asked_for_by_stream(parts: &mut request::Parts) -> Option<Upgrade>
         return None;
     }
     let client = parts.extensions.remove()?;
-    let key = STANDARD.encode(rand::random::<[u8; 16]>());
-    let key = HeaderValue::try_from(key).ok()?;
-    parts.headers.insert(SEC_WEBSOCKET_KEY, key);
     Some(Upgrade {
         client,
-        is_stream: true,
+        handshake: Some(Box::new(Handshake::begin(parts)?)),
         extensions: std::mem::take(&mut parts.extensions),
     })
 }
 
-/// Whether the head of a response changes the protocol to that one.
-pub(super) fn is_agreed_on(headers: &HeaderMap) -> bool {
-    has_token(headers, UPGRADE, "websocket")
+impl Upgrade {
+    /// Whether the client's end is a stream of HTTP/2.
+    pub(super) fn is_stream(&self) -> bool {
+        self.handshake.is_some()
+    }
+
+    /// Checks the head of a response that changes the protocol. A client of HTTP/1.1 verifies the
+    /// rest of it.
+    pub(super) fn check(&self, response: &HeaderMap) -> Result<(), HandshakeError> {
+        match &self.handshake {
+            Some(handshake) => handshake.check(response),
+            None if has_token(response, UPGRADE, "websocket") => Ok(()),
+            None => Err(HandshakeError::Upgrade),
+        }
+    }
 }
 
 /// How long both ends may take to close a tunnel after the gateway has sent a Close frame.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a client may still send after its direction was closed. A stream of HTTP/2 has no
+/// socket that would see to that.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// How much is carried at a time, in bytes.
 const PIECE: usize = 8 * 1024;
@@ -103,7 +114,7 @@ pub(super) fn begin(
     idle_timeout: Duration,
     shutdown: ShutdownSignal,
 ) -> Tunnel {
-    if upgrade.is_stream {
+    if upgrade.is_stream() {
         *response.status_mut() = StatusCode::OK;
         response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
     } else {
@@ -143,11 +154,33 @@ async fn carry(
     let to_upstream = upstream.writer.ok_or(io::ErrorKind::BrokenPipe)?;
     let (read, reader) = upstream.reader.into_parts();
     let from_upstream = io::Cursor::new(read).chain(reader);
-    try_join!(
-        upward(from_client, to_upstream, traffic),
-        downward(from_upstream, to_client, traffic, shutdown),
-    )?;
-    Ok(())
+    let upward = pin!(upward(from_client, to_upstream, traffic));
+    let downward = pin!(downward(from_upstream, to_client, traffic, shutdown));
+    let ended = both(upward, downward).await;
+    if ended.is_err() {
+        traffic.break_off();
+    }
+    ended
+}
+
+/// Waits for both directions. Once the client was sent all, it is not waited for long. Once the
+/// upstream has sent its Close frame, it may end the connection in any way.
+async fn both(
+    mut upward: impl Future<Output = io::Result<io::Result<()>>> + Unpin,
+    mut downward: impl Future<Output = io::Result<bool>> + Unpin,
+) -> io::Result<()> {
+    tokio::select! {
+        taken = &mut upward => {
+            let taken = taken?;
+            let has_closed = downward.await?;
+            if has_closed { Ok(()) } else { taken }
+        }
+        ended = &mut downward => {
+            ended?;
+            let _ = timeout(LINGER, upward).await;
+            Ok(())
+        }
+    }
 }
 
 /// Fails when a tunnel is carried through which nothing passes for `timeout`.
@@ -167,40 +200,47 @@ async fn unless_idle(
         if now_seen != seen {
             (seen, since) = (now_seen, Instant::now());
         }
-        let idle = timer.poll_past(since + timeout, cx);
-        idle.map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "nothing passed")))
+        timer.poll_past(since + timeout, cx).map(|()| {
+            traffic.break_off();
+            Err(io::Error::new(io::ErrorKind::TimedOut, "nothing passed"))
+        })
     })
     .await
 }
 
-/// Carries what the client sends until it sends no more.
+/// Carries what the client sends until it sends no more, or the upstream takes no more, which is the
+/// inner error.
 async fn upward(
     mut client: impl AsyncRead + Unpin,
     mut upstream: impl AsyncWrite + Unpin,
     traffic: &Traffic,
-) -> io::Result<()> {
+) -> io::Result<io::Result<()>> {
     let mut piece = vec![0; PIECE];
     loop {
         let some = client.read(&mut piece).await?;
         let bytes = piece.get(..some).unwrap_or_default();
         if bytes.is_empty() {
-            return upstream.shutdown().await;
+            return Ok(upstream.shutdown().await);
         }
-        upstream.write_all(bytes).await?;
-        upstream.flush().await?;
+        if let Err(error) = upstream.write_all(bytes).await {
+            return Ok(Err(error));
+        }
+        if let Err(error) = upstream.flush().await {
+            return Ok(Err(error));
+        }
         traffic.received(bytes.len());
     }
 }
 
 /// Carries bytes from the upstream to the client until the upstream closes or the gateway drains. A
 /// drain sends a Close frame between two frames, and nothing more; the client's Close then ends the
-/// tunnel.
+/// tunnel. Returns whether the client was sent a Close frame.
 async fn downward(
     mut upstream: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
     traffic: &Traffic,
     mut shutdown: ShutdownSignal,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut frames = Frames::default();
     let mut piece = vec![0; PIECE];
     loop {
@@ -211,13 +251,16 @@ async fn downward(
                 client.flush().await?;
                 traffic.sent(GOING_AWAY.len());
                 let _ = timeout(CLOSE_WITHIN, copy(&mut upstream, &mut sink())).await;
-                return client.shutdown().await;
+                return client.shutdown().await.map(|()| true);
             }
-            some = upstream.read(&mut piece) => some?,
+            some = upstream.read(&mut piece) => match some {
+                Err(_) if frames.has_closed => 0,
+                some => some?,
+            },
         };
         let mut bytes = piece.get(..some).unwrap_or_default();
         if bytes.is_empty() {
-            return client.shutdown().await;
+            return client.shutdown().await.map(|()| frames.has_closed);
         }
         if shutdown.has_begun() {
             bytes = bytes.get(..frames.pass_to_end(bytes)).unwrap_or_default();
@@ -352,7 +395,7 @@ mod tests {
         upstream: DuplexStream,
         client: DuplexStream,
         leave: watch::Sender<bool>,
-        carried: JoinHandle<io::Result<()>>,
+        carried: JoinHandle<io::Result<bool>>,
     }
 
     fn down() -> Down {
@@ -404,6 +447,52 @@ mod tests {
         assert_eq!(rest(down.client).await, GOING_AWAY);
         assert_eq!(start.elapsed(), CLOSE_WITHIN);
         drop(down.upstream);
+    }
+
+    #[tokio::test]
+    async fn an_upstream_that_takes_no_more_is_in_order_after_its_close_alone() {
+        for has_closed in [true, false] {
+            let broken = || Ok(Err(io::ErrorKind::BrokenPipe.into()));
+            let upward = pin!(std::future::ready(broken()));
+            // It has more to send.
+            let downward = pin!(async {
+                tokio::task::yield_now().await;
+                Ok(has_closed)
+            });
+            assert_eq!(both(upward, downward).await.is_ok(), has_closed);
+        }
+    }
+
+    /// Nothing but the end of the process, or an hour of silence, ended such a stream of HTTP/2.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_was_sent_all_and_does_not_close_is_not_waited_for_long() {
+        let start = Instant::now();
+        let (silent, over) = (
+            pin!(std::future::pending()),
+            pin!(std::future::ready(Ok(false))),
+        );
+        both(silent, over).await.unwrap();
+        assert_eq!(start.elapsed(), LINGER);
+    }
+
+    #[tokio::test]
+    async fn a_server_may_break_the_connection_after_its_close_and_not_before() {
+        struct Broken;
+        impl AsyncRead for Broken {
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+                _: &mut tokio::io::ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            }
+        }
+        let close: &[u8] = b"\x88\x02\x03\xe8";
+        for (sent, is_in_order) in [(close, true), (TEXT, false)] {
+            let (traffic, never) = (Traffic::default(), ShutdownSignal::never());
+            let carried = downward(sent.chain(Broken), sink(), &traffic, never).await;
+            assert_eq!(carried.is_ok(), is_in_order, "{sent:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

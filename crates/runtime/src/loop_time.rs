@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 thread_local! {
     static CACHE: Cell<CachedTime> = const { Cell::new(CachedTime::Disabled) };
+    static POLLS: Cell<u64> = const { Cell::new(0) };
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +40,7 @@ impl PollClock {
         let is_outermost = matches!(CACHE.get(), CachedTime::Disabled);
         if is_outermost {
             CACHE.set(CachedTime::Unread);
+            POLLS.set(POLLS.get().wrapping_add(1));
         }
         Self { is_outermost }
     }
@@ -50,6 +52,12 @@ impl Drop for PollClock {
             CACHE.set(CachedTime::Disabled);
         }
     }
+}
+
+/// The number of the present poll, which no other poll on this thread has. Without a [`PollClock`]
+/// it does not change.
+pub fn poll_number() -> u64 {
+    POLLS.get()
 }
 
 /// The present time, as it was when this poll first asked for it.
@@ -86,6 +94,18 @@ mod tests {
         let next = PollClock::begin();
         assert_eq!(now() - first, Duration::from_secs(1));
         drop(next);
+    }
+
+    #[test]
+    fn each_poll_has_a_number_of_its_own() {
+        let numbers = [(); 2].map(|()| {
+            let _clock = PollClock::begin();
+            let number = poll_number();
+            drop(PollClock::begin());
+            assert_eq!(poll_number(), number, "one within another is part of it");
+            number
+        });
+        assert_ne!(numbers[0], numbers[1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
+use weir_runtime::loop_time;
 
 use super::connection_state::ConnectionState;
 use super::framing::FramingScanner;
@@ -221,6 +222,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G>
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(frames) = &mut self.frames
+            && frames.is_full(loop_time::poll_number())
+        {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         if self.read_ahead.is_empty() {
             // Otherwise a tunnel whose upstream has closed would wait for a client that never

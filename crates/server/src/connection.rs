@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use weir_runtime::loop_time::PollClock;
 
@@ -21,13 +21,14 @@ use super::client_io::ClientIo;
 use super::http1::{Handoff, HeadBounds, Http1, without_empty_lines};
 use super::http2_frames::PREFACE;
 use super::service::{ConnectionService, TrackInFlight};
+use super::stream_tasks::StreamExecutor;
 
 /// hyper's own settings, and what of them concerns plain requests.
 #[derive(Debug)]
 pub(super) struct Protocols {
     pub(super) plain: HeadBounds,
     pub(super) http1: http1::Builder,
-    pub(super) http2: http2::Builder<TokioExecutor>,
+    pub(super) http2: http2::Builder<StreamExecutor>,
 }
 
 /// A connection as its driver sees it.
@@ -81,7 +82,7 @@ enum Phase<IO, G, S: ConnectionService> {
 
 type Hyper1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>>;
 type Hyper2<IO, G, S> =
-    http2::Connection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>, TokioExecutor>;
+    http2::Connection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>, StreamExecutor>;
 
 /// A connection between requests.
 struct Parked<IO, G, S> {

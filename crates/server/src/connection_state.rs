@@ -31,7 +31,13 @@ pub(super) struct ClientBounds {
     pub(super) stall_timeout: Duration,
     /// How many header lines a request may have.
     pub(super) max_headers: usize,
+    /// How large the head of a request of HTTP/2 may be.
+    pub(super) max_head_bytes: u32,
 }
+
+/// How many of the largest heads an HTTP/2 connection may have in flight at a time. By references to
+/// one field that it sent once (HPACK), a client can repeat a large head for a few bytes each time.
+const MAX_HEADS_IN_FLIGHT: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeoutCheck {
@@ -57,6 +63,8 @@ pub(super) struct ConnectionState {
     pub(super) bounds: ClientBounds,
     /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,
+    /// Bytes of the heads of these requests, over HTTP/2.
+    heads: AtomicU32,
     /// hyper has bytes that the client does not accept, or the write half is shut down.
     write_blocked: AtomicBool,
     /// Bytes of an incomplete head have arrived.
@@ -85,6 +93,7 @@ impl ConnectionState {
             created: Instant::now(),
             bounds,
             in_flight: AtomicU32::new(0),
+            heads: AtomicU32::new(0),
             write_blocked: AtomicBool::new(false),
             head_begun: AtomicBool::new(false),
             had_request: AtomicBool::new(false),
@@ -136,6 +145,15 @@ impl ConnectionState {
         self.head_begun.store(false, Relaxed);
         self.had_request.store(true, Relaxed);
         InFlight(Arc::clone(self))
+    }
+
+    /// Whether a request of HTTP/2 may have a head of so many bytes beside those in flight.
+    pub(super) fn has_room_for(&self, head: u32) -> bool {
+        let most = self
+            .bounds
+            .max_head_bytes
+            .saturating_mul(MAX_HEADS_IN_FLIGHT);
+        self.heads.load(Relaxed).saturating_add(head) <= most
     }
 
     /// Records whether written bytes have not left yet, or no more may be written.
@@ -229,6 +247,16 @@ impl InFlight {
 
     pub(super) fn will_close(&self) {
         self.0.will_close();
+    }
+
+    /// Counts a head of HTTP/2, for which there is room.
+    pub(super) fn hold_head(&self, bytes: u32) {
+        self.0.heads.fetch_add(bytes, Relaxed);
+    }
+
+    /// Takes it from the count.
+    pub(super) fn release_head(&self, bytes: u32) {
+        self.0.heads.fetch_sub(bytes, Relaxed);
     }
 
     /// The connection is upgraded to another protocol.

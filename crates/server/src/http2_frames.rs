@@ -3,6 +3,9 @@
 //!
 //! A client is disconnected either way, but the code is what its author has to go by. Each frame is
 //! scanned on its way to hyper, by its head, and `SETTINGS` by their values.
+//!
+//! h2 decodes all heads that have arrived before hyper takes the first of them, which the service
+//! may refuse. So the scanner also says when heads enough have passed for one poll.
 
 /// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
 /// this.
@@ -13,6 +16,10 @@ const HEAD: usize = 9;
 
 /// The length of a setting (section 6.5.1).
 const SETTING: usize = 6;
+
+/// From how many bytes of heads on no more are read in the same poll. Decoded, they may be some 70
+/// times as many, if they refer to the shortest field that there can be.
+const HEADS_IN_A_POLL: usize = 16 * 1024;
 
 /// How many of the streams that the client has ended are remembered.
 const MAX_ENDED: usize = 16;
@@ -60,6 +67,9 @@ pub(super) struct FrameScanner {
     highest: u32,
     /// The highest stream that hyper may have seen.
     passed: u32,
+    /// The number of the last poll, and how many bytes of heads have begun in it.
+    poll: u64,
+    heads: usize,
 }
 
 impl Default for FrameScanner {
@@ -76,11 +86,21 @@ impl Default for FrameScanner {
             next_ended: 0,
             highest: 0,
             passed: 0,
+            poll: 0,
+            heads: 0,
         }
     }
 }
 
 impl FrameScanner {
+    /// Whether heads enough have passed in the poll with this number.
+    pub(super) fn is_full(&mut self, poll: u64) -> bool {
+        if self.poll != poll {
+            (self.poll, self.heads) = (poll, 0);
+        }
+        self.heads >= HEADS_IN_A_POLL
+    }
+
     /// Scans the next bytes. If there is an error in them, hyper must not see them.
     pub(super) fn scan(&mut self, mut bytes: &[u8]) -> Result<(), FrameError> {
         while !bytes.is_empty() {
@@ -116,6 +136,9 @@ impl FrameScanner {
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
         self.left = length;
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.heads += HEAD + length;
+        }
         self.is_settings = kind == SETTINGS;
         self.setting_length = 0;
         if self.in_headers {
@@ -255,6 +278,28 @@ mod tests {
         for size in [1, 7, 1000] {
             assert_eq!(scan(&frames, size), Ok(()));
         }
+    }
+
+    #[test]
+    fn heads_wait_for_the_next_poll_when_enough_have_passed_and_bodies_do_not() {
+        let mut scanner = FrameScanner::default();
+        scanner.scan(PREFACE).unwrap();
+        let passes = |scanner: &mut FrameScanner, kind| {
+            let payload = [0; 255];
+            scanner
+                .scan(&frame(kind, END_HEADERS, 1, &payload))
+                .unwrap();
+        };
+        for _ in 0..100 {
+            assert!(!scanner.is_full(1));
+            passes(&mut scanner, DATA);
+        }
+        for _ in 0..HEADS_IN_A_POLL.div_ceil(HEAD + 255) {
+            assert!(!scanner.is_full(1));
+            passes(&mut scanner, HEADERS);
+        }
+        assert!(scanner.is_full(1));
+        assert!(!scanner.is_full(2));
     }
 
     #[test]

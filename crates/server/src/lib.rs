@@ -29,6 +29,7 @@ mod request_body;
 mod serve;
 mod service;
 mod settings;
+mod stream_tasks;
 mod supervise;
 #[cfg(target_os = "linux")]
 mod takeover;

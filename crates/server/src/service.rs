@@ -23,11 +23,13 @@ use pin_project_lite::pin_project;
 use weir_http::problem::NoResponse;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_runtime::loop_time::PollClock;
+use weir_telemetry::Tunnel;
 
 use super::challenges::Challenges;
 use super::connection_state::{ConnectionState, InFlight};
 use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
+use super::stream_tasks::begin_tunnel;
 
 /// A service that answers the requests of one connection. Implemented for every suitable service.
 pub trait ConnectionService:
@@ -89,13 +91,22 @@ pub(super) enum Unanswered {
     #[error("the connection is closed without an answer")]
     Closed,
     /// The code of the reset is the error's.
-    #[error("the request is malformed")]
-    Malformed(#[source] h2::Error),
+    #[error("the stream is reset")]
+    Reset(#[source] h2::Error),
 }
 
-/// In the extensions of a response beside [`NoResponse`]: RFC 9113 has the stream reset.
+/// In the extensions of a response beside [`NoResponse`]: the stream is reset with this code.
 #[derive(Clone, Copy, Debug)]
-struct Malformed;
+struct Reset(h2::Reason);
+
+/// What a request of HTTP/2 has beside one of HTTP/1.1.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamHead {
+    /// Whether the stream is to become a tunnel.
+    is_tunnel: bool,
+    /// The size of the head; 0 over HTTP/1.1.
+    bytes: u32,
+}
 
 /// Tracks the requests of a connection.
 pub(super) struct TrackInFlight<S> {
@@ -108,22 +119,28 @@ pub(super) struct TrackInFlight<S> {
 impl<S> TrackInFlight<S> {
     /// The response to a request that the inner service does not see. hyper answers other invalid
     /// requests by itself.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Full<Bytes>>> {
+    fn refusal(
+        &self,
+        request: &Request<Incoming>,
+        head: StreamHead,
+    ) -> Option<Response<Full<Bytes>>> {
         let headers = request.headers();
         if self.state.is_suspect() && headers.contains_key(TRANSFER_ENCODING) {
             self.state.will_close();
             return Some(empty(StatusCode::BAD_REQUEST));
         }
-        // hyper limits the header lines of HTTP/1.1; h2 does not.
-        if headers.len() > self.state.bounds.max_headers {
+        // hyper bounds heads of HTTP/1.1. h2 bounds no number of lines, and has a larger bound for
+        // their size.
+        let bounds = &self.state.bounds;
+        if headers.len() > bounds.max_headers || head.bytes > bounds.max_head_bytes {
             return Some(empty(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
-        is_malformed(request).then(|| {
-            let mut response = empty(StatusCode::BAD_REQUEST);
-            response.extensions_mut().insert(NoResponse);
-            response.extensions_mut().insert(Malformed);
-            response
-        })
+        if is_malformed(request) {
+            return Some(reset(h2::Reason::PROTOCOL_ERROR));
+        }
+        // The client may send it again (RFC 9113, section 8.7).
+        let has_room = self.state.has_room_for(head.bytes);
+        (!has_room).then(|| reset(h2::Reason::REFUSED_STREAM))
     }
 }
 
@@ -133,8 +150,15 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let refusal = self.refusal(&request);
-        if asks_for_websocket(&request) {
+        let mut head = StreamHead {
+            is_tunnel: asks_for_websocket(&request),
+            bytes: head_bytes(&request),
+        };
+        let refusal = self.refusal(&request, head);
+        if refusal.is_some() {
+            head.bytes = 0;
+        }
+        if head.is_tunnel {
             *request.method_mut() = Method::GET;
             // The tunnel keeps the extensions, and so the request is in flight as long.
             let in_flight = Arc::new(self.state.request());
@@ -145,8 +169,36 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             false => DrainOnDrop::wrap(request, || self.state.request())
                 .map(|body| RequestBody::new(body, self.state.bounds.stall_timeout)),
         };
-        self.track(request.into_boxed(), refusal)
+        self.track(request.into_boxed(), refusal, head)
     }
+}
+
+/// The size of a head of HTTP/2, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113, section
+/// 6.5.2).
+fn head_bytes<B>(request: &Request<B>) -> u32 {
+    if request.version() != Version::HTTP_2 {
+        return 0;
+    }
+    let line = |name: usize, value: usize| name + value + 32;
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let authority = uri.authority().map(|authority| authority.as_str().len());
+    let scheme = uri.scheme_str().map(str::len);
+    let pseudo = line(":method".len(), request.method().as_str().len())
+        + line(":path".len(), path)
+        + scheme.map_or(0, |length| line(":scheme".len(), length))
+        + authority.map_or(0, |length| line(":authority".len(), length));
+    let headers = request.headers().iter();
+    let headers = headers.map(|(name, value)| line(name.as_str().len(), value.len()));
+    u32::try_from(pseudo + headers.sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+/// No response, but a reset with this code.
+fn reset(reason: h2::Reason) -> Response<Full<Bytes>> {
+    let mut response = empty(StatusCode::BAD_REQUEST);
+    response.extensions_mut().insert(NoResponse);
+    response.extensions_mut().insert(Reset(reason));
+    response
 }
 
 /// A response without content.
@@ -159,20 +211,22 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
 impl<S: ConnectionService> TrackInFlight<S> {
     /// Responds to a plain request, which is not refused here.
     pub(super) fn respond(&self, request: BoxedRequest<RequestBody>) -> ResponseFuture<S::Future> {
-        self.track(request, None)
+        self.track(request, None, StreamHead::default())
     }
 
     fn track(
         &self,
         request: BoxedRequest<RequestBody>,
         refusal: Option<Response<Full<Bytes>>>,
+        head: StreamHead,
     ) -> ResponseFuture<S::Future> {
         let challenge = || self.challenges.as_ref()?.response(&request);
         let own = refusal.or_else(challenge);
         ResponseFuture {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
-            guard: Some(InFlightGuard::new(&self.state)),
+            is_tunnel: head.is_tunnel,
+            guard: Some(InFlightGuard::new(&self.state, head.bytes)),
             answer: match own {
                 Some(response) => AnswerFuture::Own {
                     response: Some(Box::new(response)),
@@ -228,18 +282,26 @@ fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
 /// Held while the request is in flight.
 struct InFlightGuard {
     state: InFlight,
+    /// The size of its head, over HTTP/2.
+    head: u32,
 }
 
 impl InFlightGuard {
-    fn new(state: &Arc<ConnectionState>) -> Self {
+    fn new(state: &Arc<ConnectionState>, head: u32) -> Self {
         let state = state.request();
         state.requests().inc();
-        Self { state }
+        if head > 0 {
+            state.hold_head(head);
+        }
+        Self { state, head }
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
+        if self.head > 0 {
+            self.state.release_head(self.head);
+        }
         self.state.requests().dec();
     }
 }
@@ -252,6 +314,8 @@ pin_project! {
         guard: Option<InFlightGuard>,
         version: Version,
         is_head: bool,
+        // Whether a stream of HTTP/2 is to become a tunnel.
+        is_tunnel: bool,
     }
 }
 
@@ -301,8 +365,8 @@ where
         let this = self.project();
         let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoResponse>().is_some() {
-            return Poll::Ready(Err(match response.extensions().get::<Malformed>() {
-                Some(Malformed) => Unanswered::Malformed(h2::Reason::PROTOCOL_ERROR.into()),
+            return Poll::Ready(Err(match response.extensions().get::<Reset>() {
+                Some(Reset(reason)) => Unanswered::Reset((*reason).into()),
                 None => Unanswered::Closed,
             }));
         }
@@ -322,6 +386,11 @@ where
         };
         if closes {
             set_connection_close(&mut response, *this.version);
+        }
+        if *this.is_tunnel
+            && let Some(tunnel) = response.extensions().get::<Tunnel>()
+        {
+            begin_tunnel(Arc::clone(tunnel.traffic()));
         }
         if *this.is_head {
             set_content_length(&mut response);

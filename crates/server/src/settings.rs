@@ -4,12 +4,13 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 
 use super::connection::Protocols;
 use super::connection_state::{ClientBounds, Timeouts};
 use super::drain::DrainSettings;
 use super::http1::HeadBounds;
+use super::stream_tasks::StreamExecutor;
 
 /// How many header lines hyper allows by default.
 const HYPER_MAX_HEADERS: usize = 100;
@@ -17,6 +18,9 @@ const HYPER_MAX_HEADERS: usize = 100;
 /// How many bytes are buffered for an HTTP/2 stream whose client does not read. hyper's default of
 /// 400 KB would allow 80 MB for one connection.
 const SEND_BUFFER: usize = 32 * 1024;
+
+/// How many times larger a head of HTTP/2 may be than one that is served, to get a response.
+const HTTP2_HEAD_FACTOR: usize = 4;
 
 /// The resolution of the runtime's timers.
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -80,12 +84,18 @@ impl HttpSettings {
         ClientBounds {
             stall_timeout: self.stall_timeout,
             max_headers: self.max_headers,
+            max_head_bytes: u32::try_from(self.head_bytes()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// How large a head may be; hyper allows no smaller bound.
+    fn head_bytes(&self) -> usize {
+        self.max_header_bytes.max(8192)
     }
 
     /// hyper's own settings.
     pub(super) fn protocols(&self) -> Protocols {
-        let head = self.max_header_bytes.max(8192);
+        let head = self.head_bytes();
         Protocols {
             plain: HeadBounds {
                 bytes: head,
@@ -112,12 +122,16 @@ impl HttpSettings {
         builder
     }
 
-    fn http2(&self, head: usize) -> http2::Builder<TokioExecutor> {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+    /// The service refuses a head above its bound with 431. h2 would do so as well, but ends the
+    /// connection for a head of more frames than 5/4 of its bound would fill, so its bound is a
+    /// multiple.
+    fn http2(&self, head: usize) -> http2::Builder<StreamExecutor> {
+        let most = head.saturating_mul(HTTP2_HEAD_FACTOR);
+        let mut builder = http2::Builder::new(StreamExecutor);
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.max_streams)
-            .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(most).unwrap_or(u32::MAX))
             .max_send_buf_size(SEND_BUFFER)
             // For WebSockets (RFC 8441).
             .enable_connect_protocol()
@@ -208,10 +222,11 @@ mod tests {
         let mut frames = vec![0; usize::from(length[2])];
         client.read_exact(&mut frames).await.unwrap();
         let frames: Vec<_> = frames.chunks(6).collect();
-        // SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
+        // SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE: up to there a head
+        // gets a response.
         assert!(frames.contains(&&[0, 3, 0, 0, 0, 7][..]), "{frames:?}");
         assert!(
-            frames.contains(&&[0, 6, 0, 0, 0x27, 0x10][..]),
+            frames.contains(&&[0, 6, 0, 0, 0x9c, 0x40][..]),
             "{frames:?}"
         );
     }

@@ -198,6 +198,7 @@ pub struct Traffic {
     sent: AtomicU64,
     received: AtomicU64,
     complete: AtomicBool,
+    broken: AtomicBool,
 }
 
 impl Tunnel {
@@ -242,6 +243,17 @@ impl Traffic {
     /// Neither side broke it off.
     pub fn complete(&self) {
         self.complete.store(true, Relaxed);
+    }
+
+    /// It is broken off. Call it before the client's end is dropped, so that what closes that end
+    /// knows that this is no end in order.
+    pub fn break_off(&self) {
+        self.broken.store(true, Relaxed);
+    }
+
+    /// Whether it was broken off.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
     }
 
     /// Bytes to the client so far, and from it.

@@ -23,6 +23,7 @@ fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
 
 fn state() -> Arc<ConnectionState> {
     let bounds = ClientBounds {
+        max_head_bytes: 65_536,
         stall_timeout: STALL,
         max_headers: 100,
     };

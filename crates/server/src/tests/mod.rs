@@ -5,6 +5,7 @@ pub(crate) mod certificates;
 mod client_io;
 mod drain;
 mod http1;
+mod http2_heads;
 mod no_answer;
 mod parking;
 mod proxy_protocol;
