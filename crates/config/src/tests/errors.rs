@@ -422,7 +422,11 @@ fn a_dashboard_that_nobody_could_use_is_an_error() {
         .collect();
     assert_eq!(hosts, ["weir.example.com", "*.corp.example"]);
     let with_port = with("address: \"127.0.0.1:9901\", hosts: [\"weir.example.com:9901\"]");
-    insta::assert_snapshot!(with_port.findings(), @"");
+    insta::assert_snapshot!(with_port.findings(), @r#"
+    gateway.yaml:1:44: admin.hosts[0]: "weir.example.com:9901" is more than a host
+      write "weir.example.com", without scheme, port and path
+    1 error, 0 warnings
+    "#);
     let off = with("address: \"10.0.0.5:9901\", dashboard: false");
     assert!(!off.settings().admin_dashboard);
 }
