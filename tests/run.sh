@@ -93,10 +93,11 @@ part ${bounded[@]+"${bounded[@]}"} \
 # The same binaries again, with another server. Those servers are built without TLS.
 for folder in ${servers[@]+"${servers[@]}"}; do
   "$folder/redis-server" --version
-  part env PATH="$folder:$PATH" cargo test --locked --workspace --lib --no-fail-fast -- \
-    --skip tls --skip authorities \
+  part env PATH="$folder:$PATH" ${bounded[@]+"${bounded[@]}"} \
+    cargo test --locked --workspace --lib --no-fail-fast -- --skip tls --skip authorities \
     redis::tests tests::failures tests::differential tests::lease_differential
-  part env PATH="$folder:$PATH" cargo test --locked --workspace --test redis --no-fail-fast -- store::
+  part env PATH="$folder:$PATH" ${bounded[@]+"${bounded[@]}"} \
+    cargo test --locked --workspace --test redis --no-fail-fast -- store::
 done
 part cargo test --locked --workspace --doc --no-fail-fast
 
