@@ -12,9 +12,12 @@ use weir_runtime::loop_time;
 
 use super::balance::InFlight;
 use super::connection_limit::{OpenConnection, Slot};
-use super::http1::ReadBuffer;
+use super::http1::{Malformed, ReadBuffer};
 use super::pool::Pool;
 use super::stream::{Stream, WriteHalf};
+
+/// The target of log lines, which filters name.
+const TARGET: &str = "weir::proxy::connection";
 
 /// How often idle connections are checked, so that one that the server closed is closed here too.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,6 +37,8 @@ pub(super) struct Connection {
     pub(super) open: Option<OpenConnection>,
     /// Held by the request as long as it uses the connection.
     pub(super) slot: Slot,
+    /// How long the server keeps it open without a request, if the last response said so.
+    pub(super) idle_timeout: Option<Duration>,
     /// From when on it serves no further request, so that the server's name is resolved again.
     pub(super) retires_at: Option<Instant>,
 }
@@ -55,6 +60,7 @@ impl Connection {
             in_flight: None,
             open: None,
             slot: None,
+            idle_timeout: None,
             retires_at: None,
         })
     }
@@ -62,6 +68,18 @@ impl Connection {
     /// Whether a request can be sent now.
     pub(super) fn is_ready(&mut self) -> bool {
         self.reader.is_quiet()
+    }
+
+    /// Logs that the rest of a response, which the client has begun to get, cannot be passed on.
+    pub(super) fn log_cut(&self, error: &Malformed) {
+        let server = self.in_flight.as_ref().map(InFlight::server);
+        tracing::warn!(
+            target: TARGET,
+            upstream = server.map(|server| &**server.upstream()),
+            server = server.map(|server| &**server.name()),
+            %error,
+            "upstream response cut"
+        );
     }
 
     /// Whether no other connection can be opened while this one is open.
@@ -91,7 +109,8 @@ impl Connection {
             return;
         };
         self.reader.shrink();
-        if let Some(expiry) = pool.put(self, now) {
+        let idle_timeout = self.idle_timeout;
+        if let Some(expiry) = pool.put(self, now, idle_timeout) {
             tokio::spawn(sweep(Arc::downgrade(&pool), expiry));
         }
     }

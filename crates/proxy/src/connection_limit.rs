@@ -125,7 +125,7 @@ mod tests {
         let watched: Weak<dyn Evict> = Arc::<Pool<OpenConnection>>::downgrade(&pool);
         limit.watch(watched);
         let _in_use = limit.open().await;
-        let _ = pool.put(limit.open().await, Instant::now());
+        let _ = pool.put(limit.open().await, Instant::now(), None);
         let _third = limit.open().await;
         assert!(pool.take(Instant::now(), |_| true).is_none());
         assert_eq!(limit.open.load(Relaxed), 2);

@@ -10,10 +10,11 @@ use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use thiserror::Error;
+use tokio::time::Instant;
 use weir_http::problem::{BROKEN_BODY, BodyTooLarge, INVALID_RESPONSE, Problem};
 use weir_telemetry::UpstreamFailed;
 
-use super::balance::Failure;
+use super::balance::{Failure, InFlight};
 use super::exchange::ExchangeError;
 use super::handshake::HandshakeError;
 use super::http1::Malformed;
@@ -81,6 +82,14 @@ pub(super) enum ProxyError {
         #[source]
         source: Malformed,
     },
+    #[error("{server} sent a response that is larger than responses may be")]
+    TooLarge {
+        server: Arc<str>,
+        /// The response's status, if it is known.
+        status: Option<StatusCode>,
+        #[source]
+        source: Malformed,
+    },
     #[error("{server} sent no valid HTTP/2")]
     Protocol {
         server: Arc<str>,
@@ -133,7 +142,14 @@ impl ProxyError {
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
             ExchangeError::RequestBody(source) => Self::from_request_body(source),
-            ExchangeError::Malformed(source) => Self::BadResponse { server, source },
+            ExchangeError::Malformed(source) => match source {
+                Malformed::TooLarge { status, .. } => Self::TooLarge {
+                    server,
+                    status,
+                    source,
+                },
+                source => Self::BadResponse { server, source },
+            },
             // With TLS 1.3 a server says only now that it wants another certificate.
             ExchangeError::Closed(source) if is_tls_error(&source) => Self::Tls { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
@@ -162,6 +178,23 @@ impl ProxyError {
             | Self::BadResponse { .. }
             | Self::Protocol { .. } => Some(Failure::Response),
             _ => None,
+        }
+    }
+
+    /// The status of a response that cannot be passed on, although its server did what was asked.
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::TooLarge { status, .. } => *status,
+            _ => None,
+        }
+    }
+
+    /// Lets the server's state know what the error says about it.
+    pub(super) fn settle(&self, in_flight: &mut InFlight) {
+        match (self.failure(), self.status()) {
+            (Some(failure), _) => in_flight.failed(failure),
+            (None, Some(status)) => in_flight.responded(status, Instant::now()),
+            (None, None) => in_flight.settle(),
         }
     }
 
@@ -230,6 +263,11 @@ impl ProxyError {
             | Self::Upgraded { .. }
             | Self::NotUpgraded { .. }
             | Self::Handshake { .. } => (StatusCode::BAD_GATEWAY, "bad_response", INVALID_RESPONSE),
+            Self::TooLarge { .. } => (
+                StatusCode::BAD_GATEWAY,
+                "head_too_large",
+                "The head of the upstream server's response is too large.",
+            ),
             Self::Unprocessed { .. } | Self::Refused { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "refused",

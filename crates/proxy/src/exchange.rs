@@ -112,10 +112,13 @@ where
             return Poll::Pending;
         }
         let sent = matches!(self.progress, Progress::Sent);
-        polled.map_ok(|head| Exchanged {
-            head,
-            connection,
-            sent,
+        polled.map_ok(|head| {
+            connection.idle_timeout = head.idle_timeout;
+            Exchanged {
+                head,
+                connection,
+                sent,
+            }
         })
     }
 }

@@ -65,14 +65,15 @@ async fn ask(
     let mut outbound = Outbound::<Full<Bytes>>::without_body(Box::new(head));
     let (is_secure, now) = (server.is_secure(), Instant::now());
     let exchange = channel.exchange(&mut outbound, is_secure, check.timeout, now);
-    let exchanged = exchange.await.map_err(|error| {
+    let exchanged = exchange.await.map(|exchanged| exchanged.status());
+    let status = exchanged.or_else(|error| {
         let error = ProxyError::from_exchange(error, Arc::clone(server.name()));
-        match error.source() {
+        // A response that is too large for clients says how the server is all the same.
+        error.status().ok_or_else(|| match error.source() {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
-        }
+        })
     })?;
-    let status = exchanged.status();
     match check.expect.contains(status) {
         true => Ok(()),
         false => Err(format!("it responded with {status}")),

@@ -59,6 +59,7 @@ mod request;
 mod request_buffering;
 mod resolver;
 mod response_body;
+mod response_bounds;
 mod retry;
 mod service;
 mod settings;

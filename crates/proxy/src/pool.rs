@@ -16,7 +16,7 @@ pub(super) struct Pool<T> {
 }
 
 struct Idle<T> {
-    /// With the time from which on each is too old: the oldest is in front.
+    /// With the time from which on each is too old: the one that is idle the longest is in front.
     entries: VecDeque<(Instant, T)>,
     swept: bool,
 }
@@ -34,14 +34,16 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Keeps `item`, if need be in the place of the one that was idle the longest. Returns when the
-    /// caller must [`sweep`](Self::sweep), unless a sweep is due already.
+    /// Keeps `item`, if need be in the place of the one that was idle the longest, and not longer
+    /// than `at_most`. Returns when the caller must [`sweep`](Self::sweep), unless a sweep is due
+    /// already.
     #[must_use]
-    pub(super) fn put(&self, item: T, now: Instant) -> Option<Instant> {
+    pub(super) fn put(&self, item: T, now: Instant, at_most: Option<Duration>) -> Option<Instant> {
         if self.max == 0 {
             return None;
         }
-        let expires = now + self.timeout;
+        let timeout = at_most.map_or(self.timeout, |at_most| at_most.min(self.timeout));
+        let expires = now + timeout;
         let mut idle = self.idle.lock();
         if idle.entries.len() >= self.max {
             idle.entries.pop_front();
@@ -73,7 +75,7 @@ impl<T> Pool<T> {
         let mut idle = self.idle.lock();
         idle.entries
             .retain_mut(|(expires, item)| *expires > now && usable(item));
-        let next = idle.entries.front().map(|(expires, _)| *expires);
+        let next = idle.entries.iter().map(|(expires, _)| *expires).min();
         idle.swept = next.is_some();
         next
     }
@@ -104,8 +106,8 @@ mod tests {
     #[test]
     fn the_last_one_in_is_the_first_one_out() {
         let (pool, now) = (Pool::new(3, TIMEOUT), Instant::now());
-        assert_eq!(pool.put(1, now), Some(now + TIMEOUT));
-        assert_eq!(pool.put(2, now), None, "one sweeper is enough");
+        assert_eq!(pool.put(1, now, None), Some(now + TIMEOUT));
+        assert_eq!(pool.put(2, now, None), None, "one sweeper is enough");
         assert_eq!(pool.take(now, any), Some(2));
         assert_eq!(pool.take(now, any), Some(1));
         assert_eq!(pool.take(now, any), None);
@@ -115,7 +117,7 @@ mod tests {
     fn a_full_pool_drops_the_one_that_was_idle_the_longest() {
         let (pool, now) = (Pool::new(2, TIMEOUT), Instant::now());
         for item in 1..=3 {
-            let _ = pool.put(item, now);
+            let _ = pool.put(item, now, None);
         }
         assert_eq!(pool.take(now, any), Some(3));
         assert_eq!(pool.take(now, any), Some(2));
@@ -125,16 +127,16 @@ mod tests {
     #[test]
     fn a_pool_of_none_keeps_none() {
         let (pool, now) = (Pool::new(0, TIMEOUT), Instant::now());
-        assert_eq!(pool.put(1, now), None);
+        assert_eq!(pool.put(1, now, None), None);
         assert_eq!(pool.take(now, any), None);
     }
 
     #[test]
     fn what_is_too_old_or_unusable_is_not_given_out() {
         let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
-        let _ = pool.put(1, now);
-        let _ = pool.put(2, now + TIMEOUT / 2);
-        let _ = pool.put(3, now + TIMEOUT / 2);
+        let _ = pool.put(1, now, None);
+        let _ = pool.put(2, now + TIMEOUT / 2, None);
+        let _ = pool.put(3, now + TIMEOUT / 2, None);
         assert_eq!(pool.take(now + TIMEOUT, |item| *item != 3), Some(2));
         assert_eq!(pool.take(now + TIMEOUT, any), None);
     }
@@ -142,8 +144,8 @@ mod tests {
     #[test]
     fn sweeping_takes_what_is_unusable_too() {
         let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
-        let _ = pool.put(1, now);
-        let _ = pool.put(2, now);
+        let _ = pool.put(1, now, None);
+        let _ = pool.put(2, now, None);
         assert_eq!(pool.sweep(now, |item| *item != 1), Some(now + TIMEOUT));
         assert_eq!(pool.sweep(now, |item| *item != 2), None);
     }
@@ -152,15 +154,27 @@ mod tests {
     fn sweeping_goes_on_until_nothing_is_left() {
         let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
         let later = now + TIMEOUT / 2;
-        let _ = pool.put(1, now);
-        let _ = pool.put(2, later);
+        let _ = pool.put(1, now, None);
+        let _ = pool.put(2, later, None);
         assert_eq!(pool.sweep(now + TIMEOUT, any), Some(later + TIMEOUT));
         assert_eq!(pool.sweep(later + TIMEOUT, any), None);
-        let put = pool.put(3, later + TIMEOUT);
+        let put = pool.put(3, later + TIMEOUT, None);
         assert_eq!(
             put,
             Some(later + TIMEOUT * 2),
             "sweeping is asked for again"
         );
+    }
+
+    #[test]
+    fn what_may_not_be_idle_for_as_long_as_others_is_not_given_out_after_its_own_time() {
+        let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
+        assert_eq!(pool.put(1, now, None), Some(now + TIMEOUT));
+        for (item, at_most) in [(2, TIMEOUT / 4), (3, TIMEOUT * 2)] {
+            assert_eq!(pool.put(item, now, Some(at_most)), None);
+        }
+        assert_eq!(pool.sweep(now, any), Some(now + TIMEOUT / 4));
+        assert_eq!(pool.take(now + TIMEOUT / 4, any), Some(3));
+        assert_eq!(pool.take(now + TIMEOUT / 4, any), Some(1));
     }
 }

@@ -277,7 +277,12 @@ impl ResponseReader {
         match &piece {
             Ok(Piece::Data(_) | Piece::Trailers(_)) => self.finish_at_end(),
             Ok(Piece::End) => self.finish(),
-            Err(_) => self.connection = None,
+            Err(broken) => {
+                if let Broken::Malformed(error) = broken {
+                    connection.log_cut(error);
+                }
+                self.connection = None;
+            }
         }
         Poll::Ready(piece)
     }

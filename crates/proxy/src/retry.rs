@@ -130,10 +130,8 @@ where
                 Action::Retry { may_return } => Some(may_return),
                 Action::Respond => None,
             };
-            match exchanged.as_ref().map_err(ProxyError::failure) {
-                Ok(_) => {}
-                Err(Some(failure)) => picked.in_flight.failed(failure),
-                Err(None) => picked.in_flight.settle(),
+            if let Err(error) = &exchanged {
+                error.settle(&mut picked.in_flight);
             }
             self.was_closed |= is_closed;
             let next = match may_return {

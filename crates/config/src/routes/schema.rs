@@ -342,7 +342,8 @@ pub(crate) struct Upstream {
     /// How many requests it may have in flight; beyond that, requests [are shed](#shedding). Type:
     /// `adaptive`, a number, or keys. Default: none.
     pub(crate) concurrency: Option<Spanned<WordOr<Concurrency>>>,
-    /// How long an idle connection is kept. Default: `60s`.
+    /// How long an idle connection is kept; less long if [the server says
+    /// so](#connections-of-a-server). Default: `60s`.
     pub(crate) idle_timeout: Option<PositiveDuration>,
     /// How long a connection to a server with a name serves requests; the next one resolves the
     /// name again, so that requests follow a name that moves. A name with several addresses is one

@@ -407,8 +407,12 @@ impl ServerState {
         self.addresses.inherit(&earlier.addresses);
     }
 
-    pub(super) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    pub(crate) fn upstream(&self) -> &Arc<str> {
+        &self.upstream
     }
 }
 
@@ -426,6 +430,10 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    pub(crate) fn server(&self) -> &ServerState {
+        &self.server
+    }
+
     /// It begins again, on a new connection.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.began = now;

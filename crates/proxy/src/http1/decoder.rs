@@ -1,39 +1,19 @@
-//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3); and the bounds and
-//! errors of all parsing.
+//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3).
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::SizeHint;
-use httparse::{EMPTY_HEADER, Header, Status};
-use thiserror::Error;
+use httparse::Status;
+
+use super::lines::{self, LineError, Spans};
+use super::malformed::Malformed;
+use crate::response_bounds::{MAX_TRAILER_BYTES, ResponseBound};
 
 /// How long a chunk's line may be, with extensions that nothing reads.
 const MAX_LINE_BYTES: usize = 4 * 1024;
 
-/// How long a trailer section may be, and how many fields it may have.
-const MAX_TRAILER_BYTES: usize = 64 * 1024;
-const MAX_TRAILERS: usize = 64;
-
-/// Why what a server sent is not an HTTP/1.1 message, or not one that is safe to pass on.
-#[derive(Debug, Error)]
-pub(crate) enum Malformed {
-    /// The bytes are not a head, a chunk or a trailer section.
-    #[error("the bytes are not an HTTP/1.1 message")]
-    Syntax(#[from] httparse::Error),
-    /// A field that httparse lets pass cannot be passed on.
-    #[error("a header's value has a character that no header can have")]
-    Field(#[from] http::Error),
-    /// A head, a chunk's line or a trailer section that goes on and on.
-    #[error("a head, chunk line or trailer section is too long")]
-    TooLong,
-    /// `Content-Length` is not a number, or there are two that differ.
-    #[error("Content-Length is not a number, or not the same one everywhere")]
-    ContentLength,
-    /// A `Transfer-Encoding` other than chunked, which the request did not allow, or one in
-    /// HTTP/1.0.
-    #[error("Transfer-Encoding is not chunked, or comes with HTTP/1.0")]
-    TransferEncoding,
-}
+/// In place of the head that a trailer section is parsed behind.
+const STATUS_LINE: &[u8] = b"HTTP/1.1 200\r\n";
 
 #[derive(Debug)]
 pub(crate) enum Decoder {
@@ -161,11 +141,11 @@ fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     }
     match httparse::parse_chunk_size(buffer) {
         Ok(Status::Complete((length, size))) => {
-            check_length(length, MAX_LINE_BYTES)?;
+            check_line(length)?;
             check_breaks(&buffer.split_to(length))?;
             Ok(Some(size))
         }
-        Ok(Status::Partial) => check_length(buffer.len(), MAX_LINE_BYTES).map(|()| None),
+        Ok(Status::Partial) => check_line(buffer.len()).map(|()| None),
         Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
     }
 }
@@ -182,15 +162,29 @@ fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
 }
 
 fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
-    let mut fields = [EMPTY_HEADER; MAX_TRAILERS];
-    let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
-        return check_length(buffer.len(), MAX_TRAILER_BYTES).map(|()| None);
+    if buffer.starts_with(b"\r\n") {
+        drop(buffer.split_to(2));
+        return Ok(Some(HeaderMap::new()));
+    }
+    let too_large = |bound| Malformed::TooLarge {
+        status: None,
+        bound,
     };
-    check_length(length, MAX_TRAILER_BYTES)?;
-    let mut trailers = HeaderMap::new();
-    append_fields(&mut trailers, fields)?;
-    check_breaks(&buffer.split_to(length))?;
-    Ok(Some(trailers))
+    let some = buffer.get(..MAX_TRAILER_BYTES).unwrap_or(buffer);
+    let text = [STATUS_LINE, some].concat();
+    let mut spans = Spans::new();
+    let found = lines::find(&text, &mut spans).map_err(|error| match error {
+        LineError::TooMany => too_large(ResponseBound::TrailerLines),
+        LineError::Malformed(malformed) => malformed,
+    })?;
+    let Some(found) = found else {
+        return match buffer.len() > MAX_TRAILER_BYTES {
+            true => Err(too_large(ResponseBound::TrailerBytes)),
+            false => Ok(None),
+        };
+    };
+    check_breaks(&buffer.split_to(found.length - STATUS_LINE.len()))?;
+    append_all(&spans, &text).map(Some)
 }
 
 /// httparse takes a line feed without a carriage return for a part of an extension, but for the end
@@ -203,21 +197,21 @@ fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Appends fields as httparse found them.
-fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malformed> {
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(http::Error::from)?;
-        let value = HeaderValue::from_bytes(field.value).map_err(http::Error::from)?;
-        to.append(name, value);
+fn append_all(spans: &Spans, text: &[u8]) -> Result<HeaderMap, Malformed> {
+    let mut trailers = HeaderMap::new();
+    for [name, value] in spans {
+        let name = HeaderName::from_bytes(name.slice(text)).map_err(http::Error::from)?;
+        let value = HeaderValue::from_bytes(value.slice(text)).map_err(http::Error::from)?;
+        trailers.append(name, value);
     }
-    Ok(())
+    Ok(trailers)
 }
 
-/// The length of a part, or of what is there of it, must not be longer than the part may become:
-/// whether it is found too long must not depend on how much of it came at once.
-pub(super) fn check_length(length: usize, max: usize) -> Result<(), Malformed> {
-    if length > max {
-        return Err(Malformed::TooLong);
+/// The length of a line, or of what is there of it: whether it is found too long must not depend on
+/// how much of it came at once.
+fn check_line(length: usize) -> Result<(), Malformed> {
+    if length > MAX_LINE_BYTES {
+        return Err(Malformed::ChunkLine);
     }
     Ok(())
 }
@@ -315,19 +309,48 @@ mod tests {
         let line = |length: usize| format!("1;{}", "x".repeat(length - 2));
         let trailers = |length: usize| format!("0\r\nx: {}", "x".repeat(length - 3));
         let chunk_line = [line(4096), line(4097)];
-        for [most, too_much] in [chunk_line, [trailers(65_536), trailers(65_537)]] {
+        let trailers = [trailers(65_536), trailers(65_537)];
+        for [most, too_much] in [chunk_line, trailers] {
             for size in [1000, too_much.len()] {
                 let waits = read(Decoder::chunked(), &most, size);
                 assert!(waits.is_ok(), "{size}: there may come an end");
                 let read = read(Decoder::chunked(), &too_much, size);
-                assert!(
-                    matches!(read, Err(Malformed::TooLong)),
-                    "in pieces of {size}"
+                let is_too_long = matches!(
+                    read,
+                    Err(Malformed::ChunkLine
+                        | Malformed::TooLarge {
+                            bound: ResponseBound::TrailerBytes,
+                            ..
+                        })
                 );
+                assert!(is_too_long, "in pieces of {size}");
             }
         }
-        let many = format!("0\r\n{}", "x: y\r\n".repeat(65));
-        assert!(read(Decoder::chunked(), &many, many.len()).is_err());
+    }
+
+    /// More than 64 used to be an error.
+    #[test]
+    fn as_many_trailers_are_read_as_header_lines() {
+        let lines = |count: usize| format!("0\r\n{}\r\n", "x: y\r\n".repeat(count));
+        let most = lines(1000);
+        for size in [7, most.len()] {
+            let read = read(Decoder::chunked(), &most, size).unwrap();
+            assert_eq!(read.matches("\"x\": \"y\"").count(), 1000);
+        }
+        let too_many = read(Decoder::chunked(), &lines(1001), 7000).unwrap_err();
+        assert_eq!(too_many.to_string(), "it has more than 1000 trailer lines");
+    }
+
+    #[test]
+    fn a_blank_before_the_colon_of_a_trailer_is_left_out_and_no_other_is() {
+        assert_eq!(chunked("0\r\nsum \t: 1\r\n\r\n"), "{\"sum\": \"1\"}|");
+        for trailer in ["a b: 1", " a: 1", "a: 1\r\n b: 2", ": 1", "a \r\n: 1"] {
+            let text = format!("0\r\n{trailer}\r\n\r\n");
+            assert!(
+                read(Decoder::chunked(), &text, text.len()).is_err(),
+                "{trailer:?}"
+            );
+        }
     }
 
     #[test]

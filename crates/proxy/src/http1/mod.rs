@@ -9,11 +9,15 @@
 //! is refused, and after any doubt the connection is not used again.
 
 mod decoder;
+mod keep_alive;
+mod lines;
+mod malformed;
 mod read_buffer;
 mod request_writer;
 mod response_head;
 
-pub(super) use decoder::{Decoder, Malformed, Piece, number};
+pub(super) use decoder::{Decoder, Piece, number};
+pub(super) use malformed::Malformed;
 pub(super) use read_buffer::ReadBuffer;
 pub(super) use request_writer::{RequestWriter, SendError};
 pub(super) use response_head::ResponseHead;

@@ -1,29 +1,28 @@
 //! The head of a response, and what it says of the body and of the connection.
 
-use std::mem::{self, MaybeUninit};
+use std::mem;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
-use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use memchr::memchr_iter;
-use smallvec::SmallVec;
 use weir_http::header_name;
 
-use super::decoder::check_length;
-use super::{Decoder, Malformed, number};
+use super::lines::{self, LineError, Spans};
+use super::malformed::Malformed;
+use super::{Decoder, keep_alive, number};
 use crate::hop_by_hop;
-
-/// How long a head may be, and how many fields it may have.
-const MAX_HEAD_BYTES: usize = 256 * 1024;
-const MAX_FIELDS: usize = 100;
+use crate::response_bounds::{MAX_HEAD_BYTES, ResponseBound};
 
 pub(crate) struct ResponseHead {
     pub(crate) response: Response<()>,
     pub(crate) body: Decoder,
     /// Whether the connection can serve another request after the body.
     pub(crate) keep_alive: bool,
+    /// How long the server keeps the connection open without a request, if it says so.
+    pub(crate) idle_timeout: Option<Duration>,
     /// Whether any field concerns the connection only, but for a `Connection: keep-alive` that is
     /// left out.
     pub(crate) has_hop_by_hop: bool,
@@ -41,11 +40,15 @@ impl ResponseHead {
             return Ok(None);
         };
         let body = framing.body(&mut response, method)?;
-        let keep_alive = framing.keep_alive(&response) && !body.ends_with_connection();
+        let idle_timeout = framing.idle_timeout(&response);
+        let keep_alive = framing.keep_alive(&response)
+            && !body.ends_with_connection()
+            && idle_timeout != Some(Duration::ZERO);
         Ok(Some(Self {
             response,
             body,
             keep_alive,
+            idle_timeout,
             has_hop_by_hop: framing.hop_by_hop,
         }))
     }
@@ -62,7 +65,7 @@ impl ResponseHead {
         if memchr_iter(b'\n', new).any(ends) {
             return Ok(true);
         }
-        check_length(buffer.len(), MAX_HEAD_BYTES).map(|()| false)
+        check_length(buffer, buffer.len()).map(|()| false)
     }
 
     /// Whether another head follows this one.
@@ -76,72 +79,39 @@ fn parse(
     buffer: &mut BytesMut,
     headers: &mut HeaderMap,
 ) -> Result<Option<(Response<()>, Framing)>, Malformed> {
-    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
-    let mut parsed = httparse::Response::new(&mut []);
-    let status = ParserConfig::default().parse_response_with_uninit_headers(
-        &mut parsed,
-        buffer,
-        &mut fields,
-    )?;
-    let Status::Complete(length) = status else {
-        return check_length(buffer.len(), MAX_HEAD_BYTES).map(|()| None);
-    };
-    check_length(length, MAX_HEAD_BYTES)?;
-    let mut response = Response::new(());
-    let version = version(&parsed);
-    *response.version_mut() = version;
-    *response.status_mut() = status_code(&parsed)?;
-    // An empty one, which also stands for one that is not ASCII, is not in the buffer.
-    let reason = parsed.reason.filter(|reason| !reason.is_empty());
-    let reason = reason.map(|reason| Span::new(reason.as_bytes(), buffer));
     let mut spans = Spans::new();
-    spans.extend(
-        parsed
-            .headers
-            .iter()
-            .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::new(part, buffer))),
-    );
-    let head = buffer.split_to(length).freeze();
-    if let Some(reason) = reason {
+    let found = lines::find(buffer, &mut spans).map_err(|error| match error {
+        LineError::TooMany => too_large(buffer, ResponseBound::HeadLines),
+        LineError::Malformed(malformed) => malformed,
+    })?;
+    let Some(line) = found else {
+        return check_length(buffer, buffer.len()).map(|()| None);
+    };
+    check_length(buffer, line.length)?;
+    let mut response = Response::new(());
+    *response.version_mut() = line.version;
+    *response.status_mut() = line.status;
+    let head = buffer.split_to(line.length).freeze();
+    if let Some(reason) = line.reason {
         keep_reason(&mut response, reason.slice(&head));
     }
     *response.headers_mut() = mem::take(headers);
-    let framing = append_all(response.headers_mut(), &spans, &head, version)?;
+    let framing = append_all(response.headers_mut(), &spans, &head, line.version)?;
     Ok(Some((response, framing)))
 }
 
-fn version(parsed: &httparse::Response<'_, '_>) -> Version {
-    match parsed.version {
-        Some(1) => Version::HTTP_11,
-        _ => Version::HTTP_10,
+/// Checks the length of the head that `buffer` begins with, or of as much of it as is there.
+/// Whether a head is too long must not depend on how much of it came at once.
+fn check_length(buffer: &[u8], length: usize) -> Result<(), Malformed> {
+    if length > MAX_HEAD_BYTES {
+        return Err(too_large(buffer, ResponseBound::HeadBytes));
     }
+    Ok(())
 }
 
-fn status_code(parsed: &httparse::Response<'_, '_>) -> Result<StatusCode, http::Error> {
-    Ok(StatusCode::from_u16(parsed.code.unwrap_or_default())?)
-}
-
-/// Where in the buffer a name or a value is. httparse lends slices of the buffer, which has to be
-/// cut before values can share it.
-#[derive(Clone, Copy)]
-struct Span {
-    start: usize,
-    end: usize,
-}
-
-/// Name and value of each field.
-type Spans = SmallVec<[[Span; 2]; 24]>;
-
-impl Span {
-    fn new(part: &[u8], whole: &[u8]) -> Self {
-        let start = part.as_ptr().addr() - whole.as_ptr().addr();
-        let end = start + part.len();
-        Self { start, end }
-    }
-
-    fn slice(self, head: &[u8]) -> &[u8] {
-        head.get(self.start..self.end).unwrap_or_default()
-    }
+fn too_large(buffer: &[u8], bound: ResponseBound) -> Malformed {
+    let status = lines::status_of(buffer);
+    Malformed::TooLarge { status, bound }
 }
 
 /// A reason phrase of the server's own is passed on; the usual ones need not be.
@@ -252,6 +222,12 @@ impl Framing {
         }
     }
 
+    /// How long the server keeps the connection open without a request, if it says so.
+    fn idle_timeout(&self, response: &Response<()>) -> Option<Duration> {
+        let headers = self.hop_by_hop.then(|| response.headers());
+        headers.and_then(keep_alive::idle_timeout)
+    }
+
     /// Whether the server keeps the connection open (RFC 9112 section 9.3).
     fn keep_alive(&self, response: &Response<()>) -> bool {
         let says =
@@ -310,16 +286,80 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
-        let too_long = take(&begun(MAX_HEAD_BYTES + 1), &Method::GET);
-        assert!(matches!(too_long, Err(Malformed::TooLong)));
+        let is_too_long = |taken: Result<_, Malformed>| {
+            let told = taken.err().map(|error| error.to_string());
+            told.as_deref() == Some("its head is longer than 256 KiB")
+        };
+        assert!(is_too_long(take(&begun(MAX_HEAD_BYTES + 1), &Method::GET)));
         let whole = |length: usize| begun(length - 4) + "\r\n\r\n";
         assert!(
             take(&whole(MAX_HEAD_BYTES), &Method::GET)
                 .unwrap()
                 .is_some()
         );
-        let too_long = take(&whole(MAX_HEAD_BYTES + 1), &Method::GET);
-        assert!(matches!(too_long, Err(Malformed::TooLong)));
+        assert!(is_too_long(take(&whole(MAX_HEAD_BYTES + 1), &Method::GET)));
+    }
+
+    /// More than 100 used to be an error of syntax.
+    #[test]
+    fn a_head_may_have_a_thousand_lines_and_the_status_of_a_larger_one_is_known() {
+        let with = |lines: usize| {
+            let lines = "set-cookie: a=1\r\n".repeat(lines);
+            take(&format!("HTTP/1.1 404 X\r\n{lines}\r\n"), &Method::GET)
+        };
+        for lines in [1, 100, 101, 1000] {
+            let head = with(lines).unwrap().unwrap();
+            assert_eq!(head.response.headers().len(), lines);
+        }
+        let (too_many, long) = (with(1001), "x".repeat(MAX_HEAD_BYTES));
+        let too_long = take(&format!("HTTP/1.1 404 X\r\nx: {long}"), &Method::GET);
+        for (taken, told) in [
+            (too_many, "its head has more than 1000 header lines"),
+            (too_long, "its head is longer than 256 KiB"),
+        ] {
+            let error = taken.err().unwrap();
+            assert_eq!(error.to_string(), told);
+            assert!(
+                matches!(error, Malformed::TooLarge { status: Some(status), .. } if status == 404)
+            );
+        }
+    }
+
+    /// RFC 9112 section 5.1: a proxy must remove it from a response.
+    #[test]
+    fn a_blank_before_a_colon_is_left_out_and_the_field_counts() {
+        let head = got("content-length : 5\r\nX-Tab\t: 1\r\nx-both \t :2\r\n");
+        assert!(matches!(head.body, Decoder::Length(5)));
+        let lines: Vec<_> = head.response.headers().iter().collect();
+        let lines = lines
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()));
+        assert_eq!(
+            lines.collect::<Vec<_>>(),
+            [
+                ("content-length", &b"5"[..]),
+                ("x-tab", b"1"),
+                ("x-both", b"2")
+            ]
+        );
+        let body = |fields| format!("{:?}", got(fields).body);
+        assert_eq!(body("transfer-encoding : chunked\r\n"), "Chunked(Line)");
+    }
+
+    #[test]
+    fn what_a_server_says_of_idle_connections_is_known() {
+        let of = |fields: &str| {
+            let head = got(&format!("content-length: 0\r\n{fields}"));
+            (head.keep_alive, head.idle_timeout)
+        };
+        assert_eq!(of(""), (true, None));
+        let four = Some(Duration::from_secs(4));
+        assert_eq!(of("Keep-Alive: timeout=5\r\n"), (true, four));
+        assert_eq!(
+            of("connection: close\r\nkeep-alive: timeout=5\r\n"),
+            (false, four)
+        );
+        assert!(!of("keep-alive: timeout=5, max=0\r\n").0);
     }
 
     #[test]
@@ -389,8 +429,14 @@ mod tests {
             "transfer-encoding: gzip, chunked\r\n",
             "transfer-encoding: identity\r\n",
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
-            "content-length : 1\r\n",
+            "content-length : 1\r\ncontent-length: 2\r\n",
+            "content-length: 1\r\ntransfer-encoding : gzip\r\n",
             "a: 1\r\n b: folded\r\n",
+            " a: 1\r\n",
+            "a b: 1\r\n",
+            "a \r\n: 1\r\n",
+            "a\u{b}: 1\r\n",
+            " : 1\r\n",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
             assert!(take(&text, &Method::GET).is_err(), "{fields:?}");

@@ -37,8 +37,10 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 /// As much for each stream of a connection, so that none of them holds up the others.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
-/// How long the head of a response may be, as over HTTP/1.1.
-const MAX_HEAD_BYTES: u32 = 256 * 1024;
+/// How long a head may be for h2, which resets the stream of a longer one without saying why, and
+/// ends the connection for one that takes too many frames. A head of up to this length is read, and
+/// then refused if it exceeds the bounds of all responses, which are lower.
+const MAX_READ_HEAD: u32 = 1024 * 1024;
 
 /// The connections to one server that have room, or have streams.
 pub(crate) struct Connections {
@@ -140,7 +142,7 @@ impl Connections {
         builder
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(MAX_HEAD_BYTES)
+            .max_header_list_size(MAX_READ_HEAD)
             .initial_max_send_streams(NOT_ANNOUNCED);
         let (sender, driver) = builder
             .handshake(TokioIo::new(join(reader, writer)))

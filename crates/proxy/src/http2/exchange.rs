@@ -22,6 +22,8 @@ use super::upload::Upload;
 use crate::balance::InFlight;
 use crate::connection::DeadlineTimer;
 use crate::exchange::ExchangeError;
+use crate::http1::Malformed;
+use crate::response_bounds;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -63,6 +65,10 @@ where
     });
     let response = response.await?;
     upload.forget();
+    if let Some(bound) = response_bounds::exceeded_by(response.headers()) {
+        let status = Some(response.status());
+        return Err(Malformed::TooLarge { status, bound }.into());
+    }
     Ok(response.map(|body| ResponseStream {
         body,
         _slot: Arc::clone(&slot),

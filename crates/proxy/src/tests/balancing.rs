@@ -170,6 +170,44 @@ async fn a_server_whose_checks_fail_gets_no_requests_until_they_pass() {
     assert!(well.requests() >= before + 2);
 }
 
+/// A head beyond the bound of those that are passed on.
+fn too_large(status: &'static str) -> Behaviour {
+    let lines = "x: y\r\n".repeat(1001);
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n{lines}\r\n");
+    Answers(head.leak())
+}
+
+/// One page took its server out.
+#[tokio::test]
+async fn a_head_that_is_too_large_ejects_no_server_and_fails_no_check_unless_its_status_does() {
+    for (status, is_available) in [("200 OK", true), ("500 X", false)] {
+        let servers = servers([too_large(status), Answers(OK)]).await;
+        let settings = settings_of(&servers);
+        let state = UpstreamState::new(&settings);
+        let upstream = Upstream::with_state(
+            Default::default(),
+            ShutdownSignal::never(),
+            Arc::clone(&state),
+            settings.clone(),
+        );
+        let of_requests = statuses(&Proxy::new(upstream), Method::GET, 20).await;
+        assert!(of_requests.contains(&502));
+        assert_eq!(state.sample().servers[0].available, is_available);
+        let mut checked = settings;
+        let mut check = HealthCheck::new("/health".into());
+        check.interval = Duration::from_millis(1);
+        checked.health_check = Some(check);
+        let state = UpstreamState::new(&checked);
+        let before = servers[0].requests();
+        start_health_checks(&checked, &state);
+        // The second one begins when the result of the first is known.
+        while servers[0].requests() < before + 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(state.sample().servers[0].available, is_available);
+    }
+}
+
 #[tokio::test]
 async fn metrics_show_requests_in_flight_until_their_responses_have_ended() {
     let server = TestServer::start(Answers("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok")).await;

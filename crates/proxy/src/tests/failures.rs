@@ -77,13 +77,11 @@ async fn an_upstream_that_hangs_up_at_once_is_a_bad_gateway() {
 #[tokio::test]
 async fn an_upstream_that_talks_nonsense_is_a_bad_gateway() {
     let huge = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(1 << 20));
-    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(500));
     for nonsense in [
         "220 smtp.example.com ESMTP\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
         "HTTP/1.1 200 OK\r\nbad name: 1\r\n\r\n",
-        &many,
     ] {
         assert_eq!(answering(nonsense).await, (502, "bad_response"));
     }
@@ -97,6 +95,47 @@ async fn an_upstream_that_talks_nonsense_is_a_bad_gateway() {
     };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+}
+
+/// The lines of a head, and then some of another.
+fn with_lines(begin: &str, count: usize) -> String {
+    format!("{begin}{}\r\n", "set-cookie: a=1\r\n".repeat(count))
+}
+
+/// From 101 lines on it was 502.
+#[tokio::test]
+async fn a_response_may_have_a_thousand_header_lines_and_so_may_one_before_it_and_its_trailers() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let hints = with_lines("HTTP/1.1 103 Early Hints\r\n", 1000);
+    let begin = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n";
+    let head = with_lines(begin, 999);
+    let trailers = with_lines("2\r\nok\r\n0\r\n", 120);
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(&format!("{hints}{head}{trailers}")).await;
+        peer.head().await;
+        peer.write(OK).await;
+    };
+    let client = async {
+        let response = send(&proxy, get("/")).await;
+        assert_eq!(response.status(), 200);
+        let cookies = response.headers().get_all("set-cookie");
+        assert_eq!(cookies.iter().count(), 999);
+        assert_eq!(text(response).await, "ok");
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    };
+    tokio::join!(client, upstream);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_a_bad_gateway_of_its_own_kind() {
+    let many = with_lines("HTTP/1.1 200 OK\r\n", 1001);
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "x".repeat(257 * 1024));
+    for head in [many, long] {
+        assert_eq!(answering(&head).await, (502, "head_too_large"));
+    }
 }
 
 #[tokio::test]

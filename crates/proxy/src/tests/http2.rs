@@ -6,6 +6,7 @@ use http::StatusCode;
 use http_body_util::Full;
 use tokio::task::{JoinHandle, yield_now};
 
+use super::failures::reason;
 use super::support::*;
 use crate::{Protocol, Proxy, Server, UpstreamSettings};
 
@@ -311,7 +312,7 @@ impl Fault {
     async fn write(self, raw: &TcpStream, respond: &mut SendResponse<Bytes>) {
         match self {
             Self::Head => {
-                respond.send_response(large_head("~"), true).unwrap();
+                respond.send_response(large_head("~", 300), true).unwrap();
             }
             Self::Trailers => {
                 let stream = respond.stream_id().as_u32().to_be_bytes();
@@ -326,11 +327,11 @@ impl Fault {
     }
 }
 
-/// 70 fields of 4 KB, in 28 frames if they are full of tildes, which HPACK makes longer, and in 11
+/// Fields of 4 KB: 100 take 40 frames if they are full of tildes, which HPACK makes longer, and 15
 /// if they are full of zeros.
-fn large_head(full_of: &str) -> Response<()> {
+fn large_head(full_of: &str, fields: usize) -> Response<()> {
     let mut response = Response::new(());
-    for number in 0..70 {
+    for number in 0..fields {
         let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
         let value = full_of.repeat(4000).parse().unwrap();
         response.headers_mut().insert(name, value);
@@ -391,23 +392,36 @@ async fn who_shares_a_connection_that_a_fault_ends_is_asked_for_once_more_if_tha
     }
 }
 
+/// From 256 KiB on, and some frames more, it ended the connection.
 #[tokio::test]
 async fn a_head_that_is_too_large_for_the_gateway_alone_fails_no_other_request() {
-    let (proxy, listener) = upstream().await;
-    let warm = begin(&proxy, get("/warm"));
-    let mut peer = accept(&listener).await;
-    ok(&mut call(&mut peer).await.1);
-    let responses = ["/faulty", "/other"].map(|path| begin(&proxy, get(path)));
-    let mut calls = [call(&mut peer).await, call(&mut peer).await];
-    calls.sort_by_key(|(request, _)| request.uri().path().to_owned());
-    let [(_, mut faulty), (_, mut other)] = calls;
-    faulty.send_response(large_head("0"), true).unwrap();
-    serve(peer);
-    let [faulty_response, other_response] = responses;
-    assert_eq!(warm.await.unwrap().status(), 200);
-    assert_eq!(faulty_response.await.unwrap().status(), 502);
-    ok(&mut other);
-    assert_eq!(other_response.await.unwrap().status(), 200);
+    let many = (0..1001).map(|_| ("set-cookie", "a=1"));
+    let mut many_lines = Response::new(());
+    for (name, value) in many {
+        let value = http::HeaderValue::from_static(value);
+        many_lines.headers_mut().append(name, value);
+    }
+    for head in [large_head("0", 70), large_head("~", 100), many_lines] {
+        let (proxy, listener) = upstream().await;
+        let warm = begin(&proxy, get("/warm"));
+        let mut peer = accept(&listener).await;
+        ok(&mut call(&mut peer).await.1);
+        let responses = ["/faulty", "/other"].map(|path| begin(&proxy, get(path)));
+        let mut calls = [call(&mut peer).await, call(&mut peer).await];
+        calls.sort_by_key(|(request, _)| request.uri().path().to_owned());
+        let [(_, mut faulty), (_, mut other)] = calls;
+        faulty.send_response(head, true).unwrap();
+        serve(peer);
+        let [faulty_response, other_response] = responses;
+        assert_eq!(warm.await.unwrap().status(), 200);
+        let faulty_response = faulty_response.await.unwrap();
+        assert_eq!(
+            (faulty_response.status().as_u16(), reason(&faulty_response)),
+            (502, "head_too_large")
+        );
+        ok(&mut other);
+        assert_eq!(other_response.await.unwrap().status(), 200);
+    }
 }
 
 /// It got such a request three times.

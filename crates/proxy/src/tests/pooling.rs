@@ -39,6 +39,50 @@ async fn a_connection_serves_one_request_after_the_other() {
     tokio::join!(upstream, client);
 }
 
+/// The server's time-out is below the gateway's: a POST that met its end got 502.
+#[tokio::test]
+async fn a_connection_is_not_used_again_when_its_server_may_be_about_to_close_it() {
+    for (fields, idle, is_reused) in [
+        ("keep-alive: timeout=5\r\n", 3900, true),
+        ("keep-alive: timeout=5\r\n", 4000, false),
+        (
+            "connection: keep-alive\r\nkeep-alive: timeout=72\r\n",
+            59_900,
+            true,
+        ),
+        ("keep-alive: timeout=72\r\n", 60_000, false),
+        ("keep-alive: timeout=5, max=0\r\n", 0, false),
+        ("", 59_900, true),
+    ] {
+        let (listener, server) = listen().await;
+        let proxy: Sized = proxy(settings(&[server]));
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{fields}\r\nok");
+        let upstream = async {
+            let mut first = RawConnection::accept(&listener).await;
+            first.head().await;
+            first.write(&answer).await;
+            tokio::select! {
+                _ = first.head(), if is_reused => first.write(OK).await,
+                mut second = RawConnection::accept(&listener), if !is_reused => {
+                    second.head().await;
+                    second.write(OK).await;
+                }
+            }
+        };
+        let client = async {
+            assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_millis(idle)).await;
+            tokio::time::resume();
+            let second = send(&proxy, get("/")).await;
+            let seen = second.extensions().get::<UpstreamOutcome>().unwrap();
+            assert_eq!(seen.connect.is_none(), is_reused, "{fields:?} {idle}");
+            assert_eq!(text(second).await, "ok");
+        };
+        tokio::join!(upstream, client);
+    }
+}
+
 #[tokio::test]
 async fn a_connection_is_free_when_the_response_has_ended_however_that_is_told() {
     let (listener, server) = listen().await;
