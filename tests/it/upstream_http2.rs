@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::http2::{self, with_trailers};
 use crate::support::tls::Certificate;
-use crate::support::upstream::{Body, Received, text};
+use crate::support::upstream::{Body, Received, full, text};
 use crate::support::*;
 
 const NAME: &str = "app.internal";
@@ -125,6 +125,94 @@ fn trailers_pass_both_ways_between_http_2_clients_and_upstreams() {
     assert_eq!(received.body, "question");
     assert_eq!(received.trailers.unwrap()["x-sum"], "1");
     assert_eq!(received.headers["te"], "trailers");
+}
+
+/// The method and the path, the client's HTTP and what it accepts; the status, the length and the
+/// tag that it is told.
+type Told = (u16, Option<String>, Option<String>);
+
+/// What is told of a body that is not there.
+fn told_without_body(gateway: &Gateway, method: &str, path: &str, over_http2: bool) -> Told {
+    if over_http2 {
+        let answer = http2::run(async {
+            let mut sender = http2::connect(gateway.address()).await;
+            let mut request = http2::get(path);
+            *request.method_mut() = method.parse().unwrap();
+            let gzip = HeaderValue::from_static("gzip");
+            request.headers_mut().insert("accept-encoding", gzip);
+            http2::read(sender.send_request(request).await.unwrap()).await
+        });
+        assert!(answer.body.is_empty(), "{method} {path}");
+        let field = |name: &str| {
+            let value = answer.head.headers.get(name)?;
+            Some(value.to_str().unwrap().to_owned())
+        };
+        let (length, tag) = (field("content-length"), field("etag"));
+        return (answer.head.status.as_u16(), length, tag);
+    }
+    let answer = gateway.send(&request(method, path).with("accept-encoding", "gzip"));
+    let field = |name| answer.field(name).map(str::to_owned);
+    assert_eq!(field("transfer-encoding"), None, "{method} {path}");
+    (answer.status, field("content-length"), field("etag"))
+}
+
+/// A 204 kept the length of the server, a 304 the one of the plain body beside another one's tag.
+#[test]
+fn no_response_without_a_body_tells_a_length_that_its_client_must_not_take_for_true() {
+    let answer = |received: &Received| {
+        let (_, page) = received.target.rsplit_once('/').unwrap();
+        let (status, length) = match page {
+            "none" => (204, "0"),
+            "same" => (304, "5000"),
+            _ => (200, "5000"),
+        };
+        let head = Response::builder()
+            .status(status)
+            .header("content-type", "text/html")
+            .header("content-length", length)
+            .header("etag", "\"v1\"");
+        head.body(full("")).unwrap()
+    };
+    for entrance in [Entrance::Http2, Entrance::Tcp] {
+        let is_http2 = matches!(entrance, Entrance::Http2);
+        let upstream = Upstream::behind(entrance, answer);
+        let gateway = match is_http2 {
+            true => plain(&upstream),
+            false => Setup::before(&upstream),
+        };
+        let gateway = gateway
+            .routes(&[
+                "{match: {path: /plain/*}, upstream: app}",
+                "{match: {}, upstream: app, compression: {}}",
+            ])
+            .start();
+        let (own, coded) = (Some("\"v1\"".to_owned()), Some("W/\"v1\"".to_owned()));
+        for over_http2 in [true, false] {
+            let told = |method, path| told_without_body(&gateway, method, path, over_http2);
+            for method in ["GET", "HEAD"] {
+                for (path, tag) in [("/none", &own), ("/plain/none", &own)] {
+                    assert_eq!(
+                        told(method, path),
+                        (204, None, tag.clone()),
+                        "{method} {path}"
+                    );
+                }
+                assert_eq!(
+                    told(method, "/same"),
+                    (304, None, coded.clone()),
+                    "{method}"
+                );
+                let (status, length, tag) = told(method, "/plain/same");
+                assert_eq!((status, &tag), (304, &own), "{method}");
+                assert!(length.is_none_or(|length| length == "5000"), "{method}");
+            }
+            assert_eq!(told("HEAD", "/"), (200, None, coded.clone()));
+            assert_eq!(
+                told("HEAD", "/plain/"),
+                (200, Some("5000".into()), own.clone())
+            );
+        }
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, request};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
@@ -114,6 +114,8 @@ pub(super) fn begin(
     idle_timeout: Duration,
     shutdown: ShutdownSignal,
 ) -> Tunnel {
+    // None tells a length, as what follows is no content (RFC 9110 section 8.6).
+    response.headers_mut().remove(CONTENT_LENGTH);
     if upgrade.is_stream() {
         *response.status_mut() = StatusCode::OK;
         response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);

@@ -396,6 +396,10 @@ where
             set_content_length(&mut response);
         }
         let has_content = !*this.is_head && allows_content(response.status());
+        if !has_content && response.status() == StatusCode::NO_CONTENT {
+            // Not even a length of 0 (RFC 9110 section 8.6).
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
         Poll::Ready(Ok(response.map(|body| TrackedBody {
             inner: if has_content { body } else { Content::None },
             failure: None,

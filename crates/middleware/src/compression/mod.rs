@@ -121,16 +121,7 @@ impl Compressor {
         R: Body<Data = Bytes>,
     {
         if response.status() == StatusCode::NOT_MODIFIED {
-            // A 304 stands for a response that was, or would be, compressed. It may lack the type,
-            // and has the headers for caches of that response (RFC 9110 section 15.4.5).
-            let headers = response.headers();
-            let is_of_type = !headers.contains_key(CONTENT_TYPE) || self.is_of_type(headers);
-            if is_of_type && !headers.contains_key(CONTENT_ENCODING) && !forbids_change(headers) {
-                list::vary_by(response.headers_mut(), &ACCEPT_ENCODING);
-            }
-            if self.coding.is_some() && !forbids_change(response.headers()) {
-                weaken(response.headers_mut());
-            }
+            self.update_not_modified(response.headers_mut());
             return response;
         }
         if !self.is_eligible(&response) {
@@ -148,13 +139,23 @@ impl Compressor {
         }
         let headers = response.headers_mut();
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-        for name in [CONTENT_LENGTH, ACCEPT_RANGES].iter().chain(&DIGESTS) {
-            headers.remove(name);
-        }
-        weaken(headers);
+        describe_coded(headers);
         match codec.flatten() {
             Some(codec) => response.map(|body| body.coded_by(Box::new(codec))),
             None => response,
+        }
+    }
+
+    /// A 304 stands for a response that was, or would be, compressed. It may lack the type, and has
+    /// the headers for caches of that response (RFC 9110 section 15.4.5), so none of the plain one.
+    fn update_not_modified(&self, headers: &mut HeaderMap) {
+        let is_of_type = !headers.contains_key(CONTENT_TYPE) || self.is_of_type(headers);
+        if !is_of_type || headers.contains_key(CONTENT_ENCODING) || forbids_change(headers) {
+            return;
+        }
+        list::vary_by(headers, &ACCEPT_ENCODING);
+        if self.coding.is_some() {
+            describe_coded(headers);
         }
     }
 
@@ -219,6 +220,14 @@ fn made_length<R: Body<Data = Bytes>>(body: &ResponseBody<R>) -> Option<u64> {
 /// 5.2.1.6).
 fn forbids_change(headers: &HeaderMap) -> bool {
     list::texts(headers, &CACHE_CONTROL).any(|token| token.eq_ignore_ascii_case("no-transform"))
+}
+
+/// Leaves no header that is true of the plain body alone.
+fn describe_coded(headers: &mut HeaderMap) {
+    for name in [CONTENT_LENGTH, ACCEPT_RANGES].iter().chain(&DIGESTS) {
+        headers.remove(name);
+    }
+    weaken(headers);
 }
 
 /// Makes the tag weak: the compressed body differs from the one that the tag was made for (RFC

@@ -274,3 +274,35 @@ fn what_is_not_modified_varies_as_the_response_that_it_is_about() {
         Response::builder().header("cache-control", "no-transform")
     ));
 }
+
+/// RFC 9110 section 8.6: a length in a 304 is that of the response to the same request. It was the
+/// plain one, beside a tag of the compressed one.
+#[test]
+fn what_is_not_modified_tells_nothing_of_the_plain_body_where_the_other_is_compressed() {
+    let not_modified = |accepted: &'static str, content_type: &'static str| {
+        let head = Response::builder()
+            .status(304)
+            .header("content-type", content_type)
+            .header("content-length", "2000")
+            .header("digest", "sha-256=x")
+            .header("accept-ranges", "bytes")
+            .header("etag", "\"v1\"");
+        let body = ResponseBody::<Full<Bytes>>::full("");
+        let response = compressor("GET", accepted).compress(head.body(body).unwrap());
+        let names = ["content-length", "digest", "accept-ranges"];
+        let plain = names.map(|name| response.headers().contains_key(name));
+        (
+            plain,
+            response.headers()["etag"].to_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(
+        not_modified("gzip", "text/html"),
+        ([false; 3], "W/\"v1\"".into())
+    );
+    assert_eq!(not_modified("", "text/html"), ([true; 3], "\"v1\"".into()));
+    assert_eq!(
+        not_modified("gzip", "image/png"),
+        ([true; 3], "\"v1\"".into())
+    );
+}

@@ -83,6 +83,10 @@ fn answer(path: &str) -> Response<Pieces> {
             built(response, StreamBody::new(stream::iter(frames)))
         }
         "/none" => built(response.status(204), pieces(&[])),
+        "/none-length" => {
+            let response = response.status(204).header("content-length", "0");
+            built(response, pieces(&[]))
+        }
         "/unmodified" => {
             let response = response.status(304).header("content-length", "5");
             built(response.header("etag", "\"a\""), pieces(&[]))
@@ -112,7 +116,7 @@ fn answer(path: &str) -> Response<Pieces> {
     }
 }
 
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 17] = [
     "/zero",
     "/empty",
     "/one",
@@ -122,6 +126,7 @@ const PATHS: [&str; 16] = [
     "/length",
     "/long-length",
     "/none",
+    "/none-length",
     "/unmodified",
     "/headers",
     "/obs-text",
@@ -226,6 +231,20 @@ async fn a_client_cannot_tell_whether_hyper_serves_it() {
                     assert!(by_us.starts_with("HTTP/1.1 "), "{by_us:.500}");
                 }
             }
+        }
+    }
+}
+
+/// RFC 9110 section 8.6.
+#[tokio::test(start_paused = true)]
+async fn a_status_without_content_tells_no_length() {
+    for method in ["GET", "HEAD"] {
+        for connection in ["keep-alive", "keep-alive, x"] {
+            let request = request(method, "/none-length", connection);
+            let (answer, _) = exchange(1 << 21, request.as_bytes()).await;
+            let answer = without_date(&answer);
+            assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+            assert!(!answer.contains("content-length"), "{request}{answer}");
         }
     }
 }
