@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
@@ -23,6 +22,7 @@ use super::proxy_header::ConnectionAddrs;
 use super::settings::{Server, UpstreamSettings};
 use super::stream::Stream;
 use super::tls::Protocol;
+use super::tried::Tried;
 
 /// The share of the connections to upstreams that is kept free of idle ones: a quarter.
 const RESERVE: usize = 4;
@@ -251,8 +251,13 @@ impl Endpoint {
     }
 }
 
-/// The indices of servers that a request has tried.
-pub(super) type Tried = SmallVec<[usize; 4]>;
+/// A request that could not be sent to so many servers, or twice, four times as many, goes to one
+/// that has responded lately, if there is one: many may be dead of which nobody knows.
+const MAX_UNPROVEN: usize = 4;
+
+/// With fewer tries than this, a request for which no server is available is sent to one that is
+/// out.
+const MAX_LAST_RESORTS: usize = 8;
 
 /// What decides which servers a request may get first.
 #[derive(Clone, Copy, Debug, Default)]
@@ -332,12 +337,12 @@ impl Endpoints {
     }
 
     /// The next server for a request with this affinity, if there is one that it has not tried. If
-    /// no other is left, servers that are out are chosen, but not those that would most likely keep
-    /// the request waiting.
+    /// no other is left, servers that are out are chosen, but not many, and not those that would
+    /// most likely keep the request waiting.
     pub(super) fn pick(
         &self,
         affinity: Affinity,
-        tried: &[usize],
+        tried: &Tried,
         now: Instant,
     ) -> Option<Picked<'_>> {
         if let [only] = &*self.all {
@@ -352,22 +357,47 @@ impl Endpoints {
         {
             return Some(picked);
         }
-        let available = |server: &ServerState| server.status(now) != ServerStatus::Unavailable;
-        while let Some(index) = self.choose(affinity.key, tried, now, available) {
-            // If another request has become the server's probe meanwhile, the server is out now.
-            if let Some(picked) = self.begin(index, |state| state.begin(now)) {
-                return Some(picked);
-            }
+        let available = self.pick_available(affinity.key, tried, now);
+        if available.is_some() || tried.len() >= MAX_LAST_RESORTS {
+            return available;
         }
         let index = self.choose(affinity.key, tried, now, |server| !server.is_silent())?;
         self.begin(index, |state| Some(state.begin_as_last_resort(now)))
+    }
+
+    /// The next server that is in use, or whose probe is due. A request that has failed already is
+    /// the probe of another server only if nothing else is left: of thousands that are dead, many
+    /// are due at any time.
+    fn pick_available(&self, key: Option<u64>, tried: &Tried, now: Instant) -> Option<Picked<'_>> {
+        use ServerStatus::{Available, ProbeDue, Unavailable};
+        let pick = |is_eligible: &dyn Fn(&ServerState) -> bool| {
+            while let Some(index) = self.choose(key, tried, now, is_eligible) {
+                // If another request has become the server's probe meanwhile, the server is out.
+                if let Some(picked) = self.begin(index, |state| state.begin(now)) {
+                    return Some(picked);
+                }
+            }
+            None
+        };
+        if tried.is_empty() {
+            return pick(&|server| server.status(now) != Unavailable);
+        }
+        let is_available = |server: &ServerState| server.status(now) == Available;
+        let wants_proven = tried.len() >= MAX_UNPROVEN && tried.len().is_power_of_two();
+        let is_proven = |server: &ServerState| is_available(server) && server.is_proven();
+        let proven = wants_proven.then(|| pick(&is_proven)).flatten();
+        let picked = proven.or_else(|| pick(&is_available));
+        if picked.is_some() || tried.len() >= MAX_LAST_RESORTS {
+            return picked;
+        }
+        pick(&|server| server.status(now) == ProbeDue)
     }
 
     /// Any server that has not been tried, even one that does not answer.
     pub(super) fn pick_any(
         &self,
         affinity: Affinity,
-        tried: &[usize],
+        tried: &Tried,
         now: Instant,
     ) -> Option<Picked<'_>> {
         let picked = self.pick(affinity, tried, now);
@@ -378,9 +408,9 @@ impl Endpoints {
     }
 
     /// The server that a client is to stay on, unless that is out or was tried.
-    fn begin_own(&self, own: usize, tried: &[usize], now: Instant) -> Option<Picked<'_>> {
+    fn begin_own(&self, own: usize, tried: &Tried, now: Instant) -> Option<Picked<'_>> {
         let status = self.all.get(own)?.state.status(now);
-        if tried.contains(&own) || status == ServerStatus::Unavailable {
+        if tried.contains(own) || status == ServerStatus::Unavailable {
             return None;
         }
         self.begin(own, |state| state.begin(now))
@@ -389,7 +419,7 @@ impl Endpoints {
     fn choose(
         &self,
         key: Option<u64>,
-        tried: &[usize],
+        tried: &Tried,
         now: Instant,
         is_eligible: impl Fn(&ServerState) -> bool,
     ) -> Option<usize> {
@@ -398,7 +428,7 @@ impl Endpoints {
                 self.picker.pick(key, |index, server| {
                     let is_full = || server.connections().is_some_and(|limit| limit.is_full());
                     let is_eligible = self.priorities.get(index) == Some(tier)
-                        && !tried.contains(&index)
+                        && !tried.contains(index)
                         && is_eligible(server)
                         && !(skips_full && is_full());
                     is_eligible.then(|| server.weight(now))
@@ -430,6 +460,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::balance::{Ejection, Failure};
 
     /// Shares of the idle connections were fixed, and with many servers there were none: each
     /// request connected anew.
@@ -469,6 +500,85 @@ mod tests {
         let mut used = Vec::new();
         for endpoint in endpoints.all.iter().take(8) {
             used.push(connect(endpoint).await);
+        }
+    }
+
+    /// As many servers that fail in this way as there are `dead`, and then as many that do not.
+    struct Fleet {
+        endpoints: Endpoints,
+        dead: usize,
+        failure: Failure,
+    }
+
+    impl Fleet {
+        fn new(dead: usize, alive: usize, failure: Failure, ejection: Option<Ejection>) -> Self {
+            let server = |number: usize| {
+                let url = format!("http://10.0.{}.{}:80", number / 256, number % 256);
+                url.parse().unwrap()
+            };
+            let servers = (0..dead + alive).map(server).collect();
+            let mut settings = UpstreamSettings::new("app", servers);
+            settings.ejection = ejection;
+            let state = UpstreamState::new(&settings);
+            let endpoints = Endpoints::new(&settings, &ConnectionBudget::default(), &state, None);
+            Self {
+                endpoints,
+                dead,
+                failure,
+            }
+        }
+
+        /// How many servers a request is sent to, and whether the last one responds.
+        fn tries(&self) -> (usize, bool) {
+            let (mut tried, now) = (Tried::default(), Instant::now());
+            while let Some(mut picked) = self.endpoints.pick(Affinity::default(), &tried, now) {
+                if picked.index >= self.dead {
+                    picked.in_flight.responded(http::StatusCode::OK, now);
+                    return (tried.len() + 1, true);
+                }
+                picked.in_flight.failed(self.failure);
+                tried.insert(picked.index);
+            }
+            (tried.len(), false)
+        }
+    }
+
+    /// Each request tried them all: with 10,000, eleven of twenty took too long.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_served_without_trying_thousands_of_servers_that_are_known_to_be_dead() {
+        for (failure, ejection, most) in [
+            // They are out, and a request is the probe of at most one of them.
+            (Failure::Refused, Some(Ejection::default()), 2),
+            // Half of them are out.
+            (
+                Failure::Connect,
+                Some(Ejection::default()),
+                MAX_UNPROVEN + 1,
+            ),
+            (Failure::Refused, None, MAX_UNPROVEN + 1),
+        ] {
+            let fleet = Fleet::new(3000, 3, failure, ejection);
+            assert_eq!(fleet.tries(), (3001, true), "nothing is known yet");
+            for second in 0..200 {
+                tokio::time::advance(Duration::from_secs(second % 3)).await;
+                let (tries, is_served) = fleet.tries();
+                assert!(
+                    tries <= most && is_served,
+                    "{failure:?}: {tries} after {second}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_tries_few_of_many_servers_if_all_are_dead_and_all_of_a_few() {
+        for (dead, most) in [(3000, MAX_LAST_RESORTS), (5, 5)] {
+            let fleet = Fleet::new(dead, 0, Failure::Refused, Some(Ejection::default()));
+            assert_eq!(fleet.tries(), (dead, false), "nothing is known yet");
+            for second in 0..100 {
+                tokio::time::advance(Duration::from_secs(second % 3)).await;
+                assert_eq!(fleet.tries(), (most, false));
+            }
         }
     }
 

@@ -169,6 +169,7 @@ impl ProxyError {
     /// The failure of the server, if it is one.
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
+            Self::Connect { source, .. } if is_refusal(source) => Some(Failure::Refused),
             Self::Connect { .. } | Self::Tls { .. } | Self::ConnectTimeout { .. } => {
                 Some(Failure::Connect)
             }
@@ -324,6 +325,12 @@ impl ProxyError {
         response.extensions_mut().insert(UpstreamFailed { reason });
         response
     }
+}
+
+/// Whether nothing listens at the address, or nobody has it.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable)
 }
 
 /// Whether the session broke, as opposed to the connection below it.

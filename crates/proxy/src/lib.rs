@@ -66,6 +66,7 @@ mod settings;
 mod sticky;
 mod stream;
 mod tls;
+mod tried;
 mod upstream;
 mod websocket;
 

@@ -11,9 +11,10 @@ use weir_telemetry::RequestId;
 use super::attempt::{UpstreamInner, UpstreamResponse};
 use super::balance::{Retries, RetryPermit};
 use super::channel::{Channel, ChannelResponse};
-use super::endpoint::{Affinity, Picked, Sharing, Tried};
+use super::endpoint::{Affinity, Picked, Sharing};
 use super::error::ProxyError;
 use super::request::Outbound;
+use super::tried::Tried;
 
 /// The target of log lines, which filters name.
 const TARGET: &str = "weir::proxy::retry";
@@ -88,7 +89,7 @@ where
             outbound,
             affinity,
             arrived,
-            tried: Tried::new(),
+            tried: Tried::default(),
             reuse: true,
             was_closed: false,
             resent_until: None,
@@ -207,7 +208,7 @@ where
         sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
         self.pause = RECONNECT_PAUSE.1.min(2 * self.pause);
         let mut not = self.tried.clone();
-        not.push(picked.index);
+        not.insert(picked.index);
         let endpoints = &self.upstream.endpoints;
         let other = endpoints.pick(self.affinity, &not, Instant::now());
         self.log_sent_again(&picked, other.as_ref().unwrap_or(&picked));
@@ -225,7 +226,7 @@ where
         may_return: bool,
     ) -> Option<(Picked<'u>, RetryPermit)> {
         let upstream = self.upstream;
-        self.tried.push(picked.index);
+        self.tried.insert(picked.index);
         let has_other = self.tried.len() < upstream.endpoints.len();
         if !has_other && !may_return {
             return None;
@@ -233,7 +234,9 @@ where
         let permit = upstream.state.retry(upstream.retries.as_ref()?).await?;
         let now = Instant::now();
         let next = match upstream.endpoints.pick(self.affinity, &self.tried, now) {
-            None if may_return => upstream.endpoints.pick(self.affinity, &[], now),
+            None if may_return => upstream
+                .endpoints
+                .pick(self.affinity, &Tried::default(), now),
             next => next,
         };
         let next = next?;
@@ -323,8 +326,11 @@ where
                 return Err(error);
             };
             picked.in_flight.failed(failure);
-            tried.push(picked.index);
+            tried.insert(picked.index);
             let now = Instant::now();
+            if now >= deadline {
+                return Err(error);
+            }
             if let Some(next) = upstream.endpoints.pick(self.affinity, &tried, now) {
                 picked = next;
                 continue;
@@ -339,7 +345,7 @@ where
             tried.clone_from(&self.tried);
             let (now, endpoints) = (Instant::now(), &upstream.endpoints);
             let next = endpoints.pick(self.affinity, &tried, now);
-            let next = next.or_else(|| endpoints.pick_any(self.affinity, &[], now));
+            let next = next.or_else(|| endpoints.pick_any(self.affinity, &Tried::default(), now));
             picked = next.ok_or(error)?;
         }
     }

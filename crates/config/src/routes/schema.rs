@@ -544,8 +544,8 @@ pub(crate) struct Ejection {
     pub(crate) base_time: Option<Spanned<PositiveDuration>>,
     /// How long an ejection lasts at most. Default: `1m`.
     pub(crate) max_time: Option<PositiveDuration>,
-    /// How many of the servers may be ejected at a time, rounded up; never all. Default:
-    /// `50%`.
+    /// How many of the servers may be ejected at a time, rounded up; never all. Those that refuse
+    /// connections are ejected beyond that. Default: `50%`.
     pub(crate) max_ejected: Option<Percent>,
 }
 

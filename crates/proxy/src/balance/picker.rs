@@ -1,6 +1,7 @@
 //! How one of several servers is chosen.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use siphasher::sip::SipHasher24;
@@ -8,12 +9,22 @@ use siphasher::sip::SipHasher24;
 use super::server_state::ServerState;
 use super::settings::Balance;
 
+/// How many servers are drawn at random before all are looked at for one that is eligible.
+const MAX_DRAWS: usize = 8;
+
 /// Chooses servers for one worker. Servers go by their index.
+///
+/// Where all weights are the same, a choice looks at no more servers than it has to, as there may be
+/// thousands.
 pub(crate) struct Picker {
     balance: Balance,
     servers: Box<[Candidate]>,
+    /// Whether each server has the same weight at any time.
+    is_even: bool,
     /// For each server, the credit that weighted round robin has saved up.
     credits: Mutex<Box<[i64]>>,
+    /// Whose turn is next, if all weights are the same.
+    next: AtomicUsize,
 }
 
 struct Candidate {
@@ -28,10 +39,14 @@ impl Picker {
             state: Arc::clone(state),
             hash: SipHasher24::new().hash(state.name().as_bytes()),
         };
+        let mut weights = servers.iter().map(|state| state.constant_weight());
+        let first = weights.next().flatten();
         Self {
             balance,
             servers: servers.iter().map(candidate).collect(),
+            is_even: first.is_some() && weights.all(|weight| weight == first),
             credits: Mutex::new(servers.iter().map(|_| 0).collect()),
+            next: AtomicUsize::new(0),
         }
     }
 
@@ -42,20 +57,50 @@ impl Picker {
         key: Option<u64>,
         weight: impl Fn(usize, &ServerState) -> Option<u64>,
     ) -> Option<usize> {
-        let (servers, weight) = (self.servers.iter().enumerate(), &weight);
-        let eligible = servers.filter_map(move |(index, server)| {
-            let weight = weight(index, &server.state)?;
-            Some(Eligible {
-                index,
-                server,
-                weight,
-            })
-        });
+        let weight = &weight;
+        let eligible = (0..self.servers.len()).filter_map(|index| self.eligible(index, weight));
         match (self.balance, key) {
             (Balance::Hash, Some(key)) => by_hash(key, eligible),
-            (Balance::LeastRequests, _) => by_requests(eligible),
+            (Balance::LeastRequests, _) => by_requests(|other| {
+                let is_other = |one: &Eligible<'_>| Some(one.index) != other;
+                let some = self.draw_some(weight).filter(is_other);
+                some.or_else(|| draw(eligible.clone().filter(is_other)))
+            }),
+            (Balance::RoundRobin, _) | (Balance::Hash, None) if self.is_even => self.next(weight),
             (Balance::RoundRobin, _) | (Balance::Hash, None) => self.in_turn(eligible),
         }
+    }
+
+    fn eligible(
+        &self,
+        index: usize,
+        weight: &impl Fn(usize, &ServerState) -> Option<u64>,
+    ) -> Option<Eligible<'_>> {
+        let server = self.servers.get(index)?;
+        let weight = weight(index, &server.state)?;
+        Some(Eligible {
+            index,
+            server,
+            weight,
+        })
+    }
+
+    /// Any eligible server, with the same chance for each, if a few draws find one.
+    fn draw_some(
+        &self,
+        weight: &impl Fn(usize, &ServerState) -> Option<u64>,
+    ) -> Option<Eligible<'_>> {
+        let draws = if self.is_even { MAX_DRAWS } else { 0 };
+        (0..draws).find_map(|_| self.eligible(rand::random_range(0..self.servers.len()), weight))
+    }
+
+    /// The next eligible server after the one that was chosen last.
+    fn next(&self, weight: &impl Fn(usize, &ServerState) -> Option<u64>) -> Option<usize> {
+        let next = self.next.load(Relaxed);
+        let mut in_turn = (next..self.servers.len()).chain(0..next);
+        let index = in_turn.find(|index| self.eligible(*index, weight).is_some())?;
+        self.next.store(index + 1, Relaxed);
+        Some(index)
     }
 
     /// Smooth weighted round robin, as nginx has it: a server of weight 3 among two of weight 1
@@ -99,10 +144,10 @@ impl Eligible<'_> {
 
 /// The power of two choices: of two servers that are drawn by their weight, the one with the lesser
 /// load. To always take the server with the least load would send all workers to the same one.
-fn by_requests<'s>(eligible: impl Iterator<Item = Eligible<'s>> + Clone) -> Option<usize> {
-    let first = draw(eligible.clone())?;
-    let others = eligible.filter(|other| other.index != first.index);
-    let Some(second) = draw(others) else {
+/// `draw` draws one that is not the given one.
+fn by_requests<'s>(draw: impl Fn(Option<usize>) -> Option<Eligible<'s>>) -> Option<usize> {
+    let first = draw(None)?;
+    let Some(second) = draw(Some(first.index)) else {
         return Some(first.index);
     };
     match second.is_less_loaded_than(&first) {

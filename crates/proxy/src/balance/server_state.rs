@@ -70,6 +70,9 @@ pub(crate) struct ServerState {
 pub(super) struct EjectionBound {
     settings: Ejection,
     max: AtomicUsize,
+    /// As many if those beyond the others refuse connections: they serve nobody in any case, and a
+    /// server that is overloaded does not refuse any.
+    max_refusing: AtomicUsize,
     ejected: AtomicUsize,
 }
 
@@ -78,6 +81,7 @@ impl EjectionBound {
     pub(super) fn new(settings: Option<&Ejection>) -> Self {
         Self {
             max: AtomicUsize::new(0),
+            max_refusing: AtomicUsize::new(0),
             settings: settings.cloned().unwrap_or_default(),
             ejected: AtomicUsize::new(0),
         }
@@ -90,10 +94,15 @@ impl EjectionBound {
         let last = servers.iter().filter(without_backup).count();
         let max = servers.len() - last + self.settings.max_ejected_servers(last);
         self.max.store(max, Relaxed);
+        let max_refusing = servers.len().saturating_sub(1);
+        self.max_refusing.store(max_refusing, Relaxed);
     }
 
-    fn take(&self) -> bool {
-        let max = self.max.load(Relaxed);
+    fn take(&self, failure: Failure) -> bool {
+        let max = match failure {
+            Failure::Refused => self.max_refusing.load(Relaxed),
+            _ => self.max.load(Relaxed),
+        };
         let more = |ejected| (ejected < max).then_some(ejected + 1);
         self.ejected.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
@@ -105,6 +114,9 @@ impl EjectionBound {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
+    /// Nothing listens at its address.
+    Refused,
+    /// It cannot be connected to for another reason, or not in time.
     Connect,
     Timeout,
     /// It closed the connection, or what it sent is not a response.
@@ -117,7 +129,7 @@ pub(crate) enum Failure {
 impl Failure {
     fn as_str(self) -> &'static str {
         match self {
-            Self::Connect => "it cannot be connected to",
+            Self::Refused | Self::Connect => "it cannot be connected to",
             Self::Timeout => "it does not respond in time",
             Self::Response => "it closes connections, or sends no valid responses",
             Self::Status => "it responds with statuses that are failures",
@@ -207,6 +219,17 @@ impl ServerState {
     /// Whether it is ejected because it does not answer, so that trying it costs a time-out.
     pub(crate) fn is_silent(&self) -> bool {
         self.next_probe.load(Relaxed) != 0 && self.silent.load(Relaxed)
+    }
+
+    /// Whether it has responded, and not failed since.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.responded_at.load(Relaxed) != 0 && self.failures.load(Relaxed) == 0
+    }
+
+    /// Its weight, unless that changes while it starts slowly.
+    pub(crate) fn constant_weight(&self) -> Option<u64> {
+        let weight = || self.weight.load(Relaxed);
+        self.slow_start.is_zero().then(weight)
     }
 
     /// Its weight, which grows to the whole while it starts slowly.
@@ -325,7 +348,7 @@ impl ServerState {
         }
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let is_enough = match failure {
-            Failure::Connect => true,
+            Failure::Refused | Failure::Connect => true,
             // It has answered nothing in all this time, so it is not just one request that takes
             // long.
             Failure::Timeout if self.responded_at.load(Relaxed) < self.stamp(began) => true,
@@ -333,7 +356,7 @@ impl ServerState {
         };
         if is_enough {
             self.failures.fetch_max(bound.settings.failures, Relaxed);
-            if bound.take() {
+            if bound.take(failure) {
                 self.silent.store(silent, Relaxed);
                 self.eject(bound, failure, now);
             }

@@ -221,6 +221,37 @@ async fn never_more_servers_are_ejected_than_the_share_and_never_all() {
     }
 }
 
+/// They serve nobody, whatever the share is, so each request would try them.
+#[tokio::test(start_paused = true)]
+async fn servers_that_refuse_connections_are_out_beyond_the_share_but_never_all() {
+    for (count, share) in [(1, 50), (2, 50), (4, 50), (4, 0), (9, 34)] {
+        let mut settings = settings(&vec![1; count]);
+        settings.ejection.as_mut().unwrap().max_ejected = share;
+        let servers = states(&settings);
+        let out = || {
+            let statuses = statuses(&servers).into_iter();
+            statuses.filter(|status| *status == Unavailable).count()
+        };
+        for server in &servers {
+            request(server, Some(Failure::Refused));
+        }
+        assert_eq!(out(), count - 1, "{share}% of {count}");
+        // They count for the share of others.
+        request(servers.last().unwrap(), Some(Failure::Connect));
+        assert_eq!(out(), count - 1);
+        advance(Duration::from_secs(1)).await;
+        for server in &servers[..count - 1] {
+            request(server, None);
+        }
+        assert_eq!(statuses(&servers), vec![Available; count]);
+    }
+    let mut off = settings(&[1, 1]);
+    off.ejection = None;
+    let servers = states(&off);
+    request(&servers[0], Some(Failure::Refused));
+    assert_eq!(statuses(&servers), [Available, Available]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_tried_for_want_of_others_is_back_when_it_responds() {
     let servers = states(&settings(&[1, 1]));
@@ -420,6 +451,41 @@ async fn servers_take_turns_by_their_weights_without_bursts() {
         })
         .collect();
     assert_eq!(turns, [1, 0, 1, 2, 1, 1, 0, 1, 2, 1]);
+}
+
+#[tokio::test]
+async fn equal_servers_take_turns_and_what_one_that_is_out_would_get_is_shared_by_all_others() {
+    let states = states(&settings(&[2; 6]));
+    let picker = Picker::new(Balance::RoundRobin, &states);
+    let now = Instant::now();
+    let turns = |out: &[usize], times| {
+        let weight = |place: usize, server: &ServerState| {
+            (!out.contains(&place)).then(|| server.weight(now))
+        };
+        let turn = |_| picker.pick(None, weight);
+        (0..times).map(turn).collect::<Option<Vec<_>>>()
+    };
+    assert_eq!(turns(&[], 8).unwrap(), [0, 1, 2, 3, 4, 5, 0, 1]);
+    assert_eq!(turns(&[2, 3, 4], 6).unwrap(), [5, 0, 1, 5, 0, 1]);
+    assert_eq!(turns(&[0, 1, 2, 3, 4, 5], 1), None);
+    assert_eq!(turns(&[], 2).unwrap(), [2, 3]);
+}
+
+#[tokio::test]
+async fn of_many_equal_servers_each_that_is_not_out_is_drawn_as_often_as_the_others() {
+    let states = states(&settings(&[1; 40]));
+    let picker = Picker::new(Balance::LeastRequests, &states);
+    let now = Instant::now();
+    // Most draws meet one that is out.
+    let weight = |place: usize, server: &ServerState| (place < 4).then(|| server.weight(now));
+    let mut counts = [0; 40];
+    for _ in 0..4000 {
+        counts[picker.pick(None, weight).unwrap()] += 1;
+    }
+    assert!(
+        counts[..4].iter().all(|count| (800..1200).contains(count)),
+        "{counts:?}"
+    );
 }
 
 #[tokio::test]
