@@ -136,7 +136,7 @@ async fn the_target_of_an_absolute_form_names_the_host() {
     let (gateway, listener) = gateway_and_upstream().await;
     let mut client = RawConnection::connect(gateway).await;
     client
-        .write("GET http://u:p@real.example.com/x HTTP/1.1\r\nhost: other.example.com\r\n\r\n")
+        .write("GET http://real.example.com/x HTTP/1.1\r\nhost: other.example.com\r\n\r\n")
         .await;
     let head = RawConnection::accept(&listener).await.head().await;
     assert!(has(&head, "GET /x HTTP/1.1"));
