@@ -7,6 +7,11 @@
 //! closes the connection after the response without having said so in it: a client that sends its
 //! head first, and its body a moment later, loses its next request. So a short remainder is
 //! drained, and the connection stays open; otherwise the response carries `Connection: close`.
+//!
+//! Over HTTP/2 the end of such a body is a reset of its stream, behind the response. A client that
+//! still sends may take the reset for the outcome and show no response at all, as curl 7.88 does.
+//! So what it sends is read and discarded for a moment, as before a close over HTTP/1.1
+//! (`client_io`): most clients stop by themselves when they see the response.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -24,6 +29,7 @@ use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::client_io::LINGER;
 use super::connection_state::InFlight;
 
 /// A client's request body. It fails when nothing arrives for `stall_timeout` while it is awaited.
@@ -131,6 +137,10 @@ const MAX_DRAINED: u64 = 64 * 1024;
 /// How long they may take to arrive.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How many bytes of a stream are read after its response, for which its client gets as much room
+/// to send. A client may have a mebibyte on its way before it can know of the response.
+const MAX_LINGERED: u64 = 4 * 1024 * 1024;
+
 /// A body whose unread remainder is drained when this is dropped.
 #[derive(Debug)]
 pub struct DrainOnDrop {
@@ -140,6 +150,8 @@ pub struct DrainOnDrop {
     connection: Option<InFlight>,
     /// A client that expects `100 Continue` does not get it after the response.
     is_expected: bool,
+    /// Whether it is a stream of HTTP/2.
+    is_stream: bool,
     is_over: bool,
 }
 
@@ -149,12 +161,14 @@ impl DrainOnDrop {
         request: Request<Incoming>,
         connection: impl FnOnce() -> InFlight,
     ) -> Request<Self> {
-        let is_followed = request.version() < Version::HTTP_2 && !request.body().is_end_stream();
+        let is_stream = request.version() == Version::HTTP_2;
+        let is_followed = !is_stream && !request.body().is_end_stream();
         let is_expected = is_followed && request.headers().contains_key(EXPECT);
         request.map(|body| Self {
             body: Some(body),
             connection: is_followed.then(connection),
             is_expected,
+            is_stream,
             is_over: false,
         })
     }
@@ -167,14 +181,21 @@ impl DrainOnDrop {
 
 impl Drop for DrainOnDrop {
     fn drop(&mut self) {
-        let Some(connection) = &self.connection else {
-            return;
-        };
         if self.is_over || self.is_end_stream() {
             return;
         }
-        match Handle::try_current() {
-            Ok(runtime) if self.is_short() => {
+        let runtime = Handle::try_current().ok();
+        if self.is_stream {
+            if let (Some(body), Some(runtime)) = (self.body.take(), runtime) {
+                runtime.spawn(linger(body));
+            }
+            return;
+        }
+        let Some(connection) = &self.connection else {
+            return;
+        };
+        match runtime {
+            Some(runtime) if self.is_short() => {
                 if let (Some(body), Some(connection)) = (self.body.take(), self.connection.take()) {
                     runtime.spawn(drain(body, connection));
                 }
@@ -191,6 +212,21 @@ async fn drain(mut body: Incoming, connection: InFlight) {
     let _ = timeout(DRAIN_TIMEOUT, remainder).await;
     drop(body);
     drop(connection);
+}
+
+/// Reads and discards what a client sends after the response, until it stops or has sent enough.
+async fn linger(mut body: Incoming) {
+    let mut left = MAX_LINGERED;
+    let rest = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let read = frame.data_ref().map_or(0, |data| data.len() as u64);
+            left = left.saturating_sub(read);
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(LINGER, rest).await;
 }
 
 impl Body for DrainOnDrop {

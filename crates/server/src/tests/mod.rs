@@ -10,6 +10,7 @@ mod no_answer;
 mod parking;
 mod proxy_protocol;
 mod tls;
+mod unread_uploads;
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
