@@ -160,10 +160,7 @@ impl Admin {
     /// Whether a request names a host that no web page can have, or a configured one. Browsers
     /// always name one.
     fn is_known_host<B>(&self, request: &Request<B>) -> bool {
-        let authority = request
-            .uri()
-            .authority()
-            .map(|authority| authority.as_str());
+        let authority = request.uri().authority().map(Authority::as_str);
         let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
         let Some(host) = authority.map(str::as_bytes).or(host) else {
             return true;
