@@ -35,11 +35,11 @@ pub use weir_rules::{
     BannedError, Captures, CertificateField, Client, ClientCertificate, ClientRules, Cost,
     Deferred, Enforcement, EnforcementError, Estimate, EventUnits, HashKey, HostPattern, IdError,
     JsonPointer, JsonPointerError, JsonUnits, KeySource, Limit, LimitMatch, LimitNameError,
-    LimitUse, ListEntry, MeasuredCost, Missing, Override, OverrideOrigin, OverrideScope,
-    PathPattern, PathPrefix, PathRegex, PathSet, PatternError, PendingCost, RequestAttributes,
-    RouteId, RouteMatch, RouteMatcher, RouteTable, SecretHash, SourceError, SpendWhen,
-    StandingBans, StatusSet, Statuses, StatusesError, SubjectHash, ValuePattern, Verification,
-    with_one_slash,
+    LimitUse, ListEntry, MeasuredCost, Missing, Nat64Prefixes, Override, OverrideOrigin,
+    OverrideScope, PathPattern, PathPrefix, PathRegex, PathSet, PatternError, PendingCost,
+    RequestAttributes, RouteId, RouteMatch, RouteMatcher, RouteTable, SecretHash, SourceError,
+    SpendWhen, StandingBans, StatusSet, Statuses, StatusesError, SubjectHash, ValuePattern,
+    Verification, with_one_slash,
 };
 #[cfg(feature = "gateway")]
 pub use weir_rules::{BasicAuth, BasicAuthError, RegexError};

@@ -182,7 +182,10 @@ impl Layers {
             refusal,
             redirect_to_https: RedirectToHttpsLayer::new(false),
             body_limit,
-            forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
+            forwarded: ForwardedLayer::new(
+                settings.client.header().clone(),
+                headers_read(settings),
+            ),
             verifies_passwords: settings.account.verifies_passwords(),
             access,
             overload,

@@ -237,6 +237,22 @@ fn explain_shows_the_route_the_client_and_every_limit() {
 }
 
 #[test]
+fn explain_says_which_address_a_client_behind_a_translator_has() {
+    let explained = explained(&[
+        "--method=POST",
+        "--path=/login",
+        "--ip=64:ff9b::203.0.113.9",
+        "--host=app.example.com",
+    ]);
+    let client = "client: 203.0.113.9\n  the peer, whose 64:ff9b::cb00:7109 stands for it\n";
+    assert!(explained.contains(client), "{explained}");
+    assert!(
+        explained.contains("bucket RequestsPerAddress:203.0.113.9\n"),
+        "{explained}"
+    );
+}
+
+#[test]
 fn explain_shows_what_a_request_lacks() {
     insta::assert_snapshot!(explained(&["--path=/teams/red/invites?x=1", "--ip=203.0.113.9"]), @r#"
     GET /teams/red/invites?x=1 from 203.0.113.9

@@ -130,3 +130,37 @@ fn long_lists_are_found_in_as_well() {
     assert_eq!(gateway.send(&from("11.0.0.12")).status, 200);
     assert_eq!(gateway.send(&from("11.12.52.3")).status, 403);
 }
+
+/// An address behind a translator passed a block of its IPv4 network.
+#[test]
+fn a_list_holds_for_clients_behind_a_translator() {
+    let upstream = Upstream::start();
+    let lists = "allow: {addresses: [\"64:ff9b::203.0.113.9\"]}\n\
+                 block: {addresses: [203.0.113.0/24, \"2001:db8:64::c612:0/111\"]}";
+    let gateway = Setup::before(&upstream)
+        .limits(&[LIMIT])
+        .limited_by("L")
+        .key(lists)
+        .key(
+            "client_address: {trusted_proxies: [127.0.0.1], \
+             nat64_prefixes: [\"2001:db8:64::/96\"]}",
+        )
+        .start();
+    for blocked in [
+        "64:ff9b::203.0.113.8",
+        "2001:db8:64::203.0.113.8",
+        "::203.0.113.8",
+        "198.19.0.1",
+        "64:ff9b::198.18.0.1",
+    ] {
+        assert_eq!(gateway.send(&from(blocked)).status, 403, "{blocked}");
+    }
+    for allowed in [
+        "203.0.113.9",
+        "64:ff9b::203.0.113.9",
+        "2001:db8:64::203.0.113.9",
+    ] {
+        assert_eq!(gateway.statuses(&from(allowed), 3), [200; 3], "{allowed}");
+    }
+    assert_eq!(gateway.send(&from("64:ff9b::198.20.0.1")).status, 200);
+}

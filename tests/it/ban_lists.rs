@@ -245,3 +245,67 @@ fn a_ban_of_a_network_that_is_not_enforced_keeps_nobody_out() {
     ask(&gateway, put(NETWORK, "{\"for\": \"forever\"}"));
     assert_eq!(gateway.send(&from("203.0.113.77", "/")).status, 200);
 }
+
+/// A ban of one client behind a translator was one of all, and one of its IPv4 address held for none.
+#[test]
+fn a_ban_of_one_client_behind_a_translator_never_bans_another() {
+    let upstream = upstream();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1000, count: 1000, period: 1000h}"])
+        .limited_by("L")
+        .key(BANS)
+        .key(
+            "client_address: {trusted_proxies: [127.0.0.1], \
+             nat64_prefixes: [\"2001:db8:64::/96\"]}",
+        )
+        .start();
+    let spellings = |host: u8| {
+        [
+            format!("192.0.2.{host}"),
+            format!("64:ff9b::192.0.2.{host}"),
+            format!("2001:db8:64::192.0.2.{host}"),
+        ]
+    };
+    gateway.send(&from("64:ff9b::192.0.2.1", "/trap"));
+    ask(
+        &gateway,
+        put("/v1/bans/abusers/192.0.2.2", "{\"for\": \"1h\"}"),
+    );
+    ask(
+        &gateway,
+        put("/v1/bans/abusers/203.0.113.0%2F24", "{\"for\": \"1h\"}"),
+    );
+    for (address, status) in [spellings(1), spellings(2)]
+        .concat()
+        .into_iter()
+        .chain([
+            "64:ff9b::203.0.113.77".to_owned(),
+            "2001:db8:64::203.0.113.78".to_owned(),
+        ])
+        .map(|address| (address, 429))
+        .chain(spellings(3).map(|address| (address, 200)))
+    {
+        assert_eq!(
+            gateway.send(&from(&address, "/")).status,
+            status,
+            "{address}"
+        );
+    }
+    assert_eq!(
+        ask(&gateway, get("/v1/bans/traps/192.0.2.1"))["banned"],
+        true
+    );
+    // Ids have one form, which the error tells.
+    for (id, told) in [
+        ("64:ff9b::192.0.2.4", "write \"192.0.2.4\""),
+        ("2001:db8:64::192.0.2.4", "write \"192.0.2.4\""),
+        ("64:ff9b::%2F96", "stands for all IPv4 addresses"),
+        ("2001:db8:64::%2F96", "stands for all IPv4 addresses"),
+    ] {
+        let request = put(&format!("/v1/bans/abusers/{id}"), "{\"for\": \"1h\"}");
+        let refused = gateway.admin(&request.with("host", "localhost"));
+        assert_eq!(refused.status, 400, "{id}");
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(told), "{id}: {detail}");
+    }
+}

@@ -103,6 +103,51 @@ fn per_address_tells_addresses_of_ipv4_apart_and_takes_an_ipv6_network_for_one()
     tells_apart(&gateway, &["2001:db8:1:3::1", "2001:db8:1:4::1"].map(from));
 }
 
+/// All of IPv4 was one network behind a translator (NAT64, SIIT): one bucket, one ban, one entry.
+#[test]
+fn clients_behind_a_translator_are_never_one_client() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(
+            "client_address: {trusted_proxies: [127.0.0.1], \
+             nat64_prefixes: [\"2001:db8:64::/96\"]}",
+        )
+        .start();
+    tells_apart(
+        &gateway,
+        &["64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2"].map(from),
+    );
+    takes_for_one(
+        &gateway,
+        &[
+            "192.0.2.3",
+            "64:ff9b::192.0.2.3",
+            "::ffff:192.0.2.3",
+            "2001:db8:64::192.0.2.3",
+        ]
+        .map(from),
+    );
+    tells_apart(
+        &gateway,
+        &["2001:db8:64::192.0.2.4", "2001:db8:64::c000:205"].map(from),
+    );
+    assert_eq!(gateway.send(&from("192.0.2.4")).status, 429);
+    // `::192.0.2.6` was in one network with `::1`.
+    tells_apart(&gateway, &["::192.0.2.6", "::192.0.2.7", "::1"].map(from));
+    let addresses = gateway.access("/");
+    let known = addresses
+        .iter()
+        .filter(|line| line["client"] == "192.0.2.3");
+    assert_eq!(known.count(), 5);
+    let gateway = one_per(&upstream, "address").start();
+    takes_for_one(
+        &gateway,
+        &["2001:db8:64::192.0.2.8", "2001:db8:64::192.0.2.9"].map(from),
+    );
+}
+
 #[test]
 fn per_address_with_prefixes_takes_networks_of_that_size_for_one() {
     let upstream = Upstream::start();

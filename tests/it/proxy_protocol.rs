@@ -59,6 +59,27 @@ fn the_client_that_the_header_names_is_the_client_everywhere() {
 }
 
 #[test]
+fn a_client_behind_a_translator_is_the_ipv4_client_that_it_is() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream)
+        .key("block: {addresses: [192.0.2.2]}")
+        .start();
+    let header = |host: u8| format!("PROXY TCP6 64:ff9b::192.0.2.{host} 2001:db8::1 4711 80\r\n");
+    let mut one = balanced(&gateway, header(1).as_bytes());
+    assert_eq!(one.send(&get("/")).status, 200);
+    assert_eq!(upstream.last().lines("x-forwarded-for"), ["192.0.2.1"]);
+    let mut blocked = balanced(&gateway, header(2).as_bytes());
+    assert_eq!(blocked.send(&get("/blocked")).status, 403);
+    assert_eq!(gateway.logged("/blocked")["client"], "192.0.2.2");
+    assert_eq!(
+        balanced(&gateway, header(3).as_bytes())
+            .send(&get("/"))
+            .status,
+        200
+    );
+}
+
+#[test]
 fn what_the_named_client_says_about_itself_is_not_believed() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream)

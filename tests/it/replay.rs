@@ -190,6 +190,25 @@ fn one_limit(definition: &str) -> Setup {
 }
 
 #[test]
+fn clients_behind_a_translator_are_never_one_client_of_a_log() {
+    let clients = [
+        "64:ff9b::192.0.2.1",
+        "2001:db8:64::192.0.2.2",
+        "2001:db8:64::192.0.2.3",
+    ];
+    let folder = one_limit("L: {per: address, burst: 2, count: 1, period: 1h}")
+        .key("client_address: {nat64_prefixes: [\"2001:db8:64::/96\"]}")
+        .key("block: {addresses: [192.0.2.3]}")
+        .file("access.log", &combined(&clients, 2))
+        .written();
+    let arguments = ["--log", "access.log", "--format", "combined"];
+    let report = report(folder.path(), &arguments);
+    assert_eq!(report["log"]["requests"], 6);
+    assert_eq!(limit(&report, "L")["denied"], 0, "{report}");
+    assert_eq!(report["requests"]["blocked"], 2, "{report}");
+}
+
+#[test]
 fn the_log_of_another_server_shows_whom_a_limit_would_deny() {
     let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
     let folder = setup

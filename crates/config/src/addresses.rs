@@ -1,12 +1,13 @@
 //! Addresses, networks and URLs of servers, as they are written in a configuration. The first line
 //! of an error says what is wrong, the second what to do.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use thiserror::Error;
 use weir_proxy::{Server, ServerError};
+use weir_rules::{Nat64Prefixes, canonical_network};
 
 /// Where the gateway listens unless it is told.
 pub(crate) const DEFAULT_LISTEN: SocketAddr =
@@ -86,6 +87,11 @@ pub(crate) enum NetworkError {
     Malformed(String),
     #[error("`{0}` is an address within its network\nwrite `{1}`")]
     Within(String, IpNet),
+    #[error(
+        "`{0}` stands for all IPv4 addresses, and clients behind a translator count as those\n\
+         write the IPv4 networks that are meant"
+    )]
+    AllOfIpv4(String),
 }
 
 impl FromStr for Network {
@@ -97,9 +103,43 @@ impl FromStr for Network {
             .or_else(|_| text.parse::<IpNet>())
             .map_err(|_| NetworkError::Malformed(text.to_owned()))?;
         match network.trunc() {
-            whole if whole == network => Ok(Self(network)),
-            whole => Err(NetworkError::Within(text.to_owned(), whole)),
+            whole if whole != network => Err(NetworkError::Within(text.to_owned(), whole)),
+            network => Self(network).known_to(&Nat64Prefixes::default()),
         }
+    }
+}
+
+impl Network {
+    /// The network that counts in its place where translators have these prefixes.
+    ///
+    /// # Errors
+    /// When no client is in it.
+    pub(crate) fn known_to(self, nat64: &Nat64Prefixes) -> Result<Self, NetworkError> {
+        let Self(network) = self;
+        match nat64.is_all_of_ipv4(network.addr(), network.prefix_len()) {
+            true => Err(NetworkError::AllOfIpv4(network.to_string())),
+            false => Ok(Self(canonical_network(nat64, network))),
+        }
+    }
+}
+
+/// The prefix of 96 bits that a translator puts before IPv4 addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nat64Prefix(pub(crate) Ipv6Addr);
+
+/// A text that is not such a prefix.
+#[derive(Debug, Error)]
+#[error("`{0}` is not the prefix of a translator\nwrite one of 96 bits, such as 2001:db8:64::/96")]
+pub(crate) struct Nat64PrefixError(String);
+
+impl FromStr for Nat64Prefix {
+    type Err = Nat64PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, Nat64PrefixError> {
+        let network = text.parse::<Ipv6Net>().ok();
+        let network = network.filter(|net| net.prefix_len() == 96 && net.trunc() == *net);
+        let network = network.ok_or_else(|| Nat64PrefixError(text.to_owned()))?;
+        Ok(Self(network.addr()))
     }
 }
 

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
 use weir_limit::time::Timestamp;
 
-use super::addresses::{DnsServer, ListenAddress, Network, ServerUrl};
+use super::addresses::{DnsServer, ListenAddress, Nat64Prefix, Network, ServerUrl};
 use super::yaml::parsed;
 
 /// Has types read from the texts that they are written as; the words say what should stand there.
@@ -38,6 +38,7 @@ read_from_text! {
     Percent: "a percentage",
     DnsServer: "the address of a DNS server",
     ListenAddress: "an IP address and a port",
+    Nat64Prefix: "a prefix of 96 bits",
     Network: "an address or a network",
     ServerUrl: "the URI of a server",
 }

@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 
 use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
 use tower::{Layer, Service};
+use weir_http::address::canonical;
 use weir_http::list;
 use weir_http::request::HttpRequest;
 use weir_rules::{
@@ -387,7 +388,7 @@ fn connection_peer(extensions: &Extensions) -> Option<Peer> {
 
 /// The client behind a connection of its own.
 pub(crate) fn identity(address: Option<IpAddr>, account: Option<Account>) -> ClientIdentity {
-    let address = address.map_or(ClientIdentity::UNKNOWN, |address| address.to_canonical());
+    let address = address.map_or(ClientIdentity::UNKNOWN, canonical);
     ClientIdentity {
         client: Client {
             address,

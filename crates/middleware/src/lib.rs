@@ -198,14 +198,14 @@ impl RequestContext {
     /// proxy has named its address.
     pub fn connection_addrs(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
         let context = extensions.get::<Self>()?;
-        let client = context.identity.as_ref()?.client.address;
+        let client = context.identity.as_ref()?.client;
         let ends = context.ends.as_deref();
         let peer = ends.map(|ends| ends.peer);
-        let port = peer.filter(|peer| peer.ip().to_canonical() == client);
+        let port = peer.filter(|_| client.address == client.peer);
         let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         let local = ends.map_or(unknown, |ends| ends.local);
         Some((
-            SocketAddr::new(client, port.map_or(0, |peer| peer.port())),
+            SocketAddr::new(client.address, port.map_or(0, |peer| peer.port())),
             local,
         ))
     }

@@ -457,7 +457,7 @@ pub struct ParsedChunk {
 
 impl Reading<'_> {
     pub fn parse(&self, chunk: &Chunk) -> ParsedChunk {
-        let has_proxies = !self.clients.trusted_proxies.is_empty();
+        let has_proxies = self.clients.has_trusted_proxies();
         let mut parser = self.format.parser(ParseOptions {
             names: Some(self.names),
             detail_set: self.detail_set,

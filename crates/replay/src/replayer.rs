@@ -228,7 +228,7 @@ impl<'r> Replayer<'r> {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
-            client: past.client,
+            client: self.rules.client(past.client),
             account: account.as_ref(),
             route: route.name(),
             captures: found.as_ref().map_or(&no_captures, |found| &found.captures),

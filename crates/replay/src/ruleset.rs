@@ -1,6 +1,7 @@
 //! A configuration as rules to replay by: those that a log tells enough for, and the others with
 //! the reason why they cannot be replayed.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -236,6 +237,11 @@ impl Ruleset {
         };
         let states = self.policies.iter().map(state).collect();
         (states, state(&unrouted))
+    }
+
+    /// The address that a client is counted by.
+    pub fn client(&self, address: IpAddr) -> IpAddr {
+        self.settings.client.canonical(address)
     }
 
     /// How accounts are found; holds the key of hashes.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use weir_http::address::canonical;
 
 use crate::SecretHash;
 use crate::client_address::unmapped;
@@ -107,7 +108,7 @@ impl AccessList {
 
 impl NetworkSet {
     fn find(&self, address: IpAddr) -> Option<IpNet> {
-        match address.to_canonical() {
+        match canonical(address) {
             IpAddr::V4(address) => {
                 let after = self.v4.partition_point(|net| net.network() <= address);
                 let before = self.v4.get(after.checked_sub(1)?)?;
@@ -190,6 +191,7 @@ mod tests {
             "10.1.2.3",
             "2001:db8:1::1",
             "::ffff:10.1.2.3",
+            "64:ff9b::10.1.2.3",
         ] {
             assert!(is_in(&list, address), "{address}");
         }

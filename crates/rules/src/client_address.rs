@@ -9,6 +9,7 @@ use std::str;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
+use weir_http::address::Nat64Prefixes;
 use weir_http::list;
 
 use crate::forwarded::{ForwardedElement, Node, parse_forwarded};
@@ -25,10 +26,10 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// The client's address, as far as trusted proxies vouch for it. Never an IPv4-mapped IPv6
-    /// address.
+    /// The client's address, as far as trusted proxies vouch for it. Never an IPv6 address that
+    /// stands for one of IPv4.
     pub address: IpAddr,
-    /// The other end of the connection. Never an IPv4-mapped IPv6 address.
+    /// The other end of the connection. Never an IPv6 address that stands for one of IPv4.
     pub peer: IpAddr,
     /// Whether the other end is one of the trusted proxies.
     pub peer_is_trusted: bool,
@@ -49,19 +50,60 @@ pub enum AddressHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRules {
     /// The networks of the trusted proxies.
-    pub trusted_proxies: Vec<IpNet>,
-    /// The header that they write.
-    pub header: AddressHeader,
+    trusted_proxies: Box<[IpNet]>,
+    header: AddressHeader,
+    nat64: Nat64Prefixes,
 }
 
 impl ClientRules {
+    /// Believes proxies of these networks, which write this header.
+    pub fn new(trusted_proxies: impl IntoIterator<Item = IpNet>, header: AddressHeader) -> Self {
+        Self {
+            trusted_proxies: trusted_proxies.into_iter().map(unmapped).collect(),
+            header,
+            nat64: Nat64Prefixes::default(),
+        }
+    }
+
+    /// The same with translators of one's own, whose addresses stand for those of IPv4.
+    #[must_use]
+    pub fn with_nat64_prefixes(self, nat64: Nat64Prefixes) -> Self {
+        let trusted = self.trusted_proxies.iter();
+        Self {
+            trusted_proxies: trusted.map(|net| canonical_network(&nat64, *net)).collect(),
+            nat64,
+            ..self
+        }
+    }
+
+    /// The same of proxies that write another header.
+    #[must_use]
+    pub fn with_header(self, header: AddressHeader) -> Self {
+        Self { header, ..self }
+    }
+
+    /// Whether any proxy is trusted.
+    pub fn has_trusted_proxies(&self) -> bool {
+        !self.trusted_proxies.is_empty()
+    }
+
+    /// The header that trusted proxies write.
+    pub fn header(&self) -> &AddressHeader {
+        &self.header
+    }
+
+    /// The address that a client is counted by.
+    pub fn canonical(&self, address: IpAddr) -> IpAddr {
+        self.nat64.canonical(address)
+    }
+
     /// The client of a request with these headers on a connection from `peer`.
     ///
     /// It is the first address, right to left, that is not a trusted proxy's. Where the chain
     /// breaks off, at an entry that is malformed, `unknown` or obfuscated, or at its left end, it
     /// is the last address before the break.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Client {
-        let peer = peer.to_canonical();
+        let peer = self.canonical(peer);
         let peer_is_trusted = self.trusts(peer);
         let address = if peer_is_trusted {
             self.client_behind(peer, headers)
@@ -77,25 +119,33 @@ impl ClientRules {
 
     /// Whether an address is one of the trusted proxies.
     pub fn trusts(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
+        let address = self.canonical(address);
         self.trusted_proxies
             .iter()
-            .any(|net| unmapped(*net).contains(&address))
+            .any(|net| net.contains(&address))
     }
 
     fn client_behind(&self, proxy: IpAddr, headers: &HeaderMap) -> IpAddr {
         match &self.header {
             AddressHeader::XForwardedFor => self.walk(proxy, x_forwarded_for(headers)),
             AddressHeader::Forwarded => self.walk(proxy, forwarded(headers)),
-            AddressHeader::Single(name) => known(single(headers, name)).unwrap_or(proxy),
+            AddressHeader::Single(name) => self.known(single(headers, name)).unwrap_or(proxy),
         }
+    }
+
+    /// An address that a client can have: 0.0.0.0 and :: stand for none.
+    fn known(&self, address: Option<IpAddr>) -> Option<IpAddr> {
+        let address = address.map(|address| self.canonical(address));
+        address.filter(|address| !address.is_unspecified())
     }
 
     /// Follows hops from right to left; one that names no address ends the walk.
     fn walk(&self, proxy: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
         let mut nearest = proxy;
         for hop in hops.take(MAX_HOPS) {
-            let Some(address) = known(hop) else { break };
+            let Some(address) = self.known(hop) else {
+                break;
+            };
             nearest = address;
             if !self.trusts(address) {
                 break;
@@ -105,21 +155,15 @@ impl ClientRules {
     }
 }
 
-/// An address that a client can have: 0.0.0.0 and :: stand for none.
-fn known(address: Option<IpAddr>) -> Option<IpAddr> {
-    address.filter(|address| !address.to_canonical().is_unspecified())
+/// A network of IPv6 addresses that stand for IPv4 ones as the IPv4 network that it is.
+pub fn unmapped(net: IpNet) -> IpNet {
+    canonical_network(&Nat64Prefixes::default(), net)
 }
 
-/// A network of IPv4-mapped IPv6 addresses as the IPv4 network that it is.
-pub fn unmapped(net: IpNet) -> IpNet {
-    const MAPPED_BITS: u8 = 96;
-    let (IpAddr::V4(address), Some(bits)) = (
-        net.addr().to_canonical(),
-        net.prefix_len().checked_sub(MAPPED_BITS),
-    ) else {
-        return net;
-    };
-    IpNet::new(address.into(), bits).unwrap_or(net)
+/// The same with translators of one's own.
+pub fn canonical_network(nat64: &Nat64Prefixes, net: IpNet) -> IpNet {
+    let (first, prefix) = nat64.canonical_network(net.addr(), net.prefix_len());
+    IpNet::new(first, prefix).unwrap_or(net)
 }
 
 /// The hops of `X-Forwarded-For`, right to left through all its field lines.
@@ -168,10 +212,7 @@ mod tests {
 
     fn rules(header: AddressHeader) -> ClientRules {
         let trusted = ["10.0.0.0/8", "2001:db8:ffff::/48"];
-        ClientRules {
-            trusted_proxies: trusted.map(|net| net.parse().unwrap()).to_vec(),
-            header,
-        }
+        ClientRules::new(trusted.map(|net| net.parse().unwrap()), header)
     }
 
     fn client(header: AddressHeader, peer: &str, lines: &[(&'static str, &str)]) -> String {
@@ -265,12 +306,38 @@ mod tests {
             ),
             "198.51.100.1"
         );
-        let mapped = ClientRules {
-            trusted_proxies: vec!["::ffff:10.0.0.0/104".parse().unwrap()],
-            header: AddressHeader::XForwardedFor,
-        };
+        let networks = ["::ffff:10.0.0.0/104".parse().unwrap()];
+        let mapped = ClientRules::new(networks, AddressHeader::XForwardedFor);
         assert!(mapped.trusts("10.1.2.3".parse().unwrap()));
         assert!(!mapped.trusts("11.1.2.3".parse().unwrap()));
+    }
+
+    /// All clients behind a translator were one, and so was a ban of one of them.
+    #[test]
+    fn addresses_of_translators_are_ipv4_for_trust_and_for_the_client() {
+        let line = "2001:db8:64::198.51.100.1, [64:ff9b::10.0.0.3]:80, 2001:db8:64::10.0.0.2";
+        assert_eq!(
+            by_x_forwarded_for("64:ff9b::10.0.0.1", &["64:ff9b::198.51.100.1"]),
+            "198.51.100.1"
+        );
+        assert_eq!(
+            by_x_forwarded_for("64:ff9b::10.0.0.1", &[line]),
+            "2001:db8:64::a00:2"
+        );
+        let nat64 = Nat64Prefixes::new(["2001:db8:64::".parse().unwrap()]);
+        let rules = rules(AddressHeader::XForwardedFor).with_nat64_prefixes(nat64.clone());
+        let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, HeaderValue::from_static(line))]);
+        let client = rules.client("2001:db8:64::10.0.0.1".parse().unwrap(), &headers);
+        assert_eq!(client.address.to_string(), "198.51.100.1");
+        assert_eq!(
+            (client.peer.to_string(), client.peer_is_trusted),
+            ("10.0.0.1".to_owned(), true)
+        );
+        let trusted = ["2001:db8:64::10.0.0.0/104".parse().unwrap()];
+        let rules =
+            ClientRules::new(trusted, AddressHeader::XForwardedFor).with_nat64_prefixes(nat64);
+        assert!(rules.trusts("10.1.2.3".parse().unwrap()));
+        assert!(!rules.trusts("11.1.2.3".parse().unwrap()));
     }
 
     #[test]

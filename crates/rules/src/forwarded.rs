@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http::header::FORWARDED;
 use smallvec::SmallVec;
 use thiserror::Error;
+use weir_http::address::canonical;
 
 /// An element of a `Forwarded` field, by one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,7 +187,7 @@ fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// The far end of a hop, as a forwarding header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// An address; its port is not kept. Never an IPv4-mapped IPv6 address.
+    /// An address; its port is not kept. Never an IPv6 address that stands for one of IPv4.
     Address(IpAddr),
     /// `unknown`.
     Unknown,
@@ -203,7 +204,7 @@ impl Node {
     /// When it is none of these.
     pub fn parse(text: &str) -> Result<Self, MalformedForwarded> {
         if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Address(address.to_canonical()));
+            return Ok(Self::Address(canonical(address)));
         }
         if let Some(bracketed) = text.strip_prefix('[') {
             return Self::parse_bracketed(bracketed);
@@ -237,7 +238,7 @@ impl Node {
 
 fn parse_address(text: &str) -> Result<Node, MalformedForwarded> {
     let address: IpAddr = text.parse().map_err(|_| MalformedForwarded)?;
-    Ok(Node::Address(address.to_canonical()))
+    Ok(Node::Address(canonical(address)))
 }
 
 /// Splits off a port, which is up to five digits or an obfuscated one (RFC 7239, section 6).
@@ -369,6 +370,9 @@ mod tests {
             "192.0.2.1:567",
             "::ffff:192.0.2.1",
             "[::ffff:192.0.2.1]:5",
+            "64:ff9b::192.0.2.1",
+            "[64:ff9b::c000:201]:5",
+            "::192.0.2.1",
         ] {
             assert_eq!(parsed(text), address("192.0.2.1"), "{text}");
         }

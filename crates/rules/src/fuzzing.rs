@@ -10,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jsonwebtoken::crypto::sign;
 use jsonwebtoken::{Algorithm, EncodingKey};
+use weir_http::address::canonical;
 
 use crate::forwarded::parse_forwarded;
 use crate::normal_path::{PathFault, normal_path, path_fault, separated_path};
@@ -165,14 +166,12 @@ static ACCOUNTS: LazyLock<AccountRules> = LazyLock::new(|| {
 });
 
 fn client(header: AddressHeader, headers: &HeaderMap) {
-    let rules = ClientRules {
-        trusted_proxies: vec![ipnet::Ipv4Net::new_assert([10, 0, 0, 0].into(), 8).into()],
-        header,
-    };
+    let trusted = ipnet::Ipv4Net::new_assert([10, 0, 0, 0].into(), 8);
+    let rules = ClientRules::new([trusted.into()], header);
     let stranger = rules.client(STRANGER, headers);
     assert_eq!(stranger.address, STRANGER, "strangers are never believed");
     let address = rules.client(PROXY, headers).address;
-    assert_eq!(address, address.to_canonical(), "addresses are unmapped");
+    assert_eq!(address, canonical(address), "addresses are canonical");
 }
 
 fn headers(name: &'static str, input: &[u8]) -> HeaderMap {

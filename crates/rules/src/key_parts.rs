@@ -8,6 +8,7 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::Method;
+use weir_http::address::Nat64Prefixes;
 use weir_limit::BucketKey;
 
 use crate::{HashKey, KeySource, RequestAttributes, SecretHash, host, request_values};
@@ -41,6 +42,7 @@ pub(super) struct KeySchema {
     /// Never empty.
     pub(super) per: Vec<KeySource>,
     pub(super) hash_key: HashKey,
+    pub(super) nat64: Nat64Prefixes,
 }
 
 impl KeySchema {
@@ -49,7 +51,11 @@ impl KeySchema {
         if per.is_empty() {
             per.push(KeySource::Global);
         }
-        Self { per, hash_key }
+        Self {
+            per,
+            hash_key,
+            nat64: Nat64Prefixes::default(),
+        }
     }
 
     pub(super) fn is_composite(&self) -> bool {
@@ -79,6 +85,7 @@ impl KeySchema {
         KeyWriter {
             key,
             hash_key: &self.hash_key,
+            nat64: &self.nat64,
             composite: self.is_composite(),
         }
     }
@@ -88,6 +95,7 @@ impl KeySchema {
 pub(super) struct KeyWriter<'k> {
     pub(super) key: &'k mut BucketKey,
     pub(super) hash_key: &'k HashKey,
+    pub(super) nat64: &'k Nat64Prefixes,
     /// Whether the subject has several parts, so that IPv6 addresses need brackets.
     pub(super) composite: bool,
 }
@@ -124,7 +132,7 @@ impl KeyWriter<'_> {
 
     /// Writes the network of an address.
     pub(super) fn address(&mut self, address: IpAddr, v4_prefix: u8, v6_prefix: u8) {
-        match address.to_canonical() {
+        match self.nat64.canonical(address) {
             IpAddr::V4(address) => self.v4(cut_v4(address, v4_prefix), v4_prefix),
             IpAddr::V6(address) => self.v6(cut_v6(address, v6_prefix), v6_prefix),
         }
@@ -215,11 +223,20 @@ fn cut_v6(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() & mask)
 }
 
-/// The bits of `::ffff:0:0/96`, in which IPv6 has all of IPv4.
-const MAPPED_PREFIX: u8 = 96;
+/// A canonical address, and the length of its prefix if it has one.
+pub(super) fn network(text: &str, nat64: &Nat64Prefixes) -> Option<(IpAddr, Option<u8>)> {
+    let (address, prefix) = written_network(text)?;
+    Some(match prefix {
+        None => (nat64.canonical(address), None),
+        Some(prefix) => {
+            let (address, prefix) = nat64.canonical_network(address, prefix);
+            (address, Some(prefix))
+        }
+    })
+}
 
-/// An address, unmapped, and the length of its prefix if it has one.
-pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
+/// An address and the length of its prefix, as they are written.
+pub(super) fn written_network(text: &str) -> Option<(IpAddr, Option<u8>)> {
     let (address, prefix) = match text.split_once('/') {
         None => (text, None),
         Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
@@ -227,14 +244,7 @@ pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
     let inside = address
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
-    let address: IpAddr = inside.unwrap_or(address).parse().ok()?;
-    let unmapped = address.to_canonical();
-    // The first 96 bits of a mapped address say that it is one.
-    let prefix = match unmapped == address {
-        true => prefix,
-        false => prefix.map(|prefix: u8| prefix.saturating_sub(MAPPED_PREFIX)),
-    };
-    Some((unmapped, prefix))
+    Some((inside.unwrap_or(address).parse().ok()?, prefix))
 }
 
 /// Hands the text of an address to `push`, in pieces where it is one of IPv6.
@@ -300,6 +310,7 @@ mod tests {
         write(&mut KeyWriter {
             key: &mut key,
             hash_key,
+            nat64: &Nat64Prefixes::default(),
             composite,
         });
         key.to_string()
@@ -322,6 +333,9 @@ mod tests {
         assert_eq!(network("2001:db8::1:2", 32, 128, false), "2001:db8::1:2");
         assert_eq!(network("2001:db8:1:2::", 32, 48, true), "[2001:db8:1::/48]");
         assert_eq!(network("::ffff:203.0.113.9", 32, 64, true), "203.0.113.9");
+        assert_eq!(network("64:ff9b::203.0.113.9", 32, 64, true), "203.0.113.9");
+        assert_eq!(network("::203.0.113.9", 24, 64, true), "203.0.113.0/24");
+        assert_eq!(network("::1", 32, 64, false), "::/64");
     }
 
     #[test]

@@ -52,9 +52,9 @@ pub use anchored_regex::RegexError;
 pub use ban::{Ban, BanSchedule, BanScheduleError, Banned, BannedError, StandingBans};
 #[cfg(feature = "gateway")]
 pub use basic_auth::{BasicAuth, BasicAuthError};
-#[cfg(feature = "gateway")]
-pub use client_address::unmapped;
 pub use client_address::{AddressHeader, Client, ClientRules};
+#[cfg(feature = "gateway")]
+pub use client_address::{canonical_network, unmapped};
 pub use client_certificate::{CertificateField, ClientCertificate};
 pub use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
@@ -91,4 +91,5 @@ pub use subject_hash::SubjectHash;
 pub use subject_id::IdWarning;
 pub use subject_id::{IdError, OverrideScope};
 pub use value_pattern::ValuePattern;
+pub use weir_http::address::{Nat64Prefixes, canonical as canonical_address};
 pub use weir_http::status_set::{StatusSet, Statuses, StatusesError};

@@ -17,7 +17,9 @@ use thiserror::Error;
 use weir_limit::BucketKey;
 
 use crate::hash::{self, hash_at_start};
-use crate::key_parts::{GLOBAL, KeySchema, KeyWriter, METHODS, OTHER_METHOD, network};
+use crate::key_parts::{
+    GLOBAL, KeySchema, KeyWriter, METHODS, OTHER_METHOD, network, written_network,
+};
 use crate::normal_path::normal_path;
 use crate::overrides::{IdPattern, PartPattern, Wildcard};
 use crate::{HashKey, HostPattern, KeySource, SecretHash, host};
@@ -74,6 +76,11 @@ pub enum IdError {
         /// The network of the right size.
         canonical: String,
     },
+    /// The part is a network in which a translator has all of IPv4, as no client is.
+    #[error(
+        "{0:?} stands for all IPv4 addresses, which are counted as such; write one such as {1}"
+    )]
+    AllOfIpv4(String, String),
     /// The part is not a host.
     #[error("{0:?} is not a host; write it as app.example.com, without scheme, port and final dot")]
     NotAHost(String),
@@ -333,8 +340,9 @@ impl KeySchema {
         text: &str,
         writer: &mut KeyWriter<'_>,
     ) -> Result<(), IdError> {
-        let (address, prefix) = network(text)
+        let (address, prefix) = network(text, &self.nat64)
             .ok_or_else(|| IdError::NotAnAddress(text.to_owned(), self.part_form(source)))?;
+        self.refuse_all_of_ipv4(source, text)?;
         let counted = if address.is_ipv4() {
             v4_prefix
         } else {
@@ -344,6 +352,7 @@ impl KeySchema {
         let mut alone = KeyWriter {
             key: &mut canonical,
             hash_key: &self.hash_key,
+            nat64: &self.nat64,
             composite: false,
         };
         alone.address(address, v4_prefix, v6_prefix);
@@ -378,12 +387,51 @@ impl KeySchema {
                 .map_err(|error| self.encoded(source, error));
         }
         let text = decoded(part)?;
-        if let Some(network) = wide_network(source, &text)? {
+        if let KeySource::Address { .. } = source {
+            self.refuse_all_of_ipv4(source, &text)?;
+        }
+        if let Some(network) = self.wide_network(source, &text)? {
             return Ok(PartPattern::Network(network));
         }
         let mut key = BucketKey::default();
         self.write_part(source, &text, &mut key)?;
         Ok(PartPattern::Exact(key.as_str().into()))
+    }
+
+    /// The network that a text names, if it is wider than those that are counted.
+    fn wide_network(&self, source: &KeySource, text: &str) -> Result<Option<IpNet>, IdError> {
+        let KeySource::Address {
+            v4_prefix,
+            v6_prefix,
+        } = source
+        else {
+            return Ok(None);
+        };
+        let Some((address, Some(prefix))) = network(text, &self.nat64) else {
+            return Ok(None);
+        };
+        let counted = if address.is_ipv4() {
+            v4_prefix
+        } else {
+            v6_prefix
+        };
+        let network = IpNet::new(address, prefix).ok();
+        let network = network.filter(|_| prefix < *counted);
+        match network.map(|network| network.trunc()) {
+            Some(wide) if wide.to_string() != text => Err(not_canonical(text, wide.to_string())),
+            wide => Ok(wide),
+        }
+    }
+
+    /// Refuses a network that a translator's prefix is all of.
+    fn refuse_all_of_ipv4(&self, source: &KeySource, text: &str) -> Result<(), IdError> {
+        let Some((first, Some(prefix))) = written_network(text) else {
+            return Ok(());
+        };
+        match self.nat64.is_all_of_ipv4(first, prefix) {
+            true => Err(IdError::AllOfIpv4(text.to_owned(), self.part_form(source))),
+            false => Ok(()),
+        }
     }
 }
 
@@ -482,31 +530,6 @@ fn around_star(text: &str) -> Result<Option<(&str, &str)>, IdError> {
         return Err(IdError::SeveralStars(text.to_owned()));
     }
     Ok(first.map(|(before, after)| (before, after.strip_prefix('*').unwrap_or(after))))
-}
-
-/// The network that a text names, if it is wider than those that are counted.
-fn wide_network(source: &KeySource, text: &str) -> Result<Option<IpNet>, IdError> {
-    let KeySource::Address {
-        v4_prefix,
-        v6_prefix,
-    } = source
-    else {
-        return Ok(None);
-    };
-    let Some((address, Some(prefix))) = network(text) else {
-        return Ok(None);
-    };
-    let counted = if address.is_ipv4() {
-        v4_prefix
-    } else {
-        v6_prefix
-    };
-    let network = IpNet::new(address, prefix).ok();
-    let network = network.filter(|_| prefix < *counted);
-    match network.map(|network| network.trunc()) {
-        Some(wide) if wide.to_string() != text => Err(not_canonical(text, wide.to_string())),
-        wide => Ok(wide),
-    }
 }
 
 fn wildcard(source: &KeySource, before: &str, after: &str) -> Result<Wildcard, IdError> {

@@ -16,6 +16,7 @@ use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
+use weir_http::address::canonical;
 use weir_telemetry::ProxyHeader;
 use weir_telemetry::events::LastWarning;
 
@@ -66,7 +67,7 @@ impl ProxyProtocol {
 
     /// Whether this peer has to send a header.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
+        let peer = canonical(peer);
         self.0.trusted.load().iter().any(|net| net.contains(&peer))
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
+use weir_rules::canonical_address;
 use weir_telemetry::Metrics;
 use weir_telemetry::events::LastWarning;
 
@@ -86,7 +87,7 @@ impl WrongTokens {
 
 /// The address that waits: a machine of IPv6 has a network of them.
 fn counted_as(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
+    match canonical_address(peer) {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
     }

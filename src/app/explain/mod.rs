@@ -344,6 +344,7 @@ fn write_client(
         (false, true) => {
             format!("the peer is not a trusted proxy, so its {header} is not believed")
         }
+        (false, false) if client.peer != peer => format!("the peer, whose {peer} stands for it"),
         (false, false) => "the peer itself".to_owned(),
     };
     writeln!(out, "\nclient: {}\n  {why}", client.address)?;
@@ -351,7 +352,7 @@ fn write_client(
 }
 
 fn header_name(rules: &ClientRules) -> &str {
-    match &rules.header {
+    match rules.header() {
         AddressHeader::XForwardedFor => "x-forwarded-for",
         AddressHeader::Forwarded => "forwarded",
         AddressHeader::Single(name) => name.as_str(),

@@ -1,11 +1,12 @@
 //! The lists of clients that are allowed and blocked.
 
-use weir_rules::{AccessList, AccessLists, HashKey, IdWarning, looks_hashed};
+use weir_rules::{AccessList, AccessLists, IdWarning, looks_hashed};
 
 use super::schema::{self, ListFile};
 use crate::addresses::{Network, NetworkError};
 use crate::diagnostics::{Location, Lowered};
 use crate::gateway::schema::Gateway;
+use crate::limits::LimitTable;
 use crate::lowering::{Lowering, message_and_help};
 use crate::yaml::{Spanned, WordOr};
 
@@ -14,18 +15,18 @@ const MOST_ERRORS: usize = 10;
 
 type ListSchema = Option<Vec<Spanned<WordOr<ListFile>>>>;
 
-/// Both lists. Accounts are hashed with `key`, as requests' accounts are.
+/// Both lists. Accounts are hashed with the key of `table`, as requests' accounts are.
 pub(crate) fn access_lists(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
-    key: &HashKey,
+    table: &LimitTable,
 ) -> Lowered<AccessLists> {
     let default = schema::Allow::default();
     let allow = gateway.allow.as_ref().map_or(&default, |list| &list.value);
-    let allow = access_list(cx, &allow.addresses, &allow.accounts, gateway, key);
+    let allow = access_list(cx, &allow.addresses, &allow.accounts, gateway, table);
     let default = schema::Block::default();
     let block = gateway.block.as_ref().map_or(&default, |list| &list.value);
-    let block = access_list(cx, &block.addresses, &block.accounts, gateway, key);
+    let block = access_list(cx, &block.addresses, &block.accounts, gateway, table);
     Ok(AccessLists {
         allow: allow?,
         block: block?,
@@ -38,7 +39,7 @@ pub(crate) fn access_list(
     addresses: &ListSchema,
     accounts: &ListSchema,
     gateway: &Spanned<Gateway>,
-    key: &HashKey,
+    table: &LimitTable,
 ) -> Lowered<AccessList> {
     if let Some(first) = accounts.as_ref().and_then(|accounts| accounts.first())
         && cx.lacks_accounts(gateway)
@@ -47,9 +48,13 @@ pub(crate) fn access_list(
             .help("say under `account` where requests name their account");
     }
     let everything = |network: &ipnet::IpNet| network.prefix_len() == 0;
-    let network = |text: &str| match text.parse() {
-        Ok(Network(network)) => Ok(network),
-        Err(error) => Err(NetworkError::to_string(&error)),
+    let (key, nat64) = (&table.key, &table.nat64);
+    let network = |text: &str| {
+        let network = text.parse().and_then(|it: Network| it.known_to(nat64));
+        match network {
+            Ok(Network(network)) => Ok(network),
+            Err(error) => Err(NetworkError::to_string(&error)),
+        }
     };
     let networks = entries(cx, addresses, network, |_| None, everything);
     let account = |id: &str| key.hash_of(id).map_err(|error| error.to_string());

@@ -98,6 +98,7 @@ fn ban(
     }
     let ban = Ban::new(name, per?, table.key.clone(), strikes?, schedule?);
     cx.ok(name.span, ban)
+        .map(|ban| ban.with_nat64_prefixes(table.nat64.clone()))
 }
 
 /// Refuses a ban per something that no request has.

@@ -8,7 +8,7 @@ use http::{HeaderName, Uri};
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
 use weir_rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, ClientRules, HashKey,
-    Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
+    Jwt, JwtAlgorithm, JwtKeys, Nat64Prefixes, RemoteKeys, TokenKeys,
 };
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
@@ -51,10 +51,21 @@ pub(super) fn client_rules(
         Some(name) if name == FORWARDED => AddressHeader::Forwarded,
         Some(name) => AddressHeader::Single(name.clone()),
     };
-    Ok(ClientRules {
-        trusted_proxies: networks,
-        header,
-    })
+    if let Some(prefixes) = written.and_then(|written| written.nat64_prefixes.as_ref()) {
+        cx.items(prefixes)?;
+    }
+    Ok(ClientRules::new(networks, header).with_nat64_prefixes(nat64_prefixes(written)))
+}
+
+/// The prefixes of translators, beside the one that everybody knows.
+pub(super) fn nat64_prefixes(written: Option<&ClientAddress>) -> Nat64Prefixes {
+    let prefixes = written.and_then(|written| written.nat64_prefixes.as_ref());
+    Nat64Prefixes::new(
+        prefixes
+            .into_iter()
+            .flat_map(|list| &**list)
+            .map(|prefix| prefix.0),
+    )
 }
 
 /// The header that requests get ids in, if they do.

@@ -31,8 +31,8 @@ use super::routes::{
 use super::settings::{DEFAULT_GRACE, DEFAULT_MAX_DELAY, EnvoyService, ProcessSettings, Settings};
 use super::yaml::Spanned;
 use clients::{
-    account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
-    warn_of_clients,
+    account_rules, client_rules, ipv6_prefix, nat64_prefixes, refuse_unasked_certificates,
+    request_id, warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
 pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
@@ -103,12 +103,13 @@ pub(crate) fn settings(
     let key = key.unwrap_or_else(|_| process_key.clone());
     let mut uses = limits_of_routes(gateway);
     uses.extend(limits_of_descriptors(gateway));
-    let table = limits(cx, &written.limits, &uses, key, prefix);
+    let nat64 = nat64_prefixes(gateway.client_address.as_ref());
+    let table = limits(cx, &written.limits, &uses, key, (prefix, nat64));
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
     let envoy = envoy(cx, gateway, &table);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
-    let lists = access_lists(cx, gateway, &table.key);
-    let priorities = client_priorities(cx, gateway, &table.key);
+    let lists = access_lists(cx, gateway, &table);
+    let priorities = client_priorities(cx, gateway, &table);
     let overload = overload(cx, gateway);
     let error_pages = error_pages(cx, gateway.errors.as_ref());
     let blocked = gateway

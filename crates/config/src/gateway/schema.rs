@@ -7,7 +7,7 @@ use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
 
-use crate::addresses::{ListenAddress, Network};
+use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::bans::schema::{Allow, Ban, Block};
 use crate::limits::schema::LimitUse;
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
@@ -376,6 +376,10 @@ pub(crate) struct ClientAddress {
     /// The prefix that identifies an IPv6 client, unless a limit says otherwise. Type: 32 to 128.
     /// Default: `64`.
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
+    /// Prefixes of 96 bits by which translators of your own (NAT64, SIIT) write IPv4 addresses,
+    /// beside `64:ff9b::/96`; such clients count as the IPv4 addresses that they are. Type: list of
+    /// IPv6 networks.
+    pub(crate) nat64_prefixes: Option<Spanned<Vec<Spanned<Nat64Prefix>>>>,
 }
 
 /// Which header ids of requests are sent in.

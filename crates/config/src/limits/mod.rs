@@ -22,7 +22,7 @@ use prefetch::{prefetch, prefetched};
 use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
-use weir_rules::{HashKey, KeySource, Limit, Missing, SourceError};
+use weir_rules::{HashKey, KeySource, Limit, Missing, Nat64Prefixes, SourceError};
 
 pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
@@ -49,7 +49,7 @@ pub(super) fn limits(
     written: &WrittenLimits,
     uses: &[&WordOr<LimitUse>],
     key: HashKey,
-    ipv6_prefix: u8,
+    (ipv6_prefix, nat64): (u8, Nat64Prefixes),
 ) -> LimitTable {
     let mut table = LimitTable {
         limits: Vec::new(),
@@ -59,6 +59,7 @@ pub(super) fn limits(
         file: written.name.clone(),
         key,
         ipv6_prefix,
+        nat64,
     };
     let defined = written.defaults.iter().flatten();
     for (name, limit) in defined.flat_map(|file| &file.value.0) {
@@ -71,7 +72,7 @@ pub(super) fn limits(
     refuse_same_prefixes(cx, &table);
     refuse_overrides_of_nothing(cx, &table);
     for limit in &mut table.limits {
-        build(cx, limit, &table.key);
+        build(cx, limit, &table.key, &table.nat64);
     }
     table
 }
@@ -138,7 +139,7 @@ fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
 
 /// Builds a limit for each thing that routes do with requests without a value; one that no route
 /// uses as well, so that its ids are checked.
-fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
+fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey, nat64: &Nat64Prefixes) {
     if limit.per == Ok(None) {
         if limit.definition.is_some() {
             check_without_sources(cx, limit, key);
@@ -149,7 +150,7 @@ fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
         limit.missing_values.push(limit.missing(None));
     }
     for missing in limit.missing_values.clone() {
-        let built = new_limit(cx, limit, missing, key).map(Arc::new);
+        let built = new_limit(cx, limit, missing, (key, nat64)).map(Arc::new);
         limit.built.push((missing, built));
     }
 }
@@ -158,7 +159,7 @@ fn new_limit(
     cx: &mut Lowering<'_>,
     def: &LimitDef,
     missing: Missing,
-    key: &HashKey,
+    (key, nat64): (&HashKey, &Nat64Prefixes),
 ) -> Lowered<Limit> {
     // The first time tells of all that is wrong.
     let first = def.built.first();
@@ -167,7 +168,9 @@ fn new_limit(
     }
     let per = def.per.clone()?.unwrap_or_default();
     let limit = Limit::new(&def.name, per, def.quota?, missing, key.clone());
-    let mut limit = cx.ok(def.name.span, limit)?;
+    let mut limit = cx
+        .ok(def.name.span, limit)?
+        .with_nat64_prefixes(nat64.clone());
     if let Some(id) = def.definition.as_ref().and_then(|written| written.id) {
         limit = limit.with_id(id.value);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_limit::{Algorithm, Quota};
-use weir_rules::{Enforcement, HashKey, KeySource, Limit, Missing};
+use weir_rules::{Enforcement, HashKey, KeySource, Limit, Missing, Nat64Prefixes};
 
 use super::schema::{DefaultLimit, LimitUse, OverrideEntry};
 use crate::diagnostics::{Lowered, Reported};
@@ -36,6 +36,7 @@ pub(crate) struct LimitTable {
     pub(crate) file: String,
     pub(crate) key: HashKey,
     pub(crate) ipv6_prefix: u8,
+    pub(crate) nat64: Nat64Prefixes,
 }
 
 pub(crate) struct LimitDef {

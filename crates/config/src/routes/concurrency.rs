@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use weir_limit::{ConcurrencyBounds, Priority};
 use weir_middleware::{ClientPriorities, ConcurrencySettings};
-use weir_rules::{Enforcement, HashKey};
+use weir_rules::Enforcement;
 
 use super::schema::{self, RouteDefaults, Upstream};
 use crate::bans::access_list;
 use crate::diagnostics::Lowered;
 use crate::gateway::schema::{Gateway, Priorities};
-use crate::limits::enforcement;
+use crate::limits::{LimitTable, enforcement};
 use crate::lowering::Lowering;
 use crate::yaml::{Span, Spanned, WordOr};
 
@@ -98,7 +98,7 @@ pub(super) fn priority(route: &schema::Route, defaults: Option<&RouteDefaults>) 
 pub(crate) fn client_priorities(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,
-    key: &HashKey,
+    table: &LimitTable,
 ) -> Lowered<Arc<ClientPriorities>> {
     let none = Priorities::default();
     let written = gateway.priorities.as_ref();
@@ -117,7 +117,7 @@ pub(crate) fn client_priorities(
         let Some(list) = list else {
             continue;
         };
-        let list = access_list(cx, &list.addresses, &list.accounts, gateway, key);
+        let list = access_list(cx, &list.addresses, &list.accounts, gateway, table);
         lowered = lowered.and_then(|mut all| {
             all.push((priority, list?));
             Ok(all)

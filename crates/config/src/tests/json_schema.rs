@@ -12,7 +12,7 @@ use weir_telemetry::Template;
 
 use super::documented::{examples, top_level};
 use super::reference::{KeyDoc, keys_of};
-use crate::addresses::{DnsServer, ListenAddress, Network, ServerUrl};
+use crate::addresses::{DnsServer, ListenAddress, Nat64Prefix, Network, ServerUrl};
 use crate::defaults::TAKES_RESTART;
 use crate::diagnostics::Diagnostics;
 use crate::gateway::schema::Gateway;
@@ -150,6 +150,11 @@ named! {
         "title": "address",
         "type": "string",
         "pattern": "^(\\d+(\\.\\d+){3}(:\\d+)?|[0-9A-Fa-f:.]+|\\[[0-9A-Fa-f:.]+\\]:\\d+)$",
+    }
+    Nat64Prefix, "Nat64Prefix": {
+        "title": "prefix of a translator",
+        "type": "string",
+        "pattern": "^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/96$",
     }
     Network, "Network": {
         "title": "address or network",

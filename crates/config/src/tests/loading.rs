@@ -126,6 +126,50 @@ fn the_smallest_configuration_loads_with_every_default() {
 }
 
 #[test]
+fn translators_of_ones_own_are_named_by_their_prefixes_and_nothing_else_is_one() {
+    let gateway = |keys: &str| {
+        let text = format!("{keys}{SMALLEST}");
+        Folder::with(&[("gateway.yaml", &text), ("limits/defaults.yaml", DEFAULTS)])
+    };
+    let prefixes = "client_address: {trusted_proxies: [10.0.0.0/8], \
+                    nat64_prefixes: [\"2001:db8:64::/96\", \"64:ff9b:1:2::/96\"]}";
+    let settings = gateway(prefixes).settings();
+    let trusts = |text: &str| settings.client.trusts(text.parse().unwrap());
+    assert!(trusts("2001:db8:64::10.0.0.1") && trusts("64:ff9b:1:2::10.0.0.1"));
+    assert!(!trusts("2001:db8:65::10.0.0.1"));
+    for (wrong, told) in [
+        (
+            "client_address: {nat64_prefixes: [\"2001:db8:64::/64\"]}",
+            "write one of 96 bits",
+        ),
+        (
+            "client_address: {nat64_prefixes: [10.0.0.0/8]}",
+            "write one of 96 bits",
+        ),
+        (
+            "client_address: {nat64_prefixes: [\"2001:db8:64::1/96\"]}",
+            "write one of 96 bits",
+        ),
+        (
+            "block: {addresses: [\"64:ff9b::/96\"]}",
+            "stands for all IPv4 addresses",
+        ),
+        (
+            "client_address: {nat64_prefixes: [\"2001:db8:64::/96\"]}\n\
+             allow: {addresses: [\"2001:db8:64::/96\"]}",
+            "stands for all IPv4 addresses",
+        ),
+        (
+            "client_address: {trusted_proxies: [\"64:ff9b::/96\"]}",
+            "stands for all IPv4 addresses",
+        ),
+    ] {
+        let errors = gateway(wrong).findings();
+        assert!(errors.contains(told), "{wrong}: {errors}");
+    }
+}
+
+#[test]
 fn everything_that_can_be_said_is_understood() {
     let settings = full().settings();
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);

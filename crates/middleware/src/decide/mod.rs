@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use pin_project_lite::pin_project;
 use thiserror::Error;
 use tower::{Layer, Service};
+use weir_http::address::canonical;
 use weir_http::problem::Problem;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::{Node, unmapped};
@@ -144,7 +145,7 @@ impl DecideLayer {
     /// [`SubrequestError::Untrusted`].
     pub fn require_trusted(&self, extensions: &Extensions) -> Result<(), SubrequestError> {
         let peer = RequestContext::peer(extensions);
-        let peer = peer.map(|peer| peer.address.to_canonical());
+        let peer = peer.map(|peer| canonical(peer.address));
         let is_trusted = |peer: IpAddr| self.trusted.iter().any(|network| network.contains(&peer));
         match peer.is_some_and(is_trusted) {
             true => Ok(()),

@@ -89,13 +89,10 @@ fn walk(rules: &ClientRules, peer: IpAddr, list: &str) -> IpAddr {
     if let Ok(list) = HeaderValue::from_str(list) {
         headers.insert(X_FORWARDED_FOR, list);
     }
-    if rules.header == AddressHeader::XForwardedFor {
+    if *rules.header() == AddressHeader::XForwardedFor {
         return rules.client(peer, &headers).address;
     }
-    let rules = ClientRules {
-        header: AddressHeader::XForwardedFor,
-        ..rules.clone()
-    };
+    let rules = rules.clone().with_header(AddressHeader::XForwardedFor);
     rules.client(peer, &headers).address
 }
 
@@ -105,10 +102,8 @@ mod tests {
     use super::*;
 
     fn clients(texts: &[&str], trusted: &[&str]) -> Vec<Option<String>> {
-        let rules = ClientRules {
-            trusted_proxies: trusted.iter().map(|net| net.parse().unwrap()).collect(),
-            header: AddressHeader::XForwardedFor,
-        };
+        let trusted_proxies = trusted.iter().map(|net| net.parse().unwrap());
+        let rules = ClientRules::new(trusted_proxies, AddressHeader::XForwardedFor);
         let options = ParseOptions {
             clients: (!trusted.is_empty()).then_some(&rules),
             ..ParseOptions::default()

@@ -25,7 +25,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 use weir_limit::time::Timestamp;
-use weir_rules::ClientRules;
+use weir_rules::{ClientRules, canonical_address};
 use weir_telemetry::Disposition;
 
 use self::columns::Columns;
@@ -539,7 +539,7 @@ impl<'n> LineMaker<'n> {
             at: raw.at,
             answered: raw.answered,
             ended: raw.ended,
-            client: raw.client.to_canonical(),
+            client: canonical_address(raw.client),
             method: Method::from_bytes(raw.method).ok()?,
             target: SmallVec::from_slice(target.as_str().as_bytes()),
             status: status.and_then(|status| StatusCode::from_u16(status).ok()),
@@ -631,10 +631,7 @@ pub fn fuzz_log(input: &[u8]) {
             ..form.clone()
         })
     });
-    let proxies = ClientRules {
-        trusted_proxies: Vec::new(),
-        header: weir_rules::AddressHeader::XForwardedFor,
-    };
+    let proxies = ClientRules::new([], weir_rules::AddressHeader::XForwardedFor);
     for format in formats {
         let mut parser = format.parser(ParseOptions {
             detail_set: DetailSet::ALL,

@@ -495,10 +495,8 @@ fn messages_beside_requests_are_not_malformed() {
 
 #[test]
 fn a_trusted_proxy_is_never_the_client_where_the_line_says_who_was_behind_it() {
-    let rules = ClientRules {
-        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
-        header: weir_rules::AddressHeader::XForwardedFor,
-    };
+    let trusted = ["10.0.0.0/8".parse().unwrap()];
+    let rules = ClientRules::new(trusted, weir_rules::AddressHeader::XForwardedFor);
     let options = ParseOptions {
         clients: Some(&rules),
         ..ParseOptions::default()

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use thiserror::Error;
+use weir_http::address::Nat64Prefixes;
 use weir_limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
 
 pub use self::standing::{Banned, BannedError, StandingBans};
@@ -89,6 +90,14 @@ impl Ban {
             turn,
             schedule,
         })
+    }
+
+    /// Takes addresses with the prefixes of these translators for those of IPv4, in requests and in
+    /// ids.
+    #[must_use]
+    pub fn with_nat64_prefixes(mut self, prefixes: Nat64Prefixes) -> Self {
+        self.schema.nat64 = prefixes;
+        self
     }
 
     /// The name.

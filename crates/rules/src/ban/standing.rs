@@ -6,11 +6,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use thiserror::Error;
+use weir_http::address::canonical;
 use weir_limit::BucketKey;
 use weir_limit::time::{Nanos, Timestamp};
 
 use super::Ban;
-use crate::client_address::unmapped;
+use crate::client_address::canonical_network;
 use crate::{IdError, KeySource, RequestAttributes};
 
 /// The target of an operator's ban.
@@ -60,9 +61,11 @@ impl Ban {
     pub fn banned(&self, id: &str) -> Result<Banned, BannedError> {
         let subject = match self.subject_of(id) {
             Ok(subject) => return Ok(Banned::Subject(subject.as_str().to_owned())),
+            Err(error @ IdError::AllOfIpv4(..)) => return Err(error.into()),
             Err(error) => error,
         };
-        let Ok(network) = id.parse::<IpNet>().map(unmapped) else {
+        let canonical = |network| canonical_network(&self.schema.nat64, network);
+        let Ok(network) = id.parse::<IpNet>().map(canonical) else {
             return Err(subject.into());
         };
         if !matches!(self.per(), [KeySource::Address { .. }]) {
@@ -134,7 +137,7 @@ impl StandingEntries {
 
     /// The latest end of the networks that hold an address.
     fn address_end(&self, address: IpAddr) -> Option<Timestamp> {
-        let address = address.to_canonical();
+        let address = canonical(address);
         let ends = self.prefixes.iter().filter_map(|prefix| {
             let network = IpNet::new(address, *prefix).ok()?.trunc();
             self.networks.get(&network).copied()
@@ -171,10 +174,17 @@ mod tests {
             ban.banned("::ffff:203.0.113.0/120"),
             Ok(network("203.0.113.0/24"))
         );
+        assert_eq!(
+            ban.banned("64:ff9b::203.0.113.0/120"),
+            Ok(network("203.0.113.0/24"))
+        );
         for (id, error) in [
             ("203.0.113.9/24", "write 203.0.113.0/24"),
             ("0.0.0.0/0", "all addresses"),
             ("::/0", "all addresses"),
+            ("64:ff9b::/96", "stands for all IPv4 addresses"),
+            ("64:ff9b::203.0.113.9", "write \"203.0.113.9\""),
+            ("::203.0.113.9", "write \"203.0.113.9\""),
         ] {
             let refused = ban.banned(id).unwrap_err().to_string();
             assert!(refused.contains(error), "{refused}");
@@ -194,6 +204,8 @@ mod tests {
             "203.0.113.0",
             "203.0.7.7",
             "::ffff:203.0.113.255",
+            "64:ff9b::203.0.113.255",
+            "::203.0.113.1",
             "2001:db8::1",
         ] {
             assert!(is_banned(&bans, address), "{address}");
@@ -202,7 +214,7 @@ mod tests {
             "203.1.0.0",
             "202.255.255.255",
             "2001:db9::",
-            "::203.0.113.1",
+            "64:ff9c::203.0.113.1",
         ] {
             assert!(!is_banned(&bans, address), "{address}");
         }

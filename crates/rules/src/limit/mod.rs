@@ -6,6 +6,7 @@ mod tests;
 use std::sync::Arc;
 
 use thiserror::Error;
+use weir_http::address::Nat64Prefixes;
 use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, Quota};
 
@@ -79,6 +80,14 @@ impl Limit {
             missing,
             overrides: Overrides::default(),
         })
+    }
+
+    /// Takes addresses with the prefixes of these translators for those of IPv4, in requests and in
+    /// ids.
+    #[must_use]
+    pub fn with_nat64_prefixes(mut self, prefixes: Nat64Prefixes) -> Self {
+        self.schema.nat64 = prefixes;
+        self
     }
 
     /// Puts a number in the place of the name in bucket keys. They are shorter then, and stay the
@@ -245,6 +254,7 @@ impl Limit {
         let per = self.per();
         let parts = || RequestSubject {
             per,
+            client: self.schema.nat64.canonical(attributes.client),
             attributes,
             subject,
         };

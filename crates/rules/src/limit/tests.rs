@@ -349,6 +349,37 @@ fn an_id_in_another_form_is_told_the_right_one() {
         ),
         (&["address"], "::ffff:203.0.113.9", "write \"203.0.113.9\""),
         (&["address"], "::ffff:10.0.0.0/104", "write \"10.0.0.0/8\""),
+        (
+            &["address"],
+            "64:ff9b::203.0.113.9",
+            "write \"203.0.113.9\"",
+        ),
+        (
+            &["address"],
+            "64:ff9b::10.0.0.0/104",
+            "write \"10.0.0.0/8\"",
+        ),
+        (
+            &["address"],
+            "64:ff9b::/96",
+            "stands for all IPv4 addresses",
+        ),
+        (
+            &["address"],
+            "64:ff9b::/64",
+            "stands for all IPv4 addresses",
+        ),
+        (
+            &["address/32/128"],
+            "64:ff9b::/96",
+            "stands for all IPv4 addresses",
+        ),
+        (
+            &["address", "method"],
+            "[64:ff9b::203.0.113.9]:GET",
+            "write \"203.0.113.9\"",
+        ),
+        (&["address"], "::203.0.113.9", "write \"203.0.113.9\""),
         (&["address"], "::ffff:10.0.0.9/128", "write \"10.0.0.9\""),
         (&["address"], "203.0.113.9/32", "write \"203.0.113.9\""),
         (

@@ -20,7 +20,7 @@ use weir_limit::time::Timestamp;
 use self::lookup::NetworkMap;
 pub(super) use self::lookup::{Wildcard, WildcardMap};
 use crate::hash::hash_at_start;
-use crate::key_parts::{network, request_host};
+use crate::key_parts::{request_host, written_network};
 use crate::{KeySource, RequestAttributes, host, request_values};
 
 /// Other parameters of a limit for some subjects: for the one that the id names, or, where a part
@@ -298,6 +298,8 @@ impl Tree {
 
 pub(super) struct RequestSubject<'a> {
     pub(super) per: &'a [KeySource],
+    /// The canonical address.
+    pub(super) client: IpAddr,
     pub(super) attributes: &'a RequestAttributes<'a>,
     /// As bucket keys have it.
     pub(super) subject: &'a str,
@@ -318,7 +320,7 @@ impl SubjectParts for RequestSubject<'_> {
 
     fn address(&self, part: usize) -> Option<IpAddr> {
         let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
-        is_address.then(|| self.attributes.client.to_canonical())
+        is_address.then_some(self.client)
     }
 
     fn text(&self, part: usize) -> Option<Text<'_>> {
@@ -344,7 +346,7 @@ impl SubjectParts for IdSubject<'_> {
 
     fn address(&self, part: usize) -> Option<IpAddr> {
         let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
-        let (address, _) = network(self.texts.get(part).filter(|_| is_address)?)?;
+        let (address, _) = written_network(self.texts.get(part).filter(|_| is_address)?)?;
         Some(address)
     }
 

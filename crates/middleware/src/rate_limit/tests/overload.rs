@@ -199,10 +199,7 @@ async fn no_late_worker_decides_twice_about_a_request_or_never_as_its_password_i
             wildcards: AccountWildcards::default(),
             keeps_names: false,
         };
-        let client = ClientRules {
-            trusted_proxies: Vec::new(),
-            header: AddressHeader::XForwardedFor,
-        };
+        let client = ClientRules::new([], AddressHeader::XForwardedFor);
         let service = IdentifyLayer::new(client, account).layer(layer.layer(service_fn(app)));
         let mut request = by([203, 0, 113, 9].into());
         let credentials = HeaderValue::from_static("Basic cmVkOnNlY3JldA==");
