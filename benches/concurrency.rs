@@ -27,7 +27,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
-    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, SlotRequest, Slots, WaiterId,
+    places,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -394,11 +395,15 @@ fn simulate(scenario: &Scenario, limit: &mut dyn Limit, seed: u64) -> Vec<Second
                     client: random.random_range(0..20),
                 };
                 let most = limit.limit();
-                let (priority, client) = (request.priority, request.client);
+                let asked = SlotRequest {
+                    priority: request.priority,
+                    client: request.client,
+                    now: Timestamp::from_nanos(now),
+                };
                 // The least may wait for half of the usual latency, as the gateway has it.
                 let usual = Nanos::new((scenario.phases[0].1 / 2.0 * SECOND as f64) as u64);
-                let wait = slots.longest_wait(priority, usual, Timestamp::from_nanos(now));
-                match slots.arrive(most, places(most), priority, client, || request) {
+                let wait = slots.longest_wait(asked.priority, usual, asked.now);
+                match slots.arrive(most, places(most), asked, || request) {
                     Arrival::Admitted => admitted.push(request),
                     Arrival::Waits { id, .. } => {
                         number += 1;
@@ -423,13 +428,13 @@ fn simulate(scenario: &Scenario, limit: &mut dyn Limit, seed: u64) -> Vec<Second
                 slots.release(request.client);
             }
         }
-        while let Some((_, request)) = slots.grant(limit.limit()) {
+        while let Some((_, request)) = slots.grant(limit.limit(), Timestamp::from_nanos(now)) {
             admitted.push(Request {
                 admitted: now,
                 ..request
             });
         }
-        if slots.taken() >= limit.limit() {
+        if slots.is_short(limit.limit()) {
             limit.saturated();
         }
         for request in admitted {

@@ -10,6 +10,14 @@ simulation, in virtual time, are drawn by
     cargo bench --bench concurrency -- --curves > simulated.csv
     benches/shedding/run.py --simulated simulated.csv docs/images/shedding.svg
 
+How many requests of five accounts pass beside one account that takes all it can get, by slow requests
+or by bodies that it keeps back, before an app that bears all of it, is printed by
+
+    WEIR=target/release/weir benches/shedding/run.py --greedy
+
+for Weir alone: the others know no accounts. Each line has the share of the others' requests that
+passed, in all and after the first two seconds of the attack, and the greedy account's in a second.
+
 HAProxy limits by `maxconn` of its server, which is set to the app's workers, and queues by priority;
 Envoy by its filter adaptive_concurrency, which knows no priorities. `haproxy` and `envoy` are found in
 PATH, or named by HAPROXY and ENVOY; one that is missing is left out. All run beside the app and the
@@ -191,6 +199,142 @@ static_resources:
     return [os.environ.get("ENVOY", "envoy"), "-c", str(folder / "envoy.yaml"), "-l", "error"]
 
 
+class Bearing:
+    """An app that serves any number of requests at a time: as many milliseconds each as the path says,
+    once it has the body."""
+
+    async def serve(self, reader, writer):
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                length = [line for line in head.split("\r\n") if line.startswith("content-length:")]
+                await reader.readexactly(int(length[0].split(":")[1]) if length else 0)
+                await asyncio.sleep(int(head.split()[1].rpartition("/")[2]) / 1000)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+
+class Account:
+    """Connections of one account, each with one request at a time."""
+
+    def __init__(self, name, until):
+        self.name, self.until, self.results = name, until, []
+
+    async def go_on(self, request, leaves_after, pause):
+        stream = None
+        while time.monotonic() < self.until:
+            began, status = time.monotonic(), 0
+            try:
+                stream = stream or await asyncio.open_connection("127.0.0.1", PROXY)
+                head, _, body = request.partition("\n\n")
+                head = f"{head}\nhost: app\nx-account: {self.name}\n\n".replace("\n", "\r\n")
+                stream[1].write(head.encode() + body.encode())
+                status = await asyncio.wait_for(self.status(stream[0]), leaves_after)
+            except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+                if stream:
+                    stream[1].close()
+                stream = None
+            self.results.append((began, status))
+            await asyncio.sleep(pause() if status else 0)
+        if stream:
+            stream[1].close()
+
+    @staticmethod
+    async def status(reader):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = head.split("content-length: ")[1].split("\r\n")[0]
+        await reader.readexactly(int(length))
+        return int(head.split()[1])
+
+
+FIXED = "{limit: 10, max_wait: 100ms}"
+WITHHELD = "POST /0 HTTP/1.1\ncontent-length: 1000\n\nabc"
+# What it is, `concurrency`, other keys of the upstream; the greedy account's connections, its
+# request, and after how many seconds it leaves; how many milliseconds the others' requests take.
+GREEDY = [
+    ("bodies, 10 slots", FIXED, "", 12, WITHHELD, 0.95, 5),
+    ("the same, buffered", FIXED, ", request_buffering: {max: 64KiB}", 12, WITHHELD, 0.95, 5),
+    ("the same, `request_buffering: off`", FIXED, ", request_buffering: off", 12, WITHHELD, 0.95, 5),
+    ("bodies, adaptive", "adaptive", "", 12, WITHHELD, 0.95, 5),
+    ("requests of 0.5 s, adaptive", "adaptive", "", 40, "GET /500 HTTP/1.1", 10, 20),
+    ("requests of 3 s, left after 1 s", "adaptive", "", 40, "GET /3000 HTTP/1.1", 1, 20),
+]
+
+
+def weir_with_accounts(folder, concurrency, keys):
+    (folder / "gateway.yaml").write_text(f"""
+listen: [{{address: "127.0.0.1:{PROXY}"}}]
+account: [{{header: x-account}}]
+upstreams: {{app: {{servers: ["http://127.0.0.1:{APP}"], concurrency: {concurrency}{keys}}}}}
+defaults: {{limits: []}}
+log: {{access: false}}
+routes: [{{match: {{path: "/*"}}, upstream: app}}]
+""")
+    return [os.environ.get("WEIR", "weir"), "run", "--config", str(folder / "gateway.yaml")]
+
+
+async def beside_greedy(connections, request, leaves_after, millis, seconds):
+    """The others' statuses with the seconds since the attack began, and how many requests of the greedy
+    account passed in a second."""
+    start = time.monotonic() + 2
+    until = start + seconds
+    others = [Account(f"other-{number}", until) for number in range(5)]
+    greedy = Account("greedy", until)
+    calm = [other.go_on(f"GET /{millis} HTTP/1.1", GIVE_UP, lambda: random.expovariate(20))
+            for other in others]
+
+    async def attack():
+        await asyncio.sleep(2)
+        # One that is shed comes back after 20 ms.
+        one = lambda: greedy.go_on(request, leaves_after, lambda: 0.02)
+        await asyncio.gather(*[one() for _ in range(connections)])
+
+    await asyncio.gather(*calm, attack())
+    results = [(began - start, status) for other in others for began, status in other.results]
+    passed = sum(status == 200 for _, status in greedy.results)
+    return [result for result in results if result[0] > 0], passed / seconds
+
+
+async def greedy_accounts():
+    for name, concurrency, keys, connections, request, leaves_after, millis in GREEDY:
+        make = lambda folder: weir_with_accounts(folder, concurrency, keys)
+        seconds = min(PHASE, 20)
+        run = lambda: beside_greedy(connections, request, leaves_after, millis, seconds)
+        results, passed = await behind(make, Bearing(), run)
+        share = lambda rows: sum(status == 200 for _, status in rows) / max(1, len(rows))
+        later = [result for result in results if result[0] > 2]
+        print(f"{name:36} {share(results):4.0%} {share(later):4.0%} {passed:5.0f}/s", flush=True)
+
+
+async def behind(make, app, run):
+    """Runs something while the proxy that `make` starts stands before the app."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = make(Path(folder))
+        if not shutil.which(command[0]):
+            return None
+        server = await asyncio.start_server(app.serve, "127.0.0.1", APP)
+        with open(Path(folder) / "log", "wb") as log:
+            proxy = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", PROXY)
+                    writer.close()
+                    break
+                except OSError:
+                    continue
+            return await run()
+        finally:
+            proxy.terminate()
+            proxy.wait()
+            server.close()
+
+
 def percentile(values, percent):
     values = sorted(values)
     return 1000 * values[min(len(values) * percent // 100, len(values) - 1)] if values else 0
@@ -289,29 +433,12 @@ def simulated(path):
 
 
 async def measure(name, make, rows):
-    with tempfile.TemporaryDirectory() as folder:
-        command = make(Path(folder))
-        if not shutil.which(command[0]):
-            print(f"{name:8} | left out: there is no {command[0]}")
-            return
-        app = App()
-        server = await asyncio.start_server(app.serve, "127.0.0.1", APP)
-        with open(Path(folder) / "log", "wb") as log:
-            proxy = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            for _ in range(100):
-                await asyncio.sleep(0.1)
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", PROXY)
-                    writer.close()
-                    break
-                except OSError:
-                    continue
-            report(name, await Load().run(app), rows)
-        finally:
-            proxy.terminate()
-            proxy.wait()
-            server.close()
+    app = App()
+    results = await behind(make, app, lambda: Load().run(app))
+    if results is None:
+        print(f"{name:8} | left out: it is not installed")
+        return
+    report(name, results, rows)
 
 
 async def main(out):
@@ -329,7 +456,9 @@ async def main(out):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--simulated"]:
+    if sys.argv[1:2] == ["--greedy"]:
+        asyncio.run(greedy_accounts())
+    elif sys.argv[1:2] == ["--simulated"]:
         Path(sys.argv[3]).write_text(svg(simulated(sys.argv[2]), SIMULATED, 60))
     else:
         asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else "out")))

@@ -280,6 +280,7 @@ fn concurrency(
         limiter: limiters.get(route.upstream?)?.clone()?,
         priority: route.priority,
         clients: Arc::clone(&settings.priorities),
+        reads_bodies_first: route.request_buffering.is_some(),
     })
 }
 

@@ -1,9 +1,13 @@
 //! Limits on an upstream's requests in flight: which requests wait, and which are shed.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::Semaphore;
 
 use crate::support::upstream::text;
@@ -285,4 +289,130 @@ fn a_dry_run_and_the_allow_list_shed_nothing() {
     let _held = app.hold(&gateway, "/held");
     assert_eq!(gateway.send(&get("/")).status, 200);
     assert_eq!(shed(&gateway, "normal", "would_deny"), Some(0.0));
+}
+
+/// A gateway whose clients are told apart by `x-forwarded-for`, before an app of `concurrency` slots.
+fn gateway_of_clients(app: &App, concurrency: &str) -> Gateway {
+    let app = app.upstream.address();
+    let keys = format!("servers: [\"http://{app}\"], concurrency: {concurrency}");
+    Setup::with_upstreams(&format!("{{app: {{{keys}}}}}"))
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key("defaults: {limits: []}")
+        .start()
+}
+
+/// Each kept a slot for a second, so that one client with a few of them had all.
+#[test]
+fn bodies_that_are_withheld_keep_no_slots_from_others() {
+    const LENGTH: &str = "content-length: 1000\r\n\r\nabc";
+    for (keys, rest) in [
+        ("", LENGTH),
+        ("", "content-length: 100000\r\n\r\nabc"),
+        ("", "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"),
+        ("", "content-length: 1000\r\nexpect: 100-continue\r\n\r\n"),
+        (", request_buffering: {max: 64KiB}", LENGTH),
+    ] {
+        let app = App::start();
+        let address = app.upstream.address();
+        let keys = format!(
+            "servers: [\"http://{address}\"], concurrency: {{limit: 2, max_wait: 0s}}{keys}"
+        );
+        let gateway = Setup::with_upstreams(&format!("{{app: {{{keys}}}}}"))
+            .key("defaults: {limits: []}")
+            .start();
+        let _withheld: Vec<Client> = (0..4)
+            .map(|_| {
+                let mut client = gateway.client();
+                let head = format!("POST /held HTTP/1.1\r\nhost: app\r\n{rest}");
+                client.write(head.as_bytes()).unwrap();
+                client
+            })
+            .collect();
+        eventually("requests in flight", || {
+            (gateway.metric("weir_requests_in_flight") >= Some(4.0)).then_some(())
+        });
+        assert_eq!(gateway.send(&get("/")).status, 200, "{keys} {rest}");
+    }
+}
+
+#[test]
+fn streams_whose_bodies_are_withheld_keep_no_slots_from_others() {
+    let app = App::start();
+    let gateway = app.gateway("{limit: 2, max_wait: 0s}", "");
+    http2::run(async {
+        let mut sender = http2::connect(gateway.address()).await;
+        let mut withheld = Vec::new();
+        for _ in 0..4 {
+            let (body, stream) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Infallible>>(1);
+            let frames = futures_util::stream::unfold(stream, async |mut stream| {
+                Some((stream.recv().await?, stream))
+            });
+            let mut request = http2::get("/held");
+            *request.method_mut() = http::Method::POST;
+            *request.body_mut() = StreamBody::new(frames).boxed();
+            sender.ready().await.unwrap();
+            withheld.push((body, tokio::spawn(sender.send_request(request))));
+        }
+        sender.ready().await.unwrap();
+        let answer = sender.send_request(http2::get("/")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        // A body that comes after all is answered.
+        let (body, response) = withheld.pop().unwrap();
+        app.answer(1);
+        drop(body);
+        assert_eq!(response.await.unwrap().unwrap().status(), 200);
+    });
+}
+
+/// The app is asked nothing before, and gets the body as it was sent.
+#[test]
+fn a_request_whose_body_was_read_first_is_sent_on_as_it_came() {
+    let upstream = Upstream::serving(|request| async {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        text(std::str::from_utf8(&body).unwrap())
+    });
+    let app = upstream.address();
+    let upstreams = format!("{{app: {{servers: [\"http://{app}\"], concurrency: 4}}}}");
+    let gateway = Setup::with_upstreams(&upstreams)
+        .key("defaults: {limits: []}")
+        .start();
+    for length in [1, 16 * 1024, 16 * 1024 + 1, 300_000] {
+        let text = "x".repeat(length);
+        let response = gateway.send(&post("/", &text));
+        assert_eq!((response.status, response.text().len()), (200, length));
+    }
+}
+
+/// One client had all slots for as long as it liked, by requests that take long.
+#[test]
+fn a_client_that_holds_most_slots_leaves_some_to_those_that_hold_none() {
+    let app = App::start();
+    let gateway = gateway_of_clients(&app, "{limit: 10, max_wait: 0s}");
+    let send = |address: &str, path: &str| {
+        let mut client = gateway.client();
+        let request = get(path).with("x-forwarded-for", address);
+        client.write(&request.bytes()).unwrap();
+        client
+    };
+    let hold = |address: &str| {
+        let before = app.upstream.count();
+        let client = send(address, "/held");
+        eventually("a request at the app", || {
+            (app.upstream.count() > before).then_some(())
+        });
+        client
+    };
+    let status_of = |address, path| status(&mut send(address, path));
+    let mut held: Vec<Client> = (0..10).map(|_| hold("192.0.2.1")).collect();
+    assert_eq!(status_of("192.0.2.2", "/"), 503);
+    app.answer(2);
+    for answered in held.drain(..2) {
+        status(&mut { answered });
+    }
+    // Eight of the ten are its share; no more while the other one comes.
+    assert_eq!(status_of("192.0.2.1", "/held"), 503);
+    for _ in 0..3 {
+        assert_eq!(status_of("192.0.2.2", "/"), 200);
+        assert_eq!(status_of("192.0.2.1", "/"), 503);
+    }
 }

@@ -23,7 +23,8 @@ mod window;
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use concurrency::{
-    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, SlotRequest, Slots, WaiterId,
+    places,
 };
 pub use in_flight::{Claim, Claims};
 pub use levels::{LEVELS, Level, LevelChoice};

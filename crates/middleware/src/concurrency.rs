@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
-    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, Slots, WaiterId, places,
+    AdaptiveLimit, Arrival, ConcurrencyBounds, Priority, ServerReply, SlotRequest, Slots, WaiterId,
+    places,
 };
 use weir_rules::{AccessList, Enforcement};
 use weir_runtime::loop_time;
@@ -133,6 +134,12 @@ impl ConcurrencyLimiter {
         }
     }
 
+    /// The latency that is taken for the usual one.
+    #[cfg(test)]
+    pub(super) fn baseline(&self) -> Option<Duration> {
+        self.shared.state.lock().limit.baseline().map(Into::into)
+    }
+
     fn now(&self) -> Timestamp {
         let since = loop_time::now().saturating_duration_since(self.shared.epoch);
         Timestamp::from_nanos(Nanos::from(since).get())
@@ -173,8 +180,13 @@ impl ConcurrencyLimiter {
             receiver = Some(waits);
             sender
         };
-        let arrival = slots.arrive(most, queue, priority, client, sender);
-        if slots.taken() >= most {
+        let request = SlotRequest {
+            priority,
+            client,
+            now,
+        };
+        let arrival = slots.arrive(most, queue, request, sender);
+        if !matches!(arrival, Arrival::Admitted) || slots.is_short(most) {
             limit.saturated();
         }
         drop(state);
@@ -242,10 +254,10 @@ impl ConcurrencyLimiter {
             let mut state = self.shared.state.lock();
             change(&mut state, now);
             let State { limit, slots, .. } = &mut *state;
-            while let Some(next) = slots.grant(limit.get()) {
+            while let Some(next) = slots.grant(limit.get(), now) {
                 granted.push(next);
             }
-            if slots.taken() >= limit.get() {
+            if slots.is_short(limit.get()) {
                 limit.saturated();
             }
         }
@@ -441,16 +453,39 @@ pub struct RouteConcurrency {
     pub priority: Priority,
     /// The priorities of clients.
     pub clients: Arc<ClientPriorities>,
+    /// Whether the proxy reads bodies before it sends requests, so that a request with a body asks
+    /// for its slot at the [`SendGate`](weir_runtime::send_gate::SendGate).
+    pub reads_bodies_first: bool,
 }
 
 impl RouteConcurrency {
-    /// Asks for a slot; one that is `always` granted is counted all the same.
-    pub(super) fn admit(&self, extensions: &Extensions, always: bool) -> (Priority, Admission) {
+    /// What a request asks for a slot by; one that is `always` granted is counted all the same.
+    pub(super) fn claim(&self, extensions: &Extensions, always: bool) -> SlotClaim {
         let identity = ClientIdentity::from_extensions(extensions);
-        let priority = self.priority.of_client(self.clients.of(identity));
-        let client = identity.map_or(0, ClientIdentity::fingerprint);
-        (priority, self.limiter.admit(priority, client, always))
+        SlotClaim {
+            priority: self.priority.of_client(self.clients.of(identity)),
+            client: identity.map_or(0, ClientIdentity::fingerprint),
+            always,
+        }
     }
+
+    /// Asks for a slot.
+    pub(super) fn admit(&self, claim: SlotClaim) -> Admission {
+        let SlotClaim {
+            priority,
+            client,
+            always,
+        } = claim;
+        self.limiter.admit(priority, client, always)
+    }
+}
+
+/// Who asks for a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotClaim {
+    pub(super) priority: Priority,
+    client: u64,
+    always: bool,
 }
 
 #[cfg(test)]
@@ -597,7 +632,7 @@ mod tests {
         let Admission::Waits(wait) = first.admit(Priority::Normal, 2, false) else {
             panic!("the slot is taken");
         };
-        let next = first.with_settings(settings(2, 2));
+        let next = first.with_settings(settings(4, 4));
         drop(wait.wait().await.expect("a slot"));
         drop(admitted(&next));
         drop(slot);

@@ -31,12 +31,20 @@ const PIECE: usize = 64 * 1024;
 /// slower would keep its room from others at next to no cost to itself.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How much is read ahead of a body, for how long, and of all bodies together. As much as most forms
+/// and calls of APIs have.
+const READ_AHEAD: usize = 16 * 1024;
+const READ_AHEAD_TIMEOUT: Duration = Duration::from_secs(1);
+const ALL_READ_AHEAD: usize = 16 * 1024 * 1024;
+
 type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// How much is kept of a request body, and of all of them. All workers share it.
 #[derive(Debug)]
 pub struct RequestBuffering {
     max: usize,
+    /// Whether a body that is late is sent on as it comes, and none is kept to be sent again.
+    only_reads_ahead: bool,
     /// The bytes that all bodies may take together, in units.
     total: Arc<Semaphore>,
 }
@@ -48,7 +56,17 @@ impl RequestBuffering {
         let units = total.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
         Self {
             max,
+            only_reads_ahead: false,
             total: Arc::new(Semaphore::new(units)),
+        }
+    }
+
+    /// Reads the beginning of bodies, which is all of most, while their clients do not keep it
+    /// waiting: requests that have their bodies keep no server waiting either.
+    pub fn read_ahead() -> Self {
+        Self {
+            only_reads_ahead: true,
+            ..Self::new(READ_AHEAD, ALL_READ_AHEAD)
         }
     }
 
@@ -69,7 +87,8 @@ impl RequestBuffering {
             None => Buffered::streamed(body),
             Some(room) => room.fill(body).await?,
         };
-        let replay = body.replay();
+        let keeps = buffering.is_some_and(|buffering| !buffering.only_reads_ahead);
+        let replay = body.replay().filter(|_| keeps);
         Ok((BoxedRequest { head, body }, replay))
     }
 
@@ -77,13 +96,17 @@ impl RequestBuffering {
     /// client could take it by announcing a length.
     fn room(&self, body: &impl Body) -> Option<Room> {
         let hint = body.size_hint();
-        let least = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
+        let mut least = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
+        if self.only_reads_ahead {
+            least = least.min(self.max);
+        }
         if body.is_end_stream() || least > self.max {
             return None;
         }
         let permit = Arc::clone(&self.total).try_acquire_owned().ok()?;
         let room = Room {
             max: self.max,
+            only_reads_ahead: self.only_reads_ahead,
             permit,
         };
         (units(least) <= 1 + self.total.available_permits()).then_some(room)
@@ -104,6 +127,7 @@ fn is_conversation<B>(request: &BoxedRequest<B>) -> bool {
 
 struct Room {
     max: usize,
+    only_reads_ahead: bool,
     permit: OwnedSemaphorePermit,
 }
 
@@ -120,9 +144,15 @@ impl Room {
         let mut trailers = None;
         let (mut next, mut is_whole) = (None, true);
         loop {
-            let arrived = Duration::from_secs(units(kept.bytes) as u64);
-            let frame = timeout_at(start + READ_TIMEOUT + arrived, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| too_slow())? else {
+            let Ok(frame) = timeout_at(start + self.patience(kept.bytes), body.frame()).await
+            else {
+                if !self.only_reads_ahead {
+                    return Err(too_slow().into());
+                }
+                is_whole = false;
+                break;
+            };
+            let Some(frame) = frame else {
                 break;
             };
             match frame.map_err(Into::into)?.into_data() {
@@ -147,6 +177,14 @@ impl Room {
             is_whole,
             room: Some(Arc::new(self.permit)),
         })
+    }
+
+    /// How long a body may take of which so many bytes have arrived.
+    fn patience(&self, arrived: usize) -> Duration {
+        match self.only_reads_ahead {
+            true => READ_AHEAD_TIMEOUT,
+            false => READ_TIMEOUT + Duration::from_secs(units(arrived) as u64),
+        }
     }
 
     /// Takes room for so many bytes in all, if there is enough left.
@@ -474,5 +512,45 @@ mod tests {
             .await
             .unwrap();
         assert!(call.body().kept.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_late_is_read_ahead_for_a_second_and_then_sent_on_as_it_comes() {
+        let ahead = RequestBuffering::read_ahead();
+        let frames = stream::iter(["one ", "two ", "three"]).then(|text| async move {
+            sleep(Duration::from_millis(700)).await;
+            Ok::<_, io::Error>(data(text))
+        });
+        let start = Instant::now();
+        let (body, replays) = read(&ahead, Box::pin(StreamBody::new(frames))).await;
+        assert_eq!(start.elapsed(), READ_AHEAD_TIMEOUT);
+        assert!(!replays && !body.is_whole);
+        assert_eq!(text(body).await, "one two three");
+    }
+
+    /// It took a slot with its head, and kept it.
+    #[tokio::test(start_paused = true)]
+    async fn the_beginning_of_a_body_is_read_ahead_however_long_it_says_that_it_is() {
+        let ahead = RequestBuffering::read_ahead();
+        let start = Instant::now();
+        let pending =
+            stream::iter([Ok::<_, io::Error>(data("beginning"))]).chain(stream::pending());
+        let long = Announced(Box::pin(StreamBody::new(pending)), 1 << 40);
+        let (body, _) = read(&ahead, long).await;
+        assert_eq!(start.elapsed(), READ_AHEAD_TIMEOUT);
+        assert_eq!(body.kept.iter().map(Bytes::len).sum::<usize>(), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_read_ahead_than_the_bound_and_nothing_is_kept_to_be_sent_again() {
+        let ahead = RequestBuffering::read_ahead();
+        let piece = || Ok::<_, io::Error>(Frame::data(Bytes::from_static(&[b'x'; 1024])));
+        let frames = stream::iter((0..100).map(move |_| piece()));
+        let (body, _) = read(&ahead, Box::pin(StreamBody::new(frames))).await;
+        let kept: usize = body.kept.iter().map(Bytes::len).sum();
+        assert_eq!(kept, READ_AHEAD + 1024, "with the frame that is too much");
+        assert_eq!(text(body).await.len(), 100 * 1024);
+        let (whole, replays) = read(&ahead, Full::from("short")).await;
+        assert!(whole.is_whole && !replays);
     }
 }

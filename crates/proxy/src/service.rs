@@ -18,6 +18,7 @@ use tokio::time::timeout_at;
 use tower::Service;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_runtime::loop_time;
+use weir_runtime::send_gate::SendGate;
 use weir_telemetry::RequestId;
 
 use super::attempt::UpstreamResponse;
@@ -151,7 +152,7 @@ where
         }
         let id = self.0.request_id.and_then(|of| of(request.extensions()));
         let forwarding = Arc::clone(&self.0);
-        if forwarding.buffering.is_some() {
+        if forwarding.buffering.is_some() && !request.body().is_end_stream() {
             return forwarding.buffer(request, id);
         }
         // Before the future is made, which would otherwise have room for the request as well.
@@ -184,19 +185,24 @@ impl fmt::Debug for ResponseFuture {
 }
 
 impl Forwarding {
-    /// Forwards a request whose body is read first.
+    /// Forwards a request whose body is read first. A gate holds it back until its server has room
+    /// for it.
     fn buffer<B>(
         self: Arc<Self>,
-        request: BoxedRequest<B>,
+        mut request: BoxedRequest<B>,
         id: Option<Arc<RequestId>>,
     ) -> ResponseFuture
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
+        let gate = request.extensions_mut().remove::<SendGate>();
         let forward = async move |forwarding: &Self, id: Option<&Arc<RequestId>>| {
             let read = RequestBuffering::read(forwarding.buffering.as_deref(), request).await;
             let (request, replay) = read.map_err(ProxyError::from_request_body)?;
+            if let Some(gate) = gate {
+                gate.pass().await;
+            }
             let mut outbound = Outbound::from_request(request, forwarding.is_checked)?;
             outbound.replay = replay;
             forwarding.forward(outbound, id).await

@@ -6,4 +6,5 @@ pub mod blocking;
 #[cfg(feature = "sockets")]
 pub mod keepalive;
 pub mod loop_time;
+pub mod send_gate;
 pub mod sync;

@@ -335,7 +335,7 @@ pub(crate) struct Upstream {
     /// How long a request body may be.
     pub(crate) max_body_bytes: Option<PositiveSize>,
     /// How much of request bodies is [read before they are sent on](#bounds-of-requests). Type:
-    /// `off`, or keys. Default: `off`.
+    /// `off`, or keys. Default: with `concurrency` [16 KiB](#shedding), else none.
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
     /// How many connections [each server may have](#connections-of-a-server).
     pub(crate) max_connections: Option<Spanned<usize>>,

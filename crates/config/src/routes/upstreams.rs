@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
-use weir_proxy::{HostHeader, Protocol, Server, UpstreamSettings};
+use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
 use weir_rules::Enforcement;
 
 use super::balancing::{balancing, require_accounts, weight};
@@ -130,13 +131,16 @@ fn upstream(
     let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
     let concurrency = concurrency(cx, upstream, of_all);
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
+    let concurrency = concurrency?;
+    // A body that is late would keep a slot from others.
+    let read_ahead = concurrency.map(|_| Arc::new(RequestBuffering::read_ahead()));
     Ok(Upstream {
         settings,
         is_demo,
-        concurrency: concurrency?,
+        concurrency,
         hash,
         bounds: upstream.bounds(),
-        request_buffering: buffering?.flatten(),
+        request_buffering: buffering?.unwrap_or(read_ahead),
     })
 }
 

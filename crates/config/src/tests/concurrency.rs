@@ -107,3 +107,19 @@ fn no_gateway_waits_until_its_clients_have_given_up_before_it_sheds() {
     assert!(found.contains("clients give up before"), "{found}");
     assert!(found.contains("say `10s` at most"), "{found}");
 }
+
+/// A body that is kept back would keep a slot from others.
+#[test]
+fn bodies_are_read_ahead_where_requests_in_flight_are_limited_unless_that_is_turned_off() {
+    let of = |upstream: &str| {
+        let settings = gateway(upstream, "priorities: {}").settings();
+        let of_route = settings.routes[0].request_buffering.is_some();
+        (settings.upstreams[0].request_buffering.is_some(), of_route)
+    };
+    assert_eq!(of(""), (false, false));
+    assert_eq!(of(", concurrency: 8"), (true, true));
+    assert_eq!(
+        of(", concurrency: 8, request_buffering: off"),
+        (false, false)
+    );
+}

@@ -31,6 +31,7 @@ const NO_VALUES: [(&str, &[&str]); 5] = [
             "half of the upstream's latency, at most 500 ms",
             "made from what it matches",
             "those that fit the keys",
+            "with `concurrency` [16 KiB](#shedding), else none",
             "`64MiB`, or `max`",
             "`{address: 127.0.0.1:8080}`, or none beside `decide`",
         ],

@@ -330,6 +330,16 @@ impl AdaptiveLimit {
         }
         if latency <= borne {
             self.descent = None;
+        } else if !saturated && self.is_beyond_queue(latency, baseline) {
+            let last = self.last.replace(latency);
+            // Once, it may have been a pause of the server.
+            if last.is_some_and(|last| self.is_beyond_queue(last, baseline)) {
+                let from = self.descent.map_or(self.limit, |(from, _)| from);
+                self.set_baseline(latency, now);
+                self.lifetime = FIRST_LIFETIME;
+                self.limit = self.bounds.clamp(from);
+            }
+            return;
         } else if self.fell_in_vain(latency) {
             let (from, _) = self.descent.unwrap_or((self.limit, latency));
             self.set_baseline(latency, now);
@@ -386,6 +396,12 @@ impl AdaptiveLimit {
         let shortest = Nanos::new(took.saturating_mul(LIFETIME_PER_PROBE));
         self.lifetime = self.lifetime.max(shortest);
         self.limit = self.bounds.clamp(from);
+    }
+
+    /// Whether latency is more than any queue of as many requests as the limit explains, even at a
+    /// server that is left with one worker. Where slots are free, there are fewer.
+    fn is_beyond_queue(&self, latency: f64, baseline: f64) -> bool {
+        latency > CLEARLY * self.limit * baseline
     }
 
     /// Whether latency stays high although the limit has fallen.
@@ -548,6 +564,109 @@ mod tests {
         }
         assert!(limit.get() >= before / 2, "{} after {before}", limit.get());
         assert_eq!(limit.baseline(), Some(Nanos::new(100 * MILLI)));
+    }
+
+    /// Clients that ask again when they have their response, or a tenth of a second after they were
+    /// shed. Each response takes as long, however many there are. Returns how many requests were
+    /// served and how many were shed.
+    fn ask(
+        limit: &mut AdaptiveLimit,
+        now: &mut u64,
+        clients: usize,
+        latency: u64,
+        millis: u64,
+    ) -> (u64, u64) {
+        let end = *now + millis * MILLI;
+        let (mut served, mut shed, mut in_flight) = (0, 0, 0);
+        // When each goes on, and when its request was admitted, if it has one.
+        let mut clients: Vec<(u64, Option<u64>)> = (0..clients as u64)
+            .map(|nth| (*now + nth * 1000, None))
+            .collect();
+        loop {
+            let (at_nanos, admitted) = clients.iter_mut().min_by_key(|(at, _)| *at).unwrap();
+            *now = *at_nanos;
+            if *now >= end {
+                return (served, shed);
+            }
+            if let Some(since) = admitted.take() {
+                in_flight -= 1;
+                served += 1;
+                limit.replied(
+                    at(since),
+                    ServerReply::Response(Nanos::new(*now - since)),
+                    at(*now),
+                );
+                *at_nanos += 100_000;
+            } else if in_flight < limit.get() {
+                in_flight += 1;
+                *admitted = Some(*now);
+                *at_nanos += latency;
+            } else {
+                shed += 1;
+                *at_nanos += 100 * MILLI;
+            }
+            if in_flight >= limit.get() {
+                limit.saturated();
+            }
+        }
+    }
+
+    /// With a limit that was learned from them, 40% of what came was shed for three seconds.
+    #[test]
+    fn slow_requests_after_quick_ones_are_not_shed_where_the_server_bears_them() {
+        for (latency, most) in [
+            (2, 0),
+            (5, 1),
+            (12, 5),
+            (30, 5),
+            (50, 0),
+            (100, 0),
+            (400, 0),
+        ] {
+            for quick in [3, 20] {
+                let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+                let mut now = 0;
+                ask(&mut limit, &mut now, quick, MILLI, 3000);
+                let (served, shed) = ask(&mut limit, &mut now, 18, latency * MILLI, 3000);
+                let of = served + shed;
+                assert!(shed * 100 <= most * of, "{latency} ms: {shed} of {of}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_of_the_server_is_not_taken_for_its_usual_latency() {
+        let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+        let mut now = 0;
+        ask(&mut limit, &mut now, 18, 5 * MILLI, 3000);
+        let before = limit.get();
+        ask(&mut limit, &mut now, 18, 2000 * MILLI, 2100);
+        ask(&mut limit, &mut now, 18, 5 * MILLI, 1000);
+        assert!(
+            limit.baseline() < Some(Nanos::new(10 * MILLI)),
+            "{:?}",
+            limit.baseline()
+        );
+        assert!(limit.get() >= before / 2, "{} after {before}", limit.get());
+    }
+
+    /// Latency is beyond what a queue explains at a server that is as quick as before. Slots are
+    /// taken, though, and a lower limit shows that there is one.
+    #[test]
+    fn a_queue_at_a_server_that_is_slower_as_well_is_not_taken_for_its_usual_latency() {
+        let mut limit = AdaptiveLimit::new(bounds(1, 1000), at(0));
+        let mut server = Server::new(20);
+        server.time = MILLI;
+        server.serve(&mut limit, 5000);
+        let before = limit.get();
+        // One worker is left, and takes thrice as long.
+        server.workers.truncate(1);
+        server.time = 3 * MILLI;
+        server.serve(&mut limit, 20_000);
+        let (served, latency) = server.serve(&mut limit, 10_000);
+        assert!(limit.get() <= before / 4, "{} after {before}", limit.get());
+        assert!(latency <= 15 * MILLI, "{latency} ns");
+        assert!(served >= 3000, "{served}");
     }
 
     #[test]

@@ -9,4 +9,4 @@ mod adaptive;
 mod slots;
 
 pub use adaptive::{AdaptiveLimit, ConcurrencyBounds, ServerReply};
-pub use slots::{Arrival, Priority, Slots, WaiterId, places};
+pub use slots::{Arrival, Priority, SlotRequest, Slots, WaiterId, places};

@@ -27,6 +27,7 @@ use weir_store::{Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::{Disposition, is_logged};
 
 use super::decisions::Denial;
+use super::deferred_slot::UpstreamSlot;
 use super::in_flight::InFlight;
 use super::pending_decision::PendingDecision;
 use super::plan::{MissingValue, attributes, size};
@@ -35,7 +36,6 @@ use super::response_context::{DecoySample, Metered, ResponseContext, Shown, show
 use super::{Denied, LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::backend::{Backend, PendingTasks};
 use crate::bans::{AccessControl, ActiveBan, PreparedTreatment, TreatmentAnswer};
-use crate::concurrency::Slot;
 use crate::decoy::Shadow;
 use crate::identify::UnverifiedAccount;
 use crate::overload::OverloadShedding;
@@ -556,7 +556,7 @@ impl PendingState {
         request: Q,
         outcome: Outcome,
         in_flight: Option<InFlight>,
-        slot: Option<Slot>,
+        slot: Option<UpstreamSlot>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         let store = self.waited();
         let sample = DecoySample::new(&self.decision.route, &request);

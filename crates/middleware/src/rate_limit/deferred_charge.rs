@@ -2,7 +2,7 @@
 //! or the client is gone.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -53,6 +53,8 @@ pub(super) struct DeferredCharges {
     response: OnceLock<Response>,
     /// What the response's body stated, once it is over.
     stated_by_body: OnceLock<StatedUnits>,
+    /// Set where the request was shed after all.
+    is_void: AtomicBool,
 }
 
 struct Response {
@@ -103,6 +105,7 @@ impl DeferredCharges {
             body_bytes: AtomicU64::new(0),
             response: OnceLock::new(),
             stated_by_body: OnceLock::new(),
+            is_void: AtomicBool::new(false),
         }))
     }
 
@@ -124,6 +127,11 @@ impl DeferredCharges {
         };
         let units = self.charges.iter().map(stated).collect();
         let _ = self.response.set(Response { status, units });
+    }
+
+    /// Charges nothing: the limits get back all that the request took.
+    pub(super) fn cancel(&self) {
+        self.is_void.store(true, Ordering::Relaxed);
     }
 
     /// Records that the inner service failed, which counts as the status that stands for that.
@@ -242,6 +250,9 @@ impl DeferredCharges {
 
     fn charge_all(&mut self) -> PendingTasks {
         let charges = std::mem::take(&mut self.charges);
+        if *self.is_void.get_mut() {
+            return PendingTasks::new();
+        }
         let charge = |(index, charge)| self.charge(index, charge);
         charges.iter().enumerate().filter_map(charge).collect()
     }

@@ -14,6 +14,7 @@ mod borrowing;
 mod decide;
 mod decisions;
 mod deferred_charge;
+mod deferred_slot;
 mod delay;
 #[cfg(feature = "gateway")]
 mod envoy;
@@ -28,6 +29,7 @@ mod response_cost;
 mod shed;
 #[cfg(feature = "gateway")]
 mod simulation;
+mod spent;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -611,10 +613,14 @@ where
                 StateProjection::Waiting { decision } => ready!(decision.as_mut().poll(cx)),
                 StateProjection::Forwarding { future, context } => {
                     let mut response = match future.poll(cx) {
-                        Poll::Pending => {
-                            context.poll_slot(cx);
-                            return Poll::Pending;
-                        }
+                        Poll::Pending => match ready!(context.poll_slot(cx)) {
+                            Ok(()) => continue,
+                            Err(shed) => {
+                                let next = context.shed_at_gate(shed);
+                                state.set(next);
+                                continue;
+                            }
+                        },
                         Poll::Ready(Ok(response)) => response,
                         Poll::Ready(Err(error)) => {
                             context.fail();

@@ -20,6 +20,7 @@ use super::in_flight::InFlight;
 use super::lease_request::{LeaseRequest, join, owed, take_off, undecided};
 use super::plan::{MissingValue, StoreQuery};
 use super::response_context::ResponseContext;
+use super::spent::{Refund, Spent};
 use crate::backend::Backend;
 use crate::bans::{AccessControl, ActiveBan, BanCheck};
 use crate::route::RouteState;
@@ -335,9 +336,18 @@ impl PendingDecision {
     pub(super) fn refund(&self, outcome: &Outcome, backend: &Backend) -> Refund {
         let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
         let batch = self.sheddable.as_ref();
-        Refund {
-            owed: batch.map_or_else(OwedBatch::new, |batch| owed(batch, outcome, until)),
-            backend: backend.clone(),
+        let owed = batch.map_or_else(OwedBatch::new, |batch| owed(batch, outcome, until));
+        Refund::new(owed, backend)
+    }
+
+    /// The same where the request asks for its slot later.
+    pub(super) fn spent(&mut self, outcome: &Outcome, backend: &Backend) -> Spent {
+        Spent {
+            refund: self.refund(outcome, backend),
+            queried: self.queried.clone(),
+            outcome: outcome.clone(),
+            arrived: self.arrived,
+            batch: self.sheddable.take(),
         }
     }
 
@@ -393,25 +403,6 @@ impl PendingDecision {
             in_flight,
             ..ResponseContext::new(verdict, Some(Arc::clone(&self.route)))
         }
-    }
-}
-
-/// What limits get back when this is dropped.
-pub(super) struct Refund {
-    owed: OwedBatch,
-    backend: Backend,
-}
-
-impl Refund {
-    /// Leaves the limits what they took.
-    pub(super) fn cancel(mut self) {
-        self.owed.clear();
-    }
-}
-
-impl Drop for Refund {
-    fn drop(&mut self) {
-        self.backend.undo(mem::take(&mut self.owed));
     }
 }
 

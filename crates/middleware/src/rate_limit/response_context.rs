@@ -20,6 +20,7 @@ use weir_telemetry::{Disposition, Strictest, is_logged};
 
 use super::decisions::QueriedLimits;
 use super::deferred_charge::{DeferredCharges, ResponseCost};
+use super::deferred_slot::{DeferredSlot, ShedAtGate, by_upstream};
 use super::header_fields::{self, HeaderForms, LimitStatus};
 use super::in_flight::InFlight;
 use super::policy::{OnDenied, PreparedLimit, RoutePolicy};
@@ -29,7 +30,7 @@ use crate::concurrency::Slot;
 use crate::decoy::{Negotiation, ResponseSample, Shadow, target};
 use crate::header_text::append_to;
 use crate::route::RouteState;
-use crate::{ClientIdentity, Verdict};
+use crate::{ClientIdentity, Shed, Verdict};
 
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {
@@ -54,9 +55,13 @@ const MAX_UPLOAD: Duration = Duration::from_secs(1);
 
 /// A slot of the upstream, and when the request's body was read, if it has one.
 pub(super) struct HeldSlot {
-    /// Until there is a response.
+    /// From when it is granted until there is a response.
     slot: Option<Slot>,
+    /// The slot that is asked for when the body has been read.
+    deferred: Option<DeferredSlot>,
     upload: Option<Arc<UploadTime>>,
+    /// When it was granted, if that was in the middle of the body.
+    since: Option<Instant>,
     lends_at: Option<Pin<Box<Sleep>>>,
 }
 
@@ -64,15 +69,45 @@ impl HeldSlot {
     pub(super) fn new(slot: Slot, upload: Option<Arc<UploadTime>>) -> Self {
         Self {
             slot: Some(slot),
+            deferred: None,
             lends_at: upload.is_some().then(|| Box::pin(sleep(MAX_UPLOAD))),
             upload,
+            since: None,
         }
+    }
+
+    pub(super) fn deferred(deferred: DeferredSlot, upload: Option<Arc<UploadTime>>) -> Self {
+        Self {
+            slot: None,
+            deferred: Some(deferred),
+            upload,
+            since: None,
+            lends_at: None,
+        }
+    }
+
+    /// Goes on towards a deferred slot.
+    fn poll_deferred(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Shed>, ShedAtGate>> {
+        let Some(deferred) = &mut self.deferred else {
+            return Poll::Pending;
+        };
+        let granted = ready!(deferred.poll(cx));
+        self.deferred = None;
+        let slot = granted.map_err(|shed| *shed)?;
+        let would_shed = slot.would_shed.map(by_upstream);
+        self.slot = Some(slot);
+        self.upload.take_if(|upload| upload.ended.get().is_some());
+        if self.upload.is_some() {
+            self.since = Some(loop_time::now());
+            self.lends_at = Some(Box::pin(sleep(MAX_UPLOAD)));
+        }
+        Poll::Ready(Ok(would_shed))
     }
 
     /// How long the request's body took; none while it is still on its way.
     fn upload(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
-        upload.map_or(Some(Duration::ZERO), |upload| upload.took())
+        upload.map_or(Some(Duration::ZERO), |upload| upload.took(self.since))
     }
 
     /// Lends the slot to others while a slow body is on its way, so that a few of them do not keep
@@ -89,7 +124,7 @@ impl HeldSlot {
                 continue;
             }
             self.lends_at = None;
-            if upload.took().is_none() {
+            if upload.took(self.since).is_none() {
                 slot.lend();
             }
         }
@@ -154,12 +189,17 @@ impl ResponseContext {
         settled
     }
 
-    /// Goes on with the slot while there is no response.
+    /// Goes on with the slot while there is no response. Ready when a slot that was deferred is
+    /// granted, or the request is shed.
     #[inline]
-    pub(super) fn poll_slot(&mut self, cx: &mut Context<'_>) {
-        if let Some(held) = &mut self.slot {
-            held.poll(cx);
-        }
+    pub(super) fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ShedAtGate>> {
+        let Some(held) = &mut self.slot else {
+            return Poll::Pending;
+        };
+        held.poll(cx);
+        let would_shed = ready!(held.poll_deferred(cx))?;
+        self.verdict.shed = self.verdict.shed.or(would_shed);
+        Poll::Ready(Ok(()))
     }
 
     /// Charges what the response decides, and counts the strike that it may be.
@@ -396,7 +436,7 @@ impl DecoySample {
     /// upload. A response that did not wait for the body's end has no latency.
     fn latency(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
-        let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
+        let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took(None))?;
         let since_arrival = loop_time::now().saturating_duration_since(self.since);
         Some(since_arrival.saturating_sub(took))
     }
@@ -423,12 +463,13 @@ pub(super) struct UploadTime {
 }
 
 impl UploadTime {
-    /// How long the body took; none while it is still on its way.
-    pub(super) fn took(&self) -> Option<Duration> {
+    /// How long the body took, from `since` on; none while it is still on its way.
+    pub(super) fn took(&self, since: Option<Instant>) -> Option<Duration> {
         let Some(begun) = self.begun.get() else {
             return Some(Duration::ZERO);
         };
-        Some(self.ended.get()?.duration_since(*begun))
+        let since = since.map_or(*begun, |since| since.max(*begun));
+        Some(self.ended.get()?.saturating_duration_since(since))
     }
 
     /// Whether the body is over; if not, the task is woken when it is.

@@ -1,6 +1,6 @@
 //! The slot among the requests in flight that a request needs where its upstream's are limited. It
-//! is asked for when all limits have allowed the request; one that is shed gets back what they
-//! took.
+//! is asked for when all limits have allowed the request, and its body has been read where the proxy
+//! does that first; a request that is shed gets back what they took.
 
 use std::sync::Arc;
 
@@ -13,21 +13,17 @@ use weir_store::Outcome;
 use weir_telemetry::Disposition;
 
 use super::decide::PendingState;
+use super::deferred_slot::{DeferredSlot, ShedAtGate, UpstreamSlot, by_upstream};
 use super::in_flight::InFlight;
 use super::plan::size;
 use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
+use super::spent::Spent;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
-use crate::concurrency::{Admission, Slot};
+use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
 use crate::cors::Cors;
 use crate::overload::OwnShed;
+use crate::route::RouteState;
 use crate::{RequestContext, Shed, Verdict, rejection};
-
-const fn by_upstream(priority: Priority) -> Shed {
-    Shed {
-        by: "upstream",
-        priority,
-    }
-}
 
 impl<S> RateLimit<S> {
     /// Goes on with a request that has a slot or is shed: at once, or when it has waited.
@@ -106,34 +102,31 @@ impl<S> RateLimit<S> {
     #[cold]
     pub(super) fn pass_by_slot<Q: LimitedRequest>(
         &mut self,
-        request: Q,
+        mut request: Q,
         context: ResponseContext,
     ) -> ResponseState<S::Future, S::ResponseBody>
     where
         S: LimitedService<Q>,
     {
-        let route = self.settings.route_or_none(request.extensions());
+        let route = Arc::clone(self.settings.route_or_none(request.extensions()));
         let always = context.verdict.listed.is_some();
-        let concurrency = route.concurrency.as_ref();
-        let admission = concurrency.map(|limited| limited.admit(request.extensions(), always));
-        let Some(admission) = admission else {
+        let Some(limited) = &route.concurrency else {
             return ResponseState::Forwarding {
                 future: self.inner.call(request.map(Metered::unmetered)),
                 context: Box::new(context),
             };
         };
+        let claim = limited.claim(request.extensions(), always);
+        if defers(limited, &request) {
+            let slot = defer(&mut request, &route, claim, None);
+            return self.forward_with_slot(request, context, slot);
+        }
         self.when_admitted(
-            admission,
+            (claim.priority, limited.admit(claim)),
             (request, context),
-            |(request, mut context), limiter, slot| match slot {
+            |(request, context), limiter, slot| match slot {
                 Ok(slot) => {
-                    let mut upload = None;
-                    context.hold(slot, &request, &mut upload);
-                    let request = request.map(|body| Metered::new(body, None, upload));
-                    ResponseState::Forwarding {
-                        future: limiter.inner.call(request),
-                        context: Box::new(context),
-                    }
+                    limiter.forward_with_slot(request, context, UpstreamSlot::Granted(slot))
                 }
                 Err(shed) => {
                     let route = limiter.settings.route_or_none(request.extensions());
@@ -145,21 +138,65 @@ impl<S> RateLimit<S> {
     }
 }
 
+impl<S> RateLimit<S> {
+    fn forward_with_slot<Q: LimitedRequest>(
+        &mut self,
+        request: Q,
+        mut context: ResponseContext,
+        slot: UpstreamSlot,
+    ) -> ResponseState<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<Q>,
+    {
+        let mut upload = None;
+        context.hold(slot, &request, &mut upload);
+        let request = request.map(|body| Metered::new(body, None, upload));
+        ResponseState::Forwarding {
+            future: self.inner.call(request),
+            context: Box::new(context),
+        }
+    }
+}
+
+/// Whether a request asks for its slot when its body has been read.
+fn defers<Q: LimitedRequest>(limited: &RouteConcurrency, request: &Q) -> bool {
+    limited.reads_bodies_first && !request.body().is_end_stream()
+}
+
+/// Leaves a gate in the request, where it asks for its slot.
+fn defer<Q: LimitedRequest>(
+    request: &mut Q,
+    route: &Arc<RouteState>,
+    claim: SlotClaim,
+    spent: Option<Spent>,
+) -> UpstreamSlot {
+    let (gate, slot) = DeferredSlot::new(route, claim, spent);
+    request.extensions_mut().insert(gate);
+    UpstreamSlot::Deferred(slot)
+}
+
 impl PendingState {
     /// Goes on with a request that its limits allow, when its upstream has a slot for it.
     #[cold]
     pub(super) fn enter<S: LimitedService<Q>, Q: LimitedRequest>(
         &mut self,
         limiter: &mut RateLimit<S>,
-        request: Q,
+        mut request: Q,
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> ResponseState<S::Future, S::ResponseBody> {
-        let concurrency = self.decision.route.concurrency.as_ref();
-        let admission = concurrency.map(|limited| limited.admit(request.extensions(), false));
-        let Some(admission) = admission else {
+        let route = Arc::clone(&self.decision.route);
+        let Some(limited) = &route.concurrency else {
             return self.forward(limiter, request, outcome, in_flight, None);
         };
+        let claim = limited.claim(request.extensions(), false);
+        if defers(limited, &request) {
+            let backend = &limiter.settings.backend;
+            let spent = self.decision.spent(&outcome, backend);
+            let slot = Some(defer(&mut request, &route, claim, Some(spent)));
+            return self.forward(limiter, request, outcome, in_flight, slot);
+        }
+        let admission = (claim.priority, limited.admit(claim));
         let arrived = loop_time::now();
         let has_slot = matches!(admission.1, Admission::Admitted(_));
         let backend = &limiter.settings.backend;
@@ -176,7 +213,8 @@ impl PendingState {
                             refund.cancel();
                         }
                         pending.decision.count(&outcome);
-                        pending.forward(limiter, request, outcome, in_flight, Some(slot))
+                        let slot = Some(UpstreamSlot::Granted(slot));
+                        pending.forward(limiter, request, outcome, in_flight, slot)
                     }
                     Err(shed) => {
                         drop(refund);
@@ -223,16 +261,46 @@ impl ResponseContext {
     /// which is no time of the upstream's.
     pub(super) fn hold<Q: HttpRequest<Body: Body>>(
         &mut self,
-        slot: Slot,
+        slot: UpstreamSlot,
         request: &Q,
         upload: &mut Option<Arc<UploadTime>>,
     ) {
-        self.verdict.shed = slot.would_shed.map(by_upstream);
         if !request.body().is_end_stream() {
             upload.get_or_insert_default();
         }
         let upload = upload.clone();
-        self.slot = Some(Box::new(HeldSlot::new(slot, upload)));
+        self.slot = Some(Box::new(match slot {
+            UpstreamSlot::Granted(slot) => {
+                self.verdict.shed = slot.would_shed.map(by_upstream);
+                HeldSlot::new(slot, upload)
+            }
+            UpstreamSlot::Deferred(slot) => HeldSlot::deferred(slot, upload),
+        }));
+    }
+
+    /// Responds to a request that is shed when its body has been read. Its limits have got back what
+    /// they took, and it counts for no ban.
+    #[cold]
+    pub(super) fn shed_at_gate<F, R>(&mut self, at_gate: ShedAtGate) -> ResponseState<F, R> {
+        if let Some(charges) = self.charges.take() {
+            charges.cancel();
+        }
+        let mut status = self.status.take();
+        if let Some((queried, outcome)) = &mut status {
+            at_gate.take_off(queried, outcome);
+        }
+        let verdict = Verdict {
+            shed: Some(at_gate.shed),
+            store: self.verdict.store,
+            decided_by: self.verdict.decided_by,
+            decided_at: self.verdict.decided_at,
+            ..Verdict::new(Disposition::Shed)
+        };
+        let context = ResponseContext {
+            status,
+            ..ResponseContext::new(verdict, self.route.take())
+        };
+        respond(context, at_gate.shed, None)
     }
 }
 

@@ -151,6 +151,7 @@ async fn no_client_of_a_dry_run_leaves_without_a_mark_or_with_another_than_the_f
         limiter: ConcurrencyLimiter::new("app", settings),
         priority: Priority::Normal,
         clients: Arc::default(),
+        reads_bodies_first: false,
     };
     let layer = layer(&clock, Enforcement::NONE).with(|settings| {
         let route = settings.route.take();

@@ -13,7 +13,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transaction};
 use weir_rules::{Cost, Enforcement};
+use weir_runtime::send_gate::SendGate;
 use weir_store::{Memory, MemorySettings};
+use weir_telemetry::UpstreamOutcome;
 
 use super::*;
 use crate::identify::identity;
@@ -36,8 +38,19 @@ fn limiter(slots: NonZeroU32) -> ConcurrencyLimiter {
     ConcurrencyLimiter::new("app", settings)
 }
 
-/// A layer for a route of this priority.
+/// A layer for a route of this priority, above a service that sends requests on at once.
 fn layer(
+    store: &Arc<Memory>,
+    limits: Vec<LimitUse>,
+    limiter: &ConcurrencyLimiter,
+    priority: Priority,
+) -> RateLimitLayer {
+    layer_above(false, store, limits, limiter, priority)
+}
+
+/// The same above a service that reads bodies first, or does not.
+fn layer_above(
+    reads_bodies_first: bool,
     store: &Arc<Memory>,
     limits: Vec<LimitUse>,
     limiter: &ConcurrencyLimiter,
@@ -49,6 +62,7 @@ fn layer(
         limiter: limiter.clone(),
         priority,
         clients: Arc::new(ClientPriorities::default()),
+        reads_bodies_first,
     };
     RateLimitLayer::new(Arc::clone(store) as _, policy, &Metrics::new())
         .with_clock(Arc::new(clock))
@@ -100,7 +114,8 @@ fn left(store: &Memory, name: &str, quota: Quota) -> u64 {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Arrive(Priority, u8),
+    /// With a body or without.
+    Arrive(Priority, u8, bool),
     /// The app responds to a request with this status, or breaks down.
     Respond(usize, Option<u16>),
     /// The client of a request leaves, whether it waits or the app works on it.
@@ -112,7 +127,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let priority = prop::sample::select(Priority::ALL.to_vec());
     let status = prop::option::weighted(0.9, prop::sample::select(vec![200, 404, 500, 503]));
     let step = prop_oneof![
-        6 => (priority, 0..4_u8).prop_map(|(priority, client)| Step::Arrive(priority, client)),
+        6 => (priority, 0..4_u8, any::<bool>())
+            .prop_map(|(priority, client, has_body)| Step::Arrive(priority, client, has_body)),
         2 => (any::<usize>(), status).prop_map(|(index, status)| Step::Respond(index, status)),
         1 => any::<usize>().prop_map(Step::Leave),
         1 => (1..15_u64).prop_map(Step::Wait),
@@ -138,17 +154,29 @@ async fn app(
 async fn run(store: &Arc<Memory>, limiter: &ConcurrencyLimiter, steps: Vec<Step>) -> u64 {
     let quotas = quotas(25);
     let limits = || quotas.map(|(name, cost, quota)| limit_of(name, quota, cost));
-    let layers = Priority::ALL.map(|priority| layer(store, limits().into(), limiter, priority));
+    let layers =
+        Priority::ALL.map(|priority| layer_above(true, store, limits().into(), limiter, priority));
     let (sender, mut admitted) = mpsc::unbounded_channel();
-    let service = service_fn(move |_: Request<Metered<Full<Bytes>>>| app(sender.clone()));
+    let service = service_fn(move |mut request: Request<Metered<Full<Bytes>>>| {
+        let sender = sender.clone();
+        async move {
+            let gate = request.extensions_mut().remove::<SendGate>();
+            request.into_body().collect().await.unwrap();
+            if let Some(gate) = gate {
+                gate.pass().await;
+            }
+            app(sender).await
+        }
+    });
     let mut at_app: Vec<ResponseSender> = Vec::new();
     let mut clients: Vec<JoinHandle<()>> = Vec::new();
     let mut reached = 0;
     for step in steps {
         match step {
-            Step::Arrive(priority, client) => {
+            Step::Arrive(priority, client, has_body) => {
                 let identity = identity(Some([192, 0, 2, client].into()), None);
-                let mut request = Request::new(Full::from(""));
+                let body = if has_body { "body" } else { "" };
+                let mut request = Request::new(Full::from(body));
                 request.extensions_mut().insert(identity);
                 let response = layers[priority as usize].layer(service.clone());
                 let response = response.oneshot(request);
@@ -236,4 +264,129 @@ async fn a_body_that_another_task_reads_does_not_leave_its_request_without_a_slo
 async fn a_slow_body_keeps_no_slot_although_the_upstream_took_long_to_connect_to() {
     let taken = taken_by_upload(Duration::from_millis(1200)).await;
     assert_eq!(taken, [1, 1, 0, 0, 1]);
+}
+
+/// A service that reads bodies first for so long, and then sends requests to an app that takes 20
+/// ms.
+async fn reading_first(
+    mut request: Request<Metered<Body>>,
+    patience: Duration,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let gate = request.extensions_mut().remove::<SendGate>().unwrap();
+    let mut body = request.into_body();
+    let read = async { while body.frame().await.is_some() {} };
+    let _ = tokio::time::timeout(patience, read).await;
+    gate.pass().await;
+    while body.frame().await.is_some() {}
+    sleep(Duration::from_millis(20)).await;
+    let mut response = Response::new(Full::from("real"));
+    response.extensions_mut().insert(UpstreamOutcome {
+        server: "app:80".into(),
+        status: StatusCode::OK,
+        connect: None,
+        arrived: tokio::time::Instant::now(),
+        head: Duration::from_millis(20),
+    });
+    Ok(response)
+}
+
+/// A request whose body comes after a while.
+fn upload_after(wait: Duration) -> Request<Body> {
+    let upload = futures_util::stream::once(async move {
+        sleep(wait).await;
+        Ok(Frame::data(Bytes::from_static(b"body")))
+    });
+    Request::new(StreamBody::new(upload).boxed_unsync())
+}
+
+fn no_store() -> Arc<Memory> {
+    Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::MIN,
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_holds_no_slot_before_its_body_has_been_read() {
+    let limiter = limiter(NonZeroU32::MIN);
+    let service = layer_above(true, &no_store(), Vec::new(), &limiter, Priority::Normal)
+        .layer(service_fn(|request| reading_first(request, YEAR)));
+    let slow = upload_after(Duration::from_millis(900));
+    let response = tokio::spawn(service.oneshot(slow));
+    for millis in [1, 889] {
+        sleep(Duration::from_millis(millis)).await;
+        assert_eq!(limiter.sample().taken, 0);
+    }
+    sleep(Duration::from_millis(15)).await;
+    assert_eq!(limiter.sample().taken, 1);
+    assert_eq!(response.await.unwrap().unwrap().status(), 200);
+    assert_eq!(limiter.sample().taken, 0);
+}
+
+/// What a client takes to send its body was taken for the app's latency, or taken off it although
+/// the slot was asked for later.
+#[tokio::test(start_paused = true)]
+async fn neither_the_part_of_a_body_that_was_read_first_nor_the_rest_counts_as_latency() {
+    for (patience, upload) in [(YEAR, 500), (Duration::from_millis(300), 700)] {
+        let limiter = limiter(NonZeroU32::MIN);
+        let service = layer_above(true, &no_store(), Vec::new(), &limiter, Priority::Normal)
+            .layer(service_fn(move |request| reading_first(request, patience)));
+        for _ in 0..60 {
+            let request = upload_after(Duration::from_millis(upload));
+            service.clone().oneshot(request).await.unwrap();
+        }
+        let latency = limiter.baseline().unwrap();
+        assert!((20..22).contains(&latency.as_millis()), "{latency:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_shed_when_its_body_has_been_read_is_charged_by_no_limit() {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::new(100).unwrap(),
+    }));
+    let limiter = limiter(NonZeroU32::MIN);
+    let quotas = quotas(25);
+    let limits = || {
+        quotas
+            .map(|(name, cost, quota)| limit_of(name, quota, cost))
+            .into()
+    };
+    let reading = service_fn(|request| reading_first(request, YEAR));
+    let service = layer_above(true, &store, limits(), &limiter, Priority::Normal).layer(reading);
+    let upload = |millis| {
+        service
+            .clone()
+            .oneshot(upload_after(Duration::from_millis(millis)))
+    };
+    let first = tokio::spawn(upload(100));
+    let second = upload(101).await.unwrap();
+    assert_eq!(second.status(), 503);
+    let verdict = second.extensions().get::<Verdict>().unwrap();
+    assert_eq!(verdict.disposition, Disposition::Shed);
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    for (name, cost, quota) in quotas {
+        assert_eq!(
+            quota.burst().get() - left(&store, name, quota),
+            cost,
+            "{name}"
+        );
+    }
+}
+
+/// It could ask as often as it likes, and keep the gateway busy with each body.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_before_its_body_has_come_is_charged() {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::new(100).unwrap(),
+    }));
+    let limiter = limiter(NonZeroU32::MIN);
+    let (name, cost, quota) = quotas(25)[0];
+    let limits = vec![limit_of(name, quota, cost)];
+    let reading = service_fn(|request| reading_first(request, YEAR));
+    let service = layer_above(true, &store, limits, &limiter, Priority::Normal).layer(reading);
+    let response = tokio::spawn(service.oneshot(upload_after(YEAR)));
+    sleep(Duration::from_secs(1)).await;
+    response.abort();
+    let _ = response.await;
+    assert_eq!(quota.burst().get() - left(&store, name, quota), cost);
 }
