@@ -45,10 +45,10 @@ pub(super) fn combined(
     let (referer, rest) = quoted(rest).unwrap_or(("-", ""));
     let (user_agent, rest) = quoted(rest).unwrap_or(("-", ""));
     let forwarded = quoted(rest).map(|(text, _)| text);
-    let sender = sender(names, forwarded.filter(|text| is_list(text)), make)?;
     let Some((method, target)) = request_line(request) else {
         return Ok(Parsed::Other);
     };
+    let sender = sender(names, forwarded.filter(|text| is_list(text)), make)?;
     let (referer, user_agent) = (unescaped(referer), unescaped(user_agent));
     let (host, target) = split_target(target);
     let (path, query) = split_query(target);

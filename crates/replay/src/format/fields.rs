@@ -181,10 +181,10 @@ impl LineMaker<'_> {
     ) -> Result<Parsed, &'static str> {
         let outer = self.outer.map(|time| (time, time));
         let (at, ended) = texts.span().or(outer).ok_or(NO_TIME)?;
-        let client = self.client(texts)?;
         let Some((method, target)) = texts.request() else {
             return Ok(Parsed::Other);
         };
+        let client = self.client(texts)?;
         let (host, target) = split_target(target);
         let (path, query) = split_query(target);
         let head = texts.get(Field::HeadSeconds).and_then(seconds);

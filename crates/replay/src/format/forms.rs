@@ -460,7 +460,7 @@ pub static FORMS: [Form; 18] = [
             host: "yes",
             user_agent: "yes",
             proxied: "no",
-            left: "0 or 499",
+            left: "0",
         },
     },
     Form {

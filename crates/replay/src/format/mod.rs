@@ -104,18 +104,25 @@ impl Format {
             Some(given) => vec![given.clone()],
             None => FORMS.iter().map(Self::new).collect(),
         };
-        let mut all = Prefix::ALL.into_iter().flat_map(|prefix| {
+        let all = Prefix::ALL.into_iter().flat_map(|prefix| {
             let forms = forms.iter().cloned();
             forms.map(move |form| Self { prefix, ..form })
         });
-        let found = all.find(|format| format.has_request(&lines));
-        found.or_else(|| given.cloned())
+        let all: Vec<(usize, Self)> = all.map(|form| (form.requests(&lines), form)).collect();
+        // Programs may write into one log; its form is that of most lines.
+        let most = all.iter().map(|(requests, _)| *requests).max()?;
+        let mut good = all.into_iter().filter(|(requests, _)| *requests > 0);
+        let found = good.find(|(requests, _)| 2 * requests >= most);
+        found.map(|(_, form)| form).or_else(|| given.cloned())
     }
 
-    fn has_request(&self, lines: &[&[u8]]) -> bool {
+    /// How many of these lines it reads as requests.
+    fn requests(&self, lines: &[&[u8]]) -> usize {
         let mut parser = self.parser(ParseOptions::default());
-        let mut lines = lines.iter().map(|line| parser.parse(line));
-        lines.any(|parsed| matches!(parsed, Parsed::Request(_)))
+        let lines = lines.iter().map(|line| parser.parse(line));
+        lines
+            .filter(|parsed| matches!(parsed, Parsed::Request(_)))
+            .count()
     }
 
     /// Whether it is Weir's own.

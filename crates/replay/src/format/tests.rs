@@ -422,6 +422,10 @@ fn what_was_no_request_of_http_is_malformed_in_no_form() {
             r#"203.0.113.1:1 [21/Nov/2026:10:00:00.150] a a/<NOSRV> -1/-1/-1/-1/0 400 0 - - PR-- 1/1/0/0/0 0/0 "REQUEST""#,
         ),
         (
+            "envoy",
+            r#"[2026-11-21T10:00:00.606Z] "REQUEST" 400 DPE 0 11 0 - "-" "-" "-" "-" "-""#,
+        ),
+        (
             "squid",
             "1795255200.250 0 203.0.113.1 NONE_NONE/400 3562 NONE error:invalid-request - HIER_NONE/- -",
         ),
@@ -453,6 +457,20 @@ fn what_was_no_request_of_http_is_malformed_in_no_form() {
         );
         let parsed = parsed(&format, &line, ParseOptions::default());
         assert!(matches!(parsed[0], Parsed::Other), "{line}: {parsed:?}");
+    }
+}
+
+/// One process may write two forms into one log, the rarer of which comes first here.
+#[test]
+fn the_form_of_a_log_is_that_of_most_of_its_lines() {
+    let clf = r#"203.0.113.1 - - [21/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "" """#;
+    let haproxy = r#"203.0.113.1:57530 [21/Nov/2026:10:00:00.150] plain app/a 0/0/0/1/5 200 103 - - ---- 1/1/0/0/0 0/0 "GET / HTTP/1.1""#;
+    for (lines, form) in [
+        (format!("{clf}\n{haproxy}\n{haproxy}\n{haproxy}"), "haproxy"),
+        (format!("{haproxy}\n{clf}\n{clf}\n{clf}"), "combined"),
+    ] {
+        let format = Format::detect(lines.as_bytes(), None).unwrap();
+        assert_eq!(format.to_string(), form);
     }
 }
 
