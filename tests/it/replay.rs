@@ -1231,6 +1231,10 @@ fn a_list_in_place_of_the_client_never_makes_the_proxy_the_only_client() {
     ]);
     let found: Value = serde_json::from_slice(&suggest.output().unwrap().stdout).unwrap();
     assert_eq!(found["routes"][0]["need"]["subjects"], 5, "{found:#}");
+    assert!(
+        found["notes"].to_string().contains("the leftmost counts"),
+        "{found:#}"
+    );
 }
 
 /// What a replay of `access.log` ends with, and says.

@@ -19,7 +19,7 @@ use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
 use super::format::{LogLine, Names, ParseOptions, Parsed, split_query};
 use super::input::Input;
 use super::need::{MIN_SUBJECTS, NeedReport, Promise, Suggestion};
-use super::report::LimitReport;
+use super::report::{LimitReport, client_caveats};
 use super::ruleset::{LogFields, Ruleset, needs};
 use super::{Job, Options, ReplayError, progress};
 
@@ -62,6 +62,8 @@ pub struct Suggestions {
     pub config: Option<String>,
     /// How many requests the log has.
     pub requests: u64,
+    /// What was not looked at, and what to keep in mind of who the clients are.
+    pub notes: Vec<String>,
     /// The routes without limits that requests took, those with the most requests first.
     pub routes: Vec<SuggestedRoute>,
 }
@@ -125,6 +127,9 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
         variants: &[],
     };
     let report = job.run(input, &progress)?;
+    let gaps = report.not_replayed.iter();
+    let gaps = gaps.map(|gap| format!("{}: {}", gap.what, gap.why));
+    let notes = gaps.chain(client_caveats(&report.log.counts)).collect();
     let of_limit = |limit: LimitReport| {
         let route = limit.routes.first()?.clone();
         let is_added = added.contains(&limit.name);
@@ -150,6 +155,7 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
     Ok(Suggestions {
         config: has_config.then(|| options.config.display().to_string()),
         requests: report.log.counts.requests,
+        notes,
         routes,
     })
 }
@@ -427,7 +433,11 @@ impl Suggestions {
         writeln!(
             out,
             "# \"at most\" is an upper bound: as if denied requests took units as well"
-        )
+        )?;
+        for note in &self.notes {
+            writeln!(out, "# note: {note}")?;
+        }
+        Ok(())
     }
 
     /// Writes the limits, as limits/defaults.yaml has them.

@@ -381,29 +381,13 @@ fn caveats(
             .to_owned(),
         "All buckets are full when the log begins.".to_owned(),
     ];
+    all.extend(client_caveats(log));
     let mut add = |is_so: bool, text: String| all.extend(is_so.then_some(text));
     add(
         is_coarse,
         "The times of this log are of whole seconds. The requests of a second are spread evenly over \
          it, so bursts within a second are not seen."
             .to_owned(),
-    );
-    add(
-        log.of_proxies > 0,
-        format!(
-            "{} of {} requests have one of `trusted_proxies` for a client, as their lines do not say \
-             who was behind it: these count as one client for each proxy.",
-            log.of_proxies, log.requests
-        ),
-    );
-    add(
-        log.leftmost > 0,
-        format!(
-            "{} requests have a list of addresses for a client, and the configuration trusts no \
-             proxy: the leftmost counts, which a client can make up. With \
-             `client_address.trusted_proxies` it is the one that the gateway would find.",
-            log.leftmost
-        ),
     );
     add(
         log.denied_elsewhere > 0,
@@ -444,6 +428,27 @@ fn caveats(
          the definition to know the number."
             .to_owned(),
     );
+    all
+}
+
+/// What to keep in mind of who the clients of a log are.
+pub fn client_caveats(log: &LogCounts) -> Vec<String> {
+    let mut all = Vec::new();
+    if log.of_proxies > 0 {
+        all.push(format!(
+            "{} of {} requests have one of `trusted_proxies` for a client, as their lines do not say \
+             who was behind it: these count as one client for each proxy.",
+            log.of_proxies, log.requests
+        ));
+    }
+    if log.leftmost > 0 {
+        all.push(format!(
+            "{} requests have a list of addresses for a client, and the configuration trusts no \
+             proxy: the leftmost counts, which a client can make up. With \
+             `client_address.trusted_proxies` it is the one that the gateway would find.",
+            log.leftmost
+        ));
+    }
     all
 }
 
