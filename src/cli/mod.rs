@@ -2,7 +2,8 @@
 //! those that ask a gateway that runs.
 //!
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
-//! else; `weir health` ends with 1 for a bad configuration as well.
+//! else; `weir health` ends with 1 for a bad configuration as well, and `weir import` with 3 where a
+//! translation lacks something.
 
 mod admin;
 mod check;

@@ -1015,7 +1015,8 @@ fn nothing_that_is_imported_from_the_examples_gets_a_warning() {
         );
         let folder = Folder::with(&[]);
         let path = folder.gateway();
-        let args = ["import", "--config", path.to_str().unwrap(), &source];
+        let path = path.to_str().unwrap();
+        let args = ["import", "--accept-loss", "--config", path, &source];
         assert_eq!(exit_code(&args), ExitCode::SUCCESS);
         let settings = folder.settings();
         assert!(settings.warnings.is_empty(), "{}", settings.warnings);

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::front::{Front, NGINX};
 use crate::support::gateway::WEIR;
+use crate::support::tls::{self, Certificate};
 use crate::support::upstream::{Received, text};
 use crate::support::*;
 
@@ -56,7 +57,7 @@ fn weir(folder: &Path, arguments: &[&str]) -> Output {
 /// Imports a file of a folder and checks the result, in which all that is `replaced` is another
 /// text afterwards.
 fn imported(folder: TempDir, file: &str, replaced: &[(&str, &str)]) -> (Gateway, String) {
-    let output = weir(folder.path(), &["import", file]);
+    let output = weir(folder.path(), &["import", "--accept-loss", file]);
     let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{told}");
     let checked = weir(folder.path(), &["check", "--strict"]);
@@ -121,6 +122,265 @@ fn an_imported_nginx_conf_admits_denies_and_rewrites_nothing_otherwise() {
     for address in [nginx.address(), gateway.address()] {
         assert_eq!(send(address, [1, 6], &elsewhere).0, 404);
     }
+}
+
+/// Sends both the same requests in the same order: of a client so many by a method to a host and
+/// path. Sixty of them, and nothing comes back meanwhile.
+fn answer_alike(site: &str, requests: &[(u8, &str, &str, usize)]) {
+    let upstream = Upstream::answering(|request: &Received| {
+        let real_ip = request
+            .headers
+            .get("x-real-ip")
+            .map_or("none", |it| it.to_str().unwrap());
+        text(&format!("{} {real_ip}", request.target))
+    });
+    let port = free_port();
+    let site = site
+        .replace("APP", &upstream.address().to_string())
+        .replace("PORT", &format!("127.0.0.1:{port}"));
+    let nginx = Front::nginx_in(&[("nginx.conf", NGINX), ("app.conf", &site)], port);
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    fs::write(folder.path().join("nginx.conf"), NGINX).unwrap();
+    fs::write(folder.path().join("app.conf"), &site).unwrap();
+    let listens = format!("127.0.0.1:{port}");
+    let (gateway, told) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
+    let sum: usize = requests.iter().map(|(.., times)| times).sum();
+    assert_eq!(sum, 60, "{requests:?}");
+    for (client, method, url, times) in requests {
+        let (host, path) = url.split_at(url.find('/').unwrap());
+        for time in 0..*times {
+            let mut sent = request(method, path).with("host", host);
+            if *method == "POST" {
+                sent = sent.with("content-length", "0");
+            }
+            let [theirs, ours] = [nginx.address(), gateway.address()].map(|address| {
+                let source = Ipv4Addr::new(127, 0, 1, *client);
+                let response = Client::connect_from(source, address).send(&sent);
+                let location = response.field("location").map(str::to_owned);
+                let body = (response.status == 200).then(|| response.text().to_owned());
+                (response.status, location, body)
+            });
+            assert_eq!(ours, theirs, "{client} {method} {url} {time}\n{told}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_for_one_method_denies_what_nginx_denies() {
+    answer_alike(
+        "map $request_method $key { default \"\"; POST $binary_remote_addr; }
+         limit_req_zone $key zone=posts:1m rate=1r/m;
+         limit_req_status 429;
+         server {
+             listen PORT;
+             location / { limit_req zone=posts burst=4 nodelay; proxy_pass http://APP; }
+             location /read/ { limit_except GET { deny all; } proxy_pass http://APP; }
+             location /only/ { if ($request_method = POST) { return 405; } proxy_pass http://APP; }
+         }",
+        &[
+            (1, "GET", "a.test/x", 10),
+            (1, "POST", "a.test/x", 12),
+            (1, "PUT", "a.test/x", 3),
+            (2, "POST", "a.test/x", 8),
+            (3, "GET", "a.test/read/x", 6),
+            (3, "POST", "a.test/read/x", 4),
+            (3, "DELETE", "a.test/read/x", 4),
+            (4, "GET", "a.test/only/x", 6),
+            (4, "POST", "a.test/only/x", 7),
+        ],
+    );
+}
+
+#[test]
+fn each_server_has_its_own_count_by_its_name_and_a_nameless_one_has_none() {
+    answer_alike(
+        "limit_req_zone $server_name zone=servers:1m rate=1r/m;
+         limit_req_status 429;
+         server { listen PORT; location / { limit_req zone=servers burst=2 nodelay; proxy_pass http://APP; } }
+         server { listen PORT; server_name a.test;
+             location / { limit_req zone=servers burst=5 nodelay; proxy_pass http://APP; } }
+         server { listen PORT; server_name b.test;
+             location / { limit_req zone=servers burst=5 nodelay; proxy_pass http://APP; } }",
+        &[
+            (1, "GET", "a.test/x", 10),
+            (2, "GET", "a.test/x", 10),
+            (1, "GET", "b.test/x", 15),
+            (1, "GET", "other.test/x", 25),
+        ],
+    );
+}
+
+#[test]
+fn what_nginx_returns_is_neither_counted_nor_forwarded() {
+    answer_alike(
+        "limit_req_zone $binary_remote_addr zone=all:1m rate=1r/m;
+         limit_req_status 429;
+         limit_req zone=all burst=3 nodelay;
+         server {
+             listen PORT;
+             server_name a.test;
+             location / { proxy_set_header X-Real-IP $remote_addr; proxy_pass http://APP; }
+             location /gone/ { return 410; }
+             location /old/ { return 301 https://b.test$request_uri; }
+             location = /health { return 200 fine; }
+             location /login { proxy_pass http://APP; }
+         }
+         server { listen PORT; server_name www.a.test; return 302 http://a.test$request_uri; }",
+        &[
+            (1, "GET", "a.test/gone/x", 9),
+            (1, "GET", "a.test/old/x?y=z", 9),
+            (1, "GET", "www.a.test/x", 9),
+            (1, "GET", "a.test/health", 8),
+            (1, "GET", "a.test/x", 9),
+            (2, "GET", "a.test/login", 8),
+            (3, "GET", "a.test/loginx", 8),
+        ],
+    );
+}
+
+#[test]
+fn clients_that_geo_or_a_map_leaves_out_are_those_that_nginx_leaves_out() {
+    answer_alike(
+        "geo $w { default 1; ::1 0; 127.0.1.128/25 0; 127.0.1.200 1; 10.0.0.1/8 0; }
+         map $w $by_network { 0 \"\"; 1 $binary_remote_addr; }
+         map $remote_addr $by_address { 127.0.1.7 \"\"; default $binary_remote_addr; }
+         limit_req_zone $by_network zone=networks:1m rate=1r/m;
+         limit_req_zone $by_address zone=addresses:1m rate=1r/m;
+         limit_req_zone $binary_remote_addr$request_uri zone=pages:1m rate=1r/m;
+         limit_req_status 429;
+         server {
+             listen PORT;
+             location / { limit_req zone=networks burst=4 nodelay; proxy_pass http://APP; }
+             location /a/ { limit_req zone=addresses burst=2 nodelay; proxy_pass http://APP; }
+             location = /page { limit_req zone=pages burst=1 nodelay; proxy_pass http://APP; }
+         }",
+        &[
+            (1, "GET", "a.test/x", 9),
+            (129, "GET", "a.test/x", 12),
+            (200, "GET", "a.test/x", 9),
+            (7, "GET", "a.test/a/x", 10),
+            (8, "GET", "a.test/a/x", 10),
+            (9, "GET", "a.test/page", 10),
+        ],
+    );
+}
+
+#[test]
+fn a_body_that_nginx_refuses_is_refused() {
+    let upstream = Upstream::start();
+    let port = free_port();
+    let site = format!(
+        "server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://{app}; }}
+         location /up/ {{ client_max_body_size 3m; proxy_pass http://{app}; }} }}",
+        app = upstream.address()
+    );
+    let nginx = Front::nginx_in(&[("nginx.conf", NGINX), ("app.conf", &site)], port);
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    fs::write(folder.path().join("nginx.conf"), NGINX).unwrap();
+    fs::write(folder.path().join("app.conf"), &site).unwrap();
+    let listens = format!("127.0.0.1:{port}");
+    let (gateway, _) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
+    let length = 1_500_000;
+    for address in [nginx.address(), gateway.address()] {
+        // The body is not sent, so that no reset hides the response.
+        let head = request("POST", "/").with("content-length", &length.to_string());
+        let mut client = Client::connect(address);
+        client.write(&head.bytes()).unwrap();
+        assert_eq!(client.read("POST").unwrap().status, 413, "{address}");
+        let sent = post("/up/", &"a".repeat(length));
+        assert_eq!(Client::connect(address).send(&sent).status, 200, "{address}");
+    }
+}
+
+/// The redirect stood first, and the app, its limits and TLS were gone.
+#[test]
+fn the_usual_site_redirects_and_serves_by_tls_what_nginx_serves() {
+    let upstream = Upstream::answering(|request: &Received| text(&request.target));
+    let certificate = Certificate::of("s.test");
+    let [plain, secure] = [free_port(), free_port()];
+    let site = format!(
+        "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;
+         server {{ listen 127.0.0.1:{plain}; server_name s.test;
+             location / {{ return 301 https://$host:{secure}$request_uri; }} }}
+         server {{ listen 127.0.0.1:{secure} ssl; server_name s.test;
+             ssl_certificate site.pem; ssl_certificate_key site.key;
+             location / {{ limit_req zone=a burst=20 nodelay; proxy_pass http://{}; }} }}",
+        upstream.address()
+    );
+    let files = [
+        ("nginx.conf", NGINX),
+        ("app.conf", &*site),
+        ("site.pem", &*certificate.certificate),
+        ("site.key", &*certificate.key),
+    ];
+    let nginx = Front::nginx_in(&files, plain);
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let ours = [free_port(), free_port()];
+    let replaced = [(plain, ours[0]), (secure, ours[1])];
+    let replaced = replaced.map(|(from, to)| (from.to_string(), to.to_string()));
+    let replaced: Vec<_> = replaced.iter().map(|(from, to)| (&**from, &**to)).collect();
+    let (gateway, told) = imported(folder, "nginx.conf", &replaced);
+    assert!(told.contains("none of which opens anything"), "{told}");
+    let config = tls::trusting(&[&certificate], &[]);
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    for (to, secure_to, port) in [
+        (at(plain), at(secure), secure),
+        (at(ours[0]), at(ours[1]), ours[1]),
+    ] {
+        let sent = get("/x?y").with("host", "s.test");
+        let response = Client::connect(to).send(&sent);
+        let location = format!("https://s.test:{port}/x?y");
+        assert!(matches!(response.status, 301 | 308), "{}", response.status);
+        assert_eq!(response.field("location"), Some(&*location));
+        let mut statuses = Vec::new();
+        for _ in 0..60 {
+            let mut client = tls::connect(secure_to, "s.test", &config).unwrap();
+            statuses.push(client.send(&sent).status);
+        }
+        let mut expected = vec![200; 21];
+        expected.resize(60, 503);
+        assert_eq!(statuses, expected);
+    }
+    drop((nginx, gateway));
+}
+
+/// A pipeline must not go on with a gateway that lacks a limit.
+#[test]
+fn an_import_that_loses_a_limit_says_so_first_and_by_its_exit_status() {
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    let location = "proxy_set_header X-A $a; proxy_pass http://127.0.0.1:3000;";
+    let locations: String = (0..20)
+        .map(|number| format!("    location /{number}/ {{ {location} }}\n"))
+        .collect();
+    let text = format!(
+        "limit_req_zone $request_uri zone=a:1m;\nserver {{\n    listen 127.0.0.1:8080;\n{locations}    \
+         location /last/ {{ limit_req zone=a; {location} }}\n}}\n"
+    );
+    fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    let output = weir(folder.path(), &["import", "nginx.conf"]);
+    assert_eq!(output.status.code(), Some(3));
+    let told = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = told.lines().take(10).collect();
+    let lines = lines.join("\n");
+    for expected in [
+        "differences to look at; the first 2 leave out a server or a limit, or let more in",
+        "zone=a:1m` has no equal",
+        "`limit_req zone=a` limits nothing",
+    ] {
+        assert!(lines.contains(expected), "{expected}: {told}");
+    }
+    assert_eq!(told.matches("proxy_set_header X-A").count(), 1, "{told}");
+    let again = [
+        "import",
+        "--config",
+        "again/gateway.yaml",
+        "--accept-loss",
+        "nginx.conf",
+    ];
+    assert_eq!(weir(folder.path(), &again).status.code(), Some(0));
 }
 
 const HTTP_ROUTES: &str = r#"

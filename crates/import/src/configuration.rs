@@ -1,11 +1,11 @@
 //! A configuration of Weir in the making, its YAML, and where it differs from its source.
 
-use std::collections::{BTreeSet, HashSet};
-use std::fmt;
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::difference::{Difference, Differences, Effect};
 use crate::flow::{comment, flow, scalar};
 use crate::source::{ImportError, MAX_ROUTES, Place};
 
@@ -18,36 +18,34 @@ pub struct Imported {
     pub defaults: String,
     /// The text of `limits/overrides.yaml`, if there are overrides.
     pub overrides: Option<String>,
-    /// Where the configuration does not do the same as the source, in the order of the source.
+    /// Where the configuration does not do the same as the source, ordered by
+    /// [`Effect`] and then by place.
     pub differences: Vec<Difference>,
-}
-
-/// A part of the source that Weir does not do, or does otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Difference {
-    /// Where the part stands.
-    pub place: Place,
-    /// The part, and what Weir does in place of it.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n  {}", self.place, self.what, self.remedy)
-    }
 }
 
 /// Keys and values of a route, an upstream or the like, in their order.
 pub(crate) type Keys = Map<String, Value>;
 
+/// A route as it will stand in the file.
+#[derive(Debug)]
+struct Route {
+    /// The part of the source that it is from, unless the route before it is from the same.
+    above: Option<String>,
+    matches: Value,
+    /// Only where another route would be called the same.
+    name: Option<String>,
+    keys: Keys,
+}
+
 /// The parts of a configuration, each as it stands in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Configuration {
-    pub(crate) listen: Vec<String>,
+    /// The listeners, each with an `address`.
+    pub(crate) listen: Vec<Value>,
+    /// Other keys of the file, such as `client_address`.
+    pub(crate) keys: Keys,
     upstreams: Vec<(String, Value)>,
-    routes: Vec<String>,
+    routes: Vec<Route>,
     /// The part of the source that the last route is from.
     above: String,
     pub(crate) limits: Vec<(String, Value)>,
@@ -59,16 +57,19 @@ pub(crate) struct Configuration {
     names: HashSet<String>,
     /// The names of upstreams and limits that routes use.
     used: HashSet<String>,
-    differences: BTreeSet<Difference>,
+    differences: Differences,
 }
 
 impl Configuration {
-    pub(crate) fn differ(&mut self, place: &Place, what: impl Into<String>, remedy: &str) {
-        self.differences.insert(Difference {
-            place: place.clone(),
-            what: what.into(),
-            remedy: remedy.to_owned(),
-        });
+    /// Adds a difference of a part of the source.
+    pub(crate) fn differ(
+        &mut self,
+        effect: Effect,
+        place: &Place,
+        (part, what): (&str, &str),
+        remedy: &str,
+    ) {
+        self.differences.add(effect, place, part, what, remedy);
     }
 
     /// Adds a route, unless an earlier one matches the same requests.
@@ -97,37 +98,53 @@ impl Configuration {
         if !is_new {
             return Ok(false);
         }
-        let limits = keys
-            .get("limits")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
+        self.mark_used(keys);
+        let is_from_another = self.above != above;
+        above.clone_into(&mut self.above);
+        let name = self.name(&matches);
+        self.routes.push(Route {
+            above: is_from_another.then(|| above.to_owned()),
+            matches,
+            name,
+            keys: keys.clone(),
+        });
+        Ok(true)
+    }
+
+    /// Remembers which limits and upstream a route has, as others are not written.
+    fn mark_used(&mut self, keys: &Keys) {
+        let limits = keys.get("limits").and_then(Value::as_array);
+        let limits = limits.into_iter().flatten();
         let names = limits.map(|limit| limit.get("limit").unwrap_or(limit));
         let names = names.chain(keys.get("upstream")).filter_map(Value::as_str);
         self.used.extend(names.map(str::to_owned));
-        let mut text = String::new();
-        if self.above != above {
-            text = format!("  # {}\n", comment(above));
-            above.clone_into(&mut self.above);
-        }
-        text += &format!("  - match: {}\n", flow(&matches));
+    }
+
+    /// The name of the next route, if it needs one.
+    fn name(&mut self, matches: &Value) -> Option<String> {
         // Without a name, a route is called by these alone.
         let called = ["methods", "host", "path"].map(|key| matches.get(key).map(flow));
-        let called = called
-            .into_iter()
-            .flatten()
-            .collect::<String>()
-            .replace('"', "");
-        if self.names.contains(&called) {
-            let name = format!("{called} {}", self.routes.len() + 1);
-            text += &format!("    name: {}\n", scalar(&name));
-        }
+        let called = called.into_iter().flatten().collect::<String>();
+        let called = called.replace('"', "");
+        let is_known = self.names.contains(&called);
+        let name = is_known.then(|| format!("{called} {}", self.routes.len() + 1));
         self.names.insert(called);
-        for (key, value) in keys {
-            text += &format!("    {key}: {}\n", flow(value));
-        }
-        self.routes.push(text);
-        Ok(true)
+        name
+    }
+
+    /// The route of a gateway that only redirects to HTTPS.
+    ///
+    /// # Errors
+    /// [`ImportError::TooManyRoutes`].
+    pub(crate) fn serve_nothing(&mut self, place: &Place, part: &str) -> Result<(), ImportError> {
+        let what = "redirects to HTTPS, and nothing else is served";
+        let remedy = "import what is served by HTTPS as well; behind a proxy with TLS, name the proxy \
+                      in `client_address.trusted_proxies`";
+        self.differ(Effect::Differs, place, (part, what), remedy);
+        let matches = Keys::from_iter([("path".to_owned(), json!("/*"))]);
+        let keys = Keys::from_iter([("response".to_owned(), json!({"status": 404}))]);
+        let above = format!("{place}: {}", part.trim_matches('`'));
+        self.add_route(place, &above, matches, &keys).map(drop)
     }
 
     pub(crate) fn has_routes(&self) -> bool {
@@ -149,34 +166,99 @@ impl Configuration {
         for list in [&mut self.upstreams, &mut self.limits, &mut self.overrides] {
             list.retain(|(name, _)| self.used.contains(name));
         }
+        self.hoist_to_upstreams("max_body_bytes");
+        let defaults = self.hoisted_to_defaults("request_headers");
         let origin = path.file_name().unwrap_or_default().to_string_lossy();
-        if self.listen.is_empty() {
-            self.listen.push("0.0.0.0:8080".to_owned());
-        }
-        let listen = self
-            .listen
-            .iter()
-            .map(|address| json!({"address": address}))
-            .collect();
+        let keys = self.keys.iter();
+        let keys = keys.map(|(key, value)| format!("{key}: {}\n\n", flow(value)));
         let gateway = format!(
             "# Imported from {}. `weir check` reads this file and those of limits/ and reports every\n\
-             # error; `weir` serves them.\n\nlisten: {}\n\n\
+             # error; `weir` serves them.\n\nlisten:{}\n\n{}\
              # Health, metrics, and what `weir top` and other commands ask.\n\
              admin: {{address: \"127.0.0.1:9901\"}}\n\nupstreams:{}\n\n\
-             defaults: {{limits: []}}\n\n\
+             defaults: {}\n\n\
              # The most specific route wins, and the first of equal ones.\nroutes:\n{}",
             comment(&origin),
-            flow(&Value::Array(listen)),
+            listeners(&self.listen),
+            keys.collect::<String>(),
             lines(&self.upstreams, "\n  ").unwrap_or(" {}".to_owned()),
-            self.routes.concat(),
+            flow(&Value::Object(defaults)),
+            self.routes.iter().map(Route::text).collect::<String>(),
         );
         let no_limits = "\n# `weir suggest` finds limits by an access log.\n{}";
         Imported {
             gateway,
             defaults: lines(&self.limits, "\n").unwrap_or(no_limits.to_owned()) + "\n",
             overrides: lines(&self.overrides, "\n- ").map(|text| text + "\n"),
-            differences: self.differences.into_iter().collect(),
+            differences: self.differences.merged(),
         }
+    }
+
+    /// Writes a key of routes on the upstreams whose routes all say the same.
+    fn hoist_to_upstreams(&mut self, key: &str) {
+        for (name, upstream) in &mut self.upstreams {
+            let is_own = |route: &&mut Route| route.keys.get("upstream") == Some(&json!(name));
+            let mut routes: Vec<_> = self.routes.iter_mut().filter(is_own).collect();
+            let value = routes
+                .first()
+                .and_then(|route| route.keys.get(key))
+                .cloned();
+            let is_same = routes
+                .iter()
+                .all(|route| route.keys.get(key) == value.as_ref());
+            let keys = upstream.as_object_mut().filter(|_| is_same);
+            if let (Some(keys), Some(value)) = (keys, value) {
+                keys.insert(key.to_owned(), value);
+                for route in &mut routes {
+                    route.keys.shift_remove(key);
+                }
+            }
+        }
+    }
+
+    /// The defaults of routes, with a key if all routes with an upstream say the same.
+    fn hoisted_to_defaults(&mut self, key: &str) -> Keys {
+        let mut defaults = Keys::from_iter([("limits".to_owned(), json!([]))]);
+        let is_forwarding = |route: &&mut Route| route.keys.contains_key("upstream");
+        let mut routes: Vec<_> = self.routes.iter_mut().filter(is_forwarding).collect();
+        let value = routes
+            .first()
+            .and_then(|route| route.keys.get(key))
+            .cloned();
+        let is_same = routes
+            .iter()
+            .all(|route| route.keys.get(key) == value.as_ref());
+        if let Some(value) = value.filter(|_| is_same && routes.len() > 1) {
+            defaults.insert(key.to_owned(), value);
+            for route in &mut routes {
+                route.keys.shift_remove(key);
+            }
+        }
+        defaults
+    }
+}
+
+impl Route {
+    fn text(&self) -> String {
+        let above = self.above.as_ref();
+        let mut text = above.map_or(String::new(), |it| format!("  # {}\n", comment(it)));
+        text += &format!("  - match: {}\n", flow(&self.matches));
+        if let Some(name) = &self.name {
+            text += &format!("    name: {}\n", scalar(name));
+        }
+        for (key, value) in &self.keys {
+            text += &format!("    {key}: {}\n", flow(value));
+        }
+        text
+    }
+}
+
+/// The listeners, in one line or a line each.
+fn listeners(listen: &[Value]) -> String {
+    let lines = listen.iter().map(flow);
+    match listen {
+        [one] => format!(" [{}]", flow(one)),
+        _ => lines.map(|line| format!("\n  - {line}")).collect(),
     }
 }
 

@@ -27,8 +27,10 @@ pub(crate) fn scalar(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
     let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
     let is_duration = unit != text && matches!(unit, "us" | "ms" | "s" | "m");
-    let begins_plain =
-        is_duration || text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/');
+    let is_size = unit != text && matches!(unit, "B" | "KiB" | "MiB" | "GiB");
+    let begins_plain = is_duration
+        || is_size
+        || text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/');
     let is_word = matches!(
         text,
         "null" | "true" | "false" | "yes" | "no" | "on" | "off"

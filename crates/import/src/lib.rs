@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod difference;
 mod flow;
 mod http_route;
 mod nginx;
@@ -17,7 +18,8 @@ mod tests;
 
 use std::path::Path;
 
-pub use self::configuration::{Difference, Imported};
+pub use self::configuration::Imported;
+pub use self::difference::{Difference, Effect};
 pub use self::source::{ImportError, Place};
 
 /// Reads a file and translates it.

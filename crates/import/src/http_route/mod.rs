@@ -12,10 +12,14 @@ use serde_json::{Value, json};
 
 use self::fields::Fields;
 use crate::configuration::{Configuration, Keys, below, exactly, is_plain_path, rewrite};
+use crate::difference::Effect;
 use crate::source::{ImportError, Place};
 
 /// The greatest weight of a server in Weir. That of a backend goes up to 1,000,000.
 const MAX_WEIGHT: u64 = 1000;
+
+/// Where Weir listens: HTTPRoutes do not say where.
+const LISTEN: &str = "0.0.0.0:8080";
 
 /// Translates the HTTPRoutes of a file.
 ///
@@ -48,6 +52,10 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
         let created = route.created.clone();
         (created.is_none(), created, route.name.clone())
     });
+    let first = routes
+        .first()
+        .map(|first| (first.place.clone(), first.name.clone()));
+    let is_redirect_alone = routes.iter().all(HttpRoute::is_redirect);
     for mut route in routes {
         let rules = std::mem::take(&mut route.rules);
         for (index, rule) in rules.into_iter().enumerate() {
@@ -55,11 +63,18 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
             RuleImport {
                 route: &route,
                 title,
+                is_redirect_alone,
                 configuration: &mut configuration,
             }
             .add(rule)?;
         }
     }
+    let mut listener = json!({"address": LISTEN});
+    if let Some((place, name)) = first.filter(|_| is_redirect_alone) {
+        listener = json!({"address": LISTEN, "redirect_to_https": true});
+        configuration.serve_nothing(&place, &name)?;
+    }
+    configuration.listen.push(listener);
     Ok(configuration)
 }
 
@@ -98,11 +113,15 @@ impl HttpRoute {
             metadata.text("name").unwrap_or_default()
         );
         if kind != "HTTPRoute" {
-            configuration.differ(
-                &place,
-                format!("{name} is left out"),
-                "only HTTPRoutes are translated",
-            );
+            // Others may lead requests to an app as well, or keep them out.
+            let is_route = kind.ends_with("Route") || kind.ends_with("Policy");
+            let effect = if is_route {
+                Effect::LeavesOut
+            } else {
+                Effect::Differs
+            };
+            let remedy = "only HTTPRoutes are translated";
+            configuration.differ(effect, &place, (&name, "is left out"), remedy);
             return None;
         }
         let mut spec = item.object("spec").unwrap_or_default();
@@ -122,6 +141,22 @@ impl HttpRoute {
         report(&spec, &route, configuration);
         Some(route)
     }
+
+    /// Whether each of its rules redirects to HTTPS on the same host, and does nothing else.
+    fn is_redirect(&self) -> bool {
+        let is_redirect = |rule: &Fields| {
+            let mut filters = rule.clone().objects("filters");
+            let mut redirects = filters
+                .iter_mut()
+                .filter_map(|it| it.object("requestRedirect"));
+            redirects.any(|mut it| {
+                it.text("scheme").as_deref() == Some("https")
+                    && it.text("hostname").is_none()
+                    && it.object("path").is_none()
+            })
+        };
+        !self.rules.is_empty() && self.rules.iter().all(is_redirect)
+    }
 }
 
 /// A Gateway, or one of its listeners, as a text.
@@ -140,7 +175,9 @@ fn named_parent(mut parent: Fields, namespace: &str) -> String {
 /// Leaves out the HTTPRoutes of other Gateways than those of the first: requests reach them by
 /// other listeners, and Weir's routes do not differ by listener.
 fn leave_out_other_gateways(routes: &mut Vec<HttpRoute>, configuration: &mut Configuration) {
-    let Some(parents) = routes.first().map(|first| first.parents.clone()) else {
+    let serving = routes.iter().find(|route| !route.is_redirect());
+    let first = serving.or_else(|| routes.first());
+    let Some(parents) = first.map(|first| first.parents.clone()) else {
         return;
     };
     let shown = |parents: &BTreeSet<String>| {
@@ -151,16 +188,16 @@ fn leave_out_other_gateways(routes: &mut Vec<HttpRoute>, configuration: &mut Con
             list.join(", ")
         }
     };
+    let has_serving = routes.iter().any(|route| !route.is_redirect());
     routes.retain(|route| {
-        let is_same = route.parents == parents;
+        // A listener without TLS has those that redirect, and one with TLS the others.
+        let is_same = route.parents == parents || has_serving && route.is_redirect();
         if !is_same {
             let (theirs, first) = (shown(&route.parents), shown(&parents));
-            let what = format!(
-                "{} is left out: its Gateway is {theirs}, not {first}",
-                route.name
-            );
+            let what = format!("is left out: its Gateway is {theirs}, not {first}");
             let remedy = "import the HTTPRoutes of each Gateway into a gateway of its own";
-            configuration.differ(&route.place, what, remedy);
+            let part = (&*route.name, &*what);
+            configuration.differ(Effect::LeavesOut, &route.place, part, remedy);
         }
         is_same
     });
@@ -179,8 +216,9 @@ fn report(fields: &Fields, route: &HttpRoute, configuration: &mut Configuration)
             }
             _ => "docs/CONFIG.md lists the keys of routes and upstreams",
         };
-        let what = format!("{}: `{path}` is not translated", route.name);
-        configuration.differ(&route.place, what, remedy);
+        let what = format!("`{path}` is not translated");
+        let part = format!("{}:", route.name);
+        configuration.differ(Effect::Differs, &route.place, (&part, &what), remedy);
     }
 }
 
@@ -188,6 +226,8 @@ fn report(fields: &Fields, route: &HttpRoute, configuration: &mut Configuration)
 struct RuleImport<'r> {
     route: &'r HttpRoute,
     title: String,
+    /// Whether the file has nothing but redirects to HTTPS.
+    is_redirect_alone: bool,
     configuration: &'r mut Configuration,
 }
 
@@ -207,9 +247,10 @@ struct Action {
 }
 
 impl RuleImport<'_> {
-    fn differ(&mut self, what: &str, remedy: &str) {
-        let what = format!("{}: {what}", self.title);
-        self.configuration.differ(&self.route.place, what, remedy);
+    fn differ(&mut self, effect: Effect, what: &str, remedy: &str) {
+        let part = format!("{}:", self.title);
+        self.configuration
+            .differ(effect, &self.route.place, (&part, what), remedy);
     }
 
     fn report(&mut self, fields: &Fields) {
@@ -230,11 +271,11 @@ impl RuleImport<'_> {
             && action.full_path.is_none()
         {
             let remedy = "say `redirect_to_https: true` on a listener, beside one with `tls`";
-            self.differ(
-                "the redirect to another scheme of the same host is left out, and its requests \
-                 take another route",
-                remedy,
-            );
+            let what = "the redirect to another scheme of the same host is left out, and its \
+                        requests take another route";
+            if !self.is_redirect_alone {
+                self.differ(Effect::Opens, what, remedy);
+            }
             return Ok(());
         }
         if action.is_refused {
@@ -320,7 +361,7 @@ impl RuleImport<'_> {
         if !is_harmless {
             let what =
                 format!("the filter `{kind}` is not translated: the route responds with 500");
-            self.differ(&what, "write by hand what it does");
+            self.differ(Effect::Differs, &what, "write by hand what it does");
         }
         !is_harmless
     }
@@ -347,7 +388,8 @@ impl RuleImport<'_> {
                 Some(port) => servers.push((format!("{name}.{namespace}.svc:{port}"), weight)),
                 None => {
                     let what = format!("the backend {kind} {name} is left out");
-                    self.differ(&what, "write its address as a server of the upstream");
+                    let remedy = "write its address as a server of the upstream";
+                    self.differ(Effect::LeavesOut, &what, remedy);
                 }
             }
         }
@@ -382,7 +424,7 @@ impl RuleImport<'_> {
             _ => {
                 let what =
                     format!("the path `{value}` is left out, and its requests take another route");
-                self.differ(&what, "write a route for it by hand");
+                self.differ(Effect::LeavesOut, &what, "write a route for it by hand");
                 return Ok(());
             }
         };
@@ -393,15 +435,14 @@ impl RuleImport<'_> {
         }
         if kind == "Exact" && pattern != "/" {
             let what = "an exact path has requests with a slash at its end as well";
-            self.differ(what, "the API tells the two apart, and Weir does not");
+            let remedy = "the API tells the two apart, and Weir does not";
+            self.differ(Effect::Differs, what, remedy);
         }
         let method = one.text("method");
         if method.as_deref() == Some("GET") {
             let what = "the method GET has requests by HEAD as well";
-            self.differ(
-                what,
-                "HEAD reads the same: write a route with `methods: HEAD` if it must not",
-            );
+            let remedy = "HEAD reads the same: write a route with `methods: HEAD` if it must not";
+            self.differ(Effect::Differs, what, remedy);
         }
         matches.extend(method.map(|method| ("methods".to_owned(), json!([method]))));
         for (key, ours) in [("headers", "headers"), ("queryParams", "query")] {
@@ -421,7 +462,7 @@ impl RuleImport<'_> {
             && (action.prefix.is_some() || action.full_path.is_some())
         {
             let what = "the path is not rewritten: Weir replaces a prefix, or all of an exact path";
-            self.differ(what, "let the app take the path as it is");
+            self.differ(Effect::Differs, what, "let the app take the path as it is");
         }
         let replaced = replaced
             .filter(|_| !is_fixed)
@@ -447,10 +488,8 @@ impl RuleImport<'_> {
                 .add_route(place, &self.title, matches, &keys)?
             {
                 let what = format!("a route is left out: an earlier one matches {shown}");
-                self.differ(
-                    &what,
-                    "of equal matches, the oldest HTTPRoute has the requests",
-                );
+                let remedy = "of equal matches, the oldest HTTPRoute has the requests";
+                self.differ(Effect::Differs, &what, remedy);
             }
         }
         Ok(())

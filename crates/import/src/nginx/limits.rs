@@ -4,19 +4,49 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::cases::Case;
+use super::maps::Counting;
 use super::parse::Directive;
 use super::scopes::Scopes;
-use super::zones::Zone;
+use super::zones::{Zone, per};
 use crate::configuration::{Configuration, Keys, unused_name};
+use crate::difference::Effect;
 
 /// How long Weir holds a request at most.
 const MAX_DELAY_MICROS: u64 = 2_000_000;
+
+/// The status of a denial, unless the file says another.
+const DEFAULT_STATUS: u16 = 503;
+
+/// The status by which nginx closes a connection without a response.
+pub(super) const CLOSE: u16 = 444;
+
+const PER: &str = "`per` in docs/CONFIG.md lists what limits can count by";
 
 /// The limits that locations use: one for each zone and number of requests at once.
 #[derive(Default)]
 pub(super) struct Limits {
     zones: HashMap<String, Zone>,
-    names: HashMap<(String, u64), String>,
+    used: Vec<Used>,
+}
+
+/// A limit that some location uses.
+struct Used {
+    zone: String,
+    counting: Counting,
+    /// Empty for a zone that counts all servers together.
+    server: String,
+    at_once: u64,
+    name: String,
+}
+
+/// Where a limit is used, and how.
+struct Use<'u> {
+    zone: &'u str,
+    at_once: u64,
+    is_dry_run: bool,
+    directive: &'u Directive,
+    server: &'u str,
 }
 
 impl Limits {
@@ -30,78 +60,121 @@ impl Limits {
             let name = name.split(':').next().unwrap_or_default();
             match Zone::new(http, directive) {
                 Ok(zone) => {
-                    if let Some(note) = zone.note {
-                        let remedy = "`per` in docs/CONFIG.md lists what limits can count by";
-                        directive.report(note, remedy, configuration);
+                    for counting in zone.countings() {
+                        note(counting, directive, configuration);
                     }
                     limits.zones.insert(name.to_owned(), zone);
                 }
                 Err(what) => {
                     let what = format!("has no equal: {what}");
-                    let remedy = "`per` in docs/CONFIG.md lists what limits can count by";
-                    directive.report(&what, remedy, configuration);
+                    directive.report(Effect::LeavesOut, &what, PER, configuration);
                 }
             }
         }
         limits
     }
 
-    /// The keys of a route for the limits that hold in a location.
-    pub(super) fn keys(&mut self, scopes: &Scopes<'_>, configuration: &mut Configuration) -> Keys {
-        let (requests, connections) = (scopes.all(&["limit_req"]), scopes.all(&["limit_conn"]));
-        for directive in requests.iter().chain(&connections) {
+    /// The zones of the limits that hold in a location.
+    pub(super) fn zones(&self, scopes: &Scopes<'_>) -> Vec<&Zone> {
+        let requests = scopes.all(&["limit_req"]).into_iter();
+        let requests = requests.filter_map(|it| it.parameter("zone"));
+        let connections = scopes.all(&["limit_conn"]).into_iter();
+        let names = requests.chain(connections.map(|it| it.argument(0)));
+        names.filter_map(|name| self.zones.get(name)).collect()
+    }
+
+    /// Remembers that a location was looked at, though nginx counts none of its requests.
+    pub(super) fn mark_reached(&self, scopes: &Scopes<'_>) {
+        for directive in scopes
+            .all(&["limit_req"])
+            .iter()
+            .chain(&scopes.all(&["limit_conn"]))
+        {
             directive.is_reached.set(true);
         }
-        let (mut uses, mut delay) = (Vec::new(), None);
+    }
+
+    /// The keys of a route for the limits that hold in a location, for requests of a case.
+    pub(super) fn keys(
+        &mut self,
+        scopes: &Scopes<'_>,
+        case: &Case<'_>,
+        configuration: &mut Configuration,
+    ) -> Keys {
+        let mut delay = None;
+        let mut uses = self.requests(scopes, case, &mut delay, configuration);
+        let is_denied_by_requests = !uses.is_empty();
+        for directive in scopes.all(&["limit_conn"]) {
+            directive.is_reached.set(true);
+            let used = self.used(
+                Use {
+                    zone: directive.argument(0),
+                    at_once: number(directive.arguments.get(1)),
+                    is_dry_run: scopes.value("limit_conn_dry_run") == "on",
+                    directive,
+                    server: scopes.server_name(),
+                },
+                case,
+                configuration,
+            );
+            let (ours, theirs) = (status(scopes, "limit_req"), status(scopes, "limit_conn"));
+            if used.is_some() && is_denied_by_requests && ours != theirs {
+                let what = format!("denies by {ours}, not {theirs}");
+                let remedy = "a route has one `on_denied` for all of its limits";
+                directive.report(Effect::Differs, &what, remedy, configuration);
+            }
+            uses.extend(used);
+        }
+        let kind = match is_denied_by_requests {
+            true => "limit_req",
+            false => "limit_conn",
+        };
+        let on_denied = on_denied(status(scopes, kind), delay).filter(|_| !uses.is_empty());
+        if !uses.is_empty() {
+            report_status(scopes, kind, configuration);
+        }
+        let on_denied = on_denied.map(|on_denied| ("on_denied".to_owned(), on_denied));
+        [("limits".to_owned(), json!(uses))]
+            .into_iter()
+            .chain(on_denied)
+            .collect()
+    }
+
+    /// The uses of the limits by `limit_req`, and for how long the last request of a burst waits.
+    fn requests(
+        &mut self,
+        scopes: &Scopes<'_>,
+        case: &Case<'_>,
+        delay: &mut Option<String>,
+        configuration: &mut Configuration,
+    ) -> Vec<Value> {
+        let requests = scopes.all(&["limit_req"]);
+        let mut uses = Vec::new();
         for directive in &requests {
+            directive.is_reached.set(true);
             let zone = directive.parameter("zone").unwrap_or_default();
             let burst = number(directive.parameter("burst"));
             let mut at_once = burst.saturating_add(1);
             if let Some(wait) = self.wait(zone, directive, burst) {
                 if requests.len() == 1 && wait <= MAX_DELAY_MICROS {
                     at_once = number(directive.parameter("delay")).saturating_add(1);
-                    delay = Some(duration(wait));
+                    *delay = Some(duration(wait));
                 } else {
                     let what = "holds no request: as many pass, but at once";
                     let remedy = "a smaller `burst` and `on_denied: {delay: 2s}` hold some";
-                    directive.report(what, remedy, configuration);
+                    directive.report(Effect::Differs, what, remedy, configuration);
                 }
             }
-            let is_dry_run = scopes.value("limit_req_dry_run") == "on";
-            uses.extend(self.used(zone, at_once, is_dry_run, directive, configuration));
+            let one = Use {
+                zone,
+                at_once,
+                is_dry_run: scopes.value("limit_req_dry_run") == "on",
+                directive,
+                server: scopes.server_name(),
+            };
+            uses.extend(self.used(one, case, configuration));
         }
-        for directive in connections {
-            let status_of = |name| scopes.value(name).parse().unwrap_or(503);
-            let (ours, theirs): (u16, u16) = (
-                status_of("limit_req_status"),
-                status_of("limit_conn_status"),
-            );
-            if !requests.is_empty() && ours != theirs {
-                let what = format!("denies by {ours}, not {theirs}");
-                let remedy = "a route has one `on_denied` for all of its limits";
-                directive.report(&what, remedy, configuration);
-            }
-            let (zone, at_once) = (directive.argument(0), number(directive.arguments.get(1)));
-            let is_dry_run = scopes.value("limit_conn_dry_run") == "on";
-            uses.extend(self.used(zone, at_once, is_dry_run, directive, configuration));
-        }
-        let status = match requests.is_empty() {
-            true => scopes.value("limit_conn_status"),
-            false => scopes.value("limit_req_status"),
-        };
-        let status: u16 = status.parse().unwrap_or(503);
-        let reject = (status != 429).then(|| json!({"reject": {"status": status}}));
-        let on_denied = match (delay, reject) {
-            (None, reject) => reject,
-            (Some(delay), None) => Some(json!({"delay": delay})),
-            (Some(delay), reject) => Some(json!({"delay": {"up_to": delay, "otherwise": reject}})),
-        };
-        let on_denied = on_denied.filter(|_| !uses.is_empty());
-        let on_denied = on_denied.map(|on_denied| ("on_denied".to_owned(), on_denied));
-        [("limits".to_owned(), json!(uses))]
-            .into_iter()
-            .chain(on_denied)
-            .collect()
+        uses
     }
 
     /// For how many microseconds nginx holds the last request of a burst, if it holds any.
@@ -112,48 +185,156 @@ impl Limits {
         (wait > 0 && !directive.has("nodelay")).then_some(wait)
     }
 
-    /// A limit of a route, which is defined at its first use.
+    /// A limit of a route; none if requests of the case are not counted, or nobody can.
     fn used(
         &mut self,
-        zone: &str,
-        at_once: u64,
-        is_dry_run: bool,
-        directive: &Directive,
+        one: Use<'_>,
+        case: &Case<'_>,
         configuration: &mut Configuration,
     ) -> Option<Value> {
-        let Some(known) = self.zones.get(zone) else {
+        let Some(zone) = self.zones.get(one.zone) else {
             let what = "limits nothing: its zone was not translated";
             let remedy = "define a limit by hand, and list it in `limits` of the route";
-            directive.report(what, remedy, configuration);
+            one.directive
+                .report(Effect::LeavesOut, what, remedy, configuration);
             return None;
         };
-        let is_first = self.names.keys().all(|(other, _)| other != zone);
-        let name = self
-            .names
-            .entry((zone.to_owned(), at_once))
-            .or_insert_with(|| {
-                let is_other =
-                    |letter: char| !(letter.is_ascii_alphanumeric() || "-_".contains(letter));
-                let mut name = zone.replace(is_other, "-");
-                if !is_first {
-                    name = format!("{name}-{at_once}");
-                    let what = "counts apart from other uses of the zone";
-                    let remedy = "nginx counts them together; give them one `burst` for that";
-                    directive.report(what, remedy, configuration);
-                }
-                // Another zone may have the same name but for what limits cannot be called.
-                let name = unused_name(&name, &configuration.limits);
-                configuration
-                    .limits
-                    .push((name.clone(), known.limit(at_once)));
-                let exemption = known.exemption().map(|exemption| (name.clone(), exemption));
-                configuration.overrides.extend(exemption);
-                name
-            });
-        Some(match is_dry_run {
-            true => json!({"limit": name, "enforce": false}),
-            false => json!(name),
+        let counting = zone.counting(case)?.clone();
+        // An empty key is not counted.
+        if counting.is_by_server && counting.sources.is_empty() && one.server.is_empty() {
+            return None;
+        }
+        let is_partial = counting.clients.is_exempt_by_default;
+        let per = per(&counting);
+        let name = self.name(counting, &one, configuration);
+        Some(match (one.is_dry_run, is_partial) {
+            (false, false) => json!(name),
+            (true, false) => json!({"limit": name, "enforce": false}),
+            (false, true) => json!({"limit": name, "per": per}),
+            (true, true) => json!({"limit": name, "per": per, "enforce": false}),
         })
+    }
+
+    /// The name of a limit, which is defined at its first use.
+    fn name(
+        &mut self,
+        counting: Counting,
+        one: &Use<'_>,
+        configuration: &mut Configuration,
+    ) -> String {
+        let server = if counting.is_by_server {
+            one.server
+        } else {
+            ""
+        };
+        let is_same_bucket = |used: &&Used| {
+            used.zone == one.zone && used.counting == counting && used.server == server
+        };
+        let same: Vec<_> = self.used.iter().filter(is_same_bucket).collect();
+        if let Some(known) = same.iter().find(|used| used.at_once == one.at_once) {
+            return known.name.clone();
+        }
+        let parts = [one.zone, server]
+            .into_iter()
+            .filter(|part| !part.is_empty());
+        let mut name = parts.collect::<Vec<_>>().join("-");
+        if !same.is_empty() {
+            name = format!("{name}-{}", one.at_once);
+            let is_of_requests = one.directive.name == "limit_req";
+            let remedy = match is_of_requests {
+                true => "nginx counts them together; give them one `burst` for that",
+                false => "nginx counts them together; give them one number for that",
+            };
+            let what = "counts apart from other uses of the zone";
+            one.directive
+                .report(Effect::Opens, what, remedy, configuration);
+        }
+        let is_other = |letter: char| !(letter.is_ascii_alphanumeric() || "-_".contains(letter));
+        let name = self.define(&name.replace(is_other, "-"), &counting, one, configuration);
+        self.used.push(Used {
+            zone: one.zone.to_owned(),
+            server: server.to_owned(),
+            counting,
+            at_once: one.at_once,
+            name: name.clone(),
+        });
+        name
+    }
+
+    /// Adds a limit and its overrides to the configuration, under a name that is free.
+    fn define(
+        &self,
+        wanted: &str,
+        counting: &Counting,
+        one: &Use<'_>,
+        configuration: &mut Configuration,
+    ) -> String {
+        let Some(zone) = self.zones.get(one.zone) else {
+            return wanted.to_owned();
+        };
+        // Another zone may have the same name but for what limits cannot be called.
+        let taken = configuration.limits.iter().chain(&configuration.overrides);
+        let taken: Vec<_> = taken.cloned().collect();
+        let name = unused_name(wanted, &taken);
+        let limit = zone.limit(counting, one.at_once);
+        configuration
+            .limits
+            .extend(limit.map(|limit| (name.clone(), limit)));
+        let overrides = zone.overrides(counting, one.at_once).into_iter();
+        configuration
+            .overrides
+            .extend(overrides.map(|keys| (name.clone(), keys)));
+        name
+    }
+}
+
+/// Says how a zone counts otherwise than nginx.
+fn note(counting: &Counting, directive: &Directive, configuration: &mut Configuration) {
+    if let Some(what) = counting.note {
+        directive.report(Effect::Differs, what, PER, configuration);
+    }
+    if let Some(network) = counting.clients.widened {
+        let what = format!("exempts all of the /64 of {network}");
+        let remedy =
+            "Weir counts an IPv6 client by its /64; `per: address/128` counts each address";
+        directive.report(Effect::Opens, &what, remedy, configuration);
+    }
+}
+
+/// The status by which a kind of limit denies.
+fn status(scopes: &Scopes<'_>, kind: &str) -> u16 {
+    let status = scopes.value(&format!("{kind}_status"));
+    status.parse().unwrap_or(DEFAULT_STATUS)
+}
+
+/// Says what a client gets otherwise than from nginx when a limit denies its request.
+fn report_status(scopes: &Scopes<'_>, kind: &str, configuration: &mut Configuration) {
+    let status = status(scopes, kind);
+    let directives = scopes.all(&[&format!("{kind}_status")]);
+    if let (CLOSE, Some(directive)) = (status, directives.last()) {
+        let what = "closes the connection in nginx, and Weir responds";
+        let remedy = "a ban with `on_denied: drop` closes the connections of clients that go on";
+        directive.report(Effect::Differs, what, remedy, configuration);
+    }
+    let status = status.to_string();
+    for page in scopes
+        .all(&["error_page"])
+        .iter()
+        .filter(|it| it.has(&status))
+    {
+        let what = format!("is not translated: a denied client gets {status} and Weir's page");
+        let remedy = "write `on_denied: {reject: {status: ..., headers: ..., body: ...}}`";
+        page.report(Effect::Differs, &what, remedy, configuration);
+    }
+}
+
+/// What a denied request gets; none for what Weir does without being told.
+fn on_denied(status: u16, delay: Option<String>) -> Option<Value> {
+    let reject = (status != 429).then(|| json!({"reject": {"status": status}}));
+    match (delay, reject) {
+        (None, reject) => reject,
+        (Some(delay), None) => Some(json!({"delay": delay})),
+        (Some(delay), reject) => Some(json!({"delay": {"up_to": delay, "otherwise": reject}})),
     }
 }
 

@@ -5,15 +5,21 @@ use std::collections::HashSet;
 
 use regex::Regex;
 use regex_syntax::ast::{Ast, parse::Parser};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::headers::request_headers;
 use super::parse::Directive;
+use super::returns::Return;
 use super::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys, below, exactly, is_plain_path, rewrite};
+use crate::difference::Effect;
 use crate::source::{ImportError, MAX_ROUTES};
 
 /// The upstream of what Weir does not serve itself.
 const NGINX: &str = "http://127.0.0.1:8081";
+
+/// How long a body may be in nginx, unless a file says otherwise.
+const DEFAULT_MAX_BODY: u64 = 1 << 20;
 
 /// Upper bound on an expression as it is translated, which may repeat parts of itself.
 const MAX_REGEX_BYTES: usize = 16 * 1024;
@@ -32,6 +38,8 @@ pub(super) struct Location<'d> {
     yields_at: usize,
     /// Whether its requests are not told surely. It responds with 403.
     is_refused: bool,
+    /// What some of its requests match beside the path, and the keys of the route for those.
+    pub(super) variants: Vec<(Keys, Keys)>,
 }
 
 /// All locations of a server, those within others included, and one for all other paths. An earlier
@@ -69,7 +77,7 @@ fn add_locations<'d>(
             let path = location.path_regex.as_ref().map_or("", |(regex, _)| regex);
             let what = format!("{what}: all of `{path}` responds with 403");
             let remedy = "write its route by hand, in place of that one";
-            directive.report(&what, remedy, configuration);
+            directive.report(Effect::Differs, &what, remedy, configuration);
         }
         let yields_at = location.yields_at;
         let is_refused = location.is_refused;
@@ -85,13 +93,15 @@ pub(super) fn is_closed(keys: &Keys) -> bool {
     keys.contains_key("response")
 }
 
+/// Whether a route has a limit that is enforced.
+pub(super) fn is_limited(keys: &Keys) -> bool {
+    let limits = keys.get("limits").and_then(|limits| limits.as_array());
+    let is_enforced = |limit: &Value| limit.get("enforce").is_none();
+    limits.is_some_and(|limits| limits.iter().any(is_enforced))
+}
+
 /// Whether a route lets requests through that another would deny, at once or by its limits.
 pub(super) fn is_laxer(keys: &Keys, than: &Keys) -> bool {
-    let is_limited = |keys: &Keys| {
-        let limits = keys.get("limits").and_then(|limits| limits.as_array());
-        // One that is not enforced is no text.
-        limits.is_some_and(|limits| limits.iter().any(serde_json::Value::is_string))
-    };
     !is_closed(keys) && (is_closed(than) || is_limited(than) && !is_limited(keys))
 }
 
@@ -113,7 +123,10 @@ pub(super) fn contested<'l, 'd>(
     }
     let contested = prefixes.filter(|(prefix, theirs)| {
         let mut expressions = expressions.iter();
-        expressions.any(|(it, keys)| keys != theirs && it.goes_before(prefix))
+        expressions.any(|(it, keys)| {
+            let is_other = keys != theirs || it.variants != prefix.variants;
+            is_other && it.goes_before(prefix)
+        })
     });
     Ok(contested.map(|(it, _)| it).collect())
 }
@@ -140,6 +153,7 @@ impl<'d> Location<'d> {
             path_regex: None,
             yields_at,
             is_refused: false,
+            variants: Vec::new(),
         };
         let what = if modifier.starts_with('~') {
             let has_locations = named(&directive.block, "location").next().is_some();
@@ -234,7 +248,9 @@ impl<'d> Location<'d> {
                 let is_around = it.pattern != self.pattern && self.pattern.starts_with(it.pattern);
                 let is_other_case =
                     it.path != self.path && it.path.eq_ignore_ascii_case(&self.path);
-                is_other_case || is_around && is_laxer(keys, theirs)
+                let variants = it.variants.iter().map(|(_, keys)| keys);
+                let mut theirs = variants.chain([theirs]);
+                is_other_case || is_around && theirs.any(|theirs| is_laxer(keys, theirs))
             })
     }
 
@@ -265,16 +281,63 @@ impl<'d> Location<'d> {
             .collect()
     }
 
-    /// The keys of a route for where its requests go.
-    pub(super) fn target(&self, http: &[Directive], configuration: &mut Configuration) -> Keys {
+    /// Whether it ends within a segment and has limits that `keys` or its variants say.
+    pub(super) fn limits_beside(&self, keys: &Keys) -> bool {
+        let mut all = self.variants.iter().map(|(_, keys)| keys).chain([keys]);
+        self.ends_within_segment()
+            && !keys.contains_key("rewrite")
+            && (is_closed(keys) || all.any(is_limited))
+    }
+
+    /// What nginx does by `return`, before it looks at limits and guards.
+    pub(super) fn returned(&self) -> Option<Return> {
+        let name = self.scopes.server_name();
+        // A `return` of the server comes before all of its locations.
+        let blocks = self.scopes.0.get(1).into_iter().chain(self.scopes.0.last());
+        let mut found = blocks.filter_map(|block| Return::of_block(block, name));
+        found.next().filter(|_| !self.is_refused)
+    }
+
+    /// Whether a redirect leads to the path that it is for, as Weir has it.
+    pub(super) fn is_path_of(&self, to: &Return) -> bool {
+        self.modifier == "=" && to.path() == Some(self.pattern.trim_end_matches('/'))
+    }
+
+    /// Says which of its requests Weir sends elsewhere than nginx. Some locations `end_here` alone.
+    pub(super) fn report_paths(
+        &self,
+        keys: &Keys,
+        end_here: &HashSet<&str>,
+        configuration: &mut Configuration,
+    ) {
         let pattern = self.pattern;
-        if self.ends_within_segment() {
+        if self.ends_within_segment() && !self.limits_beside(keys) {
             let what = format!("matches `{pattern}x` in nginx, and not in Weir");
             let remedy = "the route is for the path and all below it; `path_regex` can say more";
-            self.directive.report(&what, remedy, configuration);
+            self.directive
+                .report(Effect::Differs, &what, remedy, configuration);
         }
-        let closed =
-            |status: u16| Keys::from_iter([("response".to_owned(), json!({"status": status}))]);
+        let path = pattern.trim_end_matches('/');
+        let is_folder = self.is_prefix() && path != pattern && !path.is_empty();
+        let is_passed = self.scopes.own("proxy_pass").is_some() && keys.contains_key("upstream");
+        if is_folder && is_passed && !end_here.contains(path) {
+            let what = "has the request for its path without the slash at its end, which nginx \
+                        redirects by 301";
+            let remedy = "nothing, unless the app takes another path by it: Weir takes the two for \
+                          one path";
+            self.directive
+                .report(Effect::Differs, what, remedy, configuration);
+        }
+    }
+
+    /// The path that it alone ends at, without a slash at its end.
+    pub(super) fn end(&self) -> Option<&'d str> {
+        let is_exact = self.modifier == "=" && !self.pattern.ends_with('/');
+        is_exact.then_some(self.pattern)
+    }
+
+    /// The keys of a route for where its requests go.
+    pub(super) fn target(&self, http: &[Directive], configuration: &mut Configuration) -> Keys {
         let guard = self.guard();
         if self.is_refused {
             return closed(403);
@@ -283,69 +346,114 @@ impl<'d> Location<'d> {
             return closed(404);
         }
         if let Some(guard) = guard {
-            let what = format!("responds with 403 to everyone, for `{}`", guard.written());
-            let remedy = "to let some in, have the app decide and give the route its `upstream`";
-            let rules = self.scopes.all(&["allow", "deny"]);
-            if !guard.has("all") || rules.iter().any(|rule| rule.name == "allow") {
-                self.directive.report(&what, remedy, configuration);
-            }
+            self.report_guard(guard, configuration);
             return closed(403);
         }
         let pass = self
             .scopes
             .own("proxy_pass")
             .map_or("", |pass| pass.argument(0));
-        // A `return` of the server comes before all of its locations.
-        let server = self.scopes.0.get(1).into_iter();
-        let returns = server
-            .chain(self.scopes.0.last())
-            .any(|it| named(it, "return").next().is_some());
-        let is_known = !returns && !pass.contains('$');
+        let is_returned = self.returned().is_some();
+        let is_known = !is_returned && !pass.contains('$');
         let Some((scheme, rest)) = pass.split_once("://").filter(|_| is_known) else {
-            let what = match returns {
-                true => format!("has a `return`, and goes to {NGINX}"),
-                false => format!("has no `proxy_pass` that Weir knows, and goes to {NGINX}"),
-            };
-            let remedy =
-                "let nginx listen there without its limits, or give the route something else";
-            self.directive.report(&what, remedy, configuration);
-            let name = configuration.upstream("nginx", json!({"servers": [NGINX]}));
-            return Keys::from_iter([("upstream".to_owned(), json!(name))]);
+            return self.nginx(is_returned, configuration);
         };
         let (server, path) = match rest.strip_prefix("unix:") {
             Some(socket) => socket.split_once(':').unwrap_or((socket, "")),
             None => rest.split_at(rest.find('/').unwrap_or(rest.len())),
         };
+        if !path.is_empty() && !is_plain_path(path) {
+            let what = format!("responds with 403: Weir does not put `{path}` in front of a path");
+            let remedy = "write its route by hand, with a `rewrite`";
+            self.directive
+                .report(Effect::Differs, &what, remedy, configuration);
+            return closed(403);
+        }
+        let name = self.upstream(http, (scheme, server), rest, configuration);
+        let mut keys = Keys::from_iter([("upstream".to_owned(), json!(name))]);
+        keys.extend(self.rewrite(path, configuration));
+        keys.extend(self.max_body_bytes(configuration));
+        keys.extend(request_headers(&self.scopes, configuration));
+        keys
+    }
+
+    fn report_guard(&self, guard: &Directive, configuration: &mut Configuration) {
+        let what = format!("responds with 403 to everyone, for `{}`", guard.written());
+        let remedy = "to let some in, have the app decide and give the route its `upstream`";
+        let rules = self.scopes.all(&["allow", "deny"]);
+        if !guard.has("all") || rules.iter().any(|rule| rule.name == "allow") {
+            self.directive
+                .report(Effect::Differs, &what, remedy, configuration);
+        }
+    }
+
+    /// The route of what Weir does not serve itself.
+    fn nginx(&self, is_returned: bool, configuration: &mut Configuration) -> Keys {
+        let what = match is_returned {
+            true => format!("has a `return` without an equal, and goes to {NGINX}"),
+            false => format!("has no `proxy_pass` that Weir knows, and goes to {NGINX}"),
+        };
+        let remedy = "let nginx listen there without its limits, or give the route something else";
+        self.directive
+            .report(Effect::Differs, &what, remedy, configuration);
+        let name = configuration.upstream("nginx", json!({"servers": [NGINX]}));
+        Keys::from_iter([("upstream".to_owned(), json!(name))])
+    }
+
+    /// The name of the upstream that `proxy_pass` names.
+    fn upstream(
+        &self,
+        http: &[Directive],
+        (scheme, server): (&str, &str),
+        rest: &str,
+        configuration: &mut Configuration,
+    ) -> String {
         let group = named(http, "upstream").find(|group| group.argument(0) == server);
         let servers = match group {
             Some(group) => servers(scheme, group, configuration),
             None if rest.starts_with("unix:") => vec![json!(format!("unix://{server}"))],
             None => vec![json!(format!("{scheme}://{server}"))],
         };
-        if !path.is_empty() && !is_plain_path(path) {
-            let what = format!("responds with 403: Weir does not put `{path}` in front of a path");
-            let remedy = "write its route by hand, with a `rewrite`";
-            self.directive.report(&what, remedy, configuration);
-            return closed(403);
-        }
         let upstream = match self.host(scheme, server) {
             None => json!({"servers": servers}),
             Some(host) => json!({"servers": servers, "host": host}),
         };
-        let name = configuration.upstream(server, upstream);
-        let mut keys = Keys::from_iter([("upstream".to_owned(), json!(name))]);
-        if self.path_regex.is_none() && !path.is_empty() {
-            if self.is_prefix() && pattern.ends_with('/') != path.ends_with('/') {
-                let stem = |text: &str| text.trim_end_matches('/').to_owned();
-                let (from, to) = (stem(pattern), stem(path));
-                let theirs = format!("{path}{}", if pattern.ends_with('/') { "x" } else { "/x" });
-                let what = format!("sends `{from}/x` on as `{to}/x`, and nginx as `{theirs}`");
-                let remedy = "nginx joins the texts; end both with a slash, or neither";
-                self.directive.report(&what, remedy, configuration);
-            }
-            keys.extend(rewrite(pattern, path).map(|rewrite| ("rewrite".to_owned(), rewrite)));
+        configuration.upstream(server, upstream)
+    }
+
+    /// The key `rewrite`, if `proxy_pass` has a path.
+    fn rewrite(&self, path: &str, configuration: &mut Configuration) -> Option<(String, Value)> {
+        let pattern = self.pattern;
+        if self.path_regex.is_some() || path.is_empty() {
+            return None;
         }
-        keys
+        if self.is_prefix() && pattern.ends_with('/') != path.ends_with('/') {
+            let stem = |text: &str| text.trim_end_matches('/').to_owned();
+            let (from, to) = (stem(pattern), stem(path));
+            let theirs = format!("{path}{}", if pattern.ends_with('/') { "x" } else { "/x" });
+            let what = format!("sends `{from}/x` on as `{to}/x`, and nginx as `{theirs}`");
+            let remedy = "nginx joins the texts; end both with a slash, or neither";
+            self.directive
+                .report(Effect::Differs, &what, remedy, configuration);
+        }
+        rewrite(pattern, path).map(|rewrite| ("rewrite".to_owned(), rewrite))
+    }
+
+    /// How long a body may be; nginx has a bound unless a file says that there is none.
+    fn max_body_bytes(&self, configuration: &mut Configuration) -> Option<(String, Value)> {
+        let directive = self
+            .scopes
+            .all(&["client_max_body_size"])
+            .into_iter()
+            .last();
+        let bytes = directive.map_or(Some(DEFAULT_MAX_BODY), |it| size(it.argument(0)));
+        if let (None, Some(directive)) = (bytes, directive) {
+            let what = "is not translated: bodies may be as long as clients want";
+            let remedy = "say `max_body_bytes` on the route";
+            directive.report(Effect::Opens, what, remedy, configuration);
+        }
+        let bytes = bytes.filter(|bytes| *bytes > 0)?;
+        Some(("max_body_bytes".to_owned(), json!(shown_size(bytes))))
     }
 
     /// The `Host` that the app gets; none for that of the request. Unless it is told otherwise,
@@ -378,33 +486,60 @@ impl<'d> Location<'d> {
     }
 }
 
+/// A response to all requests.
+pub(super) fn closed(status: u16) -> Keys {
+    Keys::from_iter([("response".to_owned(), json!({"status": status}))])
+}
+
+/// A size of nginx, in bytes.
+fn size(text: &str) -> Option<u64> {
+    let end = text
+        .find(|it: char| !it.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = match unit {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A size as Weir's files have it.
+fn shown_size(bytes: u64) -> String {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let whole = units.iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
+    whole.map_or(format!("{bytes}B"), |(name, unit)| {
+        format!("{}{name}", bytes / unit)
+    })
+}
+
 /// The servers of an `upstream`.
-fn servers(
-    scheme: &str,
-    group: &Directive,
-    configuration: &mut Configuration,
-) -> Vec<serde_json::Value> {
+fn servers(scheme: &str, group: &Directive, configuration: &mut Configuration) -> Vec<Value> {
     let mut servers = Vec::new();
     let remedy =
         "docs/CONFIG.md lists the keys of upstreams: `balance`, `health_check`, `ejection`";
     for directive in group.block.iter().filter(|it| it.name != "server") {
-        directive.report("is not translated", remedy, configuration);
+        directive.report(Effect::Differs, "is not translated", remedy, configuration);
     }
     for server in named(&group.block, "server") {
         if server.has("down") {
             let remedy = "list it as a server once it is up";
-            server.report("is left out", remedy, configuration);
+            server.report(Effect::Differs, "is left out", remedy, configuration);
             continue;
         }
         let is_other = |it: &&String| !it.starts_with("weight=") && *it != "backup";
         let others: Vec<_> = server.arguments.iter().skip(1).filter(is_other).collect();
         for other in others {
             let what = format!("does not do `{other}`");
-            server.report(&what, remedy, configuration);
+            server.report(Effect::Differs, &what, remedy, configuration);
         }
         if server.has("backup") {
             let remedy = "list it as a server; one that fails gets no requests for a while";
             server.report(
+                Effect::Differs,
                 "is left out: Weir has no backup servers",
                 remedy,
                 configuration,

@@ -1,23 +1,34 @@
 //! nginx: servers and locations as routes, zones as limits.
 
+mod cases;
+mod client_address;
+mod headers;
 mod limits;
+mod listeners;
 mod locations;
+mod maps;
+mod networks;
 mod parse;
+mod returns;
 mod scopes;
 mod untranslated;
 mod zones;
 
-use std::collections::{BTreeSet, HashSet};
-use std::net::SocketAddr;
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::json;
 
-use self::limits::Limits;
-use self::locations::{Location, contested, is_closed, is_laxer, locations};
+use self::cases::{Case, MethodRules, Watched};
+use self::client_address::Realip;
+use self::limits::{CLOSE, Limits};
+use self::listeners::{Addresses, Groups, is_default};
+use self::locations::{Location, closed, contested, is_closed, is_laxer, is_limited, locations};
 use self::parse::{Directive, parse};
+use self::returns::Return;
 use self::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys};
+use crate::difference::Effect;
 use crate::source::{ImportError, MAX_ROUTES, Place};
 
 /// Translates `nginx.conf`, or a file that it includes in its block `http`.
@@ -36,7 +47,21 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
         configuration,
     };
     let servers: Vec<_> = named(http, "server").collect();
-    importer.servers(&servers)?;
+    let groups = Groups::new(&servers);
+    let realip = Realip::of_servers(http, &groups.served, &mut importer.configuration);
+    listeners::write(
+        &groups,
+        (http, folder),
+        &realip,
+        &mut importer.configuration,
+    );
+    importer.configuration.keys.extend(realip.keys());
+    importer.servers(&groups)?;
+    if let ([], [first, ..]) = (&groups.served[..], &groups.redirecting[..]) {
+        importer
+            .configuration
+            .serve_nothing(&first.place, "`server`")?;
+    }
     let mut configuration = importer.configuration;
     untranslated::list(&directives, &Place::new(path, 1), &mut configuration);
     Ok(configuration)
@@ -49,36 +74,9 @@ struct Importer<'d> {
 }
 
 impl Importer<'_> {
-    /// The addresses on which a server listens, but for those with TLS.
-    fn listen(&mut self, server: &Directive) {
-        for listen in named(&server.block, "listen") {
-            let is_plain = !is_tls(listen) && !listen.has("proxy_protocol");
-            match address(listen.argument(0)).filter(|_| is_plain) {
-                Some(address) if self.configuration.listen.contains(&address) => {}
-                Some(address) => self.configuration.listen.push(address),
-                None => {
-                    let remedy = "add a listener with `tls: {certificate: FILE, key: FILE}` or \
-                                  `proxy_protocol: {trusted: [...]}`, at an IP address";
-                    listen.report("is left out", remedy, &mut self.configuration);
-                }
-            }
-        }
-    }
-
     /// Routes for the servers that listen on the same addresses: Weir's do not differ by listener.
-    fn servers(&mut self, servers: &[&Directive]) -> Result<(), ImportError> {
-        let count = |server: &&&Directive| named(&server.block, "location").count();
-        let most = servers
-            .iter()
-            .rev()
-            .max_by_key(count)
-            .filter(|most| count(most) > 0);
-        let Some(addresses) = most.map(|most| addresses(most)) else {
-            return Ok(());
-        };
-        let (servers, others): (Vec<&Directive>, Vec<&Directive>) = servers
-            .iter()
-            .partition(|server| self::addresses(server) == addresses);
+    fn servers(&mut self, groups: &Groups<'_>) -> Result<(), ImportError> {
+        let servers = &groups.served;
         let default = servers
             .iter()
             .position(|server| is_default(server))
@@ -87,7 +85,6 @@ impl Importer<'_> {
         let mut hosts: Vec<Vec<Option<String>>> = Vec::new();
         let mut unknown = None;
         for (index, server) in servers.iter().enumerate() {
-            self.listen(server);
             let (mut own, without_equal) = self.hosts(server);
             own.retain(|host| known.insert(host.to_lowercase()));
             if index != default {
@@ -95,7 +92,7 @@ impl Importer<'_> {
                 if own.is_empty() || is_default(server) {
                     let what = "gets no requests but those for the hosts of its routes";
                     let remedy = "the default server has the others: write routes by hand";
-                    server.report(what, remedy, &mut self.configuration);
+                    server.report(Effect::Differs, what, remedy, &mut self.configuration);
                 }
             }
             hosts.push(own.into_iter().map(Some).collect());
@@ -105,18 +102,20 @@ impl Importer<'_> {
                 Some(names) if index == default => {
                     let what = "responds with 403 for all hosts that no route names";
                     let remedy = "delete the route for any host to give them to the default server";
-                    names.report(what, remedy, &mut self.configuration);
+                    names.report(Effect::Differs, what, remedy, &mut self.configuration);
                     self.close(server, None)?;
                 }
                 _ => hosts.extend((index == default).then_some(None)),
             }
             self.server(server, &hosts)?;
         }
-        for server in others {
+        let served = servers.first().map(|server| Addresses::of(server));
+        for server in &groups.left_out {
             let what = "is left out: it does not listen on the same addresses as the others";
             let remedy = "Weir's routes do not differ by listener: import it into another gateway";
-            server.report(what, remedy, &mut self.configuration);
-            if self::addresses(server).is_disjoint(&addresses) {
+            server.report(Effect::LeavesOut, what, remedy, &mut self.configuration);
+            let own = Addresses::of(server);
+            if served.as_ref().is_none_or(|served| own.is_disjoint(served)) {
                 continue;
             }
             for host in self.hosts(server).0 {
@@ -148,16 +147,23 @@ impl Importer<'_> {
         if locations.len() > MAX_ROUTES {
             return Err(ImportError::TooManyRoutes(server.place.clone()));
         }
-        let with_keys = locations.into_iter().map(|location| {
-            let mut keys = location.target(self.http, &mut self.configuration);
-            keys.extend(self.limits.keys(&location.scopes, &mut self.configuration));
-            (location, keys)
-        });
-        let mut locations: Vec<_> = with_keys.collect();
+        let mut locations: Vec<_> = locations
+            .into_iter()
+            .filter_map(|location| self.with_keys(location))
+            .collect();
+        let ends: Vec<_> = locations.iter().filter_map(|(it, _)| it.end()).collect();
+        let ends: HashSet<&str> = ends.into_iter().collect();
+        for (location, keys) in &locations {
+            location.report_paths(keys, &ends, &mut self.configuration);
+        }
         self.close_spellings(&mut locations);
-        let beside = locations.iter().filter(|(_, keys)| is_closed(keys));
+        self.report_spellings(server, &locations);
+        let beside = locations.iter().filter(|(it, keys)| it.limits_beside(keys));
         let beside = beside.filter_map(|(it, keys)| Some((it.beside()?, keys.clone())));
-        locations.splice(0..0, beside.collect::<Vec<_>>());
+        // What is closed goes before expressions, and what is limited behind them.
+        let (closed, limited): (Vec<_>, Vec<_>) = beside.partition(|(_, keys)| is_closed(keys));
+        locations.splice(0..0, closed);
+        locations.extend(limited);
         let contested = contested(&locations, server)?;
         let paths = locations.iter();
         let paths: Vec<_> = paths
@@ -166,17 +172,92 @@ impl Importer<'_> {
         for host in hosts {
             for ((location, keys), paths) in locations.iter().zip(&paths) {
                 let is_for_one_case = location.is_for_one_case(keys, &locations);
+                let all = Keys::new();
+                let variants = location.variants.iter();
+                let variants = variants.map(|(matches, keys)| (matches, keys));
                 for path in paths {
-                    self.route(
-                        (host.as_deref(), path.as_str()),
-                        location,
-                        is_for_one_case,
-                        keys,
-                    )?;
+                    for (matches, keys) in variants.clone().chain([(&all, keys)]) {
+                        let host_and_path = (host.as_deref(), path.as_str());
+                        self.route(host_and_path, location, is_for_one_case, (matches, keys))?;
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// A location with the keys of its routes; none for one that Weir cannot tell from another.
+    fn with_keys<'l>(&mut self, mut location: Location<'l>) -> Option<(Location<'l>, Keys)> {
+        let rules = MethodRules::new(&location.scopes);
+        let returned = location.returned();
+        if let Some(returned) = &returned
+            && let Some(keys) = self.returned(&location, returned)?
+        {
+            return Some((location, keys));
+        }
+        let target = location.target(self.http, &mut self.configuration);
+        let scopes = location.scopes.clone();
+        let watched = Watched::new(&rules, &self.limits, &scopes);
+        if watched.has_several {
+            let what = "has limits by several headers, of which Weir looks at one";
+            let remedy = "write routes with `headers` in their `match` by hand";
+            let directive = location.directive;
+            directive.report(Effect::LeavesOut, what, remedy, &mut self.configuration);
+        }
+        let mut keys_of = |case: &Case<'_>| {
+            let status = rules.response(case.method).filter(|_| !is_closed(&target));
+            let mut keys = match status {
+                Some((status, _)) => closed(status),
+                None => target.clone(),
+            };
+            match status {
+                Some((_, false)) => keys.extend([("limits".to_owned(), json!([]))]),
+                _ => keys.extend(self.limits.keys(&scopes, case, &mut self.configuration)),
+            }
+            keys
+        };
+        let keys = keys_of(&Case::default());
+        location.variants = watched.variants(keys_of);
+        Some((location, keys))
+    }
+
+    /// The keys of a location that returns: none within if Weir has no words for it, and none if
+    /// the location is left out.
+    fn returned(&mut self, location: &Location<'_>, returned: &Return) -> Option<Option<Keys>> {
+        self.limits.mark_reached(&location.scopes);
+        let directive = location.directive;
+        if location.is_path_of(returned) {
+            let what = "is left out: its redirect leads to a path that Weir takes for the same";
+            let remedy = "nothing: the location of the other path has its requests";
+            directive.report(Effect::Differs, what, remedy, &mut self.configuration);
+            return None;
+        }
+        if matches!(returned, Return::Response { status: CLOSE, .. }) {
+            let what = "closes the connection in nginx, and Weir responds";
+            let remedy = "`block: {addresses: [...], on_denied: drop}` closes connections";
+            directive.report(Effect::Differs, what, remedy, &mut self.configuration);
+        }
+        Some(returned.keys())
+    }
+
+    /// Says once that Weir takes several spellings for one path, where that matters.
+    fn report_spellings(&mut self, server: &Directive, locations: &[(Location<'_>, Keys)]) {
+        let (limited, others): (Vec<_>, Vec<_>) =
+            locations.iter().partition(|(_, keys)| is_limited(keys));
+        let is_other = |it: &Location<'_>| it.path != "/*" && it.path_regex.is_none();
+        if let Some((location, _)) = limited.iter().find(|(it, _)| is_other(it))
+            && !others.is_empty()
+        {
+            let path = location.path.trim_end_matches("/*");
+            let what = format!(
+                "limits other spellings of a path as well, such as `{}/x` and `{path}\\x`; \
+                 `/x/..{path}/x` gets 400",
+                path.to_uppercase(),
+            );
+            let remedy =
+                "nothing, unless the app tells them apart: say `case: sensitive` in `match`";
+            server.report(Effect::Differs, &what, remedy, &mut self.configuration);
+        }
     }
 
     /// Of two locations that Weir takes for one path, such as `/a` and `/a/`, a closed one wins.
@@ -203,18 +284,18 @@ impl Importer<'_> {
                     let remedy = "nginx tells the two apart, and Weir does not: see that both may \
                                   get the same";
                     let directive = location.directive;
-                    directive.report(what, remedy, &mut self.configuration);
+                    directive.report(Effect::Opens, what, remedy, &mut self.configuration);
                 }
                 continue;
             }
             let what = "has the requests for its path with and without a slash at the end";
             let remedy = "nginx tells the two apart, and Weir does not: give both the same";
-            location
-                .directive
-                .report(what, remedy, &mut self.configuration);
+            let directive = location.directive;
+            directive.report(Effect::Differs, what, remedy, &mut self.configuration);
             let closed = same.iter().find(|(_, keys)| is_closed(keys));
             if let Some((_, closed)) = closed.filter(|_| !is_closed(keys)) {
                 keys.clone_from(closed);
+                location.variants.clear();
             }
         }
     }
@@ -228,7 +309,7 @@ impl Importer<'_> {
                 if name.starts_with('~') || name.ends_with('*') || name.contains('$') {
                     let what = format!("has no equal for `{name}`");
                     let remedy = "a `host` is whole, or `*.` and a domain: repeat the routes";
-                    names.report(&what, remedy, &mut self.configuration);
+                    names.report(Effect::Differs, &what, remedy, &mut self.configuration);
                     without_equal = Some(names);
                     continue;
                 }
@@ -245,7 +326,7 @@ impl Importer<'_> {
         (host, path): (Option<&str>, &str),
         location: &Location<'_>,
         is_for_one_case: bool,
-        keys: &Keys,
+        (others, keys): (&Keys, &Keys),
     ) -> Result<(), ImportError> {
         let mut matches = Keys::new();
         matches.extend(host.map(|host| ("host".to_owned(), json!(host))));
@@ -259,58 +340,15 @@ impl Importer<'_> {
             matches.insert("path_regex".to_owned(), json!(regex));
         }
         matches.extend(is_for_one_case.then(|| ("case".to_owned(), json!("sensitive"))));
+        matches.extend(others.clone());
         let directive = location.directive;
         let above = format!("{}: {}", directive.place, directive.written());
         let place = &directive.place;
         if !self.configuration.add_route(place, &above, matches, keys)? {
             let remedy = "routes do not differ by listener or case: run two gateways";
             let what = "is left out: its host and path are taken";
-            directive.report(what, remedy, &mut self.configuration);
+            directive.report(Effect::LeavesOut, what, remedy, &mut self.configuration);
         }
         Ok(())
     }
-}
-
-/// An address and port as Weir has them.
-fn address(listen: &str) -> Option<String> {
-    let (host, port) = match listen.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port),
-        _ if listen.parse::<u16>().is_ok() => ("*", listen),
-        _ => (listen, "80"),
-    };
-    let host = match host {
-        "*" => "0.0.0.0",
-        "localhost" => "127.0.0.1",
-        host => host,
-    };
-    let address = format!("{host}:{port}");
-    address.parse::<SocketAddr>().is_ok().then_some(address)
-}
-
-/// The addresses on which a server listens, but for those with TLS if there are others.
-fn addresses(server: &Directive) -> BTreeSet<String> {
-    let addresses_of = |is_meant: fn(&&Directive) -> bool| -> BTreeSet<String> {
-        let listens = named(&server.block, "listen").filter(is_meant);
-        let addresses = listens.map(|listen| {
-            let written = listen.argument(0);
-            let address = address(written).unwrap_or_else(|| written.to_owned());
-            address.replace("[::]", "0.0.0.0")
-        });
-        addresses.collect()
-    };
-    let plain = addresses_of(|listen| !is_tls(listen));
-    match plain.is_empty() {
-        true if named(&server.block, "listen").next().is_none() => ["0.0.0.0:80".to_owned()].into(),
-        true => addresses_of(|_| true),
-        false => plain,
-    }
-}
-
-fn is_tls(listen: &Directive) -> bool {
-    listen.has("ssl") || listen.has("quic")
-}
-
-fn is_default(server: &Directive) -> bool {
-    named(&server.block, "listen")
-        .any(|listen| listen.has("default_server") || listen.has("default"))
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use nginx_lint_parser::ast;
 
 use crate::configuration::Configuration;
+use crate::difference::Effect;
 use crate::source::{ImportError, Place, read};
 
 /// Includes that include each other would never end.
@@ -64,8 +65,15 @@ impl Directive {
     }
 
     /// Says what becomes of it, and what to do about that.
-    pub(super) fn report(&self, what: &str, remedy: &str, configuration: &mut Configuration) {
-        configuration.differ(&self.place, format!("`{}` {what}", self.written()), remedy);
+    pub(super) fn report(
+        &self,
+        effect: Effect,
+        what: &str,
+        remedy: &str,
+        configuration: &mut Configuration,
+    ) {
+        let part = format!("`{}`", self.written());
+        configuration.differ(effect, &self.place, (&part, what), remedy);
     }
 
     /// The directive as it is written, without its block.
@@ -154,18 +162,19 @@ impl Reader<'_> {
     fn included(&mut self, include: &Directive) -> Result<Vec<Directive>, ImportError> {
         let pattern = self.folder.join(include.argument(0)).display().to_string();
         let remedy = "import on the machine that has the file";
+        let effect = effect_of_missing(&pattern);
         let mut paths = Vec::new();
         for found in glob::glob(&pattern).into_iter().flatten() {
             match found {
                 Ok(path) => paths.push(path),
                 Err(error) => {
                     let what = format!("is left out: {error}");
-                    include.report(&what, remedy, self.configuration);
+                    include.report(effect, &what, remedy, self.configuration);
                 }
             }
         }
         if paths.is_empty() && pattern.contains('*') {
-            include.report("finds no file", remedy, self.configuration);
+            include.report(effect, "finds no file", remedy, self.configuration);
         } else if paths.is_empty() {
             paths.push(pattern.into());
         }
@@ -182,11 +191,23 @@ impl Reader<'_> {
                 }
                 Err(error) => {
                     let what = format!("is left out: {error}");
-                    include.report(&what, remedy, self.configuration);
+                    include.report(effect, &what, remedy, self.configuration);
                 }
             }
         }
         Ok(directives)
+    }
+}
+
+/// What may be missing without a file: servers and limits, unless its name says otherwise, or its
+/// folder is there and has none.
+fn effect_of_missing(pattern: &str) -> Effect {
+    let name = pattern.rsplit('/').next().unwrap_or(pattern);
+    let is_harmless = name == "mime.types" || name.ends_with("_params");
+    let folder = Path::new(pattern).parent().unwrap_or(Path::new(""));
+    match is_harmless || name.contains('*') && folder.is_dir() {
+        true => Effect::Differs,
+        false => Effect::LeavesOut,
     }
 }
 

@@ -44,6 +44,11 @@ impl<'d> Scopes<'d> {
             .map_or("", |directive| directive.argument(0))
     }
 
+    /// The first name of the server, as `$server_name` has it; empty for none.
+    pub(super) fn server_name(&self) -> &'d str {
+        self.0.get(1).map_or("", |server| server_name(server))
+    }
+
     /// The directive of a name in the innermost block.
     pub(super) fn own(&self, name: &str) -> Option<&'d Directive> {
         named(self.0.last()?, name).last()
@@ -53,4 +58,11 @@ impl<'d> Scopes<'d> {
 /// The directives of a name in a block.
 pub(super) fn named<'d>(block: &'d [Directive], name: &str) -> impl Iterator<Item = &'d Directive> {
     block.iter().filter(move |directive| directive.name == name)
+}
+
+/// The first name of a server, as `$server_name` has it; empty for none.
+pub(super) fn server_name(server: &[Directive]) -> &str {
+    named(server, "server_name")
+        .next()
+        .map_or("", |names| names.argument(0))
 }

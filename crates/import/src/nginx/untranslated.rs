@@ -4,68 +4,76 @@ use std::collections::BTreeSet;
 
 use super::parse::Directive;
 use crate::configuration::Configuration;
+use crate::difference::Effect;
 use crate::source::Place;
 
 /// Directives that are translated, or are said of elsewhere.
 const TRANSLATED: &str = "http server location upstream limit_req_zone limit_req limit_req_status \
     limit_req_dry_run limit_req_log_level limit_conn_zone limit_conn limit_conn_status \
     limit_conn_dry_run limit_conn_log_level proxy_pass listen server_name map geo allow \
-    auth_basic_user_file internal events";
+    auth_basic_user_file internal events client_max_body_size real_ip_recursive";
 
 /// Blocks whose content is no directive, or concerns the block alone.
 const OPAQUE: &str = "map geo types if limit_except events upstream split_clients stream mail";
 
-/// The effect of leaving out a directive that decides who or how much comes in, and what to do
-/// about it.
-fn effect(directive: &Directive) -> Option<(&'static str, &'static str)> {
+/// What leaving out a directive does that decides who or how much comes in, and what to do about it.
+fn effect(directive: &Directive) -> Option<(Effect, &'static str, &'static str)> {
+    use Effect::{Differs, LeavesOut, Opens};
     Some(match directive.name.as_str() {
         "deny" if directive.denies_all() => return None,
         "deny" => (
+            Opens,
             "these clients are let in",
             "`block: {addresses: [...]}` keeps clients out of all routes",
         ),
         "satisfy" => (
+            Differs,
             "a location with a guard or `deny all` responds with 403 to everyone",
             "let the app decide who may come in, or `client_auth` of a listener",
         ),
         "valid_referers" => (
+            Opens,
             "requests of any referer are let in",
             "let the app decide who may come in, or `client_auth` of a listener",
         ),
         "set_real_ip_from" | "real_ip_header" => (
+            Differs,
             "the client is the peer of the connection",
             "say who the client is: `client_address: {trusted_proxies: [...], header: ...}`",
         ),
         "if" => (
+            Opens,
             "requests that it would deny, limit or send elsewhere are treated as all others",
             "write a route with `methods`, `headers` or `query` in its `match`",
         ),
         "limit_except" => (
+            Opens,
             "the methods that it keeps out are let in",
             "write a route with `methods`, `headers` or `query` in its `match`",
         ),
         "return" | "rewrite" => (
+            Differs,
             "the path stays, and its location or upstream decides",
             "write a route with `redirect`, `response` or `rewrite`; for HTTPS, say \
              `redirect_to_https: true` on a listener",
         ),
         "proxy_set_header" => (
-            "the app gets what the client sent",
+            Differs,
+            "no location that forwards has it",
             "say `request_headers: {set: ...}` on the route, or `remove` it there",
         ),
-        "client_max_body_size" => (
-            "bodies may be as long as `max_body_bytes` of Weir says",
-            "say `max_body_bytes` on the route",
-        ),
         "stream" | "mail" => (
+            LeavesOut,
             "nothing of it is served",
             "Weir speaks HTTP: leave it to nginx",
         ),
         "limit_rate" | "limit_rate_after" => (
+            LeavesOut,
             "responses are as fast as they can be",
             "Weir does not limit bandwidth",
         ),
         name if name.contains("limit") => (
+            LeavesOut,
             "it limits nothing",
             "docs/LIMITS.md says how to choose a limit",
         ),
@@ -81,11 +89,10 @@ pub(super) fn list(directives: &[Directive], file: &Place, configuration: &mut C
     others.remove("deny");
     if !others.is_empty() {
         let names: Vec<&str> = others.into_iter().collect();
-        let what = "not translated, and not judged";
-        let what = format!("{what}: {}", names.join(", "));
+        let what = format!("not translated, and not judged: {}", names.join(", "));
         let remedy = "docs/CONFIG.md has keys for headers, compression, time-outs, TLS and logs; see to \
                       those that limit or keep out clients";
-        configuration.differ(file, what, remedy);
+        configuration.differ(Effect::Differs, file, ("", &what), remedy);
     }
 }
 
@@ -99,16 +106,23 @@ fn walk<'d>(
         let name = directive.name.as_str();
         let limits = matches!(name, "limit_req" | "limit_conn");
         let guards = directive.denies_all() || directive.is_guard() && !directive.has("off");
-        if (limits || guards) && !directive.is_reached.get() {
+        let is_reached = directive.is_reached.get();
+        if (limits || guards) && !is_reached {
             let remedy = "write the limit, or who may come in, on the routes that it is for";
-            directive.report("holds for no route", remedy, configuration);
+            directive.report(
+                Effect::LeavesOut,
+                "holds for no route",
+                remedy,
+                configuration,
+            );
         }
         match effect(directive) {
-            _ if directive.is_guard() || is_own_header(directive) => {}
-            _ if is_of(TRANSLATED, name) => {}
-            Some((effect, remedy)) => {
-                let what = format!("is not translated: {effect}");
-                directive.report(&what, remedy, configuration);
+            _ if directive.is_guard() || is_of(TRANSLATED, name) => {}
+            // A `deny` of some clients is looked at, and not translated.
+            _ if is_reached && name != "deny" => {}
+            Some((effect, what, remedy)) => {
+                let what = format!("is not translated: {what}");
+                directive.report(effect, &what, remedy, configuration);
             }
             None => {
                 others.insert(name);
@@ -118,20 +132,4 @@ fn walk<'d>(
             walk(&directive.block, others, configuration);
         }
     }
-}
-
-/// Whether it sets a header as Weir does, or one that concerns the connection.
-fn is_own_header(directive: &Directive) -> bool {
-    let name = directive.argument(0).to_ascii_lowercase();
-    let value = directive.argument(1);
-    directive.name == "proxy_set_header"
-        && match name.as_str() {
-            "host" if !value.contains('$') => !value.is_empty(),
-            "host" => matches!(value, "$host" | "$http_host" | "$proxy_host"),
-            "x-forwarded-host" => matches!(value, "$host" | "$http_host"),
-            "x-forwarded-for" => matches!(value, "$remote_addr" | "$proxy_add_x_forwarded_for"),
-            "x-forwarded-proto" => value == "$scheme",
-            "connection" | "upgrade" => true,
-            _ => false,
-        }
 }

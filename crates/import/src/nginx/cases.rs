@@ -1,0 +1,183 @@
+//! Requests of one location that limits or methods tell apart.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::limits::Limits;
+use super::maps::{Condition, methods_of};
+use super::parse::Directive;
+use super::scopes::{Scopes, named};
+use crate::configuration::Keys;
+
+/// Requests by their method, and by whether a header or parameter has a value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Case<'c> {
+    /// None stands for all methods that nobody names.
+    pub(super) method: Option<&'c str>,
+    pub(super) value: Option<&'c Condition>,
+}
+
+/// What becomes of requests by a method alone.
+pub(super) struct MethodRules<'d>(Vec<MethodRule<'d>>);
+
+struct MethodRule<'d> {
+    methods: BTreeSet<String>,
+    /// Whether the rule is for the methods that it names, or for all others.
+    is_for_named: bool,
+    status: u16,
+    directive: &'d Directive,
+}
+
+impl<'d> MethodRules<'d> {
+    /// The rules of a location and of its server: `limit_except GET { deny all; }`, and
+    /// `if ($request_method = POST) { return 405; }`.
+    pub(super) fn new(scopes: &Scopes<'d>) -> Self {
+        let own = scopes.0.last().into_iter();
+        let excepts = own.flat_map(|block| named(block, "limit_except"));
+        let ifs = scopes.0.iter().skip(1).flat_map(|block| named(block, "if"));
+        let rules = excepts.filter_map(of_except).chain(ifs.filter_map(of_if));
+        let rules: Vec<_> = rules.collect();
+        for rule in &rules {
+            rule.directive.is_reached.set(true);
+        }
+        Self(rules)
+    }
+
+    fn methods(&self) -> impl Iterator<Item = &str> {
+        self.0
+            .iter()
+            .flat_map(|rule| rule.methods.iter().map(String::as_str))
+    }
+
+    /// The status for requests of a method, and whether limits count them before.
+    pub(super) fn response(&self, method: Option<&str>) -> Option<(u16, bool)> {
+        let is_meant = |rule: &&MethodRule<'_>| {
+            method.is_some_and(|method| rule.methods.contains(method)) == rule.is_for_named
+        };
+        // `if` comes before limits, and they before `limit_except`.
+        let rank = |rule: &&MethodRule<'_>| rule.directive.name == "limit_except";
+        let rule = self.0.iter().filter(is_meant).min_by_key(rank)?;
+        Some((rule.status, rank(&rule)))
+    }
+}
+
+fn of_except(directive: &Directive) -> Option<MethodRule<'_>> {
+    // GET stands for HEAD, too.
+    let has_get = directive.has("GET").then_some("HEAD".to_owned());
+    let methods = directive.arguments.iter().cloned().chain(has_get);
+    let is_closed = directive.block.iter().any(Directive::denies_all);
+    is_closed.then(|| MethodRule {
+        methods: methods.collect(),
+        is_for_named: false,
+        status: 403,
+        directive,
+    })
+}
+
+fn of_if(directive: &Directive) -> Option<MethodRule<'_>> {
+    let condition = directive.arguments.join(" ");
+    let condition = condition
+        .trim()
+        .trim_start_matches('(')
+        .trim_end_matches(')')
+        .trim();
+    let rest = condition.strip_prefix("$request_method")?.trim_start();
+    let operators = ["!=", "!~*", "!~", "=", "~*", "~"];
+    let (operator, value) = operators
+        .iter()
+        .find_map(|it| Some((*it, rest.strip_prefix(it)?.trim())))?;
+    let value = value.trim_matches('"');
+    let methods = match operator.contains('~') {
+        // The end of the condition took the end of the group with it.
+        true => methods_of(&format!("~{}", closed_group(value)))?,
+        false => methods_of(value)?,
+    };
+    let [only] = &directive.block[..] else {
+        return None;
+    };
+    let status = only.argument(0).parse().ok()?;
+    let is_denial = only.name == "return" && only.arguments.len() == 1;
+    (is_denial && (400..600).contains(&status)).then(|| MethodRule {
+        methods: methods.into_iter().collect(),
+        is_for_named: !operator.starts_with('!'),
+        status,
+        directive,
+    })
+}
+
+fn closed_group(regex: &str) -> String {
+    let missing = regex
+        .matches('(')
+        .count()
+        .saturating_sub(regex.matches(')').count());
+    format!("{regex}{}", ")".repeat(missing))
+}
+
+/// What tells the requests of a location apart.
+pub(super) struct Watched {
+    methods: BTreeSet<String>,
+    condition: Option<Condition>,
+    /// Whether limits look at more than one header or parameter.
+    pub(super) has_several: bool,
+}
+
+impl Watched {
+    pub(super) fn new(rules: &MethodRules<'_>, limits: &Limits, scopes: &Scopes<'_>) -> Self {
+        let zones = limits.zones(scopes);
+        let looked_at = zones.iter().flat_map(|zone| zone.methods());
+        let methods = rules.methods().chain(looked_at);
+        let mut methods: BTreeSet<String> = methods.map(str::to_owned).collect();
+        // A route for GET would take requests by HEAD.
+        if methods.contains("GET") {
+            methods.insert("HEAD".to_owned());
+        }
+        let mut conditions = zones.iter().filter_map(|zone| zone.condition());
+        let condition = conditions.next().cloned();
+        Self {
+            methods,
+            has_several: conditions.any(|other| Some(other) != condition.as_ref()),
+            condition,
+        }
+    }
+
+    /// The cases that become routes beside the one for all other requests: what each matches
+    /// beside the path, and its keys.
+    pub(super) fn variants(&self, mut keys_of: impl FnMut(&Case<'_>) -> Keys) -> Vec<(Keys, Keys)> {
+        let condition = self.condition.as_ref();
+        let mut both = |method: Option<&str>| {
+            let mut keys = |value| keys_of(&Case { method, value });
+            (keys(None), condition.map(|condition| keys(Some(condition))))
+        };
+        let others = both(None);
+        let mut found: Vec<(Vec<String>, (Keys, Option<Keys>))> = Vec::new();
+        // HEAD goes before GET.
+        for method in self.methods.iter().rev() {
+            let own = both(Some(method));
+            let is_get = method == "GET" || method == "HEAD";
+            let is_other_get = is_get && both(Some("GET")) != both(Some("HEAD"));
+            if own == others && !is_other_get {
+                continue;
+            }
+            match found.iter_mut().find(|(_, keys)| *keys == own) {
+                Some((methods, _)) if !is_other_get => methods.push(method.clone()),
+                _ => found.push((vec![method.clone()], own)),
+            }
+        }
+        let mut variants = Vec::new();
+        for (methods, keys) in [(Vec::new(), others)].into_iter().chain(found) {
+            let mut matches = Keys::new();
+            if !methods.is_empty() {
+                matches.insert("methods".to_owned(), json!(methods));
+                variants.push((matches.clone(), keys.0.clone()));
+            }
+            if let (Some(condition), Some(with)) = (condition, keys.1.filter(|it| *it != keys.0)) {
+                // A value that is empty is none for nginx.
+                let value = json!({condition.name.clone(): {"regex": ".+"}});
+                matches.insert(condition.key.to_owned(), value);
+                variants.push((matches, with));
+            }
+        }
+        variants
+    }
+}
