@@ -27,7 +27,8 @@ fn setup(upstream: &Upstream) -> Setup {
              {limit: FailedAuthorizationsForPausingPerDomainPerAccount, \
              per: [account, \"path:domain\"]}]}",
             "{match: {path: \"/certificates/{domain}\"}, upstream: app, limits: [\
-             {limit: CertificatesPerDomain, per: \"path:domain\"}, \
+             {limit: CertificatesPerDomain, per: \"path:domain\", \
+             yields_to: CertificatesPerDomainPerAccount}, \
              {limit: CertificatesPerDomainPerAccount, per: [account, \"path:domain\"]}]}",
             "{match: {path: /finalize}, upstream: app, limits: [\
              {limit: CertificatesPerFQDNSet, per: \"header:x-names\"}]}",
@@ -121,6 +122,48 @@ fn a_limit_with_overrides_alone_counts_those_only() {
         admitted(&gateway, &by("11111111", "/certificates/example.net")),
         4
     );
+}
+
+/// Boulder checks such an account by its own bucket, and spends the domain's.
+#[test]
+fn an_account_with_its_own_limit_is_not_denied_by_that_of_the_domain() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let path = "/certificates/example.net";
+    assert_eq!(admitted(&gateway, &by("12345678", path)), 6);
+    // What it took is missing to others, who have four.
+    assert_eq!(admitted(&gateway, &by("11111111", path)), 0);
+    let path = "/certificates/example.org";
+    assert_eq!(admitted(&gateway, &by("11111111", path)), 4);
+    assert_eq!(admitted(&gateway, &by("12345678", path)), 6);
+    for (account, expected) in [
+        (
+            "12345678",
+            "leaves denials to CertificatesPerDomainPerAccount, of which an override",
+        ),
+        (
+            "11111111",
+            "would leave denials to CertificatesPerDomainPerAccount, of which no",
+        ),
+    ] {
+        let header = format!("x-account: {account}");
+        let arguments = [
+            "explain",
+            "--path",
+            path,
+            "--ip",
+            "203.0.113.9",
+            "--header",
+            &header,
+        ];
+        let explained = Command::new(WEIR)
+            .current_dir(gateway.folder())
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(explained.stdout).unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
 pub use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
-pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, SpendWhen};
+pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, ResponseUse, SpendWhen, YieldsTo};
 pub use normal_path::{PathFault, path_fault};
 pub use overrides::{Override, OverrideOrigin};
 pub use request_values::is_lookalike;

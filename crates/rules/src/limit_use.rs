@@ -23,6 +23,18 @@ pub struct LimitUse {
     pub spend: SpendWhen,
     /// On which subjects its denials are acted upon.
     pub enforcement: Enforcement,
+    /// The limit that this one leaves denials to; few have one.
+    pub yields_to: Option<Box<YieldsTo>>,
+}
+
+/// A limit of the same route that denies in place of another, which then only spends, where an
+/// override of it applies.
+#[derive(Clone, Debug)]
+pub struct YieldsTo {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// On which subjects its denials are acted upon; on others, it denies in place of nothing.
+    pub enforcement: Enforcement,
 }
 
 /// Which requests take their cost, by the status of the response.
@@ -81,6 +93,8 @@ pub struct Admission {
     pub transaction: Transaction,
     /// Whether the request is known to cost nothing, so that it is not denied either.
     pub is_free: bool,
+    /// What the limit does with the bucket, unless something else decides about it.
+    pub mode: Mode,
     /// Whether a denial is acted upon. When it is not, the transaction never denies.
     pub acts: bool,
     /// The cost, as far as is known.
@@ -107,6 +121,7 @@ impl LimitUse {
             cost: Cost::default(),
             spend: SpendWhen::default(),
             enforcement: Enforcement::default(),
+            yields_to: None,
         }
     }
 
@@ -194,10 +209,14 @@ impl LimitUse {
             return LimitMatch::Off;
         }
         let limit = &*self.limit;
+        let mode = match &self.yields_to {
+            Some(to) if to.denies(attributes) => self.mode.non_denying(),
+            _ => self.mode,
+        };
         let key = match limit.bucket(attributes) {
             Ok(key) => key,
             // What never denies does not do so for want of a value either.
-            Err(source) if limit.missing() == Missing::Deny && self.mode.checks() => {
+            Err(source) if limit.missing() == Missing::Deny && mode.checks() => {
                 let acts = !self.enforcement.is_partial();
                 return LimitMatch::Missing { source, acts };
             }
@@ -212,14 +231,15 @@ impl LimitUse {
             (true, Cost::Fixed(cost)) => Admission {
                 estimate: Estimate::fixed(*cost),
                 transaction: Transaction {
-                    mode: self.mode,
+                    mode,
                     ..Transaction::new(key, quota, *cost)
                 },
                 is_free: false,
+                mode,
                 acts: true,
                 later: None,
             },
-            _ => self.admission((key, quota), attributes.headers, body_bytes()),
+            _ => self.admission((key, quota), mode, attributes.headers, body_bytes()),
         };
         LimitMatch::Counted {
             admission,
@@ -231,6 +251,7 @@ impl LimitUse {
     fn admission(
         &self,
         (key, quota): (BucketKey, Quota),
+        mode: Mode,
         headers: &HeaderMap,
         body_bytes: Option<u64>,
     ) -> Admission {
@@ -251,6 +272,7 @@ impl LimitUse {
                     ..counted
                 },
                 is_free: true,
+                mode,
                 acts,
                 estimate,
                 later: None,
@@ -262,22 +284,35 @@ impl LimitUse {
             SpendWhen::ExceptOn(_) => Some(Deferred::GiveBack),
             SpendWhen::Always | SpendWhen::On(_) => None,
         };
-        let mode = match self.mode {
+        let arrival = match mode {
             mode if is_prepaid => mode,
             mode if mode.checks() => Mode::CheckOnly,
             _ => Mode::Peek,
         };
         let transaction = Transaction {
-            mode: if acts { mode } else { mode.non_denying() },
+            mode: if acts { arrival } else { arrival.non_denying() },
             ..counted
         };
         Admission {
             transaction,
             is_free: false,
+            mode,
             acts,
             estimate,
             later,
         }
+    }
+}
+
+impl YieldsTo {
+    /// Whether an override of the limit applies to a request, so that the limit denies it or not.
+    #[inline(never)]
+    fn denies(&self, attributes: &RequestAttributes<'_>) -> bool {
+        let key = self.limit.bucket(attributes).ok();
+        key.is_some_and(|key| {
+            let overridden = self.limit.override_for(&key, attributes);
+            overridden.is_some() && self.enforcement.acts_on(&key)
+        })
     }
 }
 

@@ -109,11 +109,11 @@ fn write_bucket(
     writeln!(out, "  bucket {}", transaction.key)?;
     if quota.is_in_flight() {
         writeln!(out, "  in_flight: at most {} at once", quota.burst())?;
-        return write_use(out, usage);
+        return write_use(out, usage, admission);
     }
     if quota.algorithm().is_windowed() {
         write_window(out, transaction, &cost)?;
-        return write_use(out, usage);
+        return write_use(out, usage, admission);
     }
     write!(out, "  burst {}", quota.burst())?;
     if let Some(written) = settings.parameters_of(usage.limit.name(), quota) {
@@ -126,7 +126,7 @@ fn write_bucket(
     }
     writeln!(out, ", cost {cost}")?;
     write_pace(out, quota)?;
-    write_use(out, usage)
+    write_use(out, usage, admission)
 }
 
 fn write_window(out: &mut String, transaction: &Transaction, cost: &str) -> fmt::Result {
@@ -255,11 +255,24 @@ pub(super) fn body_bytes(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Writes how this use differs from one that checks and spends at once.
-fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
+fn write_use(out: &mut String, usage: &LimitUse, admission: &Admission) -> fmt::Result {
     if let Cost::Measured(measured) = &usage.cost {
         writeln!(out, "  the cost is said by {}", cost_sources(measured))?;
     }
-    match usage.mode {
+    if let Some(to) = &usage.yields_to {
+        let name = to.limit.name();
+        match usage.mode == admission.mode {
+            true => writeln!(
+                out,
+                "  would leave denials to {name}, of which no override applies"
+            )?,
+            false => writeln!(
+                out,
+                "  leaves denials to {name}, of which an override applies"
+            )?,
+        }
+    }
+    match admission.mode {
         Mode::CheckOnly => writeln!(out, "  check only: denies without room, and takes nothing")?,
         Mode::SpendOnly => writeln!(out, "  spend only: never denies, and takes what fits")?,
         _ => {}

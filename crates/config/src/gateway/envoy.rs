@@ -185,6 +185,12 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
     fn limit(&mut self, written: &Spanned<WordOr<limits::schema::LimitUse>>) -> Lowered<LimitUse> {
         let of_all = enforcement(self.gateway.enforce.as_ref());
         let usage = limit_use(self.cx, self.table, written, of_all)?;
+        if let WordOr::More(more) = &written.value
+            && let Some(yields_to) = &more.yields_to
+        {
+            let message = "a descriptor has one limit, which yields to no other";
+            return Err(self.cx.error(yields_to.span, message).help("leave it out"));
+        }
         let name = usage.limit.name();
         if usage.response_use().is_some() || !matches!(usage.cost, Cost::Fixed(_)) {
             let message = format!("Envoy's descriptors cannot use \"{name}\" like this");

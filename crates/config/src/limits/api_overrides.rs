@@ -180,6 +180,14 @@ impl Settings {
                 .or_insert_with(|| Arc::new(with_overrides(&usage.limit, added, &mut checks)));
             usage.limit = Arc::clone(limit);
         }
+        for route in &mut settings.routes {
+            let uses = route.policy.limits.iter_mut();
+            for to in uses.filter_map(|usage| usage.yields_to.as_mut()) {
+                if let Some(limit) = limits.get(&Arc::as_ptr(&to.limit)) {
+                    to.limit = Arc::clone(limit);
+                }
+            }
+        }
         let limits = settings.limit_uses().map(|usage| &*usage.limit);
         settings.account.wildcards = AccountWildcards::from_limits(limits);
         (settings, checks)

@@ -28,7 +28,7 @@ pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};
 pub(super) use quota::enforcement;
 pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
-pub(super) use usage::{limit_use, status_set};
+pub(super) use usage::{limit_use, status_set, yield_denials};
 
 /// Overrides are found by a recursion as deep as this.
 const MAX_SOURCES: usize = 16;

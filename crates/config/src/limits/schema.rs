@@ -126,6 +126,9 @@ pub(crate) struct LimitUse {
     pub(crate) spend_on: Option<Spanned<Responses>>,
     /// Requests with such a response get their units back. Type: `{status}`. Default: none.
     pub(crate) refund_on: Option<Spanned<Responses>>,
+    /// A limit of the same route that denies in place of this one where [an override of
+    /// it](#overridesyaml) applies; this one then only spends. Type: name. Default: none.
+    pub(crate) yields_to: Option<Spanned<String>>,
     /// For a limit whose definition does not say what it is counted per; it is enough that one
     /// route says it. Type: source or list of them. Default: as defined.
     #[cfg_attr(test, schemars(extend("examples" = crate::tests::json_schema::SOURCES)))]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use weir_limit::Mode;
 use weir_rules::{
     Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet,
+    YieldsTo,
 };
 
 use super::key_sources;
@@ -47,7 +48,74 @@ pub(crate) fn limit_use(
         enforcement: of_route
             .min(enforcement(usage.enforce.as_ref()))
             .min(def.enforcement),
+        yields_to: None,
     })
+}
+
+/// Lets the limits of a route yield to each other, as they are written.
+pub(crate) fn yield_denials(
+    cx: &mut Lowering<'_>,
+    written: &[&Spanned<WordOr<schema::LimitUse>>],
+    limits: &mut [Lowered<LimitUse>],
+) {
+    for (index, written) in written.iter().enumerate() {
+        let WordOr::More(usage) = &written.value else {
+            continue;
+        };
+        let Some(name) = &usage.yields_to else {
+            continue;
+        };
+        let found = yielded(name, limits.get(index), limits);
+        let found = found.map_err(|(message, help)| cx.error(name.span, message).help(help).into());
+        let Some(slot) = limits.get_mut(index) else {
+            continue;
+        };
+        match (slot.as_mut(), found) {
+            (Ok(usage), Ok(to)) => usage.yields_to = to,
+            (Ok(_), Err(reported)) => *slot = Err(reported),
+            (Err(_), _) => {}
+        }
+    }
+}
+
+/// The limit of this name among those of the route; none where one of the two is in error.
+///
+/// # Errors
+/// What is wrong, and what to do about it.
+fn yielded(
+    name: &Spanned<String>,
+    usage: Option<&Lowered<LimitUse>>,
+    limits: &[Lowered<LimitUse>],
+) -> Result<Option<Box<YieldsTo>>, (String, &'static str)> {
+    let Some(Ok(usage)) = usage else {
+        return Ok(None);
+    };
+    if usage.response_use().is_some() || !usage.mode.checks() {
+        let own = usage.limit.name();
+        let message = format!("\"{own}\" denies nothing here by the head of a request alone");
+        return Err((
+            message,
+            "`yields_to` is for a limit that denies, and that spends at once",
+        ));
+    }
+    let mut others = limits.iter().flatten();
+    let to = others.find(|other| other.limit.name() == name.value);
+    let to = to.filter(|to| !Arc::ptr_eq(&to.limit, &usage.limit) && to.mode.checks());
+    match to {
+        Some(to) => Ok(Some(Box::new(YieldsTo {
+            limit: Arc::clone(&to.limit),
+            enforcement: to.enforcement,
+        }))),
+        // It may be in error.
+        None if limits.iter().any(Result::is_err) => Ok(None),
+        None => Err((
+            format!(
+                "no other limit of this route that denies is called \"{}\"",
+                name.value
+            ),
+            "list it in the same `limits`, so that one of the two denies",
+        )),
+    }
 }
 
 /// The proof that some key is in error of a use at this span, or of the limit's definition. Without
@@ -141,6 +209,7 @@ fn expanded(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
             cost: None,
             spend_on: None,
             refund_on: None,
+            yields_to: None,
             per: None,
             missing: None,
             enforce: None,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::diagnostics::{Lowered, all};
 use crate::gateway::ENVOY_ROUTE;
 use crate::gateway::schema::Gateway;
-use crate::limits::{self, LimitTable, enforcement, limit_use};
+use crate::limits::{self, LimitTable, enforcement, limit_use, yield_denials};
 use crate::lowering::Lowering;
 use crate::settings::Route;
 use crate::yaml::{Span, SpanOf, Spanned, WordOr};
@@ -122,6 +122,11 @@ fn route(
         }
         limits.push(usage);
     }
+    let written: Vec<_> = used_limits(route, defaults)
+        .into_iter()
+        .map(|(it, _)| it)
+        .collect();
+    yield_denials(cx, &written, &mut limits);
     if let Some(log) = log
         && let Some(message) = limits::too_many_log_entries(limits.iter().flatten(), None)
     {

@@ -344,3 +344,62 @@ fn what_a_limit_is_counted_per_may_be_said_by_any_of_its_routes() {
         "{found}"
     );
 }
+
+/// Such a limit would deny nothing, or deny though it seems not to.
+#[test]
+fn a_limit_yields_to_one_that_denies_on_the_same_route_or_the_file_is_refused() {
+    let found = |usage: &str, other: &str| {
+        let gateway = GATEWAY.replace(
+            "{limit: CertificatesPerDomain, per: domain}",
+            &format!("{{limit: CertificatesPerDomain, per: domain, {usage}}}"),
+        );
+        let gateway = gateway.replace(
+            "per: [account, domain]}",
+            &format!("per: [account, domain]{other}}}"),
+        );
+        Folder::with(&[
+            ("gateway.yaml", gateway.as_str()),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("limits/overrides.yaml", FIT),
+        ])
+        .findings()
+    };
+    let yields = "yields_to: CertificatesPerDomainPerAccount";
+    let fit = found(yields, "");
+    assert_eq!(fit.lines().last(), Some("0 errors, 0 warnings"), "{fit}");
+    for (usage, other, message) in [
+        (
+            "yields_to: CertificatesPerDomain",
+            "",
+            "no other limit of this route that denies",
+        ),
+        (
+            "yields_to: Unknown",
+            "",
+            "no other limit of this route that denies is called \"Unknown\"",
+        ),
+        (
+            yields,
+            ", kind: spend_only",
+            "no other limit of this route that denies",
+        ),
+        (
+            yields,
+            ", enabled: false",
+            "no other limit of this route that denies",
+        ),
+        (
+            "kind: spend_only, yields_to: CertificatesPerDomainPerAccount",
+            "",
+            "denies nothing here by the head of a request alone",
+        ),
+        (
+            "spend_on: {status: 200}, yields_to: CertificatesPerDomainPerAccount",
+            "",
+            "denies nothing here by the head of a request alone",
+        ),
+    ] {
+        let found = found(usage, other);
+        assert!(found.contains(message), "{usage}{other}: {found}");
+    }
+}

@@ -15,6 +15,8 @@ FailedLoginsPerAccount: {per: account, burst: 5, count: 5, period: 1h}
 TokensPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
 KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
 NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
+CertificatesPerDomain: {burst: 2, count: 2, period: 2160h}
+CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h}
 ";
 
 /// A user as `htpasswd -B` writes it.

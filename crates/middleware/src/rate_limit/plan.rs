@@ -81,7 +81,8 @@ impl RoutePolicy<PreparedLimit> {
                             attributes.account,
                         ),
                     };
-                    query.add((index, subject), limit.used.mode, admission, longest_delay);
+                    let mode = admission.mode;
+                    query.add((index, subject), mode, admission, longest_delay);
                 }
                 LimitMatch::Missing { source, .. }
                     if query.looks && *source == KeySource::Account => {}

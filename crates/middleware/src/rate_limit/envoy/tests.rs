@@ -115,6 +115,7 @@ fn hits_multiply_the_cost_and_none_only_check() {
     let admission = || Admission {
         transaction: weir_limit::Transaction::new(BucketKey::default(), quota, cost),
         is_free: false,
+        mode: Mode::CheckAndSpend,
         acts: true,
         estimate: Estimate {
             units: cost.get(),
