@@ -174,3 +174,20 @@ fn a_set_of_names_is_overridden_as_it_is_sent() {
     assert_eq!(admitted(&gateway, &names("example.com,example.org")), 2);
     assert_eq!(admitted(&gateway, &names("example.com")), 1);
 }
+
+/// Boulder counts an address as an identifier by its /64.
+#[test]
+fn an_override_for_an_ipv6_network_is_for_all_of_its_addresses() {
+    let upstream = Upstream::start();
+    let overrides = "- CertificatesPerDomain: {burst: 3, count: 3, period: 2160h, \
+                     ids: [\"2602:80a:6000:666::\"]}\n";
+    let gateway = Setup::before(&upstream)
+        .limits(&["CertificatesPerDomain: {per: domain, burst: 1, count: 1, period: 2160h}"])
+        .overrides(overrides)
+        .limited_by("CertificatesPerDomain")
+        .start();
+    let to = |host| get("/").with("host", host);
+    assert_eq!(admitted(&gateway, &to("[2602:80a:6000:666::5]")), 3);
+    assert_eq!(admitted(&gateway, &to("[2602:80a:6000:666::6]")), 0);
+    assert_eq!(admitted(&gateway, &to("[2602:80a:6000:667::5]")), 1);
+}

@@ -288,7 +288,11 @@ fn a_body_that_nginx_refuses_is_refused() {
         client.write(&head.bytes()).unwrap();
         assert_eq!(client.read("POST").unwrap().status, 413, "{address}");
         let sent = post("/up/", &"a".repeat(length));
-        assert_eq!(Client::connect(address).send(&sent).status, 200, "{address}");
+        assert_eq!(
+            Client::connect(address).send(&sent).status,
+            200,
+            "{address}"
+        );
     }
 }
 

@@ -92,16 +92,26 @@ pub(super) fn ipv6_literal(host: &str) -> Option<Ipv6Addr> {
     inside.parse().ok()
 }
 
+/// The bits of an IPv6 address that stand for a domain: a /64 is one subscriber's.
+const DOMAIN_BITS: u32 = 64;
+
 /// The registrable domain of a canonical host: one label below a public suffix (eTLD+1).
 ///
-/// A host that has none, because it is an address, a public suffix itself or a bare name, stands
-/// for itself.
-pub(super) fn domain(host: &str) -> &str {
-    let is_address = host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok();
-    if is_address {
-        return host;
+/// A host that has none, because it is a public suffix itself or a bare name, stands for itself, and
+/// so does an IPv4 address. An IPv6 address stands for the lowest one of its /64.
+pub(super) fn domain(host: &str) -> Cow<'_, str> {
+    if let Some(address) = ipv6_literal(host) {
+        return Cow::Owned(format!("[{}]", lowest_of_subscriber(address)));
     }
-    psl::domain_str(host).unwrap_or(host)
+    if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {
+        return host.into();
+    }
+    psl::domain_str(host).unwrap_or(host).into()
+}
+
+/// The lowest address of the /64 that an address is in.
+pub(super) fn lowest_of_subscriber(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(address.to_bits() >> DOMAIN_BITS << DOMAIN_BITS)
 }
 
 /// A host, or all hosts below a domain.

@@ -114,7 +114,7 @@ impl KeyWriter<'_> {
             } => self.address(attributes.client, *v4_prefix, *v6_prefix),
             KeySource::Account => self.show(attributes.account?.id),
             KeySource::Host => self.host(&request_host(attributes)),
-            KeySource::Domain => self.host(host::domain(&request_host(attributes))),
+            KeySource::Domain => self.host(&host::domain(&request_host(attributes))),
             KeySource::Method => self.key.push_str(method(attributes.method)),
             KeySource::Route => self.text(attributes.route),
             KeySource::Header(name) => self.hash(request_values::header(attributes.headers, name)?),

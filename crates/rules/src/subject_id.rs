@@ -10,6 +10,7 @@
 //! first parts alone.
 
 use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
@@ -319,7 +320,7 @@ impl KeySchema {
                 v6_prefix,
             } => self.write_address(source, (*v4_prefix, *v6_prefix), text, writer)?,
             KeySource::Host => writer.host(host(text)?),
-            KeySource::Domain => writer.host(registrable(text)?),
+            KeySource::Domain => writer.host(&registrable(text)?),
             KeySource::Method => writer.key.push_str(method(text)?),
             KeySource::Route => writer.text(text),
             KeySource::Path(_) => writer.text(segment(text)?),
@@ -483,11 +484,20 @@ fn host(text: &str) -> Result<&str, IdError> {
     }
 }
 
-fn registrable(text: &str) -> Result<&str, IdError> {
+/// A domain, or the lowest address of a /64 with or without its brackets.
+fn registrable(text: &str) -> Result<Cow<'_, str>, IdError> {
+    if let Ok(address) = text.parse::<Ipv6Addr>() {
+        let lowest = host::lowest_of_subscriber(address).to_string();
+        return match lowest == text {
+            true => Ok(format!("[{lowest}]").into()),
+            false => Err(not_canonical(text, lowest)),
+        };
+    }
     let host = host(text)?;
     match host::domain(host) {
-        domain if domain == host => Ok(host),
-        domain => Err(IdError::NotADomain(text.to_owned(), domain.to_owned())),
+        domain if domain == host => Ok(host.into()),
+        domain if host.starts_with('[') => Err(not_canonical(text, domain.into_owned())),
+        domain => Err(IdError::NotADomain(text.to_owned(), domain.into_owned())),
     }
 }
 
@@ -563,7 +573,7 @@ fn domain_wildcard(text: &str, after: &str) -> Result<(), IdError> {
     let below = after.split_once('.').map(|(_, below)| below);
     match below.filter(|below| psl::domain_str(below).is_some()) {
         Some(below) => {
-            let counted = host::domain(below).to_owned();
+            let counted = host::domain(below).into_owned();
             Err(IdError::NotADomain(text.to_owned(), counted))
         }
         None => Ok(()),

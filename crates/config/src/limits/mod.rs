@@ -1,6 +1,7 @@
 //! Limits: what may be written of them, and what comes of it.
 
 mod api_overrides;
+mod boulder;
 mod log_entries;
 mod overrides;
 mod prefetch;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use weir_limit::{Algorithm, Quota};
 use weir_rules::{IdError, Limit, Override, OverrideOrigin};
 
+use super::boulder;
 use super::quota::{QuotaParameters, quota};
 use super::schema::{LimitUse, OverrideEntry, Overrides};
 use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
@@ -164,7 +165,20 @@ pub(super) fn add_overrides(
                 if is_first && let Some(warning) = limit.looks_hashed(&id) {
                     cx.warn_of(span, &warning);
                 }
+                if is_first && let Some(what) = boulder::refused_id(&def.name.value, &id) {
+                    cx.warn(span, format!("Boulder refuses \"{id}\" here: {what}"))
+                        .help("Weir takes it; name the limit otherwise if it is not Boulder's");
+                }
                 spans.insert(id, span);
+            }
+            // Boulder loads such an id, which counts for nobody there either.
+            Err(error @ IdError::NotADomain(..)) if is_first => {
+                let message = error.to_string();
+                let (what, help) = message
+                    .split_once("; ")
+                    .unwrap_or((&message, "leave it out"));
+                cx.warn(span, format!("{what}, so this is for nobody"))
+                    .help(help);
             }
             Err(error) if is_first => refuse_id(cx, span, &error, &spans),
             Err(_) => {}

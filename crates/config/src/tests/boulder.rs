@@ -403,3 +403,67 @@ fn a_limit_yields_to_one_that_denies_on_the_same_route_or_the_file_is_refused() 
         assert!(found.contains(message), "{usage}{other}: {found}");
     }
 }
+
+/// What its own validator refuses is no mistake in Weir, but may be one of a file of Boulder's.
+#[test]
+fn an_id_that_boulder_alone_refuses_gets_a_warning() {
+    for (name, id, told) in [
+        (
+            "NewRegistrationsPerIPAddress",
+            "10.0.0.1",
+            "the address is reserved",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "203.0.112.0/24",
+            "it is no single address",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "10.0.0.0/16",
+            "it is no network of IPv6",
+        ),
+        ("NewOrdersPerAccount", "lol", "an account is a number"),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "12ea5:example.com",
+            "an account is a number",
+        ),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "12345:examplecom",
+            "it is no domain",
+        ),
+        ("CertificatesPerDomain", "examplecom", "it is no domain"),
+    ] {
+        let found = findings(DEFAULTS, &overriding(name, PARAMETERS, id));
+        assert!(
+            found.contains(&format!("Boulder refuses \"{id}\" here: {told}")),
+            "{found}"
+        );
+        assert_eq!(found.lines().last(), Some("0 errors, 1 warning"), "{found}");
+    }
+}
+
+/// Boulder's own test file has one.
+#[test]
+fn an_id_below_a_registrable_domain_is_no_reason_to_refuse_the_file() {
+    let id = overriding("CertificatesPerDomain", PARAMETERS, "ecdsa.example.com");
+    let found = findings(DEFAULTS, &id);
+    assert!(found.contains("so this is for nobody"), "{found}");
+    assert_eq!(found.lines().last(), Some("0 errors, 1 warning"), "{found}");
+    let of_network = overriding(
+        "CertificatesPerDomain",
+        PARAMETERS,
+        "\"2602:80a:6000:666::\"",
+    );
+    let found = findings(DEFAULTS, &of_network);
+    assert_eq!(
+        found.lines().last(),
+        Some("0 errors, 0 warnings"),
+        "{found}"
+    );
+    let higher = overriding("CertificatesPerDomain", PARAMETERS, "2602:80a:6000:666::5");
+    let found = findings(DEFAULTS, &higher);
+    assert!(found.contains("write \"2602:80a:6000:666::\""), "{found}");
+}

@@ -382,7 +382,7 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
 
 fn request_domain<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
     match request_host(attributes) {
-        Cow::Borrowed(host) => host::domain(host).into(),
-        Cow::Owned(host) => host::domain(&host).to_owned().into(),
+        Cow::Borrowed(host) => host::domain(host),
+        Cow::Owned(host) => host::domain(&host).into_owned().into(),
     }
 }
