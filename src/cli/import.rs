@@ -89,7 +89,8 @@ fn listed(differences: &[Difference]) -> String {
         (0, _) => return "all of it was translated\n".to_owned(),
         (_, 0) => format!("{number} to look at, none of which opens anything:\n"),
         (_, losses) => format!(
-            "{number} to look at; the first {losses} leave out a server or a limit, or let more in:\n"
+            "{number} to look at. Those that leave out a server or a limit, or let more in, come \
+             first: {losses}\n"
         ),
     };
     for difference in differences {

@@ -370,7 +370,7 @@ fn an_import_that_loses_a_limit_says_so_first_and_by_its_exit_status() {
     let lines: Vec<_> = told.lines().take(10).collect();
     let lines = lines.join("\n");
     for expected in [
-        "differences to look at; the first 2 leave out a server or a limit, or let more in",
+        "differences to look at. Those that leave out a server or a limit, or let more in, come first: 2",
         "zone=a:1m` has no equal",
         "`limit_req zone=a` limits nothing",
     ] {

@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_host_without_a_domain_stands_for_itself() {
-        for host in ["co.uk", "com", "localhost", "192.0.2.1", "[2001:db8::1]"] {
+        for host in ["co.uk", "com", "localhost", "192.0.2.1", "[2001:db8::]"] {
             assert_eq!(domain(host), host);
         }
     }
@@ -273,7 +273,7 @@ mod tests {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(text).unwrap())]);
             let uri = Uri::from_static("/");
             if let Some(host) = host(&uri, &headers) {
-                prop_assert_eq!(domain(domain(&host)), domain(&host));
+                prop_assert_eq!(domain(&domain(&host)), domain(&host));
                 prop_assert_eq!(canonical(&host), host.as_ref());
             }
         }
@@ -316,6 +316,18 @@ mod tests {
             if let Ok(pattern) = HostPattern::parse(&text) {
                 prop_assert_eq!(HostPattern::parse(&pattern.to_string()), Ok(pattern));
             }
+        }
+    }
+
+    #[test]
+    fn all_addresses_of_a_subscriber_are_one_domain() {
+        for (host, expected) in [
+            ("[2602:80a:6000:666::5]", "[2602:80a:6000:666::]"),
+            ("[2602:80a:6000:666::]", "[2602:80a:6000:666::]"),
+            ("[2602:80a:6000:667::]", "[2602:80a:6000:667::]"),
+            ("203.0.113.9", "203.0.113.9"),
+        ] {
+            assert_eq!(domain(host), expected);
         }
     }
 }

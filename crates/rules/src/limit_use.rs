@@ -353,7 +353,12 @@ mod tests {
 
     fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Admission {
         let quota = usage.limit.quota().unwrap();
-        usage.admission(("L:*".into(), quota), &HeaderMap::new(), body_bytes)
+        usage.admission(
+            ("L:*".into(), quota),
+            usage.mode,
+            &HeaderMap::new(),
+            body_bytes,
+        )
     }
 
     /// The mode and the cost of what is asked, and what is left to do.

@@ -272,8 +272,8 @@ NewOrdersPerAccount:
     count: 40
     period: 1s
     ids:
-      - 10.0.0.2
-      - 10.0.0.5
+      - 64.112.117.2
+      - 64.112.117.5
 - NewOrdersPerAccount:
     burst: 300
     count: 600

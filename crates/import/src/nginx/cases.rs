@@ -114,6 +114,9 @@ fn closed_group(regex: &str) -> String {
     format!("{regex}{}", ")".repeat(missing))
 }
 
+/// The keys of requests, and of those that have the value which a limit looks at.
+type KeysByValue = (Keys, Option<Keys>);
+
 /// What tells the requests of a location apart.
 pub(super) struct Watched {
     methods: BTreeSet<String>,
@@ -150,7 +153,7 @@ impl Watched {
             (keys(None), condition.map(|condition| keys(Some(condition))))
         };
         let others = both(None);
-        let mut found: Vec<(Vec<String>, (Keys, Option<Keys>))> = Vec::new();
+        let mut found: Vec<(Vec<String>, KeysByValue)> = Vec::new();
         // HEAD goes before GET.
         for method in self.methods.iter().rev() {
             let own = both(Some(method));

@@ -34,7 +34,9 @@ impl<'d> Groups<'d> {
     /// Weir's routes do not differ by listener, so it serves the servers of one set of addresses:
     /// of that with the most limits, then with the most `proxy_pass`, then with the most locations.
     pub(super) fn new(servers: &[&'d Directive]) -> Self {
-        let is_redirect = |server: &&&Directive| only_https(server).is_some();
+        // By TLS, a redirect to HTTPS leads to another host: it is served as a route.
+        let is_redirect =
+            |server: &&&Directive| only_https(server).is_some() && !listens(server).any(is_tls);
         let (redirecting, others): (Vec<&Directive>, Vec<&Directive>) =
             servers.iter().partition(is_redirect);
         let weight = |addresses: &Addresses| {

@@ -166,7 +166,10 @@ impl<'d> Location<'d> {
                     "has locations within an expression"
                 }
                 None => {
-                    location.path_regex = Some((around_expression(pattern), false));
+                    // What looks around makes an expression match less than it does without.
+                    let more = without_lookaround(pattern).and_then(|rest| whole(&rest));
+                    let around = more.unwrap_or_else(|| around_expression(pattern));
+                    location.path_regex = Some((around, false));
                     "has an expression that Weir does not know"
                 }
             }
@@ -633,6 +636,30 @@ fn before_slash(ast: &Ast) -> Vec<String> {
         }
         one => matches(one, "/").then(String::new).into_iter().collect(),
     }
+}
+
+/// An expression without its groups that look ahead or behind.
+fn without_lookaround(pattern: &str) -> Option<String> {
+    let starts = ["(?!", "(?=", "(?<!", "(?<="];
+    let mut rest = pattern.to_owned();
+    while let Some(start) = starts.iter().filter_map(|it| rest.find(it)).min() {
+        let mut depth = 0_usize;
+        let end = rest
+            .get(start..)?
+            .char_indices()
+            .find_map(|(index, letter)| {
+                depth = match letter {
+                    '(' => depth + 1,
+                    ')' => depth.saturating_sub(1),
+                    _ => depth,
+                };
+                (depth == 0).then_some(start + index)
+            })?;
+        rest.replace_range(start..=end, "");
+    }
+    // A bracket that is no group would end it too early.
+    let is_plain = !pattern.contains(r"\(") && !pattern.contains(r"\)") && !pattern.contains('[');
+    (is_plain && rest != pattern).then_some(rest)
 }
 
 /// An expression for all paths that an expression of another syntax may match.

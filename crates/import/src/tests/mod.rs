@@ -330,8 +330,10 @@ fn an_expression_that_closes_a_folder_does_not_open_its_root() {
 #[test]
 fn a_location_that_weir_does_not_match_is_closed_not_forgotten() {
     for (location, closed) in [
-        ("location ~ ^/x/(?!api)", r#"path_regex: "/x.*""#),
-        ("location ~ ^/ab?(?!c)", r#"path_regex: "/a.*""#),
+        ("location ~ ^/x/(?!api)", r#"path_regex: "/x/.*|/x""#),
+        (r"location ~ /\.(?!well-known)", r#"path_regex: ".*/\\..*""#),
+        ("location ~ ^/x/(?!a[)]b)", r#"path_regex: "/x.*""#),
+        ("location ~ ^/ab?(?!c)", r#"path_regex: "/ab?.*""#),
         ("location '/a b/'", r#"path_regex: "/a.*b.*""#),
         ("location ^~ /wp-admin", r#"path_regex: "/wp\\-admin.*""#),
     ] {
@@ -916,6 +918,17 @@ fn a_redirect_to_https_never_takes_the_place_of_the_app_and_its_limits() {
             assert_eq!(with_effect(&imported, Effect::LeavesOut), [""; 0]);
         }
     }
+}
+
+#[test]
+fn a_redirect_by_tls_to_another_host_is_a_route() {
+    let imported = imported_http(&format!(
+        "server {{ listen 443 ssl; server_name www.s.test; {TLS} return 301 https://s.test$request_uri; }}
+         server {{ listen 443 ssl; server_name s.test; {TLS} location / {{ proxy_pass http://a; }} }}"
+    ));
+    let route = "{host: www.s.test, path: \"/*\"}\n    redirect: {to: \"https://s.test{{ uri }}\"";
+    assert!(imported.gateway.contains(route), "{}", imported.gateway);
+    assert_eq!(with_effect(&imported, Effect::LeavesOut), [""; 0]);
 }
 
 #[test]
