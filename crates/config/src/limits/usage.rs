@@ -66,7 +66,7 @@ pub(crate) fn yield_denials(
             continue;
         };
         let found = yielded(name, limits.get(index), limits);
-        let found = found.map_err(|(message, help)| cx.error(name.span, message).help(help).into());
+        let found = found.map_err(|(message, help)| cx.error(name.span, message).help(help));
         let Some(slot) = limits.get_mut(index) else {
             continue;
         };
