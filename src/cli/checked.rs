@@ -48,7 +48,7 @@ impl Checked {
         Self {
             file,
             summary: Some(summary(&settings)),
-            notes: prefetch_bounds(&settings),
+            notes: notes(&settings),
             diagnostics,
         }
     }
@@ -100,6 +100,27 @@ impl Checked {
             ExitCode::SUCCESS
         }
     }
+}
+
+fn notes(settings: &Settings) -> Vec<String> {
+    let mut notes = prefetch_bounds(settings);
+    notes.extend(withheld_counters(settings));
+    notes
+}
+
+/// What clients do not get of the app where some get decoys.
+fn withheld_counters(settings: &Settings) -> Option<String> {
+    let routes = settings.routes_with_decoys();
+    let which = match routes.len() {
+        0 => return None,
+        1 => format!("route {}", routes.concat()),
+        all if all == settings.routes.len() => "all routes".to_owned(),
+        some => format!("{some} routes, such as {}", routes.first()?),
+    };
+    Some(format!(
+        "{which}: some clients get decoys, so none gets headers in which the app counts, such as \
+         X-RateLimit-Remaining"
+    ))
 }
 
 /// A line for each limit of which units are prefetched: how far it may be off.

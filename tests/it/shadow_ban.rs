@@ -1,12 +1,13 @@
 //! Shadow bans: a decoy cannot be told from a real answer, and nothing is forwarded.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response as Answer, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 
 use crate::support::upstream::full;
 use crate::support::*;
@@ -118,6 +119,73 @@ fn a_decoy_tells_of_limits_where_the_route_asks_for_it_as_a_real_answer_would() 
             .starts_with("\"L\";r=0;t=")
     );
     assert_eq!(decoy.field("retry-after"), None);
+}
+
+/// The app's number fell by one with each real answer, and in decoys stood still or jumped.
+#[test]
+fn the_apps_own_count_is_in_no_answer_of_a_route_with_a_decoy_and_weirs_goes_on() {
+    let left = AtomicU64::new(95);
+    let upstream = Upstream::answering(move |_| {
+        let mut answer = Answer::new(full(TEXT));
+        let left = left.fetch_sub(1, Ordering::Relaxed);
+        let headers = answer.headers_mut();
+        headers.insert("x-ratelimit-limit", HeaderValue::from_static("95"));
+        headers.insert("x-ratelimit-remaining", HeaderValue::from(left));
+        headers.insert("x-rate-limit-remaining", HeaderValue::from(left));
+        headers.insert("x-powered-by", HeaderValue::from_static("invitations/1"));
+        answer
+    });
+    let gateway = setup(&upstream, ", ratelimit_headers: x-ratelimit").start();
+    let mut client = gateway.client();
+    let remaining = [2, 1, 0].map(|_| {
+        let answer = client.send(&invite());
+        assert_eq!(answer.field("x-rate-limit-remaining"), None);
+        assert_eq!(answer.field("x-ratelimit-limit"), Some("2"));
+        assert_eq!(answer.field("x-powered-by"), Some("invitations/1"));
+        answer.field("x-ratelimit-remaining").unwrap().to_owned()
+    });
+    assert_eq!(remaining, ["1", "0", "0"]);
+    gateway.log_tells("the app counts for each client");
+}
+
+/// The head of the app's gzip told the time and another system than that of decoys.
+#[test]
+fn a_packed_decoy_begins_as_the_apps_packed_answers_do() {
+    const SECONDS: std::ops::Range<usize> = 4..8;
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    let time = |answer: &Response| {
+        let bytes = answer.body[SECONDS].try_into().unwrap();
+        u64::from(u32::from_le_bytes(bytes))
+    };
+    let upstream = Upstream::answering(move |_| {
+        // As Python's gzip module packs at its best level.
+        let mut body = vec![0x1f, 0x8b, 8, 0];
+        body.extend(u32::try_from(now()).unwrap().to_le_bytes());
+        body.extend([2, 0xff, 1, 2, 0, 0xfd, 0xff, b'o', b'k']);
+        body.extend([0x47, 0xdd, 0xdc, 0x79, 2, 0, 0, 0]);
+        let body = Full::new(Bytes::from(body));
+        let mut answer = Answer::new(body.map_err(|never: Infallible| match never {}).boxed());
+        let headers = answer.headers_mut();
+        headers.insert("content-encoding", HeaderValue::from_static("gzip"));
+        answer
+    });
+    let gateway = setup(&upstream, "").start();
+    let mut client = gateway.client();
+    let invite = invite().with("accept-encoding", "gzip");
+    let [real, _, decoy] = [1, 2, 3].map(|_| client.send(&invite));
+    assert_eq!(decoy.field("content-encoding"), Some("gzip"));
+    assert_eq!(decoy.body[..4], real.body[..4]);
+    assert_eq!(decoy.body[8..10], real.body[8..10]);
+    assert!(
+        (time(&real)..=now() + 1).contains(&time(&decoy)),
+        "{:?}",
+        decoy.body
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::bans::{AccessControl, PreparedTreatment};
 use super::compression::Compression;
 use super::concurrency::RouteConcurrency;
 use super::cors::Cors;
-use super::decoy::Shadow;
+use super::decoy::{self, Shadow};
 use super::header_edits::HeaderEdits;
 use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
@@ -167,7 +167,7 @@ impl RouteState {
     }
 
     /// The decoys of the route: that of its limits, and those of bans and of the block list.
-    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> {
+    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOwner<'_>, &Shadow)> + Clone {
         let of_limits = match &self.policy.on_denied {
             OnDenied::Shadow(shadow) => Some((ShadowOwner::Limits, &**shadow)),
             OnDenied::Reject(_) => None,
@@ -229,15 +229,23 @@ impl RouteState {
         }
     }
 
-    /// Whether the upstream's responses have headers that are not for clients.
+    /// Whether the upstream's responses may have headers that are not for clients.
     pub(super) fn conceals(&self) -> bool {
-        !self.concealed.is_empty()
+        !self.concealed.is_empty() || self.has_decoy()
     }
 
-    /// Removes the headers that the upstream sends to Weir alone.
+    fn has_decoy(&self) -> bool {
+        self.shadows().next().is_some()
+    }
+
+    /// Removes the headers that the upstream sends to Weir alone, and those that would tell decoys
+    /// from real responses.
     pub(super) fn conceal(&self, headers: &mut HeaderMap) {
         for name in &self.concealed {
             headers.remove(name);
+        }
+        if self.has_decoy() {
+            decoy::withhold(headers, self.shadows().map(|(_, shadow)| shadow));
         }
     }
 

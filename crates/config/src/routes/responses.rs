@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use weir_limit::{Algorithm, MAX_DELAY, Mode};
-use weir_middleware::decoy::{Decoy, Shadow};
+use weir_middleware::decoy::{Decoy, Shadow, is_counter};
 use weir_middleware::{
     Delay, ErrorPages, FixedResponse, HeaderForm, HeaderForms, OnDenied, Rejection,
 };
@@ -280,7 +280,9 @@ fn decoy(
     if !text.is_empty() {
         refuse_body(cx, decoy.status, "leave `body` out");
     }
-    let decoy = Decoy::new(name, status, headers?, text);
+    let headers = headers?;
+    warn_of_counters(cx, decoy, &headers);
+    let decoy = Decoy::new(name, status, headers, text);
     let decoy = cx.ok(span, decoy)?;
     if !decoy.is_well_formed() {
         cx.warn(
@@ -292,6 +294,19 @@ fn decoy(
         );
     }
     Ok(decoy)
+}
+
+/// A counter that stands still tells the client that nobody counts its requests.
+fn warn_of_counters(cx: &mut Lowering<'_>, decoy: &Spanned<schema::Decoy>, headers: &HeaderMap) {
+    if let Some(name) = headers.keys().find(|name| is_counter(name.as_str())) {
+        let message = format!(
+            "{name} is the same in each decoy, and tells a client that nobody counts its requests"
+        );
+        cx.warn(decoy.span, message).help(
+            "leave it out: clients do not get such headers of the app on a route with a decoy, and \
+             `ratelimit_headers` of the route sends Weir's own",
+        );
+    }
 }
 
 pub(crate) fn find_decoy(

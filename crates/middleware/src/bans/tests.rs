@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -36,6 +36,9 @@ use crate::{
 const MINUTE: Duration = Duration::from_secs(60);
 const ABUSER: &str = "203.0.113.9";
 const OTHER: &str = "203.0.113.8";
+
+/// Where the app counts for itself.
+const COUNTED: &str = "/counted";
 
 fn per_address() -> Vec<KeySource> {
     vec![KeySource::parse("address", 64).unwrap()]
@@ -227,6 +230,12 @@ impl World {
             let status = request.uri().path().trim_start_matches('/').parse();
             let mut response = Response::new(Full::from("real"));
             *response.status_mut() = status.unwrap_or(StatusCode::OK);
+            if request.uri().path() == COUNTED {
+                let left = HeaderValue::from(95 - seen.lock().len());
+                for name in ["x-ratelimit-remaining", "x-quota-left", "ratelimit-reset"] {
+                    response.headers_mut().insert(name, left.clone());
+                }
+            }
             async { Ok::<_, Infallible>(response) }
         });
         let store = Arc::clone(&self.stores[gateway]);
@@ -489,6 +498,32 @@ async fn a_shadow_ban_looks_like_the_real_thing_and_nothing_is_forwarded() {
     // As if the bucket were full but for this one request, though it is empty.
     assert_eq!(decoy.field("ratelimit"), real.field("ratelimit"));
     assert_eq!(decoy.field("retry-after"), None);
+}
+
+/// The app's number fell with each real response, and stood still in decoys. The field is known
+/// only to the app, and so it is in no response where a decoy may take the app's place.
+#[tokio::test]
+async fn a_number_by_which_the_app_counts_is_in_no_response_where_the_banned_get_decoys() {
+    const NAMES: [&str; 3] = ["x-ratelimit-remaining", "x-quota-left", "ratelimit-reset"];
+    let world = World::with(abusers(1, shadows()));
+    let real = [
+        world.send(ABUSER, COUNTED).await,
+        world.send(OTHER, COUNTED).await,
+    ];
+    world.offend(3, COUNTED).await;
+    let decoy = world.send(ABUSER, COUNTED).await;
+    assert_eq!(decoy.verdict().disposition, Disposition::Shadowed);
+    for answered in real.iter().chain([&decoy]) {
+        for name in NAMES {
+            assert_eq!(answered.field(name), None);
+        }
+        // Weir counts the banned as well as others.
+        assert!(answered.field("ratelimit").is_some());
+    }
+    // Where nobody gets decoys, all get what the app says.
+    let world = World::with(abusers(1, rejects()));
+    let real = world.send(OTHER, COUNTED).await;
+    assert!(NAMES.iter().all(|name| real.field(name).is_some()));
 }
 
 /// Limits are not asked about them, and so nothing was told of limits.

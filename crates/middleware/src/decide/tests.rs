@@ -111,6 +111,22 @@ fn the_peer_is_the_last_hop_and_what_came_before_is_never_taken_for_it() {
     let request = restored(&fields).unwrap();
     assert_eq!(peer(&request).0, "203.0.113.9");
     assert_eq!(request.headers()[FORWARDED_FOR], "6.6.6.6");
+    // Lines are one list: the last address of the last line is the peer, wherever it was split.
+    let lists = [
+        &["6.6.6.6, 10.0.0.7, 203.0.113.9"][..],
+        &["6.6.6.6, 10.0.0.7", "203.0.113.9"],
+        &["6.6.6.6", "10.0.0.7, 203.0.113.9"],
+        &["6.6.6.6", "10.0.0.7", "203.0.113.9"],
+    ];
+    for lines in lists {
+        let mut fields = without("x-forwarded-for");
+        fields.extend(lines.iter().map(|line| ("x-forwarded-for", *line)));
+        let request = restored(&fields).unwrap();
+        assert_eq!(peer(&request).0, "203.0.113.9", "{lines:?}");
+        let left = request.headers().get_all(FORWARDED_FOR).iter();
+        let left: Vec<_> = left.map(|line| line.to_str().unwrap()).collect();
+        assert_eq!(left.join(", "), "6.6.6.6, 10.0.0.7", "{lines:?}");
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@
 //! # Ok::<(), weir::middleware::decoy::TemplateError>(())
 //! ```
 
+mod counters;
+mod gzip;
 mod lateness;
 mod negotiation;
 #[cfg(target_os = "linux")]
@@ -54,10 +56,12 @@ use weir_http::request::{BoxedRequest, HttpRequest, give_back};
 use weir_rules::Captures;
 use weir_runtime::loop_time;
 
+pub use self::counters::is_counter;
+pub(crate) use self::counters::withhold;
+use self::gzip::GzipHead;
+pub(crate) use self::gzip::GzipHeadReader;
 pub use self::negotiation::Negotiation;
-use self::negotiation::{
-    FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection, compress,
-};
+use self::negotiation::{FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection};
 use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
 use self::tag_cache::TagCache;
 pub use self::template::TemplateError;
@@ -141,6 +145,10 @@ pub struct Shadow {
     ignored: IgnoredHeaders,
     /// The key of made-up tags, so that none can be computed from a body.
     secret: RandomState,
+    /// How the app's gzip begins, once a real body was seen.
+    gzip: OnceLock<GzipHead>,
+    /// A counter of the app that real responses had, and clients do not get.
+    counter: OnceLock<HeaderName>,
 }
 
 /// The circumstances of a real response.
@@ -168,6 +176,8 @@ impl Shadow {
             tags: TagCache::default(),
             ignored: IgnoredHeaders::default(),
             secret: RandomState::new(),
+            gzip: OnceLock::new(),
+            counter: OnceLock::new(),
         }
     }
 
@@ -176,8 +186,38 @@ impl Shadow {
         &self.decoy
     }
 
+    /// Whether the decoy is configured to have this field, whatever real responses have.
+    fn has_configured(&self, name: &HeaderName) -> bool {
+        self.decoy.headers.contains_key(name)
+    }
+
+    /// Notes that this field counts for each client, and that clients do not get it.
+    fn withheld(&self, counter: HeaderName) {
+        self.counter.get_or_init(|| {
+            tracing::warn!(
+                target: "weir::middleware::decoy",
+                decoy = self.decoy.name,
+                header = counter.as_str(),
+                "the app counts for each client, which no decoy can go on with: clients of the \
+                 decoy's route do not get its headers that count"
+            );
+            counter
+        });
+    }
+
+    /// A header in which the app counts for each client, if it has one. Clients do not get it.
+    pub fn counter(&self) -> Option<&HeaderName> {
+        self.counter.get()
+    }
+
     /// Takes over from `earlier` what that has learnt from responses of the same status.
     pub fn inherit(&self, earlier: &Self) {
+        if let Some(counter) = earlier.counter() {
+            self.counter.get_or_init(|| counter.clone());
+        }
+        if let Some(head) = earlier.gzip.get() {
+            self.gzip.get_or_init(|| *head);
+        }
         self.preflights.inherit(&earlier.preflights);
         self.other_options.inherit(&earlier.other_options);
         if self.decoy.status != earlier.decoy.status {
@@ -428,15 +468,20 @@ impl<'a> DecoyResponse<'a> {
         let mut closest = shadow.closest(negotiation.full());
         let delay = shadow.closest(negotiation.full());
         let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
+        let delay = delay.unwrap_or_else(profile::default_latency);
+        let pack = |body: &[u8]| {
+            let head = shadow.gzip.get().copied().unwrap_or_default();
+            head.pack(body, Timestamp::now() + delay)
+        };
         let mut response = Self {
             shadow,
             host: host(request),
             origin: negotiation.origin.as_ref(),
-            content: if is_compressed { compress(&body) } else { body },
+            content: if is_compressed { pack(&body) } else { body },
             encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
             tag,
             headers: HeaderMap::new(),
-            delay: delay.unwrap_or_else(profile::default_latency),
+            delay,
         };
         let nothing = ResponseProfile::default();
         response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);

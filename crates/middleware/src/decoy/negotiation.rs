@@ -6,13 +6,9 @@
 //! it does what the route's real responses have been seen to do, and what they promise where no
 //! client has asked yet.
 
-use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use flate2::write::DeflateEncoder;
-use flate2::{Compression, Crc};
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
     IF_UNMODIFIED_SINCE, LAST_MODIFIED, ORIGIN, RANGE,
@@ -336,23 +332,6 @@ fn accepts_gzip(value: &HeaderValue) -> bool {
     })
 }
 
-/// The head of what zlib packs on Unix at its own level, as most servers have it: no name, no time.
-const GZIP_HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
-
-/// The body as zlib packs it by gzip. The implementation here finds what zlib finds at level 6 only
-/// at its best level; at level 6 it packs a short text otherwise, which tells.
-pub(super) fn compress(body: &[u8]) -> Bytes {
-    let mut encoder = DeflateEncoder::new(GZIP_HEAD.to_vec(), Compression::best());
-    // Writing to a vector never fails.
-    let _ = encoder.write_all(body);
-    let mut packed = encoder.finish().unwrap_or_default();
-    let mut crc = Crc::new();
-    crc.update(body);
-    packed.extend_from_slice(&crc.sum().to_le_bytes());
-    packed.extend_from_slice(&crc.amount().to_le_bytes());
-    packed.into()
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderName;
@@ -572,49 +551,6 @@ mod tests {
                 assert_eq!(select(heeded), Selection::NotModified);
                 assert_eq!(select(other), Selection::Full);
             }
-        }
-    }
-
-    /// Texts, and what zlib packs them to.
-    const ZLIB: &[(&str, &str)] = &[
-        ("ok", "1f8b0800000000000003cbcf060047dddc7902000000"),
-        (
-            "{\"status\":\"ok\",\"id\":3499211612}",
-            "1f8b0800000000000003ab562a2e492c292d56b252cacf56d251ca4c51b23236b1b434323434\
-             3334aa0500859e032e1f000000",
-        ),
-        (
-            "{\"message\":\"Your invitation was sent\",\"to\":\"u7@example.org\"}",
-            "1f8b0800000000000003ab56ca4d2d2e4e4c4f55b2528acc2f2d52c8cc2bcb2c492cc9cccf53\
-             284f2c56284ecd2b51d2512ac907ca979a3ba45624e616e4a4eae517a52bd502008475ac703c\
-             000000",
-        ),
-        (
-            "{\"id\":\"8c5f0d3e-93ab-4000-8000-1b2c3d4e5f60\",\"state\":\"queued\"}",
-            "1f8b0800000000000003ab56ca4c51b252b248364d3348314ed5b5344e4cd235313030d0b500\
-             11864946c9c62926a9a66966064a3a4ac5258925a940e585a5a9a5a9294ab500114684703e00\
-             0000",
-        ),
-        (
-            "<html><body><h1>Thanks</h1><p>Thanks for your message. Thanks for your patience.</p></body></html>",
-            "1f8b0800000000000003b3c928c9cdb1b349ca4fa9b4b3c930b40bc948cccb2eb6d107326d0a\
-             a03c85b4fc2285cafcd22285dcd4e2e2c4f4543d05748982c492ccd4bce4543d1bfd023b1b7d\
-             8871fa60b3012591e1fe62000000",
-        ),
-        (
-            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-            "1f8b08000000000000034b4c241f000029bd981f3c000000",
-        ),
-    ];
-
-    /// What Python's zlib makes of these, by level 6. A short text came as it is, in a stored
-    /// block, which zlib never makes of it.
-    #[test]
-    fn gzip_has_the_bytes_that_zlib_makes() {
-        for (text, expected) in ZLIB {
-            let packed = compress(text.as_bytes());
-            let hex: String = packed.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(&hex, expected, "{text}");
         }
     }
 

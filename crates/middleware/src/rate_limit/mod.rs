@@ -627,12 +627,12 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    let (pending, cost) = context.pass(&mut response);
+                    let (pending, reader) = context.pass(&mut response);
                     let in_flight = context.in_flight.take();
                     let response = response.map(|body| {
                         let body = ResponseBody::forwarded(body).holding(in_flight);
-                        match cost {
-                            Some(cost) => body.read_by(cost),
+                        match reader {
+                            Some(reader) => body.read_by(reader),
                             None => body,
                         }
                     });

@@ -27,8 +27,9 @@ use super::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use crate::backend::PendingTasks;
 use crate::bans::BanCheck;
 use crate::concurrency::Slot;
-use crate::decoy::{Negotiation, ResponseSample, Shadow, target};
+use crate::decoy::{GzipHeadReader, Negotiation, ResponseSample, Shadow, target};
 use crate::header_text::append_to;
+use crate::response_body::BodyReader;
 use crate::route::RouteState;
 use crate::{ClientIdentity, Shed, Verdict};
 
@@ -169,24 +170,35 @@ impl ResponseContext {
     }
 
     /// Makes the inner service's response one for the client, which is to get it when all this is
-    /// done, and what reads its body on the way, if that says the cost.
+    /// done, and what reads its body on the way, if that says the cost or decoys learn from it.
     pub(super) fn pass<B: Body>(
         &mut self,
         response: &mut Response<B>,
-    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+    ) -> (PendingTasks, Option<Box<dyn BodyReader>>) {
         if let Some(mut held) = self.slot.take()
             && let Some(slot) = held.slot.take()
         {
             slot.replied(response, held.upload());
         }
-        let settled = self.settle(response);
+        let (pending, cost) = self.settle(response);
         if let Some(route) = &self.route {
             route.conceal(response.headers_mut());
         }
         self.add_sample(response);
         self.tell_delay(response);
         self.add_verdict_and_headers(response);
-        settled
+        let reader = match cost {
+            Some(cost) => Some(cost as Box<dyn BodyReader>),
+            None => self.learning(response),
+        };
+        (pending, reader)
+    }
+
+    /// What decoys learn by from a real answer's body.
+    fn learning<B>(&self, response: &Response<B>) -> Option<Box<dyn BodyReader>> {
+        let sample = self.sample.as_ref()?;
+        let reader = GzipHeadReader::new(&sample.shadows, response.headers())?;
+        Some(reader as Box<dyn BodyReader>)
     }
 
     /// Goes on with the slot while there is no response. Ready when a slot that was deferred is
