@@ -2,23 +2,33 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue};
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::Diagnostics;
-
 use weir_rules::HashKey;
+use weir_telemetry::{printable, printable_lines};
 
-/// Longer than the deadline of the gateway's own store.
+/// Longer than the deadline of the gateway's own store. An answer is over by then.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Upper bound on an answer, and on the pages of a list together: some 50,000 subjects. What listens
+/// at the address may never come to an end. Parsed, an answer may take 40 times its bytes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// How many items a page of a list has at most.
+const MAX_PAGE_ITEMS: usize = 1000;
+
+/// Upper bound on the time that the pages of a list take, of which some may be empty.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The error of a request to the admin API.
 #[derive(Debug, Error)]
@@ -88,17 +98,52 @@ impl AdminClient {
         body: Option<Value>,
     ) -> Result<Value, AdminError> {
         let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
-        let (status, body) = self.response(method, path, body)?;
-        let json: Option<Value> = serde_json::from_slice(&body).ok();
+        let answer = self.response(method, path, body, MAX_BYTES)?;
+        self.value(&answer)
+    }
+
+    /// Lists what stands under `items` in the pages of a path, up to `count`, as one page.
+    ///
+    /// # Errors
+    /// When nothing responds, or the API refuses.
+    pub fn list(&self, path: &str, items: &str, count: usize) -> Result<Value, AdminError> {
+        let (mut listed, mut cursor) = (Vec::new(), String::new());
+        let (mut left, since) = (MAX_BYTES, Instant::now());
+        loop {
+            let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
+            let path = format!("{path}?count={page_count}{cursor}");
+            let answer = self.response(Method::GET, &path, Bytes::new(), left)?;
+            left -= answer.1.len();
+            let mut page = self.value(&answer)?;
+            if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {
+                listed.append(found);
+            }
+            match page.get("next").and_then(Value::as_str) {
+                Some(_) if since.elapsed() > LIST_TIMEOUT => {
+                    return Err(self.unreachable("it takes too long"));
+                }
+                Some(next) if listed.len() < count => cursor = format!("&cursor={next}"),
+                _ => {
+                    listed.truncate(count);
+                    if let Some(members) = page.as_object_mut() {
+                        members.insert(items.to_owned(), listed.into());
+                    }
+                    return Ok(page);
+                }
+            }
+        }
+    }
+
+    /// The answer of the API, or its error.
+    fn value(&self, (status, body): &(StatusCode, Bytes)) -> Result<Value, AdminError> {
+        let json: Option<Value> = serde_json::from_slice(body).ok();
         match json {
             Some(json) if status.is_success() => Ok(json),
             Some(problem) => {
-                let detail = problem
-                    .get("detail")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned);
+                let detail = problem.get("detail").and_then(Value::as_str);
+                let detail = detail.map(|detail| printable(detail).into_owned());
                 let detail = detail.unwrap_or_else(|| status.to_string());
-                Err(match status {
+                Err(match *status {
                     StatusCode::NOT_FOUND => AdminError::NotFound(detail),
                     _ => AdminError::Refused(detail),
                 })
@@ -112,8 +157,9 @@ impl AdminClient {
     /// # Errors
     /// When nothing responds.
     pub fn get_text(&self, path: &str) -> Result<(StatusCode, String), AdminError> {
-        let (status, body) = self.response(Method::GET, path, Bytes::new())?;
-        Ok((status, String::from_utf8_lossy(&body).trim_end().to_owned()))
+        let (status, body) = self.response(Method::GET, path, Bytes::new(), MAX_BYTES)?;
+        let text = String::from_utf8_lossy(&body);
+        Ok((status, printable_lines(text.trim_end()).into_owned()))
     }
 
     fn response(
@@ -121,6 +167,7 @@ impl AdminClient {
         method: Method,
         path: &str,
         body: Bytes,
+        max_bytes: usize,
     ) -> Result<(StatusCode, Bytes), AdminError> {
         let mut request = Request::builder().method(method).uri(path);
         request = request.header(HOST, self.address.to_string());
@@ -137,24 +184,42 @@ impl AdminClient {
             .build();
         let runtime = runtime.map_err(|error| self.unreachable(error))?;
         runtime.block_on(async {
-            let response = timeout(TIMEOUT, self.send(request)).await;
+            let response = timeout(TIMEOUT, self.send(request, max_bytes)).await;
             response.map_err(|_| self.unreachable("it takes too long"))?
         })
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AdminError> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        max_bytes: usize,
+    ) -> Result<(StatusCode, Bytes), AdminError> {
         let stream = TcpStream::connect(self.address).await;
         let stream = TokioIo::new(stream.map_err(|error| self.unreachable(error))?);
         let connected = hyper::client::conn::http1::handshake(stream).await;
         let (mut sender, connection) = connected.map_err(|error| self.unreachable(error))?;
-        // The connection ends with its sender.
         let exchange = async move {
-            let response = sender.send_request(request).await?;
-            let (head, body) = response.into_parts();
-            Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
+            let response = sender.send_request(request).await;
+            let (head, body) = response
+                .map_err(|error| self.unreachable(error))?
+                .into_parts();
+            let body = Limited::new(body, max_bytes).collect().await;
+            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+                true => self.unreachable(format!("its answer is longer than {max_bytes} bytes")),
+                false => self.unreachable(error),
+            })?;
+            Ok((head.status, body.to_bytes()))
         };
-        let (response, _) = tokio::join!(exchange, connection);
-        response.map_err(|error| self.unreachable(error))
+        // The connection would go on with a body that is too long. Where it breaks, the exchange
+        // has the error.
+        let connection = async {
+            let _ = connection.await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            response = exchange => response,
+            none = connection => none,
+        }
     }
 
     fn unreachable(&self, cause: impl ToString) -> AdminError {
@@ -171,5 +236,89 @@ fn reachable(address: IpAddr) -> IpAddr {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+
+    /// A listener that answers each request by this head and then by `piece`, again and again until
+    /// nobody reads any more. The thread ends with how many bytes it got rid of.
+    fn answering(
+        head: &'static str,
+        piece: &'static [u8],
+        times: usize,
+        requests: usize,
+    ) -> (AdminClient, JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = thread::spawn(move || {
+            let mut sent = 0;
+            for _ in 0..requests {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                stream.write_all(head.as_bytes()).unwrap();
+                for _ in 0..times {
+                    match stream.write_all(piece) {
+                        Ok(()) => sent += piece.len(),
+                        Err(_) => break,
+                    }
+                }
+            }
+            sent
+        });
+        let client = AdminClient::new(Path::new("none"), Some(address), None).unwrap();
+        (client, served)
+    }
+
+    const ENDLESS: &str = "HTTP/1.1 200 OK\r\n\r\n";
+
+    /// An answer without an end took 3.6 GB in ten seconds.
+    #[test]
+    fn an_answer_without_an_end_is_given_up_and_never_kept() {
+        for path in ["/v1/top", "/livez"] {
+            let (client, served) = answering(ENDLESS, &[b'['; 64 * 1024], usize::MAX, 1);
+            let error = match path {
+                "/livez" => client.get_text(path).unwrap_err(),
+                _ => client.request(Method::GET, path, None).unwrap_err(),
+            };
+            assert!(
+                error.to_string().contains("its answer is longer than"),
+                "{error}"
+            );
+            // What the sockets hold comes on top.
+            let sent = served.join().unwrap();
+            assert!(sent < MAX_BYTES + (32 << 20), "{sent}");
+        }
+    }
+
+    /// Each page is small, and says that another follows.
+    #[test]
+    fn the_pages_of_a_list_are_bounded_together() {
+        const PAGE: &[u8] = &[b' '; 8 << 20];
+        let head = "HTTP/1.1 200 OK\r\n\r\n{\"bans\": [], \"next\": \"on\"}";
+        let (client, served) = answering(head, PAGE, 1, 2);
+        let error = client.list("/v1/bans", "bans", 1000).unwrap_err();
+        assert!(
+            error.to_string().contains("its answer is longer than"),
+            "{error}"
+        );
+        assert!(served.join().unwrap() <= 2 * PAGE.len());
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_in_an_error_of_a_gateway() {
+        let problem = b"{\"detail\": \"\\u001b[2J\\u202egnp\\nforged\\u009b\"}";
+        let (client, _) = answering("HTTP/1.1 403 No\r\n\r\n", problem, 1, 1);
+        let error = client.request(Method::GET, "/v1/top", None).unwrap_err();
+        assert_eq!(error.to_string(), r"\u{1b}[2J\u{202e}gnp\nforged\u{9b}");
+        let (client, _) = answering(ENDLESS, "ready\n\u{1b}[2J\u{202e}\n".as_bytes(), 1, 1);
+        let (_, text) = client.get_text("/readyz").unwrap();
+        assert_eq!(text, "ready\n\\u{1b}[2J\\u{202e}");
     }
 }

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
+use weir_telemetry::{printable_json, printable_lines};
 
 use super::findings::{self, Finding};
 use super::tables::{
@@ -20,8 +21,6 @@ const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
 
 /// How many subjects are listed where the command does not say.
 const COUNT: u32 = 20;
-
-const MAX_PAGE_ITEMS: usize = 1000;
 
 /// Where the gateway is.
 #[derive(Args, Debug)]
@@ -292,6 +291,11 @@ impl Call {
     }
 }
 
+/// An answer in one line, with nothing that a terminal obeys.
+fn json_text(answer: &Value) -> String {
+    printable_json(&answer.to_string()).into_owned()
+}
+
 /// The token for the admin API: that of the file, or of the environment.
 pub(super) fn admin_token(file: Option<&Path>) -> Result<Option<String>, AdminError> {
     let Some(file) = file else {
@@ -314,40 +318,10 @@ impl AdminArgs {
         client.request(call.method, &call.path, call.body)
     }
 
-    /// Lists what stands under `items` in the pages of a path, up to `count`, as one page.
-    fn list(
-        &self,
-        config: &Path,
-        path: &str,
-        items: &str,
-        count: usize,
-    ) -> Result<Value, AdminError> {
-        let client = self.client(config)?;
-        let (mut listed, mut cursor) = (Vec::new(), String::new());
-        loop {
-            let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
-            let path = format!("{path}?count={page_count}{cursor}");
-            let mut page = client.request(Method::GET, &path, None)?;
-            if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {
-                listed.append(found);
-            }
-            match page.get("next").and_then(Value::as_str) {
-                Some(next) if listed.len() < count => cursor = format!("&cursor={next}"),
-                _ => {
-                    listed.truncate(count);
-                    if let Some(members) = page.as_object_mut() {
-                        members.insert(items.to_owned(), listed.into());
-                    }
-                    return Ok(page);
-                }
-            }
-        }
-    }
-
     fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> String {
         match self.json {
-            true => answer.to_string(),
-            false => text(answer),
+            true => json_text(answer),
+            false => printable_lines(&text(answer)).into_owned(),
         }
     }
 }
@@ -381,11 +355,12 @@ impl TopArgs {
         let client = self.admin.client(config)?;
         let answer = client.request(Method::GET, &self.query.path(COUNT), None)?;
         if self.admin.json {
-            return Ok(answer.to_string());
+            return Ok(json_text(&answer));
         }
         let found = findings::ask(&client, self.query.fleet)?;
         let found = Finding::all(&found, self.query.limit.as_deref());
-        Ok(findings::paragraph(&found) + &top_table(&answer))
+        let text = findings::paragraph(&found) + &top_table(&answer);
+        Ok(printable_lines(&text).into_owned())
     }
 }
 
@@ -420,7 +395,10 @@ impl BucketCommand {
         let (bucket, call) = match self {
             Self::List { limit, list } => {
                 let path = format!("/v1/buckets/{}", encoded(limit));
-                let buckets = list.admin.list(config, &path, "buckets", list.count)?;
+                let buckets = list
+                    .admin
+                    .client(config)?
+                    .list(&path, "buckets", list.count)?;
                 return Ok(list.admin.print(&buckets, bucket_table));
             }
             Self::Get(bucket) => (bucket, Call::new(Method::GET, bucket.path())),
@@ -446,7 +424,10 @@ impl BanCommand {
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
         let (ban, call) = match self {
             Self::List(list) => {
-                let bans = list.admin.list(config, "/v1/bans", "bans", list.count)?;
+                let bans = list
+                    .admin
+                    .client(config)?
+                    .list("/v1/bans", "bans", list.count)?;
                 return Ok(list.admin.print(&bans, ban_table));
             }
             Self::Get(ban) => (ban, Call::new(Method::GET, ban.path())),

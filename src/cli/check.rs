@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use weir_telemetry::printable_json;
 
 use super::admin::admin_token;
 use super::checked::Checked;
@@ -89,7 +90,10 @@ pub(super) fn run(config: &Path, args: &CheckArgs) -> ExitCode {
             let text = live.as_ref().map(report::live_text).unwrap_or_default();
             write!(io::stdout(), "{text}")
         }
-        ReportFormat::Json => writeln!(io::stdout(), "{:#}", report::json(&checked, live.as_ref())),
+        ReportFormat::Json => {
+            let json = format!("{:#}", report::json(&checked, live.as_ref()));
+            writeln!(io::stdout(), "{}", printable_json(&json))
+        }
         ReportFormat::Github => writeln!(io::stdout(), "{}", report::github(&checked)),
         ReportFormat::Sarif => writeln!(io::stdout(), "{:#}", report::sarif(&checked)),
     };

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use weir_config::{Diagnostic, Diagnostics};
+use weir_telemetry::is_deceptive;
 
 /// How many characters of a line are shown.
 const MAX_WIDTH: usize = 100;
@@ -61,7 +62,7 @@ fn pointed_out(line: usize, column: usize, source: &str) -> String {
         false => 0,
     };
     // What a terminal would take for a command stays out of it.
-    let printable = |char: char| if char.is_control() { ' ' } else { char };
+    let printable = |char: char| if is_deceptive(char) { ' ' } else { char };
     let shown: String = source
         .chars()
         .skip(start)

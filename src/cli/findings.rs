@@ -5,6 +5,7 @@ use std::fmt::Write;
 use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
+use weir_telemetry::printable;
 
 use crate::app::{AdminClient, AdminError};
 
@@ -116,14 +117,9 @@ impl Finding {
     }
 }
 
-/// Escapes control characters in text that clients chose. Quotes stay, so that a command can be
-/// pasted.
+/// A text that clients chose parts of. Quotes stay, so that a command can be pasted.
 fn escaped(text: &str) -> String {
-    let escape = |char: char| match char {
-        '\'' | '"' => char.to_string(),
-        char => char.escape_debug().to_string(),
-    };
-    text.chars().map(escape).collect()
+    printable(text).into_owned()
 }
 
 /// The findings as lines, and an empty line; nothing if there are none.

@@ -19,6 +19,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
+use weir_telemetry::printable;
 
 use super::admin::{Period, Sort, TopQuery};
 use super::findings::{self, Finding, FindingKind};
@@ -336,7 +337,7 @@ impl View {
         .areas(frame.area());
         frame.render_widget(Line::styled(self.title(), bold()), title);
         if let Some(cause) = &self.error {
-            let text = format!("{} (asked again each second)", escaped(cause));
+            let text = format!("{} (asked again each second)", printable(cause));
             let style = self.colored(Color::Red).add_modifier(Modifier::BOLD);
             frame.render_widget(Line::styled(text, style), error);
         }
@@ -390,7 +391,7 @@ impl View {
             Period::Hour => "last hour",
         };
         let limit = self.query.limit.as_deref();
-        let limit = limit.map_or("all limits".to_owned(), escaped);
+        let limit = limit.map_or("all limits".into(), printable);
         let counted = self.counted.as_deref();
         let counted = counted.map_or_else(String::new, |counted| format!(", {counted}"));
         format!("weir top: {sort}, {period}, {limit}{counted}")
@@ -537,7 +538,7 @@ fn fitted(text: &str, width: usize) -> String {
 
 impl Subject {
     fn from_json(subject: &Value) -> Self {
-        let text = |value: &Value| escaped(value.as_str().unwrap_or_default());
+        let text = |value: &Value| printable(value.as_str().unwrap_or_default()).into_owned();
         let count = |name| subject[name].as_u64().unwrap_or_default();
         let number = |name| subject[name].as_f64().unwrap_or_default();
         Self {
@@ -550,11 +551,6 @@ impl Subject {
             uncounted: count("uncounted"),
         }
     }
-}
-
-/// Escapes control characters in text that clients chose.
-fn escaped(text: &str) -> String {
-    text.escape_debug().to_string()
 }
 
 fn bold() -> Style {

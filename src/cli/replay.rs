@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use serde::Serialize;
 use weir_config::HumanDuration;
 use weir_limit::time::Timestamp;
 use weir_replay::{Condition, Format, Options, ReplayError, Report, Sweep};
+use weir_telemetry::{printable_json, printable_lines};
 
 use super::{BAD_CONFIGURATION, suggested};
 use crate::app;
@@ -210,13 +212,13 @@ pub(super) fn suggest(config: &Path, args: SuggestArgs) -> ExitCode {
     }
     let mut text = String::new();
     match is_json {
-        true => text = serde_json::to_string_pretty(&suggestions).unwrap_or_default(),
+        true => text = json_text(&suggestions),
         // Writing to a `String` never fails.
         false => {
             let _ = weir_replay::write_suggestions(&mut text, &suggestions);
         }
     }
-    let _ = writeln!(io::stdout(), "{}", text.trim_end());
+    let _ = writeln!(io::stdout(), "{}", printable_lines(text.trim_end()));
     ExitCode::SUCCESS
 }
 
@@ -230,7 +232,7 @@ pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
         Err(error) => return failed(&error),
     };
     let text = match (is_json, is_csv) {
-        (true, _) => serde_json::to_string_pretty(&report).unwrap_or_default(),
+        (true, _) => json_text(&report),
         (_, true) => weir_replay::csv(&report),
         _ => text(&report),
     };
@@ -277,7 +279,12 @@ fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a `String` never fails.
     let _ = weir_replay::write_text(&mut text, report);
-    text
+    printable_lines(&text).into_owned()
+}
+
+fn json_text(report: &impl Serialize) -> String {
+    let json = serde_json::to_string_pretty(report).unwrap_or_default();
+    printable_json(&json).into_owned()
 }
 
 fn failed(error: &ReplayError) -> ExitCode {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use weir_config::{Diagnostic, Location, Severity, pluralized};
+use weir_telemetry::printable;
 
 use super::checked::Checked;
 use crate::app::{EffectKind, LiveCheck};
@@ -33,7 +34,9 @@ pub(super) fn live_text(live: &LiveCheck) -> String {
     let gateways = pluralized(gateways, "gateway");
     let subjects = pluralized(live.subjects, "subject");
     let alone = live.alone.as_ref();
-    let alone = alone.map_or_else(String::new, |why| format!(" (others unknown: {why})"));
+    let alone = alone.map_or_else(String::new, |why| {
+        format!(" (others unknown: {})", printable(why))
+    });
     let missing = match live.uncounted {
         Some(0) => String::new(),
         Some(most) => format!(", of each of which up to {most} requests may be missing"),
@@ -54,8 +57,8 @@ pub(super) fn live_text(live: &LiveCheck) -> String {
             EffectKind::NotLimited => "NOT LIMITED",
         };
         let subject = effect.subject.as_ref();
-        let subject = subject.map_or_else(String::new, |id| format!(" {}", id.escape_debug()));
-        let (limit, effect) = (&effect.limit, &effect.text);
+        let subject = subject.map_or_else(String::new, |id| format!(" {}", printable(id)));
+        let (limit, effect) = (printable(&effect.limit), printable(&effect.text));
         let _ = writeln!(text, "{title:<12}  {limit}{subject}: {effect}");
     }
     text

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use weir_config::{HumanDuration, pluralized};
+use weir_telemetry::printable;
 
 /// The gateways, why no others are shown, and the limits that differ.
 pub(super) fn gateway_table(answer: &Value) -> String {
@@ -58,7 +59,7 @@ pub(super) fn gateway_table(answer: &Value) -> String {
     let mut text = table(heads, 7, &rows, "no gateways");
     if let Value::String(why) = &answer["alone"] {
         // Writing to a string never fails.
-        let _ = writeln!(text, "alone: {}", why.escape_debug());
+        let _ = writeln!(text, "alone: {}", printable(why));
     }
     for other in answer["configurations"].as_array().into_iter().flatten() {
         write_differences(&mut text, other);
@@ -138,7 +139,7 @@ pub(super) fn fleet_line(answer: &Value, uncounted: u64) -> String {
         false => pluralized(counted, "gateway"),
     };
     if let Value::String(why) = &answer["alone"] {
-        text = format!("this gateway alone: {}", why.escape_debug());
+        text = format!("this gateway alone: {}", printable(why));
     }
     if uncounted > 0 {
         let requests = pluralized(usize::try_from(uncounted).unwrap_or(usize::MAX), "request");
@@ -189,13 +190,13 @@ fn why(cause: &Value) -> String {
     let by = cause["by"].as_str().unwrap_or_default();
     if by == "operator" {
         let comment = match &cause["comment"] {
-            Value::String(comment) => format!(": {}", comment.escape_debug()),
+            Value::String(comment) => format!(": {}", printable(comment)),
             _ => String::new(),
         };
         return shown(&cause["name"]) + &comment;
     }
     let what = match &cause[by] {
-        Value::String(what) => what.escape_debug().to_string(),
+        Value::String(what) => printable(what).into_owned(),
         what => what.to_string(),
     };
     format!("{by} {what}, strikes: {}", cause["strikes"])
@@ -288,7 +289,7 @@ pub(super) fn override_table(answer: &Value) -> String {
 /// A text as a terminal may show it.
 fn shown(value: &Value) -> String {
     match value.as_str() {
-        Some(text) => text.escape_debug().to_string(),
+        Some(text) => printable(text).into_owned(),
         None => "-".to_owned(),
     }
 }
@@ -335,6 +336,7 @@ fn write_lines(text: &mut String, prefix: &str, value: &Value) {
         return;
     };
     for (name, value) in members {
+        let name = printable(name);
         // Writing to a string never fails.
         let _ = match value {
             Value::Null => Ok(()),
@@ -342,7 +344,7 @@ fn write_lines(text: &mut String, prefix: &str, value: &Value) {
                 write_lines(text, &format!("{prefix}{name}."), value);
                 Ok(())
             }
-            Value::String(value) => writeln!(text, "{prefix}{name}: {}", value.escape_debug()),
+            Value::String(value) => writeln!(text, "{prefix}{name}: {}", printable(value)),
             value => writeln!(text, "{prefix}{name}: {value}"),
         };
     }

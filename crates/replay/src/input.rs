@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use weir_limit::time::Timestamp;
 use weir_rules::ClientRules;
+use weir_telemetry::printable;
 
 use super::format::{
     DetailSet, Format, HEADER, LogLine, LogNeeds, MAX_LINE_BYTES, Names, ParseOptions, Parsed,
@@ -555,11 +556,11 @@ fn middle(times: &mut [Timestamp]) -> Timestamp {
 
 /// As much of a line as is shown, without what would disturb a terminal.
 fn beginning(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(line);
-    text.chars()
+    let text: String = String::from_utf8_lossy(line)
+        .chars()
         .take(SHOWN_CHARS)
-        .flat_map(char::escape_debug)
-        .collect()
+        .collect();
+    printable(&text).into_owned()
 }
 
 impl LogCounts {

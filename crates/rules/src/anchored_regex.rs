@@ -6,6 +6,7 @@
 //! are.
 
 use regex::{Regex, RegexBuilder};
+use regex_syntax::hir::{Hir, HirKind};
 use thiserror::Error;
 
 /// Upper bound on a compiled expression. A reload of a thousand routes must not take the machine's
@@ -76,6 +77,13 @@ impl AnchoredRegex {
         &self.source
     }
 
+    /// Whether a text can match that has nothing in the group of this name: the group takes no part,
+    /// or is empty there.
+    pub(super) fn may_lack(&self, group: &str) -> bool {
+        let parsed = regex_syntax::parse(&self.source);
+        parsed.map_or(true, |expression| !always_has(&expression, group))
+    }
+
     pub(super) fn group_names(&self) -> impl Iterator<Item = &str> {
         self.regex.capture_names().flatten()
     }
@@ -90,6 +98,21 @@ impl AnchoredRegex {
         let names = self.regex.capture_names().enumerate();
         let named = names.filter_map(|(index, name)| name.map(|_| index));
         Some(named.map(move |index| found.get(index).map_or(0..0, |group| group.range())))
+    }
+}
+
+/// Whether each text that an expression matches has something in the group of this name.
+fn always_has(expression: &Hir, group: &str) -> bool {
+    match expression.kind() {
+        HirKind::Capture(capture) if capture.name.as_deref() == Some(group) => {
+            let least = capture.sub.properties().minimum_len();
+            least.is_some_and(|least| least > 0)
+        }
+        HirKind::Capture(capture) => always_has(&capture.sub, group),
+        HirKind::Repetition(repeated) => repeated.min > 0 && always_has(&repeated.sub, group),
+        HirKind::Concat(parts) => parts.iter().any(|part| always_has(part, group)),
+        HirKind::Alternation(ways) => ways.iter().all(|way| always_has(way, group)),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => false,
     }
 }
 
@@ -126,6 +149,28 @@ mod tests {
         assert!(parse("a|ab").is_match("ab") && !parse("a|b").is_match("ax"));
         assert!(!AnchoredRegex::parse("AB", false).unwrap().is_match("ab"));
         assert!(AnchoredRegex::parse("AB", true).unwrap().is_match("ab"));
+    }
+
+    #[test]
+    fn a_group_is_known_to_be_there_in_each_text_or_not_in_some() {
+        for (text, may_lack) in [
+            ("/users(/(?<id>[0-9]+))?", true),
+            ("/users/(?<id>[0-9]*)", true),
+            ("/users/(?<id>[0-9]*)(?<other>a)", true),
+            ("/(a/(?<id>b)|c)", true),
+            ("/(a|b(?<id>c))+", true),
+            ("/(?<id>|a)", true),
+            ("/(?<id>\\b)a", true),
+            ("/((?<id>a)){0,3}", true),
+            ("/a", true),
+            ("/users/(?<id>[0-9]+)", false),
+            ("(?i)/users(/(?<id>[0-9]+))", false),
+            ("/(a/((?<id>b))|c/d/e(?<other>f)?/(?<ID>g))", true),
+            ("/((?<id>a)x?){1,3}", false),
+            ("/(?<id>(a|bc)x?)(/.*)?", false),
+        ] {
+            assert_eq!(parse(text).may_lack("id"), may_lack, "{text}");
+        }
     }
 
     #[test]

@@ -40,8 +40,9 @@ impl Enforcement {
 
     /// Whether a decision about this bucket is acted upon.
     ///
-    /// It is the same for every gateway and after every restart. A subject that a share includes, a
-    /// greater share includes as well.
+    /// It is the same for every gateway and after every restart, as long as the key is: that of an
+    /// account has a hash, so it takes the same [`HashKey`](crate::HashKey). A subject that a share
+    /// includes, a greater share includes as well.
     pub fn acts_on(self, key: &BucketKey) -> bool {
         match self {
             Self::FULL => true,
@@ -53,6 +54,11 @@ impl Enforcement {
     /// The same for a client by its number, where there is no bucket.
     pub fn acts_on_client(self, client: u64) -> bool {
         client % u64::from(ALL) < u64::from(self.0)
+    }
+
+    /// Whether decisions are acted upon for some subjects, and not for others.
+    pub fn is_share(self) -> bool {
+        self != Self::FULL && self != Self::NONE
     }
 
     /// Whether there is a subject that decisions are not acted upon for.

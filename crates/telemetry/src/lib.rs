@@ -22,6 +22,7 @@ mod otlp;
 #[path = "no_otlp.rs"]
 mod otlp;
 mod outcome;
+mod printable;
 mod striped;
 #[cfg(feature = "gateway")]
 mod tail;
@@ -52,6 +53,7 @@ pub use otlp::TracerSettings;
 pub use otlp::{ActiveTrace, Tracer};
 pub use outcome::{Disposition, ListenerKind, RequestId};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub use printable::{is_deceptive, printable, printable_json, printable_lines};
 pub use striped::{Counter, StripedGauge};
 #[cfg(feature = "gateway")]
 pub use tail::{Tail, TailFilter, Watch};

@@ -3,6 +3,7 @@
 mod acme;
 mod clients;
 mod decide;
+mod drawn_shares;
 mod envoy;
 mod https;
 mod listen;
@@ -35,6 +36,7 @@ use clients::{
     request_id, warn_of_clients,
 };
 use decide::{decide, warn_of_decisions};
+use drawn_shares::warn_of_drawn_shares;
 pub(crate) use envoy::ROUTE as ENVOY_ROUTE;
 use envoy::{envoy, limits_of_descriptors};
 use https::{hsts, warn_of_redirects};
@@ -122,6 +124,7 @@ pub(crate) fn settings(
     let of_descriptors = of_descriptors.into_iter().flat_map(EnvoyService::limits);
     let limits: Vec<_> = limits.chain(of_descriptors).cloned().collect();
     require_key(cx, gateway, &limits, &bans);
+    warn_of_drawn_shares(cx, gateway, &routes, &bans);
     let listening = listen.as_deref().unwrap_or_default();
     warn_of_clients(cx, gateway);
     let hsts = hsts(cx, gateway, listening);

@@ -509,7 +509,8 @@ pub(crate) struct Redis {
     /// One primary and its replicas, watched by Sentinels, which name the primary. Default: one of
     /// the three is required.
     pub(crate) sentinel: Option<Spanned<Sentinel>>,
-    /// The prefix of every key; without `{` in a Cluster, where it would put all keys on one node.
+    /// The prefix of every key, which a colon follows. It neither begins nor ends with a colon, and
+    /// has no `{` in a Cluster, where that would put all keys on one node.
     /// Default: `weir`.
     pub(crate) prefix: Option<Spanned<String>>,
     /// How long a call may take. Default: `20ms`.

@@ -13,7 +13,7 @@ use crate::settings::AdminToken;
 use crate::suggestions::suggest;
 use crate::yaml::{Secret, Span, Spanned};
 
-const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
+pub(super) const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";
 
 const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \

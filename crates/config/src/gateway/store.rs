@@ -92,6 +92,7 @@ fn redis(
             let message = "a `{` in the prefix may put all keys on one node of the Cluster";
             return Err(cx.error(prefix.span, message).help("leave it out"));
         }
+        check_colons(cx, prefix)?;
         settings = settings.with_prefix(prefix);
     }
     Ok(RedisStore {
@@ -101,6 +102,38 @@ fn redis(
         local: local?,
         has_fleet: written.fleet.unwrap_or(true),
     })
+}
+
+/// Keeps the keys of two prefixes apart. A key is the prefix, a colon, and a limit's name; a ban's
+/// has nothing but a further colon there. So `weir:` would share `weir::ban:...` with `weir`.
+fn check_colons(cx: &mut Lowering<'_>, prefix: &Spanned<String>) -> Lowered<()> {
+    if !prefix.contains(':') {
+        return Ok(());
+    }
+    let words: Vec<&str> = prefix.split(':').filter(|word| !word.is_empty()).collect();
+    let without = words.join("-");
+    if prefix.split(':').any(str::is_empty) {
+        let message = format!(
+            "keys with the prefix `{}` may be those of bans of another gateway: a colon follows each \
+             prefix by itself",
+            prefix.value
+        );
+        let help = match without.is_empty() {
+            true => "write a word, such as `weir`".to_owned(),
+            false => format!("write `{without}`"),
+        };
+        return Err(cx.error(prefix.span, message).help(help));
+    }
+    if let [first @ .., last] = words.as_slice() {
+        let message = format!(
+            "a gateway with the prefix `{}` and a limit `{last}` would share keys with this one",
+            first.join(":")
+        );
+        let help =
+            format!("write `{without}`, which begins all buckets anew, or see that there is none");
+        cx.warn(prefix.span, message).help(help);
+    }
+    Ok(())
 }
 
 /// Where Redis is: `url`, `cluster` or `sentinel`, one of them.

@@ -164,9 +164,7 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
         KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             Some(source.to_string())
         }
-        KeySource::Path(name) if !matcher.capture_names().any(|captured| captured == name) => {
-            Some(source.to_string())
-        }
+        KeySource::Path(name) if matcher.may_lack(name) => Some(source.to_string()),
         KeySource::Domain if matcher.host.is_none() => {
             Some("a registrable domain as host".to_owned())
         }

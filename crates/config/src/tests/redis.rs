@@ -120,6 +120,45 @@ fn what_cannot_be_is_told_with_its_place_and_a_remedy() {
     "#);
 }
 
+/// A request to a gateway with the prefix `weir:` and a limit `ban` banned a client of one with
+/// `weir`.
+#[test]
+fn a_prefix_that_would_share_keys_with_another_is_refused_and_a_doubtful_one_is_told() {
+    let told = |prefix: &str| {
+        let redis = format!(r#"{{url: "redis://a", prefix: "{prefix}"}}"#);
+        folder(&redis).findings()
+    };
+    insta::assert_snapshot!(told("weir:"), @r#"
+    gateway.yaml:1:43: store.redis.prefix: keys with the prefix `weir:` may be those of bans of another gateway: a colon follows each prefix by itself
+      write `weir`
+    1 error, 0 warnings
+    "#);
+    for (prefix, instead) in [
+        ("weir::", "write `weir`"),
+        (":", "write a word, such as `weir`"),
+        (":weir", "write `weir`"),
+        ("shop::weir", "write `shop-weir`"),
+    ] {
+        let found = told(prefix);
+        assert!(
+            found.contains("may be those of bans of another gateway"),
+            "{found}"
+        );
+        assert!(
+            found.contains(instead) && found.contains("1 error"),
+            "{found}"
+        );
+    }
+    insta::assert_snapshot!(told("team:shop:weir"), @r#"
+    gateway.yaml:1:43: warning: store.redis.prefix: a gateway with the prefix `team:shop` and a limit `weir` would share keys with this one
+      write `team-shop-weir`, which begins all buckets anew, or see that there is none
+    0 errors, 1 warning
+    "#);
+    for fit in ["weir", "weir-2", "", "{weir}"] {
+        assert!(!told(fit).contains("prefix"), "{fit}");
+    }
+}
+
 /// Redis hashes what is between braces in place of the whole key.
 #[test]
 fn a_prefix_that_picks_a_node_of_a_cluster_is_refused() {

@@ -129,6 +129,87 @@ PerAddress: {per: address, burst: 1, count: 1, period: 1s}
     ");
 }
 
+/// Half of the accounts were others after each restart, and nothing said so.
+#[test]
+fn a_share_of_hashed_subjects_without_a_key_is_told_wherever_it_is_said() {
+    let gateway = r#"
+account: [{header: x-api-key}]
+upstreams:
+  app: {servers: ["http://127.0.0.1:3000"], concurrency: {limit: 9, enforce: 5%}}
+overload: {enforce: 20%}
+bans:
+  keys: {per: account, strikes: {count: 5, period: 1m, limits: [Address]}, for: 10m, enforce: 40%}
+  all: {per: account, strikes: {count: 5, period: 1m, limits: [Address]}, for: 10m}
+  addresses: {per: address, strikes: {count: 5, period: 1m, limits: [Address]}, for: 10m, enforce: 40%}
+routes:
+  - {match: {path: /part}, upstream: app, limits: [Address, {limit: Account, enforce: 50%}]}
+  - {match: {path: /tenant}, upstream: app, enforce: 10%, limits: [Address, Header]}
+  - {match: {path: /none}, upstream: app, limits: [Address, {limit: Account, enforce: false}]}
+  - {match: {path: /all}, upstream: app, limits: [{limit: Address, enforce: 50%}, Account]}
+"#;
+    let defaults = "
+Address: {per: address, burst: 9, count: 9, period: 1s}
+Account: {per: account, burst: 9, count: 9, period: 1s}
+Header: {per: 'header:x-tenant', burst: 9, count: 9, period: 1s}
+";
+    let found = findings(gateway, defaults, "");
+    let drawn = found
+        .lines()
+        .filter(|line| line.contains("draws other clients"));
+    insta::assert_snapshot!(drawn.collect::<Vec<_>>().join("\n"), @r#"
+    gateway.yaml:4:45: warning: upstreams.app.concurrency: each restart and each gateway draws other clients for the 5% that `concurrency` of upstream "app" is enforced on
+    gateway.yaml:5:21: warning: overload.enforce: each restart and each gateway draws other clients for the 20% that `overload` is enforced on
+    gateway.yaml:7:3: warning: bans.keys: each restart and each gateway draws other clients for the 40% that ban "keys" is enforced on
+    gateway.yaml:11:5: warning: routes[0]: each restart and each gateway draws other clients for the 50% that limit "Account" is enforced on
+    gateway.yaml:12:5: warning: routes[1]: each restart and each gateway draws other clients for the 10% that limit "Header" is enforced on
+    "#);
+    let keyed = findings(&format!("hash_key: {{env: PATH}}{gateway}"), defaults, "");
+    assert!(!keyed.contains("draws other clients"), "{keyed}");
+}
+
+#[test]
+fn a_route_that_can_be_passed_by_a_path_without_what_is_counted_is_told() {
+    let said = |regex: &str, more: &str| {
+        let gateway = format!(
+            "{UPSTREAM}routes: [{{match: {{path: \"/users/*\", path_regex: \"{regex}\"}}, upstream: app, \
+             limits: [{{limit: User{more}}}]}}]"
+        );
+        let defaults = "User: {per: 'path:id', burst: 9, count: 9, period: 1s}";
+        gets(
+            "a client passes unlimited without path:id",
+            &gateway,
+            defaults,
+            "",
+        )
+    };
+    for regex in [
+        "/users(/(?<id>[0-9]+))?",
+        "/users/(?<id>[0-9]*)(/x)?",
+        "/users/(x|(?<id>[0-9]))",
+    ] {
+        assert!(said(regex, ""), "{regex}");
+        assert!(!said(regex, ", missing: deny"), "{regex}");
+    }
+    assert!(!said("/users/(?<id>[0-9]+)(/.*)?", ""));
+}
+
+#[test]
+fn a_decoy_that_counts_by_a_number_that_stands_still_is_told() {
+    for (header, is_told) in [
+        ("x-ratelimit-remaining: 97", true),
+        ("x-rate-limit-remaining: 97", true),
+        ("ratelimit: '\"L\";r=97'", true),
+        ("x-powered-by: '97'", false),
+    ] {
+        let gateway = format!(
+            "{UPSTREAM}decoys: {{sent: {{headers: {{{header}}}}}}}\nroutes: [{{match: {{path: /x}}, \
+             upstream: app, limits: [RequestsPerAddress], on_denied: {{shadow: sent}}}}]"
+        );
+        let said = "is the same in each decoy";
+        assert_eq!(gets(said, &gateway, DEFAULTS, ""), is_told, "{header}");
+    }
+}
+
 #[test]
 fn a_route_that_nobody_limits_is_told_unless_that_is_said() {
     let routes = r#"

@@ -6,6 +6,8 @@
 
 use std::fmt::{self, Write};
 
+use weir_telemetry::printable;
+
 use super::{Changes, LimitReport, Report, SweepReport, TimelineSpan, Totals};
 use crate::need::{MIN_SUBJECTS, NeedReport};
 use crate::{percent, shown};
@@ -513,12 +515,12 @@ impl fmt::Display for Bar {
     }
 }
 
-/// Text that stays text wherever it stands in a page.
+/// Text that stays text wherever it stands in a page, and turns nothing around.
 struct Text<'t>(&'t str);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
+        for character in printable(self.0).chars() {
             match character {
                 '<' => f.write_str("&lt;")?,
                 '>' => f.write_str("&gt;")?,
@@ -542,6 +544,10 @@ mod tests {
         assert_eq!(
             shown,
             "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;q&quot;"
+        );
+        assert_eq!(
+            Text("/a\u{202e}nimda\u{1b}").to_string(),
+            r"/a\u{202e}nimda\u{1b}"
         );
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use weir_telemetry::printable;
+
 use super::{Changes, LimitReport, Report, Totals};
 use crate::need::{MIN_SUBJECTS, NeedReport, Promise};
 use crate::{percent, shown};
@@ -142,7 +144,7 @@ fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Re
             "    {} {} {}: was {}, is {}",
             shown(example.at),
             example.client,
-            example.request,
+            printable(&example.request),
             example.was,
             example.is
         )?;
@@ -181,7 +183,11 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
         writeln!(
             out,
             "    {}: {} of {} requests denied, from {} to {}",
-            subject.subject, subject.denied, subject.requests, subject.first, subject.last
+            printable(&subject.subject),
+            subject.denied,
+            subject.requests,
+            subject.first,
+            subject.last
         )?;
     }
     if limit.untracked > 0 {

@@ -100,6 +100,14 @@ impl RouteMatcher {
         all.chain(by_pattern.into_iter().flatten())
     }
 
+    /// Whether a path may match from which nothing is captured by this name. A segment of the pattern
+    /// always has something.
+    pub fn may_lack(&self, name: &str) -> bool {
+        let regex = self.path_regex.as_ref();
+        let by_regex = regex.is_some_and(|regex| regex.may_lack(name));
+        by_regex || !self.capture_names().any(|captured| captured == name)
+    }
+
     /// Whether it has conditions beside host, path and method.
     fn has_conditions(&self) -> bool {
         self.path_regex.is_some() || !self.headers.is_empty() || !self.query.is_empty()

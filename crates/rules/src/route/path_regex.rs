@@ -30,6 +30,12 @@ impl PathRegex {
         self.names.iter().map(|name| &**name)
     }
 
+    /// Whether a path can match that has nothing in the group of this name.
+    pub(super) fn may_lack(&self, group: &str) -> bool {
+        let mut groups = self.regex.group_names();
+        groups.any(|name| name == group) && self.regex.may_lack(group)
+    }
+
     /// The captures of a path in normal form that the pattern matches; `None` if the expression
     /// does not match it.
     pub(super) fn captures(&self, pattern: &PathPattern, path: &str) -> Option<Captures> {

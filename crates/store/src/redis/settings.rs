@@ -201,7 +201,8 @@ impl RedisSettings {
         Ok(self)
     }
 
-    /// The same with another key prefix.
+    /// The same with another key prefix. One with a colon in it may share keys with one that ends
+    /// before the colon.
     #[must_use]
     pub fn with_prefix(self, prefix: &str) -> Self {
         Self {

@@ -20,6 +20,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::access_log::{Field, FieldVisitor, RequestFinished};
+use crate::printable::{escape, is_plain};
 
 /// Fields that are written without their names.
 const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];
@@ -158,50 +159,6 @@ impl Write for Escaped<'_, '_> {
             write!(line, "{}", character.escape_default())
         })
     }
-}
-
-/// Whether text is printable ASCII, as nearly all is.
-fn is_plain(text: &[u8]) -> bool {
-    text.iter().all(|byte| matches!(byte, b' '..=b'~'))
-}
-
-/// Writes text, calling `escaped` for deceptive characters.
-pub(super) fn escape<W: Write>(
-    text: &str,
-    to: &mut W,
-    escaped: impl Fn(char, &mut W) -> fmt::Result,
-) -> fmt::Result {
-    for run in text.split_inclusive(is_deceptive) {
-        match run.chars().next_back() {
-            Some(last) if is_deceptive(last) => {
-                let plain = run.len() - last.len_utf8();
-                to.write_str(run.get(..plain).unwrap_or_default())?;
-                escaped(last, to)?;
-            }
-            _ => to.write_str(run)?,
-        }
-    }
-    Ok(())
-}
-
-/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether the
-/// character is invisible, breaks the line, looks like the end of a field, or reorders its
-/// neighbours (Unicode's bidi controls, blanks, fillers, zero-width characters and tags).
-fn is_deceptive(character: char) -> bool {
-    character.is_control()
-        || character != ' ' && character.is_whitespace()
-        || matches!(
-            character,
-            '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
 }
 
 /// The time of day in UTC, to the millisecond. A person at a terminal knows the date.

@@ -16,8 +16,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::format::escape;
 use crate::access_log::{ACCESS_TARGET, Field, FieldVisitor, Milliseconds, RequestFinished};
+use crate::printable::{escape, write_json_escape};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JsonFormatter;
@@ -129,11 +129,7 @@ impl<'t> JsonLine<'t> {
         let quoted = serde_json::to_string(text).unwrap_or_default();
         let inside = quoted.get(1..quoted.len().saturating_sub(1));
         // A line takes whatever is written to it.
-        let _ = escape(inside.unwrap_or_default(), self, |character, line| {
-            let mut units = [0; 2];
-            let mut units = character.encode_utf16(&mut units).iter();
-            units.try_for_each(|unit| write!(line, "\\u{unit:04x}"))
-        });
+        let _ = escape(inside.unwrap_or_default(), self, write_json_escape);
     }
 
     fn integer_value(&mut self, number: impl itoa::Integer) {

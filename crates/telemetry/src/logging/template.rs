@@ -10,8 +10,8 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use super::format::escape;
 use crate::access_log::{Field, FieldVisitor, RequestFinished};
+use crate::printable::escape;
 
 /// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
