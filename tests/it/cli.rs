@@ -37,7 +37,9 @@ fn check_has_nothing_to_complain_about_in_what_is_checked_in() {
     assert_eq!(
         stdout(&output),
         "gateway.yaml: 3 routes, 1 upstream, 4 limits in use with 3 overridden ids, \
-         the memory store; configuration OK\n"
+         the memory store; configuration OK\n\
+         route invite: some clients get decoys, so none gets headers in which the app counts, such \
+         as X-RateLimit-Remaining\n"
     );
     assert_eq!(stderr(&output), "");
 }
