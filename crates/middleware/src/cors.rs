@@ -21,7 +21,7 @@ use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
 use super::ResponseBody;
-use crate::HeaderForms;
+use crate::{HeaderForm, HeaderForms};
 
 /// The longest host that DNS has (RFC 1035, section 2.3.4). A longer one would only make long headers.
 const MAX_HOST_BYTES: usize = 253;
@@ -114,7 +114,7 @@ fn matches_wildcard(text: &str, host: &str, port: Option<&str>) -> bool {
 impl Cors {
     /// The names of the headers of limits in these forms, which pages need to read.
     pub fn exposed(forms: HeaderForms) -> String {
-        let of_forms = forms.iter().flat_map(|form| form.fields());
+        let of_forms = forms.iter().flat_map(HeaderForm::fields);
         let mut names: Vec<&str> = vec!["Retry-After"];
         for name in of_forms {
             if !names.contains(name) {
