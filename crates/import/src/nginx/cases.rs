@@ -5,18 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::limits::Limits;
-use super::maps::{Condition, methods_of};
+use super::maps::{Case, Condition, methods_of};
 use super::parse::Directive;
 use super::scopes::{Scopes, named};
 use crate::configuration::Keys;
-
-/// Requests by their method, and by whether a header or parameter has a value.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Case<'c> {
-    /// None stands for all methods that nobody names.
-    pub(super) method: Option<&'c str>,
-    pub(super) value: Option<&'c Condition>,
-}
 
 /// What becomes of requests by a method alone.
 pub(super) struct MethodRules<'d>(Vec<MethodRule<'d>>);

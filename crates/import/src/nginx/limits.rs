@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::cases::Case;
-use super::maps::Counting;
+use super::maps::{Case, Counting};
 use super::parse::Directive;
 use super::scopes::Scopes;
 use super::zones::{Zone, per};

@@ -40,6 +40,14 @@ pub(super) struct Condition {
     pub(super) name: String,
 }
 
+/// Requests by their method, and by whether a header or parameter has a value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Case<'c> {
+    /// None stands for all methods that nobody names.
+    pub(super) method: Option<&'c str>,
+    pub(super) value: Option<&'c Condition>,
+}
+
 /// Reads the key of a zone.
 ///
 /// # Errors

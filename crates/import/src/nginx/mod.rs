@@ -19,11 +19,12 @@ use std::path::Path;
 
 use serde_json::json;
 
-use self::cases::{Case, MethodRules, Watched};
+use self::cases::{MethodRules, Watched};
 use self::client_address::Realip;
 use self::limits::{CLOSE, Limits};
 use self::listeners::{Addresses, Groups, is_default};
 use self::locations::{Location, closed, contested, is_closed, is_laxer, is_limited, locations};
+use self::maps::Case;
 use self::parse::{Directive, parse};
 use self::returns::Return;
 use self::scopes::{Scopes, named};

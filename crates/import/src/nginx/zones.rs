@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::cases::Case;
-use super::maps::{Condition, Counting, Keyed, keyed};
+use super::maps::{Case, Condition, Counting, Keyed, keyed};
 use super::parse::Directive;
 
 /// How much an exempt client may send.
