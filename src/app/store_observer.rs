@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weir_store::{
     Call, ClockOffset, DecisionClock, ErrorReply, NodeChange, Observer, OnFailure, StoreError,
 };
-use weir_telemetry::events::{self, Chain, LastWarning, LastWarnings};
+use weir_telemetry::events::{self, Chain, LastWarnings};
 use weir_telemetry::{Metrics, StoreCallMetrics};
 
 /// The most causes that are logged of one outage. Those that most outages pass through, the errors
@@ -40,7 +40,7 @@ pub(super) struct StoreMetricsObserver {
     share: StoreCallMetrics,
     failures: LastWarnings,
     refusals: LastWarnings,
-    wrong_types: LastWarning,
+    wrong_types: LastWarnings,
     peculiarities: LastWarnings,
     /// The last state of the clock.
     clock: Mutex<ClockState>,
@@ -86,7 +86,7 @@ impl StoreMetricsObserver {
             share: call("share"),
             failures: LastWarnings::default(),
             refusals: LastWarnings::default(),
-            wrong_types: LastWarning::default(),
+            wrong_types: LastWarnings::default(),
             peculiarities: LastWarnings::default(),
             clock: Mutex::default(),
             outages: Mutex::default(),
@@ -140,13 +140,13 @@ impl StoreMetricsObserver {
                 );
             }
             StoreError::Undecided { source, .. } => self.warn(source),
-            StoreError::WrongType(cause) if self.wrong_types.is_due() => {
+            StoreError::WrongType(cause) if self.wrong_types.is_due(&cause.to_string()) => {
                 tracing::warn!(
                     node,
                     %cause,
                     on_failure = self.on_failure,
                     "a key in the store holds something else than a bucket: find out who wrote it, and \
-                     delete it; told once a minute at most"
+                     delete it; told once a minute at most, for each key"
                 );
             }
             StoreError::Forbidden(cause) if self.refusals.is_due(&kind(&**cause)) => {

@@ -334,3 +334,34 @@ fn every_worker_decides_as_soon_as_redis_is_said_to_be_back() {
         }
     }
 }
+
+/// Ten requests a second for one such key ended the connection each time, and with it nearly all
+/// requests of all others.
+#[test]
+fn keys_with_foreign_contents_fail_their_own_subjects_alone_and_each_is_named() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", algorithm: sliding_log, count: 100, period: 1000h}",
+    )
+    .key(&store(&server.url()))
+    .start();
+    for name in ["one", "other"] {
+        server.command(&["ZADD", &format!("weir:L:{name}%l"), "0", "foreign"]);
+    }
+    for count in 0..20 {
+        for name in ["one", "other"] {
+            assert_eq!(gateway.send(&get(&format!("/b/{name}"))).status, 503);
+        }
+        let path = format!("/b/client-{}", count % 4);
+        assert_eq!(gateway.send(&get(&path)).status, 200);
+    }
+    for name in ["one", "other"] {
+        gateway.log_tells(&format!(
+            "L:{name}: it holds what Weir does not write there"
+        ));
+    }
+    assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+    assert_eq!(gateway.times_logged(OUT_OF_REACH), 0);
+}

@@ -183,11 +183,14 @@ const ONCE_A_MINUTE: [&str; 4] = [
     "the store is out of reach",
     "a Sentinel fails",
     OF_EACH_COMMAND,
-    "a key in the store holds something else than a bucket",
+    OF_EACH_KEY,
 ];
 
 /// Of each command apart.
 const OF_EACH_COMMAND: &str = "the store refuses a command that a limit needs";
+
+/// Of each key apart.
+const OF_EACH_KEY: &str = "a key in the store holds something else than a bucket";
 
 const ANOTHER_REASON: &str = "the store remains out of reach, for another reason";
 
@@ -218,7 +221,7 @@ impl Logged {
         }
         let text = ONCE_A_MINUTE.iter().find(|text| line.starts_with(**text))?;
         let whom = match *text {
-            OF_EACH_COMMAND => node + &field(line, "cause").unwrap_or_default(),
+            OF_EACH_COMMAND | OF_EACH_KEY => node + &field(line, "cause").unwrap_or_default(),
             _ => field(line, "sentinel").unwrap_or(node),
         };
         let last = self.last.insert((*text, whom), at)?;
