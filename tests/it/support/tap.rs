@@ -70,11 +70,16 @@ impl Tap {
         writes
     }
 
-    /// The same of those that decide by buckets: not those by which each connection tries whether
-    /// Redis carries them out.
+    /// The writes that decide by buckets, without the commands by which each connection tries what
+    /// Redis carries out: the last of them may be in one write with the first decision.
     pub(crate) fn decisions(&self) -> Vec<String> {
-        let mut writes = self.writes_with("BITFIELD");
-        writes.retain(|text| !text.contains("weir:commands"));
+        let without_trials = |text: &String| {
+            let commands = text.split("\r\n*");
+            let kept = commands.filter(|command| !command.contains("weir:commands"));
+            kept.collect::<Vec<_>>().join("\r\n*")
+        };
+        let mut writes: Vec<_> = self.writes_with("").iter().map(without_trials).collect();
+        writes.retain(|text| text.contains("BITFIELD"));
         writes
     }
 }
