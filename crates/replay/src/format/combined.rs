@@ -44,7 +44,13 @@ pub(super) fn combined(
     let rest = if wants_more { rest } else { "" };
     let (referer, rest) = quoted(rest).unwrap_or(("-", ""));
     let (user_agent, rest) = quoted(rest).unwrap_or(("-", ""));
-    let forwarded = quoted(rest).map(|(text, _)| text);
+    // Without trusted proxies nobody asks who was behind one.
+    let proxied = if make.options.clients.is_some() {
+        rest
+    } else {
+        ""
+    };
+    let forwarded = quoted(proxied).map(|(text, _)| text);
     let Some((method, target)) = request_line(request) else {
         return Ok(Parsed::Other);
     };

@@ -46,7 +46,7 @@ pub enum Field {
     User,
 }
 
-const FIELDS: usize = Field::User as usize + 1;
+pub(super) const FIELDS: usize = Field::User as usize + 1;
 
 /// The names of fields. Of several names, the first that a line has counts.
 pub type FieldNames = &'static [(Field, &'static [&'static str])];

@@ -49,7 +49,7 @@ pub enum Shape {
 #[derive(Debug)]
 pub struct JsonForm {
     /// The fields of every line about a request.
-    pub marks: &'static [&'static str],
+    pub marks: &'static [Field],
     pub fields: FieldNames,
     /// The object with all headers.
     pub headers: Option<&'static str>,
@@ -286,7 +286,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "caddy",
         shape: Shape::Json(JsonForm {
-            marks: &["ts", "request.uri"],
+            marks: &[Field::Ended, Field::Target],
             fields: &[
                 (Field::Ended, &["ts"]),
                 (Field::TookSeconds, &["duration"]),
@@ -321,7 +321,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "traefik",
         shape: Shape::Json(JsonForm {
-            marks: &["RequestMethod"],
+            marks: &[Field::Method],
             fields: &[
                 (Field::Began, &["StartUTC", "StartLocal"]),
                 (Field::TookNanos, &["Duration"]),
@@ -351,7 +351,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "envoy-json",
         shape: Shape::Json(JsonForm {
-            marks: &["start_time", "response_code"],
+            marks: &[Field::Began, Field::Status],
             fields: &[
                 (Field::Began, &["start_time"]),
                 (Field::TookMillis, &["duration"]),
@@ -385,7 +385,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "pino",
         shape: Shape::Json(JsonForm {
-            marks: &["time", "req.method"],
+            marks: &[Field::Ended, Field::Method],
             fields: &[
                 (Field::Ended, &["time"]),
                 (Field::TookMillis, &["responseTime"]),
@@ -412,7 +412,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "kong",
         shape: Shape::Json(JsonForm {
-            marks: &["started_at", "request.method"],
+            marks: &[Field::Began, Field::Method],
             fields: &[
                 (Field::Began, &["started_at"]),
                 (Field::TookMillis, &["latencies.request"]),
@@ -439,7 +439,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "google",
         shape: Shape::Json(JsonForm {
-            marks: &["timestamp", "httpRequest.requestMethod"],
+            marks: &[Field::Began, Field::Method],
             fields: &[
                 (Field::Began, &["timestamp"]),
                 (Field::TookSeconds, &["httpRequest.latency"]),
@@ -466,7 +466,7 @@ pub static FORMS: [Form; 18] = [
     Form {
         name: "cloudflare",
         shape: Shape::Json(JsonForm {
-            marks: &["ClientRequestMethod"],
+            marks: &[Field::Method],
             fields: &[
                 (Field::Began, &["EdgeStartTimestamp"]),
                 (Field::Ended, &["EdgeEndTimestamp"]),

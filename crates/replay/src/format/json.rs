@@ -8,11 +8,11 @@ use std::fmt;
 
 use memchr::memchr2;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_telemetry::Disposition;
 
-use super::fields::{NO_CLIENT, NO_TIME, Texts};
+use super::fields::{FIELDS, Field, NO_CLIENT, NO_TIME, Texts};
 use super::forms::JsonForm;
 use super::time::{milliseconds, rfc3339};
 use super::{LineMaker, Name, Names, Parsed, RawLine, Recorded, is_given};
@@ -353,66 +353,229 @@ pub(super) fn weir(
 /// A line of a form that a table describes.
 pub(super) fn object(
     line: &str,
+    names: &NameTree,
     form: &JsonForm,
     make: &mut LineMaker<'_>,
 ) -> Result<Parsed, &'static str> {
-    let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
+    let mut found = Found {
+        wants_headers: make.options.detail_set.headers,
+        ..Found::default()
+    };
+    let reader = ObjectReader {
+        names,
+        is_headers: false,
+        found: &mut found,
+    };
+    let mut json = serde_json::Deserializer::from_str(line);
+    let is_object = reader.deserialize(&mut json).map_err(|_| NOT_JSON)?;
+    json.end().map_err(|_| NOT_JSON)?;
+    if !is_object {
+        return Err(NOT_JSON);
+    }
     let mut marks = form.marks.iter();
-    if !marks.all(|mark| fields.get(mark).is_some()) {
+    if !marks.all(|mark| found.texts.get(*mark).is_some()) {
         return Ok(Parsed::Other);
     }
-    let mut texts = Texts::default();
-    for (field, names) in form.fields {
-        if let Some(text) = names.iter().find_map(|name| fields.get(name)) {
-            texts.set(*field, text);
-        }
-    }
-    let headers = form.headers.and_then(|name| fields.object(name));
-    let headers = headers.map_or(&[][..], |headers| &headers.0);
-    // The host is a field of its own.
-    let headers = headers
-        .iter()
-        .filter(|(Text(name), _)| !name.eq_ignore_ascii_case("host"));
+    let headers = found.headers.iter();
     let headers: Vec<_> = headers
-        .map(|(Text(name), value)| (&**name, value.text()))
+        .map(|(name, value)| (&**name, value.text()))
         .collect();
-    make.parsed(&texts, &headers)
+    make.parsed(&found.texts, &headers)
 }
 
-/// All fields of an object, in their order. There are too few of them for a map to be worth it.
+/// The names of a form's fields, by the objects that they stand in, in alphabetical order.
+#[derive(Debug, Default)]
+pub(super) struct NameTree(Vec<(&'static str, Place)>);
+
+/// What a name stands for.
+#[derive(Debug, Default)]
+struct Place {
+    /// The field, and the place of the name among those that the field has.
+    field: Option<(Field, usize)>,
+    /// Whether it is the object with all headers.
+    is_headers: bool,
+    /// The names in the object.
+    inside: NameTree,
+}
+
+impl NameTree {
+    pub(super) fn new(form: &JsonForm) -> Self {
+        let mut tree = Self::default();
+        for (field, names) in form.fields {
+            for (rank, name) in names.iter().enumerate() {
+                tree.add(name, |place| place.field = Some((*field, rank)));
+            }
+        }
+        if let Some(name) = form.headers {
+            tree.add(name, |place| place.is_headers = true);
+        }
+        tree
+    }
+
+    fn add(&mut self, path: &'static str, change: impl FnOnce(&mut Place)) {
+        let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+        if let Err(missing) = self.search(name) {
+            self.0.insert(missing, (name, Place::default()));
+        }
+        let place = self.search(name).ok().and_then(|at| self.0.get_mut(at));
+        match place {
+            Some((_, place)) if rest.is_empty() => change(place),
+            Some((_, place)) => place.inside.add(rest, change),
+            None => {}
+        }
+    }
+
+    fn search(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (*known).cmp(name))
+    }
+
+    fn find(&self, name: &str) -> Option<&Place> {
+        let at = self.search(name).ok()?;
+        self.0.get(at).map(|(_, place)| place)
+    }
+}
+
+/// What was found of a line.
+#[derive(Debug, Default)]
+struct Found<'l> {
+    texts: Texts<'l>,
+    /// The places of the names that the texts were found by.
+    ranks: [usize; FIELDS],
+    wants_headers: bool,
+    headers: Vec<(Cow<'l, str>, Value<'l>)>,
+}
+
+impl<'l> Found<'l> {
+    /// Takes the text of a field, unless one of a better name is there.
+    fn set(&mut self, field: Field, rank: usize, text: Cow<'l, str>) {
+        let Some(best) = self.ranks.get_mut(field as usize) else {
+            return;
+        };
+        if is_given(&text) && (rank <= *best || self.texts.get(field).is_none()) {
+            *best = rank;
+            self.texts.set(field, text);
+        }
+    }
+
+    fn value(&mut self, place: Option<&Place>, header: Option<Cow<'l, str>>, value: Value<'l>) {
+        let field = place.and_then(|place| place.field);
+        // The host is a field of its own.
+        let header = header.filter(|name| !name.eq_ignore_ascii_case("host"));
+        match (field, header, value) {
+            (Some((field, rank)), header, Value::Text(text)) => {
+                if let Some(name) = header {
+                    self.headers.push((name, Value::Text(text.clone())));
+                }
+                self.set(field, rank, text);
+            }
+            (_, Some(name), value) => self.headers.push((name, value)),
+            _ => {}
+        }
+    }
+}
+
+/// Reads what a form has of an object. All else is skipped, and nothing is made of it.
+struct ObjectReader<'f, 'l> {
+    names: &'f NameTree,
+    /// Whether all fields are headers that are wanted.
+    is_headers: bool,
+    found: &'f mut Found<'l>,
+}
+
+impl<'l> DeserializeSeed<'l> for ObjectReader<'_, 'l> {
+    /// Whether it is an object.
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'l>>(self, from: D) -> Result<bool, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'l> Visitor<'l> for ObjectReader<'_, 'l> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<bool, A::Error> {
+        while let Some(Text(name)) = map.next_key()? {
+            let place = self.names.find(&name);
+            let is_headers = self.found.wants_headers && place.is_some_and(|it| it.is_headers);
+            match place {
+                Some(place) if is_headers || !place.inside.0.is_empty() => {
+                    map.next_value_seed(ObjectReader {
+                        names: &place.inside,
+                        is_headers,
+                        found: &mut *self.found,
+                    })?;
+                }
+                place if self.is_headers || place.is_some_and(|it| it.field.is_some()) => {
+                    let value = map.next_value()?;
+                    let header = self.is_headers.then_some(name);
+                    self.found.value(place, header, value);
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(true)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<bool, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(false)
+    }
+}
+
+/// All fields of an object, in their order.
 #[derive(Debug, Default, PartialEq)]
 struct Fields<'l>(Vec<(Text<'l>, Value<'l>)>);
 
-impl<'l> Fields<'l> {
-    /// The text of a field, or of one in an object: `request.uri`.
-    fn get(&self, name: &str) -> Option<&str> {
-        self.find(name)?.text()
-    }
-
-    fn object(&self, name: &str) -> Option<&Self> {
-        match self.find(name)? {
-            Value::Object(fields) => Some(fields),
-            _ => None,
-        }
-    }
-
-    /// Of two fields with the same name, the last.
-    fn find(&self, name: &str) -> Option<&Value<'l>> {
-        let mut fields = self.0.iter().rev();
-        if let Some((_, value)) = fields.find(|(Text(known), _)| known == name) {
-            return Some(value);
-        }
-        let (object, name) = name.split_once('.')?;
-        self.object(object)?.find(name)
+impl<'de: 'l, 'l> Deserialize<'de> for Fields<'l> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FieldsReader)
     }
 }
 
-impl<'de: 'l, 'l> Deserialize<'de> for Fields<'l> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match Value::deserialize(from)? {
-            Value::Object(fields) => Ok(fields),
-            _ => Err(D::Error::custom("not an object")),
+struct FieldsReader;
+
+impl<'l> Visitor<'l> for FieldsReader {
+    type Value = Fields<'l>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Fields<'l>, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
         }
+        Ok(Fields(fields))
     }
 }
 
@@ -423,7 +586,6 @@ enum Value<'l> {
     #[default]
     Nothing,
     Text(Cow<'l, str>),
-    Object(Fields<'l>),
 }
 
 impl Value<'_> {
@@ -431,7 +593,7 @@ impl Value<'_> {
     fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => is_given(text).then_some(text),
-            _ => None,
+            Self::Nothing => None,
         }
     }
 }
@@ -487,11 +649,8 @@ impl<'l> Visitor<'l> for ValueReader {
     }
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Value<'l>, A::Error> {
-        let mut fields = Vec::with_capacity(16);
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
-        }
-        Ok(Value::Object(Fields(fields)))
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Nothing)
     }
 }
 

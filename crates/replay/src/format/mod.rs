@@ -32,7 +32,7 @@ use self::columns::Columns;
 pub use self::columns::HEADER;
 pub use self::forms::forms_table;
 use self::forms::{FORMS, Form, OWN, Shape};
-use self::json::Layout;
+use self::json::{Layout, NameTree};
 use self::pattern::Pattern;
 use self::prefix::Prefix;
 pub use self::seen::{LogNeeds, Seen};
@@ -166,6 +166,10 @@ impl Format {
             make: LineMaker::new(options),
             last_time: (Vec::new(), None),
             layout: Layout::default(),
+            json_names: match &self.form.shape {
+                Shape::Json(form) => NameTree::new(form),
+                _ => NameTree::default(),
+            },
             patterns,
             repeated,
             others,
@@ -217,6 +221,8 @@ pub struct Parser<'n> {
     last_time: (Vec<u8>, Option<Timestamp>),
     /// The layout of the previous lines of Weir.
     layout: Layout,
+    /// Where the fields of a form in JSON stand.
+    json_names: NameTree,
     /// The patterns of lines of text.
     patterns: Vec<Pattern<'n>>,
     repeated: Vec<Pattern<'n>>,
@@ -258,7 +264,7 @@ impl Parser<'_> {
                 let last = &mut self.last_time;
                 combined::combined(line, &mut self.make, |text| time(last, text))
             }
-            Shape::Json(form) => json::object(line, form, &mut self.make),
+            Shape::Json(form) => json::object(line, &self.json_names, form, &mut self.make),
             Shape::Text(_) | Shape::Own => self.text(line),
             Shape::Columns => self.in_columns(line),
         }
@@ -601,10 +607,11 @@ pub fn split_query(target: &str) -> (&str, Option<&str>) {
 
 /// The host and the path of a request's target, which proxies write in absolute form.
 fn split_target(target: &str) -> (Option<&str>, &str) {
-    let Some((_, rest)) = target
-        .split_once("://")
-        .filter(|_| !target.starts_with('/'))
-    else {
+    // Nearly all are paths, which are not searched for a scheme.
+    if target.starts_with('/') {
+        return (None, target);
+    }
+    let Some((_, rest)) = target.split_once("://") else {
         return (None, target);
     };
     match rest.find('/') {
