@@ -12,7 +12,6 @@ const COLUMNS: FieldNames = &[
     (Field::Target, &["cs-uri-stem"]),
     (Field::Query, &["cs-uri-query"]),
     (Field::Status, &["sc-status"]),
-    // CloudFront's `cs(Host)` is the name of the distribution.
     (Field::Host, &["x-host-header", "cs-host", "cs(Host)"]),
     (Field::UserAgent, &["cs(User-Agent)"]),
     (Field::Referer, &["cs(Referer)"]),
@@ -47,10 +46,12 @@ impl Columns {
         let field = |name: &&str| {
             let mut all = COLUMNS.iter();
             let (field, _) = all.find(|(_, known)| is_best(known, name))?;
-            Some(match field {
-                Field::TookMillis if is_cloudfront => Field::TookSeconds,
-                field => *field,
-            })
+            match field {
+                Field::TookMillis if is_cloudfront => Some(Field::TookSeconds),
+                // The name of the distribution, whichever host was asked for.
+                Field::Host if is_cloudfront && *name == "cs(Host)" => None,
+                field => Some(*field),
+            }
         };
         Some(Self {
             fields: names.iter().map(field).collect(),
@@ -84,11 +85,35 @@ impl Columns {
     fn decoded<'l>(&self, field: Field, value: &'l str) -> Cow<'l, str> {
         match (field, self.is_encoded) {
             (Field::UserAgent | Field::Referer | Field::Forwarded, true) => decoded(value),
+            (Field::Target | Field::Query, true) => as_sent(value).into(),
             // IIS writes blanks so.
             (Field::UserAgent | Field::Forwarded, false) => value.replace('+', " ").into(),
             _ => value.into(),
         }
     }
+}
+
+/// A target as the client sent it. CloudFront encodes characters that targets may have, the percent
+/// sign among them: of `/a%20b` it makes `/a%2520b`.
+fn as_sent(target: &str) -> String {
+    const ENCODED: [(&str, char); 5] = [
+        ("25", '%'),
+        ("27", '\''),
+        ("5B", '['),
+        ("5D", ']'),
+        ("7E", '~'),
+    ];
+    let mut parts = target.split('%');
+    let mut sent = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let known = ENCODED
+            .iter()
+            .find_map(|(code, character)| Some((*character, part.strip_prefix(code)?)));
+        let (character, rest) = known.unwrap_or(('%', part));
+        sent.push(character);
+        sent.push_str(rest);
+    }
+    sent
 }
 
 /// A text whose characters are encoded by percent signs.

@@ -104,10 +104,10 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "nginx 1.22, Apache 2.4, lighttpd 1.4, APISIX, ingress-nginx, Weir's \
+            written_by: "nginx 1.22, Apache 2.4, lighttpd 1.4, ingress-nginx's format, Weir's \
                          `access_format: combined`, Traefik's text, gunicorn, h2o, Varnish, Tomcat, \
-                         morgan, Squid's `combined`, HAProxy's `httplog clf`; and the common log \
-                         format",
+                         morgan, Squid's `combined`, HAProxy's `httplog clf`; the common log \
+                         format; APISIX by its default configuration, not run",
             time: "end, s (Apache, Varnish, h2o, Traefik: begin); ms if `%t` has them",
             host: "`vhost_combined`, lighttpd, APISIX",
             user_agent: "yes; not in the common format, HAProxy's and Traefik's",
@@ -161,11 +161,11 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "Envoy 1.40's default text; Istio's (by its documentation)",
+            written_by: "Envoy 1.40's default text; Istio's default text by its documentation, not run",
             time: "begin, ms",
             host: "yes",
             user_agent: "yes",
-            proxied: "X-Forwarded-For alone; Envoy's has no peer",
+            proxied: "X-Forwarded-For; Envoy's has no peer, Istio's has it with its port",
             left: "0",
         },
     },
@@ -182,11 +182,11 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "AWS Application Load Balancer (by its documentation)",
-            time: "begin and end, µs",
+            written_by: "AWS Application Load Balancer; by its documentation, not run",
+            time: "begin, and when the response was made; µs, UTC",
             host: "yes",
             user_agent: "yes",
-            proxied: "no",
+            proxied: "no: the proxy is the client",
             left: "460",
         },
     },
@@ -275,12 +275,14 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "IIS, AWS CloudFront: columns that `#Fields:` names (by their documentation)",
-            time: "end, s, with duration",
-            host: "`cs-host`, `x-host-header`",
+            written_by: "IIS, AWS CloudFront: columns that `#Fields:` names; by their documentation, \
+                         not run",
+            time: "s, UTC, with duration; CloudFront: end; IIS: its documentation does not say, \
+                   and it is taken for the end",
+            host: "`cs-host`, CloudFront: `x-host-header`",
             user_agent: "`cs(User-Agent)`",
-            proxied: "`x-forwarded-for`",
-            left: "000 (CloudFront)",
+            proxied: "`x-forwarded-for`, which IIS has as a field of one's own",
+            left: "CloudFront: 000 before the response; IIS: not documented",
         },
     },
     Form {
@@ -374,7 +376,7 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "Envoy 1.40 and Istio, JSON with Envoy's names",
+            written_by: "Envoy 1.40, JSON with the names of its documentation; Istio's, not run",
             time: "begin, ms, with duration",
             host: "yes",
             user_agent: "yes",
@@ -402,11 +404,11 @@ pub static FORMS: [Form; 18] = [
         has_headers: false,
         notes: Notes {
             written_by: "pino-http 11.0 and Fastify 5.12, JSON",
-            time: "end, ms, with duration; Fastify: begin, ms",
+            time: "end, ms, with duration; Fastify: begin, ms, without",
             host: "yes",
             user_agent: "pino-http, with all headers; Fastify: no",
             proxied: "pino-http: X-Forwarded-For",
-            left: "null; Fastify has no statuses beside requests",
+            left: "null; Fastify: no status is read, since another line has it",
         },
     },
     Form {
@@ -428,12 +430,12 @@ pub static FORMS: [Form; 18] = [
         knows_client: true,
         has_headers: true,
         notes: Notes {
-            written_by: "Kong's `http-log` and `file-log`, JSON (by their documentation)",
+            written_by: "Kong's `file-log` and `http-log`, an object a line; by its source, not run",
             time: "begin, ms, with duration",
             host: "yes",
             user_agent: "yes, with all headers",
             proxied: "resolved (`trusted_ips`)",
-            left: "499",
+            left: "as nginx, in which it runs: 499",
         },
     },
     Form {
@@ -455,11 +457,12 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "Google Cloud's load balancers, an entry a line (by their documentation)",
-            time: "begin, µs, with duration",
+            written_by: "Google Cloud's external Application Load Balancers, an entry a line; by \
+                         their documentation, not run",
+            time: "begin, with duration, UTC",
             host: "yes",
             user_agent: "yes",
-            proxied: "no",
+            proxied: "no: the proxy is the client",
             left: "0",
         },
     },
@@ -480,14 +483,15 @@ pub static FORMS: [Form; 18] = [
             ],
             headers: None,
         }),
-        knows_client: true,
+        knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "Cloudflare Logpush, `http_requests` (by its documentation)",
-            time: "begin and end, as `timestamp_format`: ns, or s",
+            written_by: "Cloudflare Logpush, `http_requests` as `ndjson`; by its documentation, not \
+                         run; subrequests of Workers count",
+            time: "begin and end, UTC; `timestamp_format: unixnano`: ns, `unix`: s",
             host: "yes",
             user_agent: "yes",
-            proxied: "resolved",
+            proxied: "no: what connects to Cloudflare is the client",
             left: "499",
         },
     },

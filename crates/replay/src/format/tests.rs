@@ -297,6 +297,76 @@ fn the_logs_of_clouds_are_read() {
 }
 
 #[test]
+fn a_client_that_left_has_no_status_in_the_logs_of_clouds() {
+    const LEFT: Told = Told {
+        request: "GET /a",
+        status: None,
+        ..SHOP
+    };
+    assert_tells(
+        "alb",
+        r#"https 2026-11-21T10:00:00.250000Z app/a/1 203.0.113.1:2817 192.0.2.1:80 0.000 -1 -1 460 - 34 0 "GET https://shop.example:8080/a HTTP/1.1" "test/1.0 (x)" - - arn:x "Root=1" "-" "-" 1 2026-11-21T10:00:00.000000Z "forward" "-" "-" "192.0.2.1:80" "-" "-" "-" TID_1 "-" "-" "-""#,
+        &Told { took: 250, ..LEFT },
+    );
+    assert_tells(
+        "w3c",
+        "#Fields: date time c-ip cs-method cs-uri-stem sc-status cs(User-Agent) x-edge-location \
+         x-host-header\n2026-11-21\t10:00:00\t203.0.113.1\tGET\t/a\t000\ttest/1.0%20(x)\tFRA56\t\
+         shop.example:8080",
+        &LEFT,
+    );
+    for status in ["\"status\":0,", ""] {
+        let line = format!(
+            r#"{{"httpRequest":{{"remoteIp":"203.0.113.1","requestMethod":"GET",{status}"requestUrl":"http://shop.example:8080/a","userAgent":"test/1.0 (x)"}},"timestamp":"2026-11-21T10:00:00Z"}}"#
+        );
+        assert_tells("google", &line, &LEFT);
+    }
+}
+
+/// CloudFront encodes the percent sign as well, and `cs(Host)` is the name of the distribution.
+#[test]
+fn a_target_of_cloudfront_is_the_one_that_was_sent_and_its_distribution_is_no_host() {
+    assert_tells(
+        "w3c",
+        "#Fields: date time x-edge-location c-ip cs-method cs(Host) cs-uri-stem sc-status \
+         cs(User-Agent) cs-uri-query time-taken\n2026-11-21\t10:00:01\tFRA56\t203.0.113.1\tGET\t\
+         d111.cloudfront.example\t/%7Ea%2520b%2\t200\ttest/1.0%20(x)\tc%5B%5D=%27%20\t1.000",
+        &Told {
+            request: "GET /~a%20b%2?c[]='%20",
+            host: None,
+            took: 1000,
+            ..SHOP
+        },
+    );
+}
+
+#[test]
+fn the_best_name_of_a_field_counts_wherever_it_stands() {
+    for line in [
+        r#"{"client":"192.0.2.9","remote_addr":"203.0.113.1","msec":1795255200.000,"time":"x","method":"PUT","request_method":"GET","uri":"/a","request_uri":"/a?b=c%20d","status":200,"host":"shop.example:8080","user_agent":"test/1.0 (x)"}"#,
+        r#"{"remote_addr":"203.0.113.1","client":"192.0.2.9","time":"x","msec":"1795255200.000","request_method":"GET","method":"PUT","request_uri":"/a?b=c%20d","uri":"/a","status":"200","http_host":"b","host":"shop.example:8080","http_user_agent":"test/1.0 (x)","user_agent":"","more":{"remote_addr":"192.0.2.7","list":[{"host":"c"}]}}"#,
+    ] {
+        assert_tells("nginx-json", line, &SHOP);
+    }
+    // Neither is a request, nor is it malformed.
+    let caddy: Format = "caddy".parse().unwrap();
+    let parsed = parsed(
+        &caddy,
+        "{\"ts\":1,\"request\":\"x\"}\n{\"ts\":1,\"request\":[{\"uri\":\"/\"}]}\n[1]\n{\"ts\":1}x",
+        ParseOptions::default(),
+    );
+    assert!(matches!(
+        parsed[..],
+        [
+            Parsed::Other,
+            Parsed::Other,
+            Parsed::Malformed(_),
+            Parsed::Malformed(_)
+        ]
+    ));
+}
+
+#[test]
 fn the_logs_of_app_servers_and_gateways_are_read() {
     assert_tells(
         "squid",
