@@ -376,7 +376,7 @@ pub static FORMS: [Form; 18] = [
         knows_client: false,
         has_headers: false,
         notes: Notes {
-            written_by: "Envoy 1.40, JSON with the names of its documentation; Istio's, not run",
+            written_by: "Envoy 1.40, JSON with the names of its documentation",
             time: "begin, ms, with duration",
             host: "yes",
             user_agent: "yes",
