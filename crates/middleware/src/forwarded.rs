@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
 use tower::{Layer, Service};
+use weir_http::host::is_host_and_port;
 use weir_http::list;
 use weir_http::request::HttpRequest;
 use weir_rules::{
@@ -167,7 +168,7 @@ impl ForwardedLayer {
         }
         let proto = if secure { "https" } else { "http" };
         if client.peer_is_trusted {
-            let host = told_host(client, headers).or(host);
+            let host = self.told_host(client, headers).or(host);
             let asked = AskedBy {
                 proto,
                 host: host.as_ref(),
@@ -233,6 +234,22 @@ impl ForwardedLayer {
         set(headers, header::FORWARDED, value);
     }
 
+    /// The host that a trusted proxy says the client asked for: in `X-Forwarded-Host`, or else in
+    /// `Forwarded` if that is the header that it writes. One that writes another may pass on what
+    /// the client sent, and an app builds links from this host.
+    fn told_host(&self, client: Client, headers: &HeaderMap) -> Option<HeaderValue> {
+        if let Some(list) = headers.get(HOST) {
+            return HeaderValue::from_bytes(list::members(list).next()?).ok();
+        }
+        if self.written != AddressHeader::Forwarded {
+            return None;
+        }
+        let (_, element) = client_element(headers, client.address)?;
+        let host = element.host?;
+        let host = is_host_and_port(host.as_bytes()).then_some(host)?;
+        HeaderValue::from_str(&host).ok()
+    }
+
     /// No proxy writes such names, so they are not believed of any peer.
     fn remove_lookalikes(&self, headers: &mut HeaderMap) {
         let read = || self.read.iter().chain(self.address_header());
@@ -254,16 +271,6 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
         }
         None => headers.get(header::HOST).cloned(),
     }
-}
-
-/// The host that a trusted proxy says the client asked for: in `X-Forwarded-Host`, or else in
-/// `Forwarded`.
-fn told_host(client: Client, headers: &HeaderMap) -> Option<HeaderValue> {
-    if let Some(list) = headers.get(HOST) {
-        return HeaderValue::from_bytes(list::members(list).next()?).ok();
-    }
-    let (_, element) = client_element(headers, client.address)?;
-    HeaderValue::from_str(&element.host?).ok()
 }
 
 /// How the client asked.
@@ -684,20 +691,59 @@ mod tests {
     fn what_a_proxy_says_in_forwarded_alone_is_in_the_other_fields_too() {
         let said = "for=6.6.6.6;proto=http;host=evil.example, \
                     for=\"[2001:db8::7]\";proto=https;host=\"outside:8443\"";
-        for written in [AddressHeader::Forwarded, AddressHeader::XForwardedFor] {
-            let headers = proxied(written, &[("host", "inside"), ("forwarded", said)]);
-            assert_eq!(lines(&headers, PROTO), ["https"]);
-            assert_eq!(lines(&headers, HOST), ["outside:8443"]);
-            let forwarded = lines(&headers, header::FORWARDED).join("|");
-            let own = ", for=10.0.0.1;host=\"outside:8443\";proto=https";
-            assert!(forwarded.ends_with(own), "{forwarded}");
-        }
+        let headers = proxied(
+            AddressHeader::Forwarded,
+            &[("host", "inside"), ("forwarded", said)],
+        );
+        assert_eq!(lines(&headers, PROTO), ["https"]);
+        assert_eq!(lines(&headers, HOST), ["outside:8443"]);
+        let forwarded = lines(&headers, header::FORWARDED).join("|");
+        let own = ", for=10.0.0.1;host=\"outside:8443\";proto=https";
+        assert!(forwarded.ends_with(own), "{forwarded}");
         // Two proxies: each has said how it was asked, and the first one spoke with the client.
         let said = "for=\"[2001:db8::7]\";proto=https, for=10.0.0.9;proto=http";
         let headers = proxied(AddressHeader::Forwarded, &[("forwarded", said)]);
         assert_eq!(lines(&headers, PROTO), ["https"]);
         let expected = format!("{said}, for=10.0.0.1;proto=https");
         assert_eq!(lines(&headers, header::FORWARDED), [expected]);
+    }
+
+    /// Proxies that write `X-Forwarded-For` pass a client's own `Forwarded` on, and apps send
+    /// links of the host that they are told, by mail for example.
+    #[test]
+    fn a_host_in_forwarded_is_the_clients_invention_where_proxies_write_another_header() {
+        let single = AddressHeader::Single(HeaderName::from_static("x-real-ip"));
+        let said = "for=1.1.1.1;host=evil.example, \
+                    for=\"[2001:db8::7]\";host=evil.example;proto=https";
+        for written in [AddressHeader::XForwardedFor, single] {
+            let fields = [("host", "app"), ("forwarded", said)];
+            let headers = proxied(written.clone(), &fields);
+            assert_eq!(lines(&headers, HOST), ["app"]);
+            let anew = "for=\"[2001:db8::7]\";host=app;proto=https, \
+                        for=10.0.0.1;host=app;proto=https";
+            assert_eq!(lines(&headers, header::FORWARDED), [anew]);
+            assert_eq!(
+                lines(&headers, PROTO),
+                ["https"],
+                "believed with any header"
+            );
+            let told = [&fields[..], &[("x-forwarded-host", "outside")]].concat();
+            assert_eq!(lines(&proxied(written, &told), HOST), ["outside"]);
+        }
+    }
+
+    #[test]
+    fn a_host_in_forwarded_that_is_none_is_not_believed() {
+        for said in [
+            "for=\"[2001:db8::7]\";host=\"a/b\"",
+            "for=\"[2001:db8::7]\";host=\"user@evil.example\"",
+            "for=\"[2001:db8::7]\";host=\"a:x\"",
+            "for=\"[2001:db8::7]\";host=\"[::1\"",
+        ] {
+            let fields = [("host", "app"), ("forwarded", said)];
+            let headers = proxied(AddressHeader::Forwarded, &fields);
+            assert_eq!(lines(&headers, HOST), ["app"], "{said}");
+        }
     }
 
     #[test]
