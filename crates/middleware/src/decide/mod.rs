@@ -26,6 +26,7 @@ use pin_project_lite::pin_project;
 use thiserror::Error;
 use tower::{Layer, Service};
 use weir_http::address::canonical;
+use weir_http::host::is_host_and_port;
 use weir_http::problem::Problem;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_rules::{Node, unmapped};
@@ -252,13 +253,14 @@ impl OriginalRequest {
         let malformed = |name| move || SubrequestError::Malformed(name);
         let method = Method::from_bytes(single(headers, &FORWARDED_METHOD)?.as_bytes());
         let target = target(single(headers, &FORWARDED_URI)?);
-        let host = single(headers, &FORWARDED_HOST)?.clone();
+        let host = single(headers, &FORWARDED_HOST)?;
+        let host = is_host_and_port(host.as_bytes()).then(|| host.clone());
         let secure = is_tls_scheme(single(headers, &FORWARDED_PROTO)?.as_bytes());
         let (address, forwarded_for) = last_hop(headers)?;
         Ok(Self {
             method: method.map_err(|_| SubrequestError::Malformed(FORWARDED_METHOD))?,
             uri: target.ok_or_else(malformed(FORWARDED_URI))?,
-            host,
+            host: host.ok_or_else(malformed(FORWARDED_HOST))?,
             peer: Peer {
                 address: address.ok_or_else(malformed(FORWARDED_FOR))?,
                 secure: secure.ok_or_else(malformed(FORWARDED_PROTO))?,
