@@ -39,10 +39,20 @@ impl Realip {
         if !is_same || servers.iter().any(is_own) {
             return Self::default();
         }
+        let is_any = |network: &String| network.ends_with("/0");
+        let is_left_out =
+            scopes.iter().any(|it| first.is_last_alone(it)) && first.networks.iter().any(is_any);
         for scopes in &scopes {
-            first.report(scopes, configuration);
+            first.report(scopes, is_left_out, configuration);
         }
-        first
+        if is_left_out { Self::default() } else { first }
+    }
+
+    /// Whether nginx takes the last address of a list, where Weir walks on past trusted proxies.
+    fn is_last_alone(&self, scopes: &Scopes<'_>) -> bool {
+        self.header == "x-forwarded-for"
+            && !self.networks.is_empty()
+            && scopes.value("real_ip_recursive") != "on"
     }
 
     fn of_server(scopes: &Scopes<'_>) -> Self {
@@ -59,7 +69,7 @@ impl Realip {
     }
 
     /// Says what is otherwise, and that nothing else is.
-    fn report(&self, scopes: &Scopes<'_>, configuration: &mut Configuration) {
+    fn report(&self, scopes: &Scopes<'_>, is_left_out: bool, configuration: &mut Configuration) {
         for directive in scopes.all(&["set_real_ip_from"]) {
             directive.is_reached.set(true);
             if Network::parse(directive.argument(0)).is_none() {
@@ -71,13 +81,19 @@ impl Realip {
         for directive in &headers {
             directive.is_reached.set(true);
         }
-        let is_list = self.header == "x-forwarded-for" && !self.networks.is_empty();
-        let is_last_alone = is_list && scopes.value("real_ip_recursive") != "on";
-        if let Some(directive) = headers.last().filter(|_| is_last_alone) {
-            let what = "takes the last address, and Weir the last that is no trusted proxy";
-            let remedy = "the two differ where a trusted proxy is behind another: `real_ip_recursive \
-                          on` is what Weir does";
-            directive.report(Effect::Differs, what, remedy, configuration);
+        let Some(directive) = headers.last() else {
+            return;
+        };
+        if is_left_out {
+            let what = "is left out: it takes the last address, and Weir would take the first, which \
+                        clients choose where all are trusted proxies";
+            directive.report(Effect::LeavesOut, what, REMEDY, configuration);
+        } else if self.is_last_alone(scopes) {
+            let what = "takes the last address, and Weir the last that is no trusted proxy, which a \
+                        client of a trusted network chooses";
+            let remedy = "trust the addresses of proxies alone, and no network that has clients: \
+                          `real_ip_recursive on` is what Weir does";
+            directive.report(Effect::Opens, what, remedy, configuration);
         }
     }
 

@@ -1284,6 +1284,35 @@ fn a_client_behind_a_trusted_proxy_is_who_nginx_says_it_is() {
     assert!(shown(&apart).contains("`set_real_ip_from 10.0.0.0/8` is not translated"));
 }
 
+/// nginx takes the last address, which the proxy wrote; Weir walks on, to one that a client wrote.
+#[test]
+fn no_client_chooses_its_address_behind_a_proxy_without_a_word() {
+    let imported_with = |network: &str, is_recursive: &str| {
+        imported_http(&format!(
+            "set_real_ip_from {network}; real_ip_header X-Forwarded-For;
+             real_ip_recursive {is_recursive}; server {{ location / {{ proxy_pass http://a; }} }}"
+        ))
+    };
+    for network in ["0.0.0.0/0", "::/0"] {
+        let all = imported_with(network, "off");
+        assert!(!all.gateway.contains("client_address:"), "{}", all.gateway);
+        let told = with_effect(&all, Effect::LeavesOut).join("\n");
+        let expected = "`real_ip_header X-Forwarded-For` is left out: it takes the last address";
+        assert!(told.contains(expected), "{}", shown(&all));
+    }
+    let some = imported_with("10.0.0.0/8", "off");
+    assert!(some.gateway.contains("client_address:"), "{}", some.gateway);
+    let told = with_effect(&some, Effect::Opens).join("\n");
+    assert!(told.contains("takes the last address"), "{}", shown(&some));
+    // There, clients choose in nginx as well.
+    let recursive = imported_with("0.0.0.0/0", "on");
+    assert!(
+        recursive.gateway.contains("client_address:"),
+        "{}",
+        recursive.gateway
+    );
+}
+
 /// A limited location has the paths that only begin with its own.
 #[test]
 fn a_path_that_begins_with_a_limited_one_evades_no_limit() {
