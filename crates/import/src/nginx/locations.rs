@@ -197,11 +197,11 @@ impl<'d> Location<'d> {
     }
 
     /// A location for the paths that begin with its own in nginx, but are not below it.
-    pub(super) fn beside(&self) -> Option<Self> {
+    pub(super) fn beside(&self, is_for_one_case: bool) -> Option<Self> {
         let regex = format!("{}.*", regex::escape(self.pattern));
         let beside = || Self {
             path: "/*".to_owned(),
-            path_regex: Some((regex, false)),
+            path_regex: Some((regex, is_for_one_case)),
             is_refused: true,
             ..self.clone()
         };
@@ -246,6 +246,8 @@ impl<'d> Location<'d> {
     /// for their case.
     pub(super) fn is_for_one_case(&self, keys: &Keys, all: &[(Self, Keys)]) -> bool {
         let mut others = all.iter().filter(|(it, _)| it.path_regex.is_none());
+        let own = self.variants.iter().map(|(_, keys)| keys).chain([keys]);
+        let may_be_laxer = |theirs: &Keys| own.clone().any(|keys| is_laxer(keys, theirs));
         self.path_regex.is_none()
             && others.any(|(it, theirs)| {
                 let is_around = it.pattern != self.pattern && self.pattern.starts_with(it.pattern);
@@ -253,7 +255,7 @@ impl<'d> Location<'d> {
                     it.path != self.path && it.path.eq_ignore_ascii_case(&self.path);
                 let variants = it.variants.iter().map(|(_, keys)| keys);
                 let mut theirs = variants.chain([theirs]);
-                is_other_case || is_around && theirs.any(|theirs| is_laxer(keys, theirs))
+                is_other_case || is_around && theirs.any(may_be_laxer)
             })
     }
 

@@ -160,7 +160,10 @@ impl Importer<'_> {
         self.close_spellings(&mut locations);
         self.report_spellings(server, &locations);
         let beside = locations.iter().filter(|(it, keys)| it.limits_beside(keys));
-        let beside = beside.filter_map(|(it, keys)| Some((it.beside()?, keys.clone())));
+        let beside = beside.filter_map(|(it, keys)| {
+            let is_for_one_case = it.is_for_one_case(keys, &locations);
+            Some((it.beside(is_for_one_case)?, keys.clone()))
+        });
         // What is closed goes before expressions, and what is limited behind them.
         let (closed, limited): (Vec<_>, Vec<_>) = beside.partition(|(_, keys)| is_closed(keys));
         locations.splice(0..0, closed);

@@ -1331,6 +1331,34 @@ fn a_path_that_begins_with_a_limited_one_evades_no_limit() {
     );
 }
 
+/// `GET /LOGIN` is for `location /` in nginx, and has its limit.
+#[test]
+fn no_paths_beside_a_location_for_one_case_evade_the_limit_of_another_case() {
+    let routes_with = |map: &str| {
+        let imported = imported_http(&format!(
+            "map $request_method $m {{ {map} }}
+             limit_req_zone $remote_addr zone=a:1m; limit_req_zone $m zone=m:1m;
+             server {{ limit_req zone=a; location / {{ proxy_pass http://a; }}
+             location /login {{ limit_req zone=m; proxy_pass http://a; }} }}"
+        ));
+        imported.gateway
+    };
+    let for_post = routes_with("default ''; POST $binary_remote_addr;");
+    assert!(for_post.contains("(?-i:/login.*)"), "{for_post}");
+    assert!(!for_post.contains("\"/login.*\""), "{for_post}");
+    // Here, a variant alone has no limit.
+    let not_for_get = routes_with("default $binary_remote_addr; GET '';");
+    let routes: Vec<_> = not_for_get.split("- match").collect();
+    let own = routes.iter().filter(|it| it.contains("/login/*"));
+    assert_eq!(own.clone().count(), 3, "{not_for_get}");
+    assert!(
+        own.clone().all(|it| it.contains("case: sensitive")),
+        "{not_for_get}"
+    );
+    assert!(not_for_get.contains("(?-i:/login.*)"), "{not_for_get}");
+    assert!(!not_for_get.contains("\"/login.*\""), "{not_for_get}");
+}
+
 #[test]
 fn one_directive_that_is_repeated_is_one_difference() {
     let location = |number: usize| {
