@@ -211,6 +211,9 @@ pub(super) fn append(
     let Some(strictest) = strictest_of_old(statuses) else {
         return;
     };
+    if forms == HeaderForms::default() {
+        return append_draft(fields, statuses);
+    }
     for form in forms.iter() {
         match form {
             HeaderForm::Draft => append_draft(fields, statuses),
