@@ -5,10 +5,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, Response, Uri};
+use http_body::Frame;
 use weir_http::request::HttpRequest;
 
 use crate::ResponseBody;
+use crate::backend::PendingTasks;
+use crate::response_body::BodyReader;
 
 /// An invented response, which does not exist in this build.
 #[derive(Debug)]
@@ -34,6 +38,28 @@ impl Shadow {
         match self.0 {}
     }
 }
+
+/// What learns from a packed body, which does not exist in this build.
+pub(crate) struct GzipHeadReader(Infallible);
+
+impl GzipHeadReader {
+    pub(crate) fn new(_: &[Arc<Shadow>], _: &HeaderMap) -> Option<Box<Self>> {
+        None
+    }
+}
+
+impl BodyReader for GzipHeadReader {
+    fn read(&mut self, _: &mut Frame<Bytes>) {
+        match self.0 {}
+    }
+
+    fn end(self: Box<Self>) -> PendingTasks {
+        match self.0 {}
+    }
+}
+
+/// Keeps nothing back where there are no decoys.
+pub(crate) fn withhold<'s>(_: &mut HeaderMap, _: impl Iterator<Item = &'s Shadow> + Clone) {}
 
 /// A hash of a request's target.
 pub(crate) fn target(_: &Uri) -> u64 {
