@@ -74,7 +74,7 @@ impl Realip {
             directive.is_reached.set(true);
             if Network::parse(directive.argument(0)).is_none() {
                 let what = "is not translated: such a peer is the client itself";
-                directive.report(Effect::Differs, what, REMEDY, configuration);
+                directive.report(Effect::Opens, what, REMEDY, configuration);
             }
         }
         let headers = scopes.all(&["real_ip_header"]);

@@ -135,13 +135,16 @@ fn counting(http: &[Directive], value: &str) -> Result<Option<Counting>, String>
 /// A `map` of the value that a `geo` has for the client.
 fn by_network(geo: &Directive, map: &Directive) -> Result<Counting, String> {
     // A `geo` may look at an address that clients choose.
-    if geo.arguments.len() > 1 && !geo.argument(0).ends_with("remote_addr") {
+    if geo.arguments.len() > 1 && bare(geo.argument(0)) != Some("remote_addr") {
         return Err(format!(
             "`{}` is not about the client's address",
             geo.written()
         ));
     }
     let entries = Entries::of(map)?;
+    if entries.values.iter().any(|(name, _)| name.starts_with('~')) {
+        return Err(entries.complex());
+    }
     let of_value = |value: &str| {
         let mut values = entries.values.iter();
         let exact = values.find(|(name, _)| name.eq_ignore_ascii_case(value));
@@ -203,7 +206,10 @@ fn of_clients(
 
 fn by_method(http: &[Directive], entries: &Entries<'_>) -> Result<Keyed, String> {
     let mut methods = Vec::new();
-    for (name, key) in &entries.values {
+    // nginx takes an equal text before all expressions.
+    let is_text = |(name, _): &&(&str, &str)| !name.starts_with('~');
+    let (texts, expressions): (Vec<_>, Vec<_>) = entries.values.iter().partition(is_text);
+    for (name, key) in texts.into_iter().chain(expressions) {
         let names = methods_of(name).ok_or_else(|| entries.complex())?;
         let counting = counting(http, key)?;
         methods.extend(names.into_iter().map(|name| (name, counting.clone())));

@@ -37,8 +37,9 @@ fn effect(directive: &Directive) -> Option<(Effect, &'static str, &'static str)>
             "let the app decide who may come in, or `client_auth` of a listener",
         ),
         "set_real_ip_from" | "real_ip_header" => (
-            Differs,
-            "the client is the peer of the connection",
+            Opens,
+            "the client is the peer of the connection, and all clients of a proxy are exempt or \
+             let in where it is",
             "say who the client is: `client_address: {trusted_proxies: [...], header: ...}`",
         ),
         "if" => (

@@ -1065,6 +1065,26 @@ fn each_reason_why_a_limit_is_left_out_is_the_reason() {
             "`geo $w` has `ranges`",
         ),
         (
+            "geo $w { default 1; 10.0.0.0/8 0; } map $w $k { ~^1 $remote_addr; default ''; }",
+            "chooses by more than networks",
+        ),
+        (
+            "geo $realip_remote_addr $w { default 1; 10.0.0.0/8 0; }
+             map $w $k { 0 ''; default $remote_addr; }",
+            "`geo $realip_remote_addr $w` is not about the client's address",
+        ),
+        (
+            "geo $http_x_remote_addr $w { default 1; 10.0.0.0/8 0; }
+             map $w $k { 0 ''; default $remote_addr; }",
+            "`geo $http_x_remote_addr $w` is not about the client's address",
+        ),
+        // nginx reads no address in these bytes.
+        (
+            "geo $binary_remote_addr $w { default 1; 10.0.0.0/8 0; }
+             map $w $k { 0 ''; default $remote_addr; }",
+            "`geo $binary_remote_addr $w` is not about the client's address",
+        ),
+        (
             "map $host $k { a.test x; default $remote_addr; }",
             "chooses by more than networks",
         ),
@@ -1237,6 +1257,19 @@ fn a_limit_for_one_method_does_not_hold_for_the_others() {
     }
 }
 
+/// An equal text goes before an expression that stands first.
+#[test]
+fn a_limit_for_a_method_by_its_name_does_not_yield_to_an_earlier_expression() {
+    for map in [
+        "~^(GET|POST)$ ''; POST $binary_remote_addr;",
+        "POST $binary_remote_addr; ~^(GET|POST)$ '';",
+    ] {
+        let post = zone_of_clients(&format!("map $request_method $k {{ default ''; {map} }}"));
+        let expected = "methods: [POST]}\n    upstream: a\n    limits: [a]";
+        assert!(post.gateway.contains(expected), "{map}: {}", post.gateway);
+    }
+}
+
 /// By the address alone, clients behind the CDN would share a bucket.
 #[test]
 fn clients_of_a_cdn_are_counted_by_its_header_and_others_by_their_address() {
@@ -1281,7 +1314,14 @@ fn a_client_behind_a_trusted_proxy_is_who_nginx_says_it_is() {
         "{}",
         apart.gateway
     );
-    assert!(shown(&apart).contains("`set_real_ip_from 10.0.0.0/8` is not translated"));
+    let told = with_effect(&apart, Effect::Opens).join("\n");
+    assert!(told.contains("`set_real_ip_from 10.0.0.0/8` is not translated"));
+    // The proxy may be exempt, and then all of its clients are.
+    let by_name = imported_http(&format!(
+        "set_real_ip_from proxy.test; server {{ {location} }}"
+    ));
+    let told = with_effect(&by_name, Effect::Opens).join("\n");
+    assert!(told.contains("`set_real_ip_from proxy.test` is not"));
 }
 
 /// nginx takes the last address, which the proxy wrote; Weir walks on, to one that a client wrote.
