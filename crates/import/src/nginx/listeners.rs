@@ -1,5 +1,6 @@
 //! Where servers listen: which of them Weir can serve together, and by which listeners.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -142,6 +143,34 @@ fn listens(server: &Directive) -> impl Iterator<Item = &Directive> {
 
 fn is_tls(listen: &Directive) -> bool {
     listen.has("ssl") || listen.has("quic")
+}
+
+/// Writes `ssl on` as what it does: `listen ... ssl` of the servers that it holds for.
+pub(super) fn spread_tls(http: &mut [Directive]) {
+    let is_on = |block: &[Directive]| {
+        let last = named(block, "ssl").last()?;
+        last.is_reached.set(true);
+        Some(last.has("on"))
+    };
+    let is_on_around = is_on(http).unwrap_or_default();
+    for server in http.iter_mut().filter(|it| it.name == "server") {
+        if !is_on(&server.block).unwrap_or(is_on_around) {
+            continue;
+        }
+        if listens(server).next().is_none() {
+            server.block.push(Directive {
+                name: "listen".to_owned(),
+                arguments: vec!["80".to_owned()],
+                block: Vec::new(),
+                place: server.place.clone(),
+                is_reached: Cell::default(),
+            });
+        }
+        let plain = server.block.iter_mut();
+        for listen in plain.filter(|it| it.name == "listen" && !is_tls(it)) {
+            listen.arguments.push("ssl".to_owned());
+        }
+    }
 }
 
 pub(super) fn is_default(server: &Directive) -> bool {

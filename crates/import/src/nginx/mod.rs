@@ -39,7 +39,11 @@ use crate::source::{ImportError, MAX_ROUTES, Place};
 pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportError> {
     let mut configuration = Configuration::default();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let directives = parse(path, text, (folder, 0), &mut configuration)?;
+    let mut directives = parse(path, text, (folder, 0), &mut configuration)?;
+    for http in directives.iter_mut().filter(|it| it.name == "http") {
+        listeners::spread_tls(&mut http.block);
+    }
+    listeners::spread_tls(&mut directives);
     let http = named(&directives, "http").next();
     let http = http.map_or(&directives[..], |http| &http.block);
     let mut importer = Importer {

@@ -988,6 +988,50 @@ fn nothing_that_is_served_by_tls_or_to_this_machine_is_open_to_the_network() {
     assert!(balanced.gateway.contains(expected), "{}", balanced.gateway);
 }
 
+/// Until nginx 1.25.1, `ssl on` is another form of `listen ... ssl`.
+#[test]
+fn no_listener_with_ssl_on_becomes_one_without_tls() {
+    let app = "location / { proxy_pass http://a; }";
+    for (text, address) in [
+        (
+            format!("server {{ listen 443; ssl on; {TLS} {app} }}"),
+            "443",
+        ),
+        (
+            format!("ssl on; {TLS} server {{ listen 443; {app} }}"),
+            "443",
+        ),
+        (
+            format!("http {{ ssl on; {TLS} server {{ listen 443; {app} }} }}"),
+            "443",
+        ),
+        (format!("server {{ ssl on; {TLS} {app} }}"), "80"),
+    ] {
+        let imported = imported_http(&text);
+        let expected = format!("listen: [{{address: \"0.0.0.0:{address}\", tls: {{certificate:");
+        let found = imported.gateway.contains(&expected);
+        assert!(found, "{expected}: {}", shown(&imported));
+        let told = with_effect(&imported, Effect::Differs).join("\n");
+        assert!(!told.contains("ssl,"), "{told}");
+    }
+    let missing = imported_http(&format!("server {{ listen 443; ssl on; {app} }}"));
+    let told = with_effect(&missing, Effect::LeavesOut).join("\n");
+    assert!(
+        told.contains("it has no certificate"),
+        "{}",
+        shown(&missing)
+    );
+    let off = imported_http(&format!("ssl on; server {{ listen 80; ssl off; {app} }}"));
+    let expected = "listen: [{address: \"0.0.0.0:80\"}]";
+    assert!(off.gateway.contains(expected), "{}", off.gateway);
+    let redirect = imported_http(&format!(
+        "server {{ listen 80; return 301 https://$host$request_uri; }}
+         server {{ listen 443; ssl on; {TLS} {app} }}"
+    ));
+    let expected = "redirect_to_https: true";
+    assert!(redirect.gateway.contains(expected), "{}", redirect.gateway);
+}
+
 /// What a zone of clients by `geo` and `map` becomes.
 fn zone_of_clients(definitions: &str) -> Imported {
     let server = "server { location / { limit_req zone=a; proxy_pass http://a; } }";
