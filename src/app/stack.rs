@@ -185,7 +185,8 @@ impl Layers {
             forwarded: ForwardedLayer::new(
                 settings.client.header().clone(),
                 headers_read(settings),
-            ),
+            )
+            .with_nat64_prefixes(settings.client.nat64_prefixes().clone()),
             verifies_passwords: settings.account.verifies_passwords(),
             access,
             overload,

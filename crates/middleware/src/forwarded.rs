@@ -23,7 +23,8 @@ use weir_http::host::is_host_and_port;
 use weir_http::list;
 use weir_http::request::HttpRequest;
 use weir_rules::{
-    AddressHeader, Client, client_element, forwarded_elements, is_lookalike, push_address,
+    AddressHeader, Client, ForwardedElement, Nat64Prefixes, client_element, forwarded_elements,
+    is_lookalike, push_address,
 };
 
 use crate::ClientIdentity;
@@ -71,6 +72,8 @@ thread_local! {
 pub struct ForwardedLayer {
     /// The header that trusted proxies write.
     written: AddressHeader,
+    /// The translators whose addresses stand for those of IPv4 in what they write.
+    nat64: Nat64Prefixes,
     /// The headers that the configuration goes by.
     read: Arc<[HeaderName]>,
     /// Whether a name without `_` may resemble one of these.
@@ -87,10 +90,17 @@ impl ForwardedLayer {
         let read: Arc<[HeaderName]> = read.into_iter().collect();
         Self {
             written,
+            nat64: Nat64Prefixes::default(),
             reads_underscores: read.iter().any(|name| name.as_str().contains('_')),
             read,
             untrusted: Arc::default(),
         }
+    }
+
+    /// The same with translators of one's own, whose addresses stand for those of IPv4.
+    #[must_use]
+    pub fn with_nat64_prefixes(self, nat64: Nat64Prefixes) -> Self {
+        Self { nat64, ..self }
     }
 
     /// The peers whose requests often name other clients, although nobody trusts them.
@@ -225,7 +235,8 @@ impl ForwardedLayer {
 
         let mut value = HeaderText::default();
         if is_written(&AddressHeader::Forwarded) && headers.contains_key(header::FORWARDED) {
-            put_elements(&mut value, client, asked, headers);
+            let of_client = client_element(headers, address, &self.nat64);
+            put_elements(&mut value, of_client.as_ref(), asked, headers);
         } else if address != peer {
             put_element(&mut value, address, asked);
             value.push(", ");
@@ -244,7 +255,7 @@ impl ForwardedLayer {
         if self.written != AddressHeader::Forwarded {
             return None;
         }
-        let (_, element) = client_element(headers, client.address)?;
+        let (_, element) = client_element(headers, client.address, &self.nat64)?;
         let host = element.host?;
         let host = is_host_and_port(host.as_bytes()).then_some(host)?;
         HeaderValue::from_str(&host).ok()
@@ -282,11 +293,15 @@ struct AskedBy<'h> {
 
 /// Writes the elements of `Forwarded` that proxies have sent, as one line, since many apps read but
 /// one. The client's element gets what it lacks.
-fn put_elements(value: &mut HeaderText, client: Client, asked: AskedBy<'_>, headers: &HeaderMap) {
-    let of_client = client_element(headers, client.address);
+fn put_elements(
+    value: &mut HeaderText,
+    of_client: Option<&(usize, ForwardedElement<'_>)>,
+    asked: AskedBy<'_>,
+    headers: &HeaderMap,
+) {
     for (index, element) in forwarded_elements(headers).enumerate() {
         value.push_bytes(element);
-        if let Some((_, of_client)) = of_client.as_ref().filter(|(at, _)| *at == index) {
+        if let Some((_, of_client)) = of_client.filter(|(at, _)| *at == index) {
             if of_client.host.is_none() {
                 put_host(value, asked.host);
             }
@@ -442,7 +457,12 @@ mod tests {
     }
 
     fn rewrite(client: Client, written: AddressHeader, fields: &Fields) -> HeaderMap {
-        let identity = ClientIdentity::new(client, false, &header_map(fields));
+        let identity = ClientIdentity::new(
+            client,
+            false,
+            &header_map(fields),
+            &Nat64Prefixes::default(),
+        );
         asked(&identity, written, "/", fields)
     }
 
@@ -705,6 +725,24 @@ mod tests {
         let headers = proxied(AddressHeader::Forwarded, &[("forwarded", said)]);
         assert_eq!(lines(&headers, PROTO), ["https"]);
         let expected = format!("{said}, for=10.0.0.1;proto=https");
+        assert_eq!(lines(&headers, header::FORWARDED), [expected]);
+    }
+
+    #[test]
+    fn the_element_of_a_client_behind_a_translator_of_ones_own_is_found() {
+        let client = Client {
+            address: "192.0.2.1".parse().unwrap(),
+            peer: "10.0.0.1".parse().unwrap(),
+            peer_is_trusted: true,
+        };
+        let nat64 = Nat64Prefixes::new(["2001:db8:64::".parse().unwrap()]);
+        let said = "for=\"[2001:db8:64::192.0.2.1]\";host=outside, for=10.0.0.2;host=inside";
+        let mut headers = header_map(&[("forwarded", said)]);
+        let layer = ForwardedLayer::new(AddressHeader::Forwarded, []).with_nat64_prefixes(nat64);
+        layer.rewrite(client, true, None, &mut headers);
+        assert_eq!(lines(&headers, HOST), ["outside"]);
+        let expected = said.replace("outside", "outside;proto=https");
+        let expected = format!("{expected}, for=10.0.0.1;host=outside;proto=https");
         assert_eq!(lines(&headers, header::FORWARDED), [expected]);
     }
 

@@ -20,7 +20,8 @@ use weir_http::address::canonical;
 use weir_http::list;
 use weir_http::request::HttpRequest;
 use weir_rules::{
-    Account, AccountRules, Client, ClientRules, HashKey, Verification, client_element,
+    Account, AccountRules, Client, ClientRules, HashKey, Nat64Prefixes, Verification,
+    client_element,
 };
 
 use super::RequestContext;
@@ -54,10 +55,15 @@ impl ClientIdentity {
     pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
     /// The identity of a client without an account. `is_encrypted` says whether the peer's
-    /// connection is.
-    pub fn new(client: Client, is_encrypted: bool, headers: &HeaderMap) -> Self {
+    /// connection is, and `nat64` which translators' addresses stand for those of IPv4.
+    pub fn new(
+        client: Client,
+        is_encrypted: bool,
+        headers: &HeaderMap,
+        nat64: &Nat64Prefixes,
+    ) -> Self {
         Self {
-            secure: asked_by_tls(&client, is_encrypted, headers),
+            secure: asked_by_tls(&client, is_encrypted, headers, nat64),
             client,
             account: None,
         }
@@ -92,16 +98,22 @@ impl ClientIdentity {
 /// `Forwarded`, or else if the connection `is_encrypted`.
 ///
 /// Of several proxies, the first one in `X-Forwarded-Proto` spoke with the client.
-fn asked_by_tls(client: &Client, is_encrypted: bool, headers: &HeaderMap) -> bool {
-    let told = client.peer_is_trusted.then(|| told_tls(client, headers));
+fn asked_by_tls(
+    client: &Client,
+    is_encrypted: bool,
+    headers: &HeaderMap,
+    nat64: &Nat64Prefixes,
+) -> bool {
+    let told = || told_tls(client, headers, nat64);
+    let told = client.peer_is_trusted.then(told);
     told.flatten().unwrap_or(is_encrypted)
 }
 
-fn told_tls(client: &Client, headers: &HeaderMap) -> Option<bool> {
+fn told_tls(client: &Client, headers: &HeaderMap, nat64: &Nat64Prefixes) -> Option<bool> {
     if let Some(list) = headers.get(FORWARDED_PROTO) {
         return is_tls_scheme(list::elements(list).next()?);
     }
-    let (_, element) = client_element(headers, client.address)?;
+    let (_, element) = client_element(headers, client.address, nat64)?;
     is_tls_scheme(element.proto?.as_bytes())
 }
 
@@ -168,7 +180,8 @@ impl Rules {
     fn identity(&self, extensions: &Extensions, headers: &HeaderMap) -> ClientIdentity {
         let peer = connection_peer(extensions);
         let is_encrypted = peer.is_some_and(|peer| peer.secure);
-        ClientIdentity::new(self.client(peer, headers), is_encrypted, headers)
+        let client = self.client(peer, headers);
+        ClientIdentity::new(client, is_encrypted, headers, self.client.nat64_prefixes())
     }
 
     fn account<Q: HttpRequest>(&self, request: &Q) -> Option<Account> {
@@ -424,7 +437,8 @@ mod tests {
                     http::HeaderValue::from_static(value),
                 )
             });
-            match asked_by_tls(&client, is_encrypted, &headers.collect()) {
+            let nat64 = Nat64Prefixes::new(["2001:db8:64::".parse().unwrap()]);
+            match asked_by_tls(&client, is_encrypted, &headers.collect(), &nat64) {
                 true => "https",
                 false => "http",
             }
@@ -457,6 +471,10 @@ mod tests {
         // The client wrote the first element, and the proxy the second.
         let forged = "for=6.6.6.6;proto=https, for=192.0.2.1;proto=http";
         assert_eq!(scheme(true, false, &[("forwarded", forged)]), "http");
+        let hidden = "for=6.6.6.6;proto=https, for=_hidden;proto=http";
+        assert_eq!(scheme(true, true, &[("forwarded", hidden)]), "http");
+        let translated = "for=\"[2001:db8:64::192.0.2.1]\";proto=https, for=10.0.0.2;proto=http";
+        assert_eq!(scheme(true, false, &[("forwarded", translated)]), "https");
         assert_eq!(
             scheme(true, false, &[("forwarded", "for=192.0.2.1;proto=wss")]),
             "https"

@@ -12,14 +12,10 @@ use ipnet::IpNet;
 use weir_http::address::Nat64Prefixes;
 use weir_http::list;
 
-use crate::forwarded::{ForwardedElement, Node, parse_forwarded};
+use crate::forwarded::{ForwardedElement, MAX_FORWARDED_BYTES, Node, parse_forwarded};
 
 /// Upper bound on hops. Real chains have a handful; longer ones are made up.
 const MAX_HOPS: usize = 64;
-
-/// The longest line of `Forwarded` that is read. It has to be read from its left end, which
-/// is the client's.
-const MAX_FORWARDED_BYTES: usize = 16 * 1024;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -90,6 +86,11 @@ impl ClientRules {
     /// The header that trusted proxies write.
     pub fn header(&self) -> &AddressHeader {
         &self.header
+    }
+
+    /// The translators of one's own.
+    pub fn nat64_prefixes(&self) -> &Nat64Prefixes {
+        &self.nat64
     }
 
     /// The address that a client is counted by.

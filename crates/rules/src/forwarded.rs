@@ -11,7 +11,11 @@ use http::HeaderMap;
 use http::header::FORWARDED;
 use smallvec::SmallVec;
 use thiserror::Error;
-use weir_http::address::canonical;
+use weir_http::address::{Nat64Prefixes, canonical};
+
+/// The longest line of `Forwarded` that is read. It has to be read from its left end, which
+/// is the client's.
+pub(crate) const MAX_FORWARDED_BYTES: usize = 16 * 1024;
 
 /// An element of a `Forwarded` field, by one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,39 +41,50 @@ pub(crate) type ForwardedElements<'a> =
 
 /// Reads one line of `Forwarded`.
 pub(crate) fn parse_forwarded(line: &[u8]) -> ForwardedElements<'_> {
-    split_unquoted(line, b',')
-        .filter(|element| !element.is_empty())
-        .map(ForwardedElement::parse)
-        .collect()
+    elements(line).map(ForwardedElement::parse).collect()
 }
 
 /// The elements of all lines of `Forwarded`, as they were sent, left to right; empty ones are left
 /// out.
 pub fn forwarded_elements(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let lines = headers.get_all(FORWARDED).into_iter();
-    let elements = lines.flat_map(|line| split_unquoted(line.as_bytes(), b','));
-    elements.filter(|element| !element.is_empty())
+    lines.flat_map(|line| elements(line.as_bytes()))
+}
+
+fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    split_unquoted(line, b',').filter(|element| !element.is_empty())
 }
 
 /// The element by the proxy that the client spoke with, and its index among
 /// [`forwarded_elements`]: the last one that names the client's address, as what is before it may
-/// be the client's own; else the first one.
-pub fn client_element(
-    headers: &HeaderMap,
+/// be the client's own. Nor is anything believed that is before an element without an address or a
+/// line that is too long, where the walk to the client's address ends. Where that leaves none it is
+/// the very last element, which the trusted peer wrote.
+pub fn client_element<'h>(
+    headers: &'h HeaderMap,
     client: IpAddr,
-) -> Option<(usize, ForwardedElement<'_>)> {
-    let is_client = |element: &ForwardedElement<'_>| {
-        let node = element.node().ok();
-        node.and_then(Node::address) == Some(client)
-    };
-    let mut found = None;
-    for (index, element) in forwarded_elements(headers).enumerate() {
-        match ForwardedElement::parse(element) {
-            Ok(element) if index == 0 || is_client(&element) => found = Some((index, element)),
-            _ => {}
+    nat64: &Nat64Prefixes,
+) -> Option<(usize, ForwardedElement<'h>)> {
+    let (mut of_client, mut last) = (None, None);
+    let mut index = 0;
+    for line in headers.get_all(FORWARDED) {
+        let is_readable = line.len() <= MAX_FORWARDED_BYTES;
+        for element in elements(line.as_bytes()) {
+            let parsed = is_readable.then(|| ForwardedElement::parse(element).ok());
+            last = parsed.flatten().map(|element| (index, element));
+            let node = last.as_ref().and_then(|(_, element)| element.node().ok());
+            let address = node
+                .and_then(Node::address)
+                .map(|node| nat64.canonical(node));
+            match address.filter(|address| !address.is_unspecified()) {
+                Some(address) if address == client => of_client.clone_from(&last),
+                Some(_) => {}
+                None => of_client = None,
+            }
+            index += 1;
         }
     }
-    found
+    of_client.or(last)
 }
 
 impl<'a> ForwardedElement<'a> {
@@ -295,23 +310,29 @@ mod tests {
         );
     }
 
+    fn headers(lines: &[&str]) -> HeaderMap {
+        let lines = lines.iter().map(|line| line.parse().unwrap());
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(FORWARDED, line);
+        }
+        headers
+    }
+
+    /// The index and scheme of the element of a client at 192.0.2.1.
+    fn found(lines: &[&str]) -> Option<(usize, Option<String>)> {
+        let nat64 = Nat64Prefixes::new(["2001:db8:64::".parse().unwrap()]);
+        let headers = headers(lines);
+        let element = client_element(&headers, "192.0.2.1".parse().unwrap(), &nat64);
+        element.map(|(index, element)| (index, element.proto.map(Cow::into_owned)))
+    }
+
+    fn said(index: usize, proto: &str) -> Option<(usize, Option<String>)> {
+        Some((index, Some(proto.to_owned())))
+    }
+
     #[test]
-    fn the_element_of_the_client_is_the_last_that_names_it_and_else_the_first() {
-        let found = |lines: &[&'static str]| {
-            let lines = lines
-                .iter()
-                .map(|line| http::HeaderValue::from_static(line));
-            let headers: HeaderMap = lines.map(|line| (FORWARDED, line)).fold(
-                HeaderMap::new(),
-                |mut headers, (name, line)| {
-                    headers.append(name, line);
-                    headers
-                },
-            );
-            let element = client_element(&headers, "192.0.2.1".parse().unwrap());
-            element.map(|(index, element)| (index, element.proto.map(Cow::into_owned)))
-        };
-        let said = |index, proto: &str| Some((index, Some(proto.to_owned())));
+    fn the_element_of_the_client_is_the_last_that_names_it() {
         let forged = "for=192.0.2.1;proto=https, for=\"192.0.2.1:80\";proto=http";
         assert_eq!(found(&[forged]), said(1, "http"));
         assert_eq!(
@@ -319,15 +340,45 @@ mod tests {
             said(1, "http")
         );
         assert_eq!(
-            found(&["for=_hidden;proto=https, for=10.0.0.1"]),
-            said(0, "https")
-        );
-        assert_eq!(
             found(&["for=192.0.2.1, for=10.0.0.1;proto=http"]),
             Some((0, None))
         );
-        assert_eq!(found(&["for=@, for=10.0.0.1;proto=http"]), None);
+        let translated = "for=\"[2001:db8:64::192.0.2.1]:80\";proto=https, for=10.0.0.1;proto=http";
+        assert_eq!(found(&[translated]), said(0, "https"));
         assert_eq!(found(&[]), None);
+    }
+
+    /// It was the first element, which is the client's own text.
+    #[test]
+    fn what_a_client_wrote_is_never_taken_for_the_element_of_a_proxy_that_hides_it() {
+        for lines in [
+            &["for=6.6.6.6;proto=https, for=_hidden;proto=http"][..],
+            &["for=6.6.6.6;proto=https", "for=_hidden;proto=http"],
+            &["for=@;proto=https, for=unknown;proto=http"],
+            // The client has guessed what its address is taken for.
+            &["for=192.0.2.1;proto=https, for=_hidden;proto=http"],
+            &["for=192.0.2.1;proto=https, proto=http"],
+            &["for=192.0.2.1;proto=https, for=0.0.0.0;proto=http"],
+        ] {
+            assert_eq!(found(lines), said(1, "http"), "{lines:?}");
+        }
+        assert_eq!(
+            found(&["for=_hidden;proto=https, for=10.0.0.1"]),
+            Some((1, None))
+        );
+        assert_eq!(found(&["for=192.0.2.1;proto=https, for=@"]), None);
+    }
+
+    #[test]
+    fn nothing_is_believed_of_a_line_that_is_too_long_nor_before_it() {
+        let own = "for=192.0.2.1;proto=https";
+        let long = format!("{own};x={}", "a".repeat(MAX_FORWARDED_BYTES));
+        assert_eq!(found(&[&long]), None);
+        assert_eq!(found(&[own, &long]), None);
+        let behind = "for=_hidden;proto=http";
+        assert_eq!(found(&[own, &long, behind]), said(2, "http"));
+        let behind = "for=10.0.0.1;proto=http";
+        assert_eq!(found(&[own, &long, behind]), said(2, "http"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
 #[cfg(feature = "gateway")]
 pub use forwarded::Node;
-pub use forwarded::{client_element, forwarded_elements};
+pub use forwarded::{ForwardedElement, client_element, forwarded_elements};
 pub use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;

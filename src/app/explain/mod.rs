@@ -256,9 +256,10 @@ fn write_route(
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
     let client = settings.client.client(request.peer, &request.headers);
+    let nat64 = settings.client.nat64_prefixes();
     let identity = ClientIdentity {
         account: settings.account.account(&request.headers),
-        ..ClientIdentity::new(client, false, &request.headers)
+        ..ClientIdentity::new(client, false, &request.headers, nat64)
     };
     action::write_action(out, settings, request, found, route, &identity)?;
     let is_exempt = exempting.is_some();
