@@ -13,7 +13,7 @@ use weir_limit::Algorithm;
 
 use super::gcra::ReadBy;
 use super::resp::{Replies, Request};
-use super::server_error::{ErrorReply, is_refusal};
+use super::server_error::ErrorReply;
 
 /// The algorithms that limits use. All stores of the same settings share them, and a reload may
 /// replace them.
@@ -97,6 +97,11 @@ const TRIALS: [Trial; 16] = [
     keyless("EXEC"),
 ];
 
+fn needed_by(algorithms: u8) -> impl Iterator<Item = &'static Trial> {
+    let all = TRIALS.iter();
+    all.filter(move |trial| trial.needed_by & algorithms != 0)
+}
+
 /// What a gateway can do without, but not as well: see [`super::gcra::read`].
 const READ_ONLY: Trial = on_key("BITFIELD_RO", &["GET", "u63", "0"], ALL);
 
@@ -142,10 +147,8 @@ impl KnownCommands {
             return None;
         }
         let key = key()?;
-        let needed = TRIALS.iter();
-        let needed = needed.filter(|trial| trial.needed_by & algorithms != 0);
         let mut request = Request::default();
-        for trial in [&READ_ONLY].into_iter().chain(needed) {
+        for trial in [&READ_ONLY].into_iter().chain(needed_by(algorithms)) {
             trial.add(&mut request, key.as_bytes());
         }
         Some(CommandTrial {
@@ -158,12 +161,12 @@ impl KnownCommands {
     /// until it refuses none.
     pub(super) fn conclude(&self, algorithms: u8, replies: &Replies) -> Option<ErrorReply> {
         let mut replies = replies.iter();
-        let reads_apart = replies.next().is_some_and(|reply| match reply {
-            Ok(_) => true,
-            Err(error) => !is_refusal(&error),
-        });
+        // Proxies have words of their own for a command that they do not pass.
+        let reads_apart = matches!(replies.next(), Some(Ok(_)));
         self.reads_apart.store(reads_apart, Ordering::Relaxed);
-        let refused = ErrorReply::of_refusals(replies.filter_map(Result::err));
+        let named = needed_by(algorithms).map(|trial| trial.name).zip(replies);
+        let errors = named.filter_map(|(name, reply)| Some((name, reply.err()?)));
+        let refused = ErrorReply::of_refusals(errors);
         let tried = match &refused {
             None => algorithms,
             Some(_) => UNKNOWN,
@@ -257,5 +260,48 @@ mod tests {
         assert!(conclude(|_| ":0\r\n").is_none());
         known.doubt();
         assert!(trial(&known, &used).is_some());
+    }
+
+    #[test]
+    fn integers_are_read_by_a_command_of_their_own_only_where_it_was_carried_out() {
+        let (known, used) = (KnownCommands::default(), UsedAlgorithms::default());
+        for (reply, read_by) in [
+            ("-ERR unsupported command\r\n", ReadBy::Bitfield),
+            ("-ERR command not supported\r\n", ReadBy::Bitfield),
+            ("-invalid request\r\n", ReadBy::Bitfield),
+            ("*1\r\n:0\r\n", ReadBy::BitfieldRo),
+        ] {
+            known.doubt();
+            let trial = trial(&known, &used).unwrap();
+            let replies = replies(&trial, |number| match number {
+                0 => reply,
+                _ => ":0\r\n",
+            });
+            assert!(known.conclude(trial.algorithms, &replies).is_none());
+            assert_eq!(known.read_by(), read_by, "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_needed_command_that_is_refused_without_its_name_is_not_taken_as_carried_out() {
+        for reply in [
+            "-ERR unknown command\r\n",
+            "-ERR Unsupported command\r\n",
+            "-ERR UNKNOWN COMMAND \"pexpire\"\r\n",
+        ] {
+            let (known, used) = (KnownCommands::default(), UsedAlgorithms::default());
+            let tried = trial(&known, &used).unwrap();
+            let replies = replies(&tried, |number| match number {
+                2 => reply,
+                _ => ":0\r\n",
+            });
+            let refused = known.conclude(tried.algorithms, &replies).unwrap();
+            let refused = refused.to_string();
+            assert!(
+                refused.contains("does not know PEXPIRE:"),
+                "{reply}: {refused}"
+            );
+            assert!(trial(&known, &used).is_some());
+        }
     }
 }

@@ -59,16 +59,21 @@ impl ErrorReply {
             words: words(error),
             refused: Refused::default(),
         };
-        reply.refused.add(error);
+        reply.refused.add(error, None);
         reply
     }
 
-    /// The first of these errors that refuse a command or a key, for all that are refused.
-    pub(super) fn of_refusals(errors: impl IntoIterator<Item = RedisError>) -> Option<Self> {
-        let mut errors = errors.into_iter().filter(is_refusal);
-        let mut reply = Self::new(&errors.next()?);
-        errors.for_each(|error| reply.refused.add(&error));
-        Some(reply)
+    /// The first of these errors that refuse a command or a key, for all that are refused. Each
+    /// comes with the name of the command that was given.
+    pub(super) fn of_refusals<'n>(
+        errors: impl IntoIterator<Item = (&'n str, RedisError)>,
+    ) -> Option<Self> {
+        let errors = errors.into_iter();
+        let mut errors = errors.filter(|(_, error)| is_refusal(error)).peekable();
+        let words = words(&errors.peek()?.1);
+        let mut refused = Refused::default();
+        errors.for_each(|(given, error)| refused.add(&error, Some(given)));
+        Some(Self { words, refused })
     }
 
     /// Whether limits that need none of the refused commands are not concerned.
@@ -142,14 +147,18 @@ fn upper(names: &[String]) -> Vec<String> {
 }
 
 impl Refused {
-    fn add(&mut self, error: &RedisError) {
+    /// Adds what an error refuses. Not every error names the command that was given.
+    fn add(&mut self, error: &RedisError, given: Option<&str>) {
         let mut add = |names: fn(&mut Self) -> &mut Vec<String>, name: String| {
             let names = names(self);
             if !names.contains(&name) {
                 names.push(name);
             }
         };
-        match refused_command(error) {
+        let is_unnamed = is_unnamed_refusal(error);
+        let unnamed = given.filter(|_| is_unnamed);
+        let unnamed = unnamed.map(|given| (given.to_ascii_lowercase(), true));
+        match refused_command(error).or(unnamed) {
             Some((name, true)) => add(|refused| &mut refused.unknown, name),
             Some((name, false)) => add(|refused| &mut refused.forbidden, name),
             None => self.has_no_key |= is_refused_key(error),
@@ -205,7 +214,7 @@ pub(super) fn command_error(error: RedisError) -> StoreError {
 /// Whether the server refuses a command as such, for want of a right or because it does not know
 /// it.
 pub(super) fn is_refused_command(error: &RedisError) -> bool {
-    refused_command(error).is_some()
+    refused_command(error).is_some() || is_unnamed_refusal(error)
 }
 
 /// Whether the server refuses a command that only some limits need.
@@ -238,7 +247,7 @@ pub(super) fn is_of_one_key(error: &RedisError) -> bool {
 
 /// The name of a command that the server refuses as such, and whether it does not know it.
 fn refused_command(error: &RedisError) -> Option<(String, bool)> {
-    let text = error.detail()?;
+    let text = error.detail()?.to_ascii_lowercase();
     let (is_unknown, (_, rest)) = [
         (false, "to run the '"),
         (true, "unknown command '"),
@@ -247,7 +256,16 @@ fn refused_command(error: &RedisError) -> Option<(String, bool)> {
     .iter()
     .find_map(|(is_unknown, start)| Some((*is_unknown, text.split_once(start)?)))?;
     let (name, _) = rest.split_once(['\'', '`'])?;
-    Some((name.to_ascii_lowercase(), is_unknown))
+    Some((name.to_owned(), is_unknown))
+}
+
+/// Whether the server, or a proxy before it, does not know a command and does not say which.
+fn is_unnamed_refusal(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default().to_ascii_lowercase();
+    let starts = ["unknown command", "unsupported command"];
+    error.code() == Some("ERR")
+        && starts.iter().any(|start| text.starts_with(start))
+        && refused_command(error).is_none()
 }
 
 #[cfg(test)]
