@@ -2,9 +2,10 @@
 //! failures have ejected it, and the result of active health checks.
 //!
 //! An ejection ends by a probe: when its time is over, one request is sent to the server. If it is
-//! answered, the server is back; if it fails, the server is out for twice as long. While a probe is
-//! in flight, the next one waits for as long as the last ejection took, so a probe whose client
-//! leaves needs no clean-up, and one that takes long does not hold up the others.
+//! answered, the server is back; if it fails, the server is out for twice as long, or for as long
+//! again if it is out beyond the share. While a probe is in flight, the next one waits for as long as
+//! the last ejection took, so a probe whose client leaves needs no clean-up, and one that takes long
+//! does not hold up the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub(crate) struct ServerState {
     next_probe: AtomicU64,
     /// How long the last ejection takes or took, in nanoseconds; 0 before the first one.
     ejected_for: AtomicU64,
+    /// Whether it was ejected beyond the share.
+    beyond_share: AtomicBool,
     /// When the last ejection or failing health check ended; 0 before the first.
     returned_at: AtomicU64,
     unhealthy: AtomicBool,
@@ -98,13 +101,22 @@ impl EjectionBound {
         self.max_refusing.store(max_refusing, Relaxed);
     }
 
-    fn take(&self, failure: Failure) -> bool {
+    /// Takes the place of one more that is ejected, if there is one. Tells whether that is beyond
+    /// the share.
+    fn take(&self, failure: Failure) -> Option<bool> {
+        let share = self.max.load(Relaxed);
         let max = match failure {
             Failure::Refused => self.max_refusing.load(Relaxed),
-            _ => self.max.load(Relaxed),
+            _ => share,
         };
         let more = |ejected| (ejected < max).then_some(ejected + 1);
-        self.ejected.fetch_update(Relaxed, Relaxed, more).is_ok()
+        let before = self.ejected.fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(before >= share)
+    }
+
+    /// Whether more are ejected than the share.
+    fn is_exceeded(&self) -> bool {
+        self.ejected.load(Relaxed) > self.max.load(Relaxed)
     }
 
     fn give_back(&self) {
@@ -177,6 +189,7 @@ impl ServerState {
             responded_at: AtomicU64::new(0),
             next_probe: AtomicU64::new(0),
             ejected_for: AtomicU64::new(0),
+            beyond_share: AtomicBool::new(false),
             returned_at: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
@@ -342,7 +355,7 @@ impl ServerState {
         if self.next_probe.load(Relaxed) != 0 {
             self.silent.store(silent, Relaxed);
             if kind == AttemptKind::Probe {
-                self.probe_failed(&bound.settings, now);
+                self.probe_failed(failure, now);
             }
             return;
         }
@@ -356,8 +369,9 @@ impl ServerState {
         };
         if is_enough {
             self.failures.fetch_max(bound.settings.failures, Relaxed);
-            if bound.take(failure) {
+            if let Some(beyond_share) = bound.take(failure) {
                 self.silent.store(silent, Relaxed);
+                self.beyond_share.store(beyond_share, Relaxed);
                 self.eject(bound, failure, now);
             }
         }
@@ -365,15 +379,15 @@ impl ServerState {
 
     /// Keeps an ejected server out, unless another request has readmitted it meanwhile: it does not
     /// count as ejected any more, and would be readmitted once more.
-    pub(super) fn probe_failed(&self, settings: &Ejection, now: u64) {
-        let longer = self.next_ejection(settings, now);
-        self.ejected_for.store(longer, Relaxed);
-        let later = |next| (next != 0).then_some(now + longer);
+    pub(super) fn probe_failed(&self, failure: Failure, now: u64) {
+        let time = self.next_ejection(failure, now);
+        self.ejected_for.store(time, Relaxed);
+        let later = |next| (next != 0).then_some(now + time);
         let _ = self.next_probe.fetch_update(Relaxed, Relaxed, later);
     }
 
     fn eject(&self, bound: &EjectionBound, failure: Failure, now: u64) {
-        let time = self.next_ejection(&bound.settings, now);
+        let time = self.next_ejection(failure, now);
         let until = now + time;
         let ejected = self.next_probe.compare_exchange(0, until, Relaxed, Relaxed);
         if ejected.is_err() {
@@ -394,8 +408,17 @@ impl ServerState {
 
     /// How long the next ejection takes: twice as long as the last one, unless the server has been
     /// back for twice as long as it was out.
-    fn next_ejection(&self, settings: &Ejection, now: u64) -> u64 {
+    ///
+    /// Those beyond the share stay out for the base time alone: when all have refused connections
+    /// and are back, the one that could not be ejected would serve all clients meanwhile. To learn
+    /// that a server still refuses takes next to no time.
+    fn next_ejection(&self, failure: Failure, now: u64) -> u64 {
+        let settings = &self.ejection.settings;
         let (base, max) = (nanos(settings.base_time), nanos(settings.max_time));
+        let is_beyond = self.beyond_share.load(Relaxed) && self.ejection.is_exceeded();
+        if is_beyond && failure == Failure::Refused {
+            return base;
+        }
         let is_out = self.next_probe.load(Relaxed) != 0;
         let back_for = now.saturating_sub(self.returned_at.load(Relaxed));
         match self.ejected_for.load(Relaxed) {

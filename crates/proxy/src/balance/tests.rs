@@ -101,7 +101,7 @@ async fn a_probe_that_fails_when_another_request_has_just_readmitted_the_server_
         other.responded(StatusCode::OK, now);
     };
     respond();
-    servers[0].probe_failed(settings.ejection.as_ref().unwrap(), 1);
+    servers[0].probe_failed(Failure::Connect, 1);
     assert_eq!(statuses(&servers), [Available, Available]);
     respond();
     request(&servers[0], Some(Failure::Connect));
@@ -250,6 +250,55 @@ async fn servers_that_refuse_connections_are_out_beyond_the_share_but_never_all(
     let servers = states(&off);
     request(&servers[0], Some(Failure::Refused));
     assert_eq!(statuses(&servers), [Available, Available]);
+}
+
+/// One server of ten served all clients for up to a minute after an outage of all.
+#[tokio::test(start_paused = true)]
+async fn half_of_the_servers_are_back_after_the_base_time_when_all_have_refused_connections() {
+    let servers = states(&settings(&[1; 10]));
+    let count = |wanted| {
+        let statuses = statuses(&servers).into_iter();
+        statuses.filter(|status| *status == wanted).count()
+    };
+    let request_all = |failure| {
+        for server in &servers {
+            if server.status(Instant::now()) != Unavailable {
+                request(server, failure);
+            }
+        }
+    };
+    for _ in 0..60 {
+        request_all(Some(Failure::Refused));
+        assert_eq!(count(Unavailable), 9);
+        advance(Duration::from_secs(1)).await;
+    }
+    request_all(None);
+    assert!(count(Available) >= 5, "{:?}", statuses(&servers));
+    // Those of the share are probed ever less often.
+    assert!(count(Unavailable) >= 4, "{:?}", statuses(&servers));
+}
+
+/// To try one that does not answer costs somebody the time-out.
+#[tokio::test(start_paused = true)]
+async fn a_server_beyond_the_share_is_out_for_longer_if_it_hangs_or_the_others_are_back() {
+    for (others_are_back, failure, is_longer) in [
+        (false, Failure::Refused, false),
+        (false, Failure::Timeout, true),
+        (true, Failure::Refused, true),
+    ] {
+        let servers = states(&settings(&[1; 4]));
+        for server in &servers {
+            request(server, Some(Failure::Refused));
+        }
+        advance(Duration::from_secs(1)).await;
+        if others_are_back {
+            request(&servers[0], None);
+        }
+        request(&servers[2], Some(failure));
+        advance(Duration::from_secs(1)).await;
+        let is_out = servers[2].status(Instant::now()) == Unavailable;
+        assert_eq!(is_out, is_longer, "{failure:?} {others_are_back}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
