@@ -298,6 +298,11 @@ fn note(counting: &Counting, directive: &Directive, configuration: &mut Configur
             "Weir counts an IPv6 client by its /64; `per: address/128` counts each address";
         directive.report(Effect::Opens, &what, remedy, configuration);
     }
+    for network in &counting.clients.translated {
+        let what = format!("counts the clients of {network} as the IPv4 addresses that they are");
+        let remedy = "nginx tells the two apart, and Weir does not: see that both may get the same";
+        directive.report(Effect::Opens, &what, remedy, configuration);
+    }
 }
 
 /// The status by which a kind of limit denies.

@@ -1,11 +1,18 @@
 //! Networks as nginx has them, in the form of Weir's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The size of the IPv6 network that Weir takes for one client.
 const CLIENT_BITS: u8 = 64;
+
+/// The addresses that translators write IPv4 in (RFC 6052 section 2.1), but for those 32 bits.
+/// Weir counts such clients as the IPv4 addresses that they are.
+const NAT64: Network = Network {
+    address: IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0)),
+    bits: 96,
+};
 
 /// An address or a network, without bits behind its prefix: nginx ignores those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +62,23 @@ impl Network {
         matches!(self.address, IpAddr::V6(address) if self.bits >= 96 && address.to_ipv4_mapped().is_some())
     }
 
+    /// The network of IPv4 that a translator writes so.
+    fn embedded(self) -> Option<Self> {
+        let IpAddr::V6(address) = self.address else {
+            return None;
+        };
+        let is_part = self.bits > NAT64.bits && NAT64.contains(self);
+        let [.., a, b, c, d] = address.octets();
+        is_part.then(|| Self::masked(Ipv4Addr::new(a, b, c, d).into(), self.bits - NAT64.bits))
+    }
+
+    /// Whether no client of Weir is in its /64, or in the network: it has all of IPv4 as
+    /// translators write it, and no other network that is in use.
+    fn is_all_translated(self) -> bool {
+        let clients = self.of_clients();
+        clients.bits >= 32 && clients.contains(NAT64)
+    }
+
     fn contains(self, other: Self) -> bool {
         self.bits <= other.bits
             && width(self.address) == width(other.address)
@@ -87,6 +111,8 @@ pub(super) struct Counted {
     networks: BTreeMap<Network, bool>,
     /// An address whose whole /64 is exempt, as Weir takes that for one client.
     pub(super) widened: Option<Network>,
+    /// Networks of translators that are counted or exempt in nginx by themselves.
+    pub(super) translated: BTreeSet<Network>,
 }
 
 impl Counted {
@@ -96,9 +122,20 @@ impl Counted {
         if network.is_mapped() {
             return;
         }
-        let clients = network.of_clients();
+        let embedded = network.embedded();
+        if embedded.is_some() || network.is_all_translated() {
+            self.translated.insert(network);
+        }
+        if embedded.is_none() && network.is_all_translated() {
+            return;
+        }
+        let clients = embedded.unwrap_or_else(|| network.of_clients());
         let is_wider = clients != network;
-        if is_wider && !is_counted && network.address != IpAddr::V6(Ipv6Addr::LOCALHOST) {
+        if is_wider
+            && embedded.is_none()
+            && !is_counted
+            && network.address != IpAddr::V6(Ipv6Addr::LOCALHOST)
+        {
             self.widened = Some(network);
         }
         let known = self.networks.get(&clients);

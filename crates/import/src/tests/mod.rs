@@ -1066,6 +1066,39 @@ fn an_exempt_network_in_any_spelling_is_that_network_and_no_other() {
     );
 }
 
+/// Weir refuses overrides for networks that no client is in, and so did the import.
+#[test]
+fn no_network_of_a_translator_ends_the_import_or_exempts_more_than_its_clients() {
+    let map = "map $w $k { 0 ''; 1 $binary_remote_addr; }";
+    for (networks, ids) in [
+        ("default 1; 64:ff9b::192.0.2.1 0;", Some("\"192.0.2.1\"")),
+        (
+            "default 1; 64:ff9b::10.0.0.1/104 0;",
+            Some("\"10.0.0.0/8\""),
+        ),
+        // One of the two is counted, whichever stands first.
+        ("default 1; 64:ff9b::192.0.2.1 0; 192.0.2.1 1;", None),
+        ("default 1; 192.0.2.1 1; 64:ff9b::192.0.2.1 0;", None),
+        ("default 1; 64:ff9b::/96 0;", None),
+        ("default 1; 64:ff9b::/64 0;", None),
+        ("default 1; 64:ff9b::/80 0;", None),
+        ("default 1; 64:ff9b::1:0:0/95 0;", None),
+        ("default 1; 64:ff9b::/32 0;", None),
+        ("default 0; 64:ff9b::/96 1;", None),
+    ] {
+        let imported = zone_of_clients(&format!("geo $w {{ {networks} }} {map}"));
+        let overrides = imported.overrides.as_deref().unwrap_or_default();
+        let found = overrides.split("ids: [").nth(1);
+        let found = found.map(|it| it.split(']').next().unwrap());
+        assert_eq!(found, ids, "{networks}: {overrides}");
+        let told = with_effect(&imported, Effect::Opens).join("\n");
+        assert!(
+            told.contains("counts the clients of 64:ff9b:"),
+            "{networks}: {told}"
+        );
+    }
+}
+
 #[test]
 fn a_network_that_alone_is_counted_or_that_is_counted_again_is_no_exempt_one() {
     let alone = zone_of_clients("geo $w { 10.0.0.0/8 1; } map $w $k { 1 $binary_remote_addr; }");
