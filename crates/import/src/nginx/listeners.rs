@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::client_address::Realip;
 use super::parse::Directive;
-use super::returns::only_https;
-use super::scopes::{Scopes, named};
+use super::returns::{Return, only_https};
+use super::scopes::{Scopes, named, server_name};
 use crate::configuration::{Configuration, Keys};
 use crate::difference::Effect;
 
@@ -374,6 +374,36 @@ impl Listeners<'_> {
                     format!("redirects to {host} in nginx, and to the requested host in Weir");
                 let remedy = "write a route with a `redirect` for the other hosts";
                 server.report(Effect::Differs, &what, remedy, self.configuration);
+            }
+            self.report_redirected(server);
+        }
+    }
+
+    /// Says which requests to a redirecting server nginx does not redirect.
+    fn report_redirected(&mut self, server: &Directive) {
+        let name = server_name(&server.block);
+        for condition in named(&server.block, "if") {
+            let own = named(&condition.block, "return");
+            for own in own.filter(|it| Return::of_return(it, name).https().is_some()) {
+                condition.is_reached.set(true);
+                own.is_reached.set(true);
+            }
+        }
+        let remedy = "serve them from a listener without `redirect_to_https`, by routes";
+        match Return::of_block(&server.block, name) {
+            Some(Return::Response { status, .. }) => {
+                let what =
+                    format!("redirects all hosts and paths, of which others get {status} in nginx");
+                server.report(Effect::Differs, &what, remedy, self.configuration);
+            }
+            // It comes before all locations.
+            Some(_) => {}
+            None => {
+                let locations = named(&server.block, "location");
+                for location in locations.filter(|it| Return::of_block(&it.block, name).is_none()) {
+                    let what = "is left out: the listener redirects all paths";
+                    location.report(Effect::LeavesOut, what, remedy, self.configuration);
+                }
             }
         }
     }

@@ -33,7 +33,7 @@ impl Return {
         Some(found)
     }
 
-    fn of_return(directive: &Directive, server_name: &str) -> Self {
+    pub(super) fn of_return(directive: &Directive, server_name: &str) -> Self {
         let (code, text) = (directive.argument(0), directive.argument(1));
         match (code.parse::<u16>(), text) {
             (Ok(status @ (301 | 302 | 303 | 307 | 308)), url) if !url.is_empty() => {

@@ -896,8 +896,8 @@ fn a_redirect_to_https_never_takes_the_place_of_the_app_and_its_limits() {
         "rewrite ^ https://$http_host$request_uri? permanent;",
         "rewrite ^/(.*)$ https://s.test/$1 permanent;",
         "if ($host = s.test) { return 301 https://$host$request_uri; } return 404;",
-        "location /.well-known/acme-challenge/ { root /srv; }
-         location / { return 301 https://$host$request_uri; }",
+        "location / { return 301 https://$host$request_uri; }
+         location /old/ { return 301 https://$host$request_uri; }",
     ] {
         let redirect = format!("server {{ listen 80; server_name s.test; {redirect} }}");
         for servers in [format!("{redirect} {app}"), format!("{app} {redirect}")] {
@@ -916,8 +916,44 @@ fn a_redirect_to_https_never_takes_the_place_of_the_app_and_its_limits() {
             }
             assert!(!gateway.contains("upstream: nginx"), "{gateway}");
             assert_eq!(with_effect(&imported, Effect::LeavesOut), [""; 0]);
+            assert_eq!(with_effect(&imported, Effect::Opens), [""; 0]);
         }
     }
+}
+
+/// The listener redirects whatever it is asked for.
+#[test]
+fn what_a_redirecting_server_does_besides_is_not_left_out_without_a_word() {
+    let imported_with = |redirect: &str| {
+        imported_http(&format!(
+            "server {{ listen 80; server_name s.test; {redirect} }}
+             server {{ listen 443 ssl; server_name s.test; {TLS}
+             location / {{ proxy_pass http://127.0.0.1:3000; }} }}"
+        ))
+    };
+    for within in ["proxy_pass http://127.0.0.1:9000;", "root /srv;"] {
+        let imported = imported_with(&format!(
+            "location /.well-known/ {{ {within} }}
+             location / {{ return 301 https://$host$request_uri; }}"
+        ));
+        assert_eq!(
+            with_effect(&imported, Effect::LeavesOut),
+            ["`location /.well-known/` is left out: the listener redirects all paths"]
+        );
+    }
+    // As certbot writes it.
+    let by_host =
+        imported_with("if ($host = s.test) { return 301 https://$host$request_uri; } return 404;");
+    assert_eq!(with_effect(&by_host, Effect::Opens), [""; 0]);
+    let told = with_effect(&by_host, Effect::Differs).join("\n");
+    let expected = "`server` redirects all hosts and paths, of which others get 404 in nginx";
+    assert!(told.contains(expected), "{told}");
+    // A host that is kept out is none of those.
+    let kept_out = imported_with(
+        "if ($http_user_agent ~ bot) { return 403; } return 301 https://$host$request_uri;",
+    );
+    let told = with_effect(&kept_out, Effect::Opens).join("\n");
+    assert!(told.contains("`if ($http_user_agent ~ bot)`"), "{told}");
 }
 
 #[test]
