@@ -107,33 +107,24 @@ fn redis(
 /// Keeps the keys of two prefixes apart. A key is the prefix, a colon, and a limit's name; a ban's
 /// has nothing but a further colon there. So `weir:` would share `weir::ban:...` with `weir`.
 fn check_colons(cx: &mut Lowering<'_>, prefix: &Spanned<String>) -> Lowered<()> {
-    if !prefix.contains(':') {
+    if !prefix.contains(':') || !prefix.split(':').any(str::is_empty) {
         return Ok(());
     }
     let words: Vec<&str> = prefix.split(':').filter(|word| !word.is_empty()).collect();
-    let without = words.join("-");
-    if prefix.split(':').any(str::is_empty) {
-        let message = format!(
-            "keys with the prefix `{}` may be those of bans of another gateway: a colon follows each \
-             prefix by itself",
-            prefix.value
-        );
-        let help = match without.is_empty() {
-            true => "write a word, such as `weir`".to_owned(),
-            false => format!("write `{without}`"),
-        };
-        return Err(cx.error(prefix.span, message).help(help));
-    }
-    if let [first @ .., last] = words.as_slice() {
-        let message = format!(
-            "a gateway with the prefix `{}` and a limit `{last}` would share keys with this one",
-            first.join(":")
-        );
-        let help =
-            format!("write `{without}`, which begins all buckets anew, or see that there is none");
-        cx.warn(prefix.span, message).help(help);
-    }
-    Ok(())
+    let message = format!(
+        "keys with the prefix `{}` may be those of bans of another gateway: a colon follows each \
+         prefix by itself",
+        prefix.value
+    );
+    let instead = match words.as_slice() {
+        [] => "a word, such as `weir`".to_owned(),
+        words => format!("`{}`", words.join(":")),
+    };
+    let help = format!(
+        "write {instead}: buckets, bans and overrides of operators begin anew under another prefix, \
+         and gateways that still have the old one count apart"
+    );
+    Err(cx.error(prefix.span, message).help(help))
 }
 
 /// Where Redis is: `url`, `cluster` or `sentinel`, one of them.
