@@ -13,6 +13,13 @@ use super::Shadow;
 /// How the parts of such a field's name end.
 const ENDS: [&str; 3] = ["ratelimit", "remaining", "quota"];
 
+/// What is counted, and what is said of it: a name with a part of each is that of a counter. Alone
+/// they are in other names as well, such as `x-memory-usage` and `x-request-id`.
+const COUNTED: [&str; 8] = [
+    "request", "requests", "call", "calls", "credit", "credits", "quota", "app",
+];
+const STATES: [&str; 3] = ["left", "usage", "used"];
+
 /// Removes the app's counters from a real response, unless all decoys of the route are configured
 /// to have the field.
 pub(crate) fn withhold<'s>(
@@ -32,12 +39,15 @@ pub(crate) fn withhold<'s>(
 
 /// Whether a field of this name counts what a client has left.
 pub fn is_counter(name: &str) -> bool {
+    let parts = || name.split(['-', '_']);
+    let has_one_of = |words: &[&str]| parts().any(|part| words.contains(&part));
     let mut before = "";
-    name.split(['-', '_']).any(|part| {
+    let is_limit = parts().any(|part| {
         let is_limit = part.starts_with("limit") && matches!(before, "rate" | "call");
         before = part;
-        is_limit || ENDS.iter().any(|end| part.ends_with(end))
-    })
+        is_limit || part.starts_with("ratelimit") || ENDS.iter().any(|end| part.ends_with(end))
+    });
+    is_limit || has_one_of(&COUNTED) && has_one_of(&STATES)
 }
 
 #[cfg(test)]
@@ -60,6 +70,12 @@ mod tests {
             "x-quota-used",
             "x-requests_remaining",
             "anthropic-ratelimit-tokens-remaining",
+            "x-ratelimitreset",
+            "x-ratelimitlimit",
+            "x-requests-left",
+            "x-calls-left",
+            "x-app-usage",
+            "x-credits-used",
         ] {
             assert!(is_counter(name), "{name}");
         }
@@ -72,6 +88,12 @@ mod tests {
             "x-request-id",
             "retry-after",
             "x-quotation",
+            "x-memory-usage",
+            "x-disk-used",
+            "x-time-left",
+            "x-app-version",
+            "x-credits",
+            "x-usage",
         ] {
             assert!(!is_counter(name), "{name}");
         }
