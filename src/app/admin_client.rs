@@ -52,6 +52,17 @@ pub enum AdminError {
         /// Why.
         cause: String,
     },
+    /// What responds there says more than any gateway does.
+    #[error("the answer of {0} is longer than {mib} MiB", mib = MAX_BYTES >> 20)]
+    TooLong(SocketAddr),
+    /// The pages of a list exceed a bound together.
+    #[error("the answer of {address} {excess}: ask for fewer with --count")]
+    TooMany {
+        /// The address of the admin listener.
+        address: SocketAddr,
+        /// What they exceed, in words.
+        excess: String,
+    },
     /// The gateway has no such thing.
     #[error("{0}")]
     NotFound(String),
@@ -107,20 +118,36 @@ impl AdminClient {
     /// # Errors
     /// When nothing responds, or the API refuses.
     pub fn list(&self, path: &str, items: &str, count: usize) -> Result<Value, AdminError> {
+        self.list_within(LIST_TIMEOUT, path, items, count)
+    }
+
+    fn list_within(
+        &self,
+        time: Duration,
+        path: &str,
+        items: &str,
+        count: usize,
+    ) -> Result<Value, AdminError> {
         let (mut listed, mut cursor) = (Vec::new(), String::new());
         let (mut left, since) = (MAX_BYTES, Instant::now());
         loop {
             let page_count = (count - listed.len()).clamp(1, MAX_PAGE_ITEMS);
             let path = format!("{path}?count={page_count}{cursor}");
-            let answer = self.response(Method::GET, &path, Bytes::new(), left)?;
+            let answer = self.response(Method::GET, &path, Bytes::new(), left);
+            let answer = answer.map_err(|error| match error {
+                AdminError::TooLong(_) => {
+                    self.too_many(format!("is longer than {} MiB", MAX_BYTES >> 20))
+                }
+                error => error,
+            })?;
             left -= answer.1.len();
             let mut page = self.value(&answer)?;
             if let Some(found) = page.get_mut(items).and_then(Value::as_array_mut) {
                 listed.append(found);
             }
             match page.get("next").and_then(Value::as_str) {
-                Some(_) if since.elapsed() > LIST_TIMEOUT => {
-                    return Err(self.unreachable("it takes too long"));
+                Some(_) if since.elapsed() > time => {
+                    return Err(self.too_many(format!("takes longer than {} s", time.as_secs())));
                 }
                 Some(next) if listed.len() < count => cursor = format!("&cursor={next}"),
                 _ => {
@@ -205,7 +232,7 @@ impl AdminClient {
                 .into_parts();
             let body = Limited::new(body, max_bytes).collect().await;
             let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-                true => self.unreachable(format!("its answer is longer than {max_bytes} bytes")),
+                true => AdminError::TooLong(self.address),
                 false => self.unreachable(error),
             })?;
             Ok((head.status, body.to_bytes()))
@@ -219,6 +246,13 @@ impl AdminClient {
         tokio::select! {
             response = exchange => response,
             none = connection => none,
+        }
+    }
+
+    fn too_many(&self, excess: String) -> AdminError {
+        AdminError::TooMany {
+            address: self.address,
+            excess,
         }
     }
 
@@ -287,10 +321,8 @@ mod tests {
                 "/livez" => client.get_text(path).unwrap_err(),
                 _ => client.request(Method::GET, path, None).unwrap_err(),
             };
-            assert!(
-                error.to_string().contains("its answer is longer than"),
-                "{error}"
-            );
+            let expected = format!("the answer of {} is longer than 16 MiB", client.address);
+            assert_eq!(error.to_string(), expected);
             // What the sockets hold comes on top.
             let sent = served.join().unwrap();
             assert!(sent < MAX_BYTES + (32 << 20), "{sent}");
@@ -304,11 +336,24 @@ mod tests {
         let head = "HTTP/1.1 200 OK\r\n\r\n{\"bans\": [], \"next\": \"on\"}";
         let (client, served) = answering(head, PAGE, 1, 2);
         let error = client.list("/v1/bans", "bans", 1000).unwrap_err();
-        assert!(
-            error.to_string().contains("its answer is longer than"),
-            "{error}"
+        let expected = format!(
+            "the answer of {} is longer than 16 MiB: ask for fewer with --count",
+            client.address
         );
+        assert_eq!(error.to_string(), expected);
         assert!(served.join().unwrap() <= 2 * PAGE.len());
+    }
+
+    #[test]
+    fn a_list_that_takes_too_long_is_not_said_to_come_from_no_gateway() {
+        let head = "HTTP/1.1 200 OK\r\n\r\n{\"bans\": [], \"next\": \"on\"}";
+        let (client, _) = answering(head, b" ", 1, 1);
+        let listed = client.list_within(Duration::ZERO, "/v1/bans", "bans", 1000);
+        let expected = format!(
+            "the answer of {} takes longer than 0 s: ask for fewer with --count",
+            client.address
+        );
+        assert_eq!(listed.unwrap_err().to_string(), expected);
     }
 
     #[test]
