@@ -34,6 +34,7 @@ pub struct Ruleset {
     pub gaps: Vec<Gap>,
     /// The names of limits that cannot be replayed.
     gap_names: Vec<Name>,
+    has_replayed_ban: bool,
     /// Whether routes are found by their hosts, which the log does not have.
     pub lacks_host: bool,
 }
@@ -120,8 +121,25 @@ impl Ruleset {
                 });
                 if let Some(limit) = limits.get_mut(index) {
                     limit.routes.push(Arc::clone(&route.policy.name));
+                    let yields_to = usage.yields_to.clone().filter(|to| {
+                        let mut others = route.policy.limits.iter();
+                        let named = |other: &&LimitUse| other.limit.name() == to.limit.name();
+                        others
+                            .find(named)
+                            .is_some_and(|other| why_not(other, log).is_none())
+                    });
+                    if yields_to.is_none()
+                        && let Some(to) = &usage.yields_to
+                    {
+                        let to = to.limit.name();
+                        gaps.push(Gap {
+                            what: format!("limit {name}"),
+                            why: format!("it leaves denials to {to}, which is not replayed"),
+                        });
+                    }
                     kept.push(LimitUse {
                         limit: Arc::clone(&limit.limit),
+                        yields_to,
                         ..usage.clone()
                     });
                     of_route.push(index);
@@ -136,9 +154,11 @@ impl Ruleset {
                 ..route.policy.clone()
             });
         }
+        let mut has_replayed_ban = false;
         for ban in &settings.access.bans {
             names.add(ban.ban.name());
             let unlogged = ban.ban.per().iter().find_map(|source| log.lacks(source));
+            has_replayed_ban |= unlogged.is_none();
             gaps.extend(unlogged.map(|why| Gap {
                 what: format!("ban {}", ban.ban.name()),
                 why,
@@ -160,6 +180,7 @@ impl Ruleset {
             limits,
             gaps,
             gap_names,
+            has_replayed_ban,
             lacks_host,
         }
     }
@@ -277,12 +298,15 @@ impl Ruleset {
             .any(|route| !route.matcher.headers.is_empty())
     }
 
-    /// Whether requests that no limit applies to are judged all the same, by bans or lists.
-    pub fn has_access_rules(&self) -> bool {
+    /// Whether requests that no limit applies to are judged all the same, as all that is configured
+    /// is bans or lists which this log has what it takes for.
+    pub fn judges_by_access_alone(&self) -> bool {
         let access = &self.settings.access;
         let listed = |(addresses, accounts)| addresses + accounts > 0;
         let lists = &access.lists;
-        !access.bans.is_empty() || listed(lists.allow.len()) || listed(lists.block.len())
+        let has_rules =
+            self.has_replayed_ban || listed(lists.allow.len()) || listed(lists.block.len());
+        has_rules && self.limits.is_empty() && self.gap_names.is_empty()
     }
 
     /// The details of lines that these rules ask for.

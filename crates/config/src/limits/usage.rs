@@ -55,17 +55,21 @@ pub(crate) fn limit_use(
 /// Lets the limits of a route yield to each other, as they are written.
 pub(crate) fn yield_denials(
     cx: &mut Lowering<'_>,
-    written: &[&Spanned<WordOr<schema::LimitUse>>],
+    written_list: &[&Spanned<WordOr<schema::LimitUse>>],
     limits: &mut [Lowered<LimitUse>],
 ) {
-    for (index, written) in written.iter().enumerate() {
+    for (index, written) in written_list.iter().enumerate() {
         let WordOr::More(usage) = &written.value else {
             continue;
         };
         let Some(name) = &usage.yields_to else {
             continue;
         };
-        let found = yielded(name, limits.get(index), limits);
+        let is_own = usage.limit.value == name.value;
+        let found = match !is_own && yields_on(name, written_list) {
+            true => Err(chain(name)),
+            false => yielded(name, limits.get(index), limits),
+        };
         let found = found.map_err(|(message, help)| cx.error(name.span, message).help(help));
         let Some(slot) = limits.get_mut(index) else {
             continue;
@@ -76,6 +80,22 @@ pub(crate) fn yield_denials(
             (Err(_), _) => {}
         }
     }
+}
+
+/// Whether the limit of this name leaves denials to another one itself: of two that yield to each
+/// other, none would deny.
+fn yields_on(name: &Spanned<String>, written: &[&Spanned<WordOr<schema::LimitUse>>]) -> bool {
+    written.iter().any(|written| match &written.value {
+        WordOr::More(usage) => usage.limit.value == name.value && usage.yields_to.is_some(),
+        WordOr::Word(_) => false,
+    })
+}
+
+fn chain(name: &Spanned<String>) -> (String, &'static str) {
+    (
+        format!("\"{}\" leaves denials to another limit itself", name.value),
+        "let it deny, or name the limit that denies in the end",
+    )
 }
 
 /// The limit of this name among those of the route; none where one of the two is in error.

@@ -389,6 +389,11 @@ fn a_limit_yields_to_one_that_denies_on_the_same_route_or_the_file_is_refused() 
             "no other limit of this route that denies",
         ),
         (
+            yields,
+            ", yields_to: CertificatesPerDomain",
+            "\"CertificatesPerDomainPerAccount\" leaves denials to another limit itself",
+        ),
+        (
             "kind: spend_only, yields_to: CertificatesPerDomainPerAccount",
             "",
             "denies nothing here by the head of a request alone",

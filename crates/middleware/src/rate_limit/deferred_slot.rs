@@ -10,6 +10,7 @@ use weir_runtime::send_gate::{AtGate, GateKeeper, SendGate, send_gate};
 use weir_store::Outcome;
 
 use super::decisions::QueriedLimits;
+use super::deferred_charge::DeferredCharges;
 use super::lease_request::take_off;
 use super::spent::Spent;
 use crate::Shed;
@@ -108,6 +109,14 @@ impl DeferredSlot {
         })
     }
 
+    /// What becomes of the request's deferred charges if its client leaves at the gate.
+    pub(super) fn with_charges(mut self, charges: Option<Arc<DeferredCharges>>) -> Self {
+        if let Some(spent) = &mut self.spent {
+            spent.charges = charges;
+        }
+        self
+    }
+
     fn concurrency(&self) -> Option<&RouteConcurrency> {
         self.route.concurrency.as_ref()
     }
@@ -143,6 +152,9 @@ impl Drop for DeferredSlot {
     fn drop(&mut self) {
         if self.waiting.is_none() {
             self.settle();
+        } else if let Some(charges) = self.spent.as_ref().and_then(|spent| spent.charges.as_ref()) {
+            // The limits get back all that the request took, and must not get it twice.
+            charges.cancel();
         }
     }
 }

@@ -300,8 +300,10 @@ fn contains(line: &HeaderValue, text: &str) -> bool {
 /// A list of ours with the limits' names numbered. No name is within another, as both are quoted.
 fn renumbered(ours: &HeaderValue, sorted: &[LimitStatus<'_>], number: u8) -> Option<HeaderValue> {
     let mut list = ours.to_str().ok()?.to_owned();
-    for status in sorted {
-        let label = status.label;
+    let mut labels: Vec<_> = sorted.iter().map(|status| status.label).collect();
+    // The longest first, for `A-2` may be a limit of ours beside `A`.
+    labels.sort_by_key(|label| std::cmp::Reverse(label.quoted_name.len()));
+    for label in labels {
         list = list.replace(&label.quoted_name, &label.numbered(number));
     }
     list.parse().ok()

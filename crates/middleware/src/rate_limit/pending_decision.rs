@@ -348,6 +348,7 @@ impl PendingDecision {
             outcome: outcome.clone(),
             arrived: self.arrived,
             batch: self.sheddable.take(),
+            charges: None,
         }
     }
 

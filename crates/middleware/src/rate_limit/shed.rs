@@ -274,7 +274,9 @@ impl ResponseContext {
                 self.verdict.shed = slot.would_shed.map(by_upstream);
                 HeldSlot::new(slot, upload)
             }
-            UpstreamSlot::Deferred(slot) => HeldSlot::deferred(slot, upload),
+            UpstreamSlot::Deferred(slot) => {
+                HeldSlot::deferred(slot.with_charges(self.charges.clone()), upload)
+            }
         }));
     }
 

@@ -1,12 +1,14 @@
 //! What a request has taken from its limits, and what they get back if it gets no slot.
 
 use std::mem;
+use std::sync::Arc;
 
 use weir_limit::Batch;
 use weir_limit::time::Timestamp;
 use weir_store::{Outcome, OwedBatch};
 
 use super::decisions::QueriedLimits;
+use super::deferred_charge::DeferredCharges;
 use crate::backend::Backend;
 
 /// What limits decided about a request, and what they get back if it is shed.
@@ -16,6 +18,8 @@ pub(super) struct Spent {
     pub(super) arrived: Timestamp,
     pub(super) batch: Option<Box<Batch>>,
     pub(super) refund: Refund,
+    /// What else would be given back, or charged, when there is no response.
+    pub(super) charges: Option<Arc<DeferredCharges>>,
 }
 
 /// What limits get back when this is dropped.

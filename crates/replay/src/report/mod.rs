@@ -219,7 +219,7 @@ impl Report {
         let bans = bans.map(|(ban, held)| (names.name(*ban).to_owned(), *held));
         let limits: Vec<_> = limits.collect();
         let caveats = caveats(&log, &counted, findings.is_coarse, rules, &limits);
-        let judged_without_limits = rules.has_access_rules();
+        let judged_without_limits = rules.judges_by_access_alone();
         let totals = &counted.tally.totals;
         let unlimited = if judged_without_limits {
             0

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 use weir_limit::{Algorithm, Alignment, ConcurrencyBounds, Mode, Priority, Transaction};
-use weir_rules::{Cost, Enforcement};
+use weir_rules::{Cost, Enforcement, MeasuredCost};
 use weir_runtime::send_gate::SendGate;
 use weir_store::{Memory, MemorySettings};
 use weir_telemetry::UpstreamOutcome;
@@ -371,6 +371,37 @@ async fn a_request_that_is_shed_when_its_body_has_been_read_is_charged_by_no_lim
             "{name}"
         );
     }
+}
+
+/// Its request was never let through, and its body had been read.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_it_waits_for_a_slot_is_not_charged_for_its_body() {
+    let store = Arc::new(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::new(100).unwrap(),
+    }));
+    let limiter = limiter(NonZeroU32::MIN);
+    let (name, _, quota) = quotas(25)[0];
+    let by_byte = LimitUse {
+        cost: Cost::Measured(Arc::new(MeasuredCost {
+            request_bytes: NonZeroU64::new(1),
+            ..MeasuredCost::default()
+        })),
+        ..limit_of(name, quota, 1)
+    };
+    let first = layer_above(true, &no_store(), Vec::new(), &limiter, Priority::Normal);
+    let app = service_fn(|request| reading_first(request, YEAR));
+    let first = tokio::spawn(first.layer(app).oneshot(upload_after(Duration::ZERO)));
+    sleep(Duration::from_millis(1)).await;
+    let limited = layer_above(true, &store, vec![by_byte], &limiter, Priority::Normal);
+    let waiting = tokio::spawn(limited.layer(app).oneshot(upload_after(Duration::ZERO)));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(limiter.sample().waiting, 1);
+    waiting.abort();
+    let _ = waiting.await;
+    // What is charged in the background has been charged by then.
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(left(&store, name, quota), quota.burst().get());
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
 }
 
 /// It could ask as often as it likes, and keep the gateway busy with each body.
