@@ -14,7 +14,6 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::Diagnostics;
-use weir_rules::HashKey;
 use weir_telemetry::{printable, printable_lines};
 
 /// Longer than the deadline of the gateway's own store. An answer is over by then.
@@ -33,7 +32,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The error of a request to the admin API.
 #[derive(Debug, Error)]
 pub enum AdminError {
-    /// The configuration, which would name the admin listener, is in error.
+    /// The configuration does not tell where the admin listener is, as it is in error.
     #[error("{0}")]
     Configuration(Diagnostics),
     /// The configuration has no admin listener.
@@ -82,16 +81,15 @@ impl AdminClient {
     /// The listener at this address, or that of the configuration at `path`.
     ///
     /// # Errors
-    /// When the configuration cannot be read, or has none.
+    /// When the configuration does not say where, or has none. What else is in error does not matter.
     pub fn new(
         path: &Path,
         address: Option<SocketAddr>,
         token: Option<String>,
     ) -> Result<Self, AdminError> {
         let configured = || {
-            let settings = weir_config::load(path, &HashKey::random());
-            let settings = settings.map_err(AdminError::Configuration)?;
-            settings.process.admin.ok_or(AdminError::NoListener)
+            let address = weir_config::admin_address(path).map_err(AdminError::Configuration)?;
+            address.ok_or(AdminError::NoListener)
         };
         let address = address.map_or_else(configured, Ok)?;
         let address = SocketAddr::new(reachable(address.ip()), address.port());

@@ -1,14 +1,16 @@
 //! `weir init`: a configuration to begin with, from flags or three questions.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use weir_config::HumanDuration;
+use weir_config::{HumanDuration, Severity};
+use weir_rules::HashKey;
 
 use super::new_files::{NewFiles, WriteError};
 use super::{BAD_CONFIGURATION, checked::Checked};
@@ -19,17 +21,17 @@ const APP: &str = "http://127.0.0.1:3000";
 /// What the configuration should have.
 #[derive(Args, Debug)]
 pub(super) struct InitArgs {
-    /// The URL of the app behind the gateway. Asked for on a terminal
+    /// The URL of the app behind the gateway. Asked for on a terminal if it is not given
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
 
     /// How many requests each client address may send, such as 100/1m, which is the default. Asked
-    /// for on a terminal
+    /// for on a terminal if no option is given
     #[arg(long, value_name = "COUNT/PERIOD")]
     limit: Option<Rate>,
 
-    /// A Redis that several gateways share, such as redis://127.0.0.1:6379/0. Asked for on a
-    /// terminal
+    /// A Redis that several gateways share, such as redis://127.0.0.1:6379/0. Asked for on a terminal
+    /// if no option is given
     #[arg(long, value_name = "URL", conflicts_with = "memory")]
     redis: Option<String>,
 
@@ -103,6 +105,30 @@ impl Choices {
         let url = self.redis.as_deref();
         url.is_some_and(|url| weir_config::without_passwords(url) != url)
     }
+
+    /// Why a configuration with these answers is refused, as far as it is for what stands under this
+    /// key.
+    fn refused_for(&self, key: &str) -> Option<String> {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+        let files = [
+            ("gateway.yaml", gateway_yaml(self, listen)),
+            ("limits/defaults.yaml", limits_yaml(self)),
+        ];
+        let files: HashMap<PathBuf, Vec<u8>> = files
+            .map(|(path, text)| (path.into(), text.into_bytes()))
+            .into();
+        let path = Path::new("gateway.yaml");
+        let read = weir_config::read_in_memory(files, path, &HashKey::random());
+        let found = read.outcome.err()?;
+        let errors = found
+            .iter()
+            .filter(|found| found.severity == Severity::Error);
+        let mut of_key = errors.filter(|found| found.location.path.starts_with(key));
+        of_key.next().map(|found| match &found.help {
+            Some(help) => format!("{}: {help}", found.message),
+            None => found.message.clone(),
+        })
+    }
 }
 
 /// Writes a configuration and says what to do with it.
@@ -170,52 +196,74 @@ fn without_questions(args: InitArgs) -> Result<Choices, String> {
     })
 }
 
-/// Asks for what the flags do not say.
+/// Asks for what the flags do not say. Once a flag is given, the user knows them: what has a default
+/// is asked for no more, as the answer may be the next line of a block that was pasted.
 fn ask(args: InitArgs, answers: &mut dyn BufRead, out: &mut dyn Write) -> Result<Choices, String> {
-    let upstream = match args.upstream {
-        Some(upstream) => upstream,
-        None => answer(answers, out, "Where is the app?", APP)?,
+    let asks_all =
+        args.upstream.is_none() && args.limit.is_none() && args.redis.is_none() && !args.memory;
+    let mut choices = Choices {
+        upstream: args.upstream.clone().unwrap_or_default(),
+        limit: args.limit.unwrap_or(Rate::DEFAULT),
+        redis: args.redis,
     };
-    let limit = match args.limit {
-        Some(limit) => limit,
-        None => {
-            let question = "How many requests may each client address send?";
-            answer(answers, out, question, &Rate::DEFAULT.to_string())?.parse()?
-        }
-    };
-    let redis = match (args.redis, args.memory) {
-        (None, false) => {
-            let question = "Which Redis do several gateways share? Empty for one gateway";
-            Some(answer(answers, out, question, "")?).filter(|answer| !answer.is_empty())
-        }
-        (redis, _) => redis,
-    };
-    Ok(Choices {
-        upstream,
-        limit,
-        redis,
-    })
+    if args.upstream.is_none() {
+        let question = "Where is the app?";
+        choices.upstream = answer(answers, out, question, APP, |upstream| {
+            let redis = None;
+            let limit = Rate::DEFAULT;
+            let choices = Choices {
+                upstream,
+                limit,
+                redis,
+            };
+            choices
+                .refused_for("upstreams")
+                .map_or(Ok(choices.upstream), Err)
+        })?;
+    }
+    if asks_all {
+        let question = "How many requests may each client address send?";
+        let default = Rate::DEFAULT.to_string();
+        choices.limit = answer(answers, out, question, &default, |rate| rate.parse())?;
+        let question = "Which Redis do several gateways share? Empty for one gateway";
+        choices.redis = answer(answers, out, question, "", |redis| {
+            let redis = Some(redis).filter(|redis| !redis.is_empty());
+            let choices = Choices {
+                upstream: APP.to_owned(),
+                limit: Rate::DEFAULT,
+                redis,
+            };
+            choices.refused_for("store").map_or(Ok(choices.redis), Err)
+        })?;
+    }
+    Ok(choices)
 }
 
-fn answer(
+/// Asks until the answer is `fit`.
+fn answer<T>(
     answers: &mut dyn BufRead,
     out: &mut dyn Write,
     question: &str,
     default: &str,
-) -> Result<String, String> {
+    fit: impl Fn(String) -> Result<T, String>,
+) -> Result<T, String> {
     let shown = match default.is_empty() {
         true => String::new(),
         false => format!(" [{default}]"),
     };
-    let mut line = String::new();
-    let asked = write!(out, "{question}{shown} ").and_then(|()| out.flush());
-    let read = asked.and_then(|()| answers.read_line(&mut line));
-    match read.map_err(|error| error.to_string())? {
-        0 => Err("\nno answer, so nothing was written".to_owned()),
-        _ => Ok(match line.trim() {
-            "" => default.to_owned(),
-            answer => answer.to_owned(),
-        }),
+    loop {
+        let mut line = String::new();
+        let asked = write!(out, "{question}{shown} ").and_then(|()| out.flush());
+        let read = asked.and_then(|()| answers.read_line(&mut line));
+        let answer = match read.map_err(|error| error.to_string())? {
+            0 => return Err("\nno answer, so nothing was written".to_owned()),
+            _ if line.trim().is_empty() => default,
+            _ => line.trim(),
+        };
+        match fit(answer.to_owned()) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => writeln!(out, "{error}").map_err(|error| error.to_string())?,
+        }
     }
 }
 
@@ -292,21 +340,48 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_what_the_flags_leave_open_is_asked_for_and_an_empty_answer_is_the_default() {
+    fn asked(flags: InitArgs, answers: &str) -> (Choices, String) {
         let mut asked = Vec::new();
-        let answers = "\n5/s\n";
-        let flags = args(Some("redis://10.0.0.1/0"));
         let choices = ask(flags, &mut answers.as_bytes(), &mut asked).unwrap();
+        (choices, String::from_utf8(asked).unwrap())
+    }
+
+    #[test]
+    fn with_a_flag_nothing_that_has_a_default_is_asked_for() {
+        let (choices, questions) = asked(args(Some("redis://10.0.0.1/0")), "\n5/s\n");
         assert_eq!(choices.upstream, APP);
-        assert_eq!(choices.limit.to_string(), "5/1s");
+        assert_eq!(choices.limit.to_string(), "100/1m");
         assert_eq!(choices.redis.as_deref(), Some("redis://10.0.0.1/0"));
-        let asked = String::from_utf8(asked).unwrap();
+        assert_eq!(questions, "Where is the app? [http://127.0.0.1:3000] ");
+        let upstream = Some("http://127.0.0.1:3001".to_owned());
+        let flags = InitArgs {
+            upstream,
+            ..args(None)
+        };
+        let (choices, questions) = asked(flags, "");
         assert_eq!(
-            asked,
-            "Where is the app? [http://127.0.0.1:3000] \
-             How many requests may each client address send? [100/1m] "
+            (choices.limit.to_string().as_str(), choices.redis),
+            ("100/1m", None)
         );
+        assert_eq!(questions, "");
+    }
+
+    #[test]
+    fn a_wrong_answer_is_told_and_asked_for_again() {
+        let answers = "localhost\nhttp://127.0.0.1:3001\nmany\n5/s\nhttp://r\n\n";
+        let (choices, questions) = asked(args(None), answers);
+        assert_eq!(choices.upstream, "http://127.0.0.1:3001");
+        assert_eq!(
+            (choices.limit.to_string().as_str(), choices.redis),
+            ("5/1s", None)
+        );
+        for question in ["Where is the app?", "How many requests", "Which Redis"] {
+            assert_eq!(questions.matches(question).count(), 2, "{questions}");
+        }
+    }
+
+    #[test]
+    fn an_empty_answer_is_the_default() {
         let answers = "http://127.0.0.1:3001\n\n\n";
         let choices = ask(args(None), &mut answers.as_bytes(), &mut Vec::new()).unwrap();
         assert_eq!((choices.limit.burst(), choices.redis), (20, None));

@@ -281,7 +281,12 @@ fn top_subjects(args: &TopArgs, config: &Path) -> Result<String, AdminError> {
 fn print_answer(result: Result<String, AdminError>) -> ExitCode {
     match result {
         Ok(text) => print(Ok(text)),
-        Err(AdminError::Configuration(found)) => print(Err(found)),
+        Err(AdminError::Configuration(found)) => {
+            let code = print(Err(found));
+            let tip = "tip: '--admin ADDRESS' asks a gateway without its configuration";
+            let _ = writeln!(io::stderr(), "\n  {tip}");
+            code
+        }
         Err(error) => {
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE

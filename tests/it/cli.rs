@@ -10,6 +10,7 @@ use std::thread;
 use tempfile::TempDir;
 
 use crate::support::gateway::WEIR;
+use crate::support::page::blocks;
 use crate::support::*;
 
 fn weir(folder: &Path, arguments: &[&str]) -> Output {
@@ -292,7 +293,11 @@ struct OnTerminal {
 
 impl OnTerminal {
     fn start(folder: &Path, arguments: &str) -> Self {
-        let command = format!("stty cols 120 rows 20; echo pid:$$.; exec {WEIR} {arguments}");
+        Self::start_command(folder, &format!("{WEIR} {arguments}"))
+    }
+
+    fn start_command(folder: &Path, command: &str) -> Self {
+        let command = format!("stty cols 120 rows 20; echo pid:$$.; exec {command}");
         let mut script = Command::new("script")
             .current_dir(folder)
             .args(["-qefc", &command, "/dev/null"])
@@ -418,6 +423,81 @@ fn three_answers_on_a_terminal_are_a_gateway_that_limits_an_app() {
     fs::write(&path, text.replace("127.0.0.1:9901", "127.0.0.1:0")).unwrap();
     let gateway = Gateway::start(folder);
     assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+}
+
+/// As every page has it, with a line below that the question would take.
+#[test]
+fn no_line_of_a_pasted_block_is_taken_for_an_answer_to_a_question_of_init() {
+    let pages = ["README.md", "docs/INSTALL.md", "docs/TUTORIAL.md"];
+    let blocks = pages.into_iter().flat_map(blocks);
+    let lines: Vec<String> = blocks
+        .flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|line| Some(line.strip_prefix("$ weir init --")?.to_owned()))
+        .collect();
+    assert!(lines.len() >= 2, "{lines:?}");
+    for options in lines {
+        let folder = TempDir::with_prefix("weir-it-").unwrap();
+        let mut terminal = OnTerminal::start_command(folder.path(), "bash --norc");
+        let pasted = format!("{WEIR} init --{options}\n{WEIR} check\nexit 7\n");
+        terminal.keys.write_all(pasted.as_bytes()).unwrap();
+        let ended = eventually("the end", || terminal.script.try_wait().unwrap());
+        let shown = terminal.shown();
+        assert_eq!(ended.code(), Some(7), "{options}: {shown}");
+        assert_eq!(
+            shown.matches("configuration OK").count(),
+            2,
+            "{options}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn a_typo_in_the_file_of_a_gateway_that_runs_takes_no_command_away() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    let path = gateway.folder().join("gateway.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let admin = gateway.admin_address().to_string();
+    let text = text.replacen(
+        "admin: {address: \"127.0.0.1:0\"",
+        &format!("admin: {{address: \"{admin}\""),
+        1,
+    );
+    assert!(text.contains(&admin), "{text}");
+    for typo in ["upstreems: {}\n", "routes: [{match: {\n", "\t- no YAML\n"] {
+        fs::write(&path, format!("{text}{typo}")).unwrap();
+        assert_eq!(
+            weir(gateway.folder(), &["check"]).status.code(),
+            Some(2),
+            "{typo}"
+        );
+        for command in [
+            &["top", "--once"][..],
+            &["bucket", "get", "L", "127.0.0.1"],
+            &["bucket", "reset", "L", "127.0.0.1"],
+            &["override", "list"],
+            &["health"],
+        ] {
+            let output = weir(gateway.folder(), command);
+            assert!(
+                output.status.success(),
+                "{typo}{command:?}: {}",
+                stderr(&output)
+            );
+        }
+    }
+    fs::write(&path, text.replace(&admin, "nowhere")).unwrap();
+    let output = weir(gateway.folder(), &["top", "--once"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("--admin ADDRESS"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod admin_address;
 mod bans;
 mod certificates;
 mod defaults;
@@ -31,6 +32,7 @@ mod values;
 mod words;
 mod yaml;
 
+pub use admin_address::admin_address;
 pub use defaults::FileSchemas;
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use inputs::{Inputs, display_name, standard_input};
