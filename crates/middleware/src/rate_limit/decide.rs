@@ -608,7 +608,7 @@ impl PendingState {
             }
         };
         let verdict = self.decision.denied_by(denial, &outcome);
-        let retry_in = denial.retry_in();
+        let retry_in = denial.told_wait();
         let empty = rejection::in_memory_of(request);
         let mut response = match &limiter.settings.respond {
             Some(respond) => {

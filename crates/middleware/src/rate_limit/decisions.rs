@@ -260,14 +260,15 @@ impl Denial<'_> {
         all.map(|(limit, _)| &*limit.name)
     }
 
-    /// When the request would be allowed.
-    pub(super) fn retry_in(&self) -> Nanos {
+    /// How long the client is told to wait; [`Nanos::NEVER`] where no wait helps. All forms of the
+    /// response show this wait.
+    pub(super) fn told_wait(&self) -> Nanos {
         self.strictest.1.retry_in
     }
 
     /// The problem document that names them all, the strictest first.
     pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
-        let retry_in = self.retry_in();
+        let retry_in = self.told_wait();
         if self.others.is_empty() && retry_in != Nanos::NEVER {
             return self.strictest.0.document.clone();
         }

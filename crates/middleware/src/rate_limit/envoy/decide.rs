@@ -149,7 +149,7 @@ impl Settings {
         let code = denial.as_ref().map_or(Code::Ok, |_| Code::OverLimit);
         response.set_overall_code(code);
         let mut shown = Response::new(());
-        let wait = denial.as_ref().and_then(|it| retry_after(it.retry_in()));
+        let wait = denial.as_ref().and_then(|it| retry_after(it.told_wait()));
         let wait = wait.map(|seconds| (header::RETRY_AFTER, integer(seconds)));
         shown.headers_mut().extend(wait);
         let context = match &denial {
