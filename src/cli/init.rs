@@ -46,7 +46,7 @@ pub(super) struct InitArgs {
 
 /// So many requests in a period.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
+pub(super) struct Rate {
     count: u64,
     period: HumanDuration,
 }
@@ -84,6 +84,12 @@ impl Rate {
         count: 100,
         period: HumanDuration(std::time::Duration::from_secs(60)),
     };
+
+    /// The options of an override with this rate.
+    pub(super) fn options(self) -> String {
+        let Self { count, period } = self;
+        format!("--burst {count} --count {count} --period {period}")
+    }
 
     /// As many requests as a page and its images are: a fifth of the count, but no fewer than five
     /// of a small one, which would deny the second request of a browser.

@@ -306,7 +306,7 @@ fn print_health(result: Result<String, AdminError>) -> ExitCode {
 /// Help and version are errors to clap, but not to the caller.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    if let Some(tip) = configuration_tip(error) {
+    if let Some(tip) = usage_tip(error) {
         let _ = writeln!(io::stderr(), "\n  {tip}");
     }
     if error.use_stderr() {
@@ -316,13 +316,29 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Help with the name of a file where no argument is expected.
-fn configuration_tip(error: &clap::Error) -> Option<String> {
-    match (error.kind(), error.get(ContextKind::InvalidArg)?) {
-        (ErrorKind::UnknownArgument, ContextValue::String(word))
-            if [".yaml", ".yml"].iter().any(|end| word.ends_with(end)) =>
-        {
-            Some(format!("tip: name a configuration with '--config {word}'"))
+/// Help with what is given in a place, or left out, as people guess it.
+fn usage_tip(error: &clap::Error) -> Option<String> {
+    let context = error.get(ContextKind::InvalidArg)?;
+    match (error.kind(), context) {
+        (ErrorKind::UnknownArgument, ContextValue::String(word)) => {
+            let is_file = [".yaml", ".yml"].iter().any(|end| word.ends_with(end));
+            let rate = word.parse::<init::Rate>();
+            match word {
+                _ if is_file => Some(format!("tip: name a configuration with '--config {word}'")),
+                _ if word.starts_with('/') => {
+                    Some(format!("tip: name a path with '--path {word}'"))
+                }
+                _ if word.parse::<IpAddr>().is_ok() => {
+                    Some(format!("tip: name an address with '--ip {word}'"))
+                }
+                _ => Some(format!("tip: write a rate as '{}'", rate.ok()?.options())),
+            }
+        }
+        (ErrorKind::MissingRequiredArgument, ContextValue::Strings(missing)) => {
+            let lacks_ip = missing.iter().any(|argument| argument.starts_with("--ip"));
+            let tip =
+                "tip: the address of the client whose request is explained: '--ip 203.0.113.9'";
+            lacks_ip.then(|| tip.to_owned())
         }
         _ => None,
     }

@@ -789,11 +789,26 @@ routes:
 }
 
 #[test]
-fn a_configuration_that_is_named_without_its_option_gets_a_tip() {
+fn a_value_that_is_given_without_its_option_gets_a_tip() {
     let tip = |args: &[&str]| {
         let error = Cli::try_parse_from(args).unwrap_err();
-        configuration_tip(&error)
+        usage_tip(&error)
     };
+    for (args, told) in [
+        (&["weir", "explain", "/login"][..], "'--path /login'"),
+        (
+            &["weir", "explain", "--path", "/", "192.0.2.1"],
+            "'--ip 192.0.2.1'",
+        ),
+        (&["weir", "explain", "--path", "/"], "'--ip 203.0.113.9'"),
+        (
+            &["weir", "override", "set", "L", "acme", "10/1m"],
+            "'--burst 10 --count 10 --period 1m'",
+        ),
+    ] {
+        let tip = tip(args).unwrap_or_default();
+        assert!(tip.ends_with(told), "{args:?}: {tip}");
+    }
     let expected = Some("tip: name a configuration with '--config other.yaml'".to_owned());
     for command in ["run", "top"] {
         assert_eq!(tip(&["weir", command, "other.yaml"]), expected, "{command}");

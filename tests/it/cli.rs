@@ -282,6 +282,8 @@ fn commands_show_and_change_what_a_gateway_counts() {
     let (code, refused) = asked(&gateway, &["bucket", "get", "M", "127.0.0.1"]);
     assert_eq!(code, Some(1));
     assert!(refused.contains("No route uses a limit \"M\""), "{refused}");
+    let (_, refused) = asked(&gateway, &["ban", "add", "abusers", "192.0.2.1"]);
+    assert!(refused.contains("`bans: {abusers: {"), "{refused}");
 }
 
 /// A command on a terminal of its own.

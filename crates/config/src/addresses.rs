@@ -152,6 +152,11 @@ pub(crate) struct ServerUrl(pub(crate) Server);
 pub(crate) enum ServerUrlError {
     #[error("`{0}` lacks its scheme\nwrite `\"http://{0}\"`")]
     NoScheme(String),
+    #[error(
+        "`{0}` is a variable, which is not filled in here\nwrite the URL; or fill the file in before: \
+         `envsubst < FILE | weir --config -`"
+    )]
+    Variable(String),
     #[error("`{0}` is not the URI of a server\nwrite it like http://127.0.0.1:3000")]
     Malformed(String),
     #[error("`{0}`: {error}\nwrite it like unix:///run/app.sock", error = ServerError::Socket)]
@@ -173,6 +178,9 @@ impl FromStr for ServerUrl {
 
     fn from_str(text: &str) -> Result<Self, ServerUrlError> {
         let is_host = || format!("http://{text}").parse::<Server>().is_ok();
+        if text.starts_with('$') {
+            return Err(ServerUrlError::Variable(text.to_owned()));
+        }
         if !text.contains("://") && is_host() {
             return Err(ServerUrlError::NoScheme(text.to_owned()));
         }

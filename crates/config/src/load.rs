@@ -25,7 +25,9 @@ the smallest useful gateway.yaml is:
   upstreams:
     app: {servers: [\"http://127.0.0.1:3000\"]}
   routes:
-    - {match: {path: \"/*\"}, upstream: app, limits: [RequestsPerAddress]}";
+    - {match: {path: \"/*\"}, upstream: app, limits: [RequestsPerAddress]}
+  limits:
+    RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}";
 
 const A_SERVER: &str = "write a list of servers, such as:\n  - http://10.0.0.5:3000";
 

@@ -66,6 +66,20 @@ fn remedy(unknown: &str, known: &[&str]) -> Option<String> {
         "weight" | "weights" if has("servers") => {
             "each server has a weight of its own: `servers: [{url: URL, weight: 2}]`".into()
         }
+        "status" | "status_code" | "code" | "message" | "response" | "rejected_code"
+            if has("burst") && has("per") =>
+        {
+            "what a denied request gets is said on a route, or under `defaults` for all: \
+             `on_denied: {reject: {status: 503}}`"
+                .into()
+        }
+        "exempt" | "except" | "exclude" | "skip" | "whitelist" | "allowlist" | "allow"
+            if has("burst") && has("per") =>
+        {
+            "clients that no limit holds are listed in gateway.yaml: `allow: {addresses: \
+             [10.0.0.0/8]}`; those that may send more have an override"
+                .into()
+        }
         _ if has("reject") && unknown.parse().is_ok_and(|it| (200..600).contains(&it)) => {
             format!("for another status than 429, write `{{reject: {{status: {unknown}}}}}`")
         }

@@ -33,7 +33,7 @@ pub(super) enum ApiError {
     /// `help` names a similar limit that may be meant.
     #[error("No route uses a limit \"{name}\"; {}", help.as_deref().unwrap_or(NO_OTHERS))]
     NoSuchLimit { name: String, help: Option<String> },
-    #[error("There is no ban \"{name}\"; {}", help.as_deref().unwrap_or(NO_OTHERS))]
+    #[error("There is no ban \"{name}\"; {}", help.as_deref().unwrap_or(NO_BANS))]
     NoSuchBan { name: String, help: Option<String> },
     /// The limit or ban has no such subject.
     #[error(transparent)]
@@ -73,6 +73,9 @@ pub(super) enum ApiError {
 }
 
 const NO_OTHERS: &str = "there are none";
+
+const NO_BANS: &str = "gateway.yaml has none, and a ban by hand needs one for its name and treatment: \
+    `bans: {abusers: {per: address, strikes: {limits: LIMIT, count: 100, period: 1m}, for: 10m}}`";
 
 fn all_paths() -> String {
     PATHS.map(|path| path.template).join(", ")

@@ -217,6 +217,25 @@ pub(super) fn key_sources(
     Ok(sources)
 }
 
+/// Help with the name of a header or a variable of nginx in the place of a source.
+fn named_source(text: &str) -> Option<String> {
+    let of_nginx = [
+        ("$http_", "header"),
+        ("$cookie_", "cookie"),
+        ("$arg_", "query"),
+    ];
+    let named = of_nginx.iter().find_map(|(prefix, source)| {
+        let name = text.strip_prefix(prefix)?;
+        Some(match *source {
+            "header" => format!("write `header:{}`", name.replace('_', "-")),
+            source => format!("write `{source}:{name}`"),
+        })
+    });
+    let is_header =
+        || text.contains('-') && KeySource::parse(&format!("header:{text}"), 64).is_ok();
+    named.or_else(|| is_header().then(|| format!("if it is a header, write `header:{text}`")))
+}
+
 fn key_source(
     cx: &mut Lowering<'_>,
     text: &Spanned<String>,
@@ -226,8 +245,8 @@ fn key_source(
     if let Err(SourceError::Unknown(_)) = source {
         let word = text.split([':', '/']).next().unwrap_or_default();
         let message = format!("unknown source \"{}\"", text.value);
-        let nearest = suggest(word, KeySource::WORDS);
-        return Err(cx.error(text.span, message).maybe_help(nearest));
+        let help = named_source(text).or_else(|| suggest(word, KeySource::WORDS));
+        return Err(cx.error(text.span, message).maybe_help(help));
     }
     cx.ok(text.span, source)
 }

@@ -38,6 +38,7 @@ pub(crate) fn warn_of_routes(
     warn_of_unlimited(cx, routes);
     warn_of_whole_seconds(cx, routes);
     warn_of_unreachable(cx, routes);
+    warn_of_lone_path(cx, gateway, routes);
     warn_of_redirect_loops(cx, routes);
     unused_upstreams(cx, gateway);
     unused_decoys(cx, gateway);
@@ -188,6 +189,43 @@ fn warn_of_unreachable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
                 .help("of equal routes the first one wins");
         } else {
             first.insert(match_key(matcher), route);
+        }
+    }
+}
+
+/// The only route, if it forwards a part of the paths: the others get 404. Whoever captures segments
+/// knows that.
+fn warn_of_lone_path(cx: &mut Lowering<'_>, gateway: &Gateway, routes: &[LoweredRoute]) {
+    let all = &gateway.routes;
+    if cx.sources.child_in_error(all.span).is_some() {
+        return;
+    }
+    let ([route], [written]) = (routes, all.value.as_slice()) else {
+        return;
+    };
+    let Some(matcher) = route
+        .matcher
+        .as_ref()
+        .ok()
+        .filter(|_| written.upstream.is_some())
+    else {
+        return;
+    };
+    let path = matcher.path.to_string();
+    match path.strip_suffix("/*") {
+        Some("") => {}
+        _ if path.contains('{') => {}
+        Some(_) => {
+            let message = format!("paths outside of `{path}` have no route, and get 404");
+            cx.warn(route.span, message).help(
+                "add a route for `/*`; with `response: {status: 404}` if no other path is meant",
+            );
+        }
+        None => {
+            let message = format!("`{path}` matches this path alone; all others get 404");
+            let below = path.trim_end_matches('/');
+            let help = format!("for what is below it, write `{below}/*`; for everything, `/*`");
+            cx.warn(route.span, message).help(help);
         }
     }
 }

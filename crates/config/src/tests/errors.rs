@@ -336,6 +336,8 @@ fn an_empty_file_is_told_with_an_example() {
           app: {servers: ["http://127.0.0.1:3000"]}
         routes:
           - {match: {path: "/*"}, upstream: app, limits: [RequestsPerAddress]}
+        limits:
+          RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
     1 error, 0 warnings
     "#);
     let folder = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", "")]);
@@ -1534,4 +1536,56 @@ fn a_number_that_is_not_written_in_decimal_digits_is_an_error() {
             findings(&gateway)
         );
     }
+}
+
+#[test]
+fn what_other_gateways_have_in_a_place_is_told_as_it_is_written_here() {
+    let gateway = r#"
+upstreams: {app: "http://127.0.0.1:3000", api: {servers: ["$API_URL"]}}
+block: [203.0.113.9]
+defaults: {limits: [A, B, C, D]}
+routes: [{upstream: app}, {match: {path: "/api/*"}, upstream: api}]
+"#;
+    let defaults = r"
+A: {per: x-api-key, burst: 1, count: 1, period: 1s, status: 503}
+B: {per: $http_x_api_key, burst: 1, count: 1, period: 1s, exempt: [10.0.0.0/8]}
+C: {per: $cookie_session, burst: 1, count: 1, period: 1s}
+D: {per: $arg_key, burst: 1, count: 1, period: 1s}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:2:18: upstreams.app: expected keys and values, found `http://127.0.0.1:3000`
+      write {servers: ["http://127.0.0.1:3000"]}
+    gateway.yaml:2:59: upstreams.api.servers[0]: `$API_URL` is a variable, which is not filled in here
+      write the URL; or fill the file in before: `envsubst < FILE | weir --config -`
+    gateway.yaml:3:1: block: expected keys and values, found a list
+      write {addresses: [...]}, or {accounts: [...]}
+    gateway.yaml:5:10: routes[0]: the key "match" is missing
+    limits/defaults.yaml:2:10: A.per: unknown source "x-api-key"
+      if it is a header, write `header:x-api-key`
+    limits/defaults.yaml:2:53: A.status: unknown key "status"
+      what a denied request gets is said on a route, or under `defaults` for all: `on_denied: {reject: {status: 503}}`
+    limits/defaults.yaml:3:10: B.per: unknown source "$http_x_api_key"
+      write `header:x-api-key`
+    limits/defaults.yaml:3:59: B.exempt: unknown key "exempt"
+      clients that no limit holds are listed in gateway.yaml: `allow: {addresses: [10.0.0.0/8]}`; those that may send more have an override
+    limits/defaults.yaml:4:10: C.per: unknown source "$cookie_session"
+      write `cookie:session`
+    limits/defaults.yaml:5:10: D.per: unknown source "$arg_key"
+      write `query:key`
+    10 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn the_example_for_an_empty_file_is_a_configuration() {
+    let folder = Folder::with(&[("gateway.yaml", "")]);
+    let found = folder.findings();
+    let example = found.lines().filter_map(|line| line.strip_prefix("    "));
+    let example: String = example.map(|line| line.to_owned() + "\n").collect();
+    let folder = Folder::with(&[("gateway.yaml", &example)]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings", "{example}");
 }

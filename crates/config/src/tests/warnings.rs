@@ -816,3 +816,35 @@ fn overrides_must_have_a_folder_that_can_be_written() {
     assert!(found.contains(message), "{found}");
     assert!(found.contains("warning: admin.overrides_file"), "{found}");
 }
+
+#[test]
+fn a_lone_route_that_leaves_paths_out_is_told() {
+    let told = |path: &str, more: &str| {
+        let gateway = SMALLEST.replace("/*", path) + more;
+        findings(&gateway, DEFAULTS, "")
+    };
+    insta::assert_snapshot!(told("/api", ""), @r#"
+    gateway.yaml:5:5: warning: routes[0]: `/api` matches this path alone; all others get 404
+      for what is below it, write `/api/*`; for everything, `/*`
+    0 errors, 1 warning
+    "#);
+    insta::assert_snapshot!(told("/api/*", ""), @r#"
+    gateway.yaml:5:5: warning: routes[0]: paths outside of `/api/*` have no route, and get 404
+      add a route for `/*`; with `response: {status: 404}` if no other path is meant
+    0 errors, 1 warning
+    "#);
+    assert!(told("/", "").contains("for what is below it, write `/*`"));
+    for (path, more) in [
+        ("/*", ""),
+        (
+            "/api/*",
+            "  - {match: {path: \"/*\"}, response: {status: 404}}\n",
+        ),
+        (
+            "/api",
+            "  - {match: {path: /login}, upstream: app, limits: []}\n",
+        ),
+    ] {
+        assert_eq!(told(path, more), "0 errors, 0 warnings", "{path}");
+    }
+}

@@ -186,6 +186,9 @@ impl<'d> Reader<'d> {
         let help = match fields {
             [] => "write {}".to_owned(),
             [only] => format!("write {{{only}: {text}}}"),
+            _ if fields.contains(&"servers") && text.contains("://") && !text.contains('@') => {
+                format!("write {{servers: [\"{text}\"]}}")
+            }
             _ => format!("its keys are {}", fields.join(", ")),
         };
         let error: Error = de::Error::invalid_type(self.found(), &"keys and values");
@@ -321,7 +324,11 @@ impl<'d> Deserializer<'d> for Reader<'d> {
             Err(error)
         } else if let Content::Sequence(_) = self.node.content {
             // Serde would take its items for the values of the keys.
-            Err(de::Error::invalid_type(self.found(), &"keys and values"))
+            let error: Error = de::Error::invalid_type(self.found(), &"keys and values");
+            Err(match fields.contains(&"addresses") {
+                true => error.help("write {addresses: [...]}, or {accounts: [...]}"),
+                false => error,
+            })
         } else if let Content::Mapping(_) = self.node.content {
             visitor.visit_map(self.fields(fields))
         } else {
