@@ -67,15 +67,25 @@ pub(crate) fn module_of(file: &Path) -> Vec<String> {
         .collect()
 }
 
+/// The code without the unit tests at its end.
+pub(crate) fn without_tests(text: &str) -> &str {
+    let mut starts = text.match_indices("#[cfg(test)]\nmod ");
+    let tests = starts.find(|(start, found)| {
+        let name = text[start + found.len()..].lines().next();
+        name.is_some_and(|line| line.ends_with('{')) && is_line_start(text, *start)
+    });
+    tests.map_or(text, |(start, _)| &text[..start])
+}
+
+fn is_line_start(text: &str, at: usize) -> bool {
+    at == 0 || text[..at].ends_with('\n')
+}
+
 /// The code without comments, and without the unit tests at its end. Lines keep their numbers.
 pub(crate) fn code_of(text: &str) -> String {
-    let lines: Vec<_> = text.lines().collect();
-    let tests = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
-    });
-    let code = &lines[..tests.unwrap_or(lines.len())];
-    let without_comment = |line: &&str| line.split("//").next().unwrap_or("").to_owned();
-    code.iter()
+    let without_comment = |line: &str| line.split("//").next().unwrap_or("").to_owned();
+    without_tests(text)
+        .lines()
         .map(without_comment)
         .collect::<Vec<_>>()
         .join("\n")

@@ -1,0 +1,601 @@
+//! Each optional feature has a room: the files that are about it alone. Which other files name it is
+//! listed in `rooms.txt`, and so are the knots, which name many features. Both lists only shrink: a
+//! file that is not listed must name no feature, and a line that is no longer true is to be deleted.
+//!
+//! A file names a feature by an identifier in its code. Comments, strings and tests do not count.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::source::{code_of, crates, is_in_name, rust_files, src, without_tests};
+
+const LISTED: &str = include_str!("rooms.txt");
+
+/// A file is a knot that names so many features.
+const KNOT: usize = 6;
+
+/// A knot may have so many code lines less than are listed.
+const LINES_TO_SPARE: usize = 100;
+
+struct Feature {
+    name: &'static str,
+    /// Files, and folders with a slash at the end.
+    rooms: &'static [&'static str],
+    /// The words of identifiers that name it, such as `header edits` for `HeaderEdits` and
+    /// `header_edits`; `*` stands for the rest of a word. What `!` precedes names it not.
+    words: &'static [&'static str],
+}
+
+const FEATURES: [Feature; 24] = [
+    Feature {
+        name: "compression",
+        rooms: &[
+            "crates/middleware/src/compression/",
+            "crates/config/src/routes/compression.rs",
+        ],
+        words: &["compress*", "content coding"],
+    },
+    Feature {
+        name: "CORS",
+        rooms: &[
+            "crates/middleware/src/cors.rs",
+            "crates/config/src/routes/cors.rs",
+        ],
+        words: &["cors", "preflight*"],
+    },
+    Feature {
+        name: "header edits",
+        rooms: &["crates/middleware/src/header_edits.rs"],
+        words: &["header edits"],
+    },
+    Feature {
+        name: "HSTS",
+        rooms: &["crates/config/src/gateway/https.rs"],
+        words: &["hsts", "strict transport security"],
+    },
+    Feature {
+        name: "gRPC statuses",
+        rooms: &["crates/middleware/src/grpc.rs"],
+        words: &["grpc"],
+    },
+    Feature {
+        name: "error pages",
+        rooms: &[],
+        words: &["error pages"],
+    },
+    Feature {
+        name: "decoys",
+        rooms: &[
+            "crates/middleware/src/decoy/",
+            "crates/middleware/src/no_decoys.rs",
+        ],
+        words: &["decoy*", "shadow*"],
+    },
+    Feature {
+        name: "bans",
+        rooms: &[
+            "crates/rules/src/ban/",
+            "crates/middleware/src/bans/",
+            "crates/config/src/bans/",
+            "src/app/admin_api/ban.rs",
+            "src/app/explain/bans.rs",
+            "src/app/shared_bans/",
+        ],
+        words: &["ban", "bans", "banned", "strike*", "tarpit*"],
+    },
+    Feature {
+        name: "access lists",
+        rooms: &[
+            "crates/rules/src/access_list.rs",
+            "crates/config/src/bans/access_lists.rs",
+        ],
+        words: &["access list*"],
+    },
+    Feature {
+        name: "shedding",
+        rooms: &[
+            "crates/limit/src/concurrency/",
+            "crates/limit/src/overload.rs",
+            "crates/middleware/src/concurrency.rs",
+            "crates/middleware/src/overload.rs",
+            "crates/middleware/src/rate_limit/deferred_slot.rs",
+            "crates/middleware/src/rate_limit/shed.rs",
+            "crates/telemetry/src/metrics/overload.rs",
+            "crates/config/src/routes/concurrency.rs",
+            "src/app/overload.rs",
+            "src/app/explain/shedding.rs",
+        ],
+        words: &["shed*", "concurrency", "overload*", "priorit*"],
+    },
+    Feature {
+        name: "in-flight leases",
+        rooms: &[
+            "crates/limit/src/in_flight.rs",
+            "crates/store/src/memory/leases.rs",
+            "crates/store/src/redis/lease_commands.rs",
+            "crates/store/src/redis/leases.rs",
+            "crates/middleware/src/rate_limit/in_flight.rs",
+            "crates/middleware/src/rate_limit/lease_request.rs",
+        ],
+        words: &["lease*"],
+    },
+    Feature {
+        name: "prefetched units",
+        rooms: &[
+            "crates/limit/src/prefetch.rs",
+            "crates/store/src/prefetch/",
+            "crates/config/src/limits/prefetch.rs",
+        ],
+        words: &["prefetch*"],
+    },
+    Feature {
+        name: "delayed requests",
+        rooms: &["crates/middleware/src/rate_limit/delay.rs"],
+        words: &[
+            "delay",
+            "delayed",
+            "delays",
+            "!connection attempt delay",
+            "!worker delay",
+            "!min delays",
+        ],
+    },
+    Feature {
+        name: "dry runs",
+        rooms: &["crates/rules/src/enforcement.rs"],
+        words: &["enforce*", "would deny"],
+    },
+    Feature {
+        name: "Envoy's service",
+        rooms: &[
+            "crates/middleware/src/rate_limit/envoy/",
+            "crates/config/src/gateway/envoy.rs",
+            "src/app/envoy.rs",
+        ],
+        words: &["envoy*"],
+    },
+    Feature {
+        name: "passwords",
+        rooms: &[
+            "crates/rules/src/basic_auth.rs",
+            "crates/middleware/src/verifiers.rs",
+        ],
+        words: &["basic auth*", "password*"],
+    },
+    Feature {
+        name: "JWT",
+        rooms: &["crates/rules/src/jwt/", "src/app/jwks.rs"],
+        words: &["jwt*", "jwk*"],
+    },
+    Feature {
+        name: "ACME",
+        rooms: &[
+            "crates/config/src/gateway/acme.rs",
+            "crates/server/src/challenges.rs",
+            "src/app/acme/",
+        ],
+        words: &["acme"],
+    },
+    Feature {
+        name: "takeover",
+        rooms: &[
+            "crates/server/src/no_takeover.rs",
+            "crates/server/src/takeover.rs",
+        ],
+        words: &["takeover"],
+    },
+    Feature {
+        name: "fleet",
+        rooms: &["src/app/fleet/", "src/app/admin_api/fleet.rs"],
+        words: &["fleet"],
+    },
+    Feature {
+        name: "OTLP",
+        rooms: &[
+            "crates/telemetry/src/no_otlp.rs",
+            "crates/telemetry/src/otlp.rs",
+            "src/app/otlp.rs",
+        ],
+        words: &["otlp"],
+    },
+    Feature {
+        name: "sticky servers",
+        rooms: &["crates/proxy/src/sticky.rs"],
+        words: &["sticky"],
+    },
+    Feature {
+        name: "SRV records",
+        rooms: &["src/app/srv.rs"],
+        words: &["srv"],
+    },
+    Feature {
+        name: "request buffering",
+        rooms: &[
+            "crates/config/src/routes/request_buffering.rs",
+            "crates/proxy/src/request_buffering.rs",
+        ],
+        words: &["request buffering"],
+    },
+];
+
+impl Feature {
+    fn is_room(&self, file: &str) -> bool {
+        let is_in = |room: &&str| *room == file || room.ends_with('/') && file.starts_with(*room);
+        self.rooms.iter().any(is_in)
+    }
+
+    fn is_named_by(&self, identifier: &[String]) -> bool {
+        let excepted = self
+            .words
+            .iter()
+            .filter_map(|words| words.strip_prefix('!'));
+        let mut named = self.words.iter().filter(|words| !words.starts_with('!'));
+        named.any(|words| contains(identifier, words))
+            && !excepted
+                .into_iter()
+                .any(|words| contains(identifier, words))
+    }
+}
+
+/// The places of the features that an identifier names.
+fn features_of(identifier: &str) -> Vec<usize> {
+    let words = words_of(identifier);
+    let features = FEATURES.iter().enumerate();
+    let named = features.filter(|(_, feature)| feature.is_named_by(&words));
+    named.map(|(at, _)| at).collect()
+}
+
+/// Whether an identifier has these words one after the other.
+fn contains(identifier: &[String], words: &str) -> bool {
+    let words: Vec<_> = words.split(' ').collect();
+    let fits = |(word, wanted): (&String, &&str)| match wanted.strip_suffix('*') {
+        Some(begin) => word.starts_with(begin),
+        None => word == wanted,
+    };
+    let mut places = identifier.windows(words.len());
+    places.any(|place| place.iter().zip(&words).all(fits))
+}
+
+/// The words of an identifier, in lower case.
+fn words_of(identifier: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for part in identifier.split('_').filter(|part| !part.is_empty()) {
+        let chars: Vec<_> = part.chars().collect();
+        let mut start = 0;
+        for at in 1..chars.len() {
+            let follows_lower = !chars[at - 1].is_uppercase();
+            let precedes_lower = chars.get(at + 1).is_some_and(|next| next.is_lowercase());
+            if chars[at].is_uppercase() && (follows_lower || precedes_lower) {
+                words.push(chars[start..at].iter().collect::<String>());
+                start = at;
+            }
+        }
+        words.push(chars[start..].iter().collect());
+    }
+    words.iter().map(|word| word.to_lowercase()).collect()
+}
+
+/// The identifiers of code, without those in comments and strings.
+fn identifiers(code: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let mut rest = code;
+    while let Some(first) = rest.trim_start().chars().next() {
+        rest = rest.trim_start();
+        let length = if let Some(length) = passed_over(rest) {
+            length
+        } else if is_in_name(first) {
+            let length = rest.find(|char| !is_in_name(char));
+            let length = length.unwrap_or(rest.len());
+            found.insert(&rest[..length]);
+            length
+        } else {
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    found
+}
+
+/// The length of the comment, string or character that code begins with, if it does.
+fn passed_over(code: &str) -> Option<usize> {
+    if !code.starts_with(['/', '\'', '"', 'b', 'r']) {
+        return None;
+    }
+    let until = |start: usize, end: &str| {
+        let length = code[start..].find(end).map(|at| start + at + end.len());
+        length.unwrap_or(code.len())
+    };
+    if code.starts_with("//") {
+        return Some(until(2, "\n"));
+    }
+    if code.starts_with("/*") {
+        return Some(until(2, "*/"));
+    }
+    if let Some(character) = code.strip_prefix('\'') {
+        let mut chars = character.char_indices();
+        return match (chars.next()?.1, chars.next()?.1) {
+            ('\\', _) => Some(until(3, "'")),
+            (_, '\'') => Some(2 + chars.next().map_or(1, |(at, _)| at - 1)),
+            _ => Some(1),
+        };
+    }
+    let raw = code.strip_prefix("br").or_else(|| code.strip_prefix('r'));
+    if let Some(raw) = raw {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        if raw[hashes..].starts_with('"') {
+            let end = format!("\"{}", "#".repeat(hashes));
+            return Some(until(code.len() - raw.len() + hashes + 1, &end));
+        }
+    }
+    let text = code
+        .strip_prefix('"')
+        .or_else(|| code.strip_prefix("b\""))?;
+    let begin = code.len() - text.len();
+    let mut is_escaped = false;
+    let end = text.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    });
+    Some(end.map_or(code.len(), |end| begin + end + 1))
+}
+
+/// A file of the product.
+struct File {
+    code_lines: usize,
+    /// The features that it names, by their place in the table; those too whose room it is.
+    named: BTreeSet<usize>,
+    of_gateway: usize,
+    fields: usize,
+    text: String,
+}
+
+impl File {
+    /// `features` keeps the features that identifiers name.
+    fn read(path: &Path, features: &mut HashMap<String, Vec<usize>>) -> Self {
+        let text = fs::read_to_string(path).unwrap();
+        let code = code_of(&text);
+        let code_lines = code.lines().filter(|line| !line.trim().is_empty());
+        let identifiers = identifiers(without_tests(&text));
+        let named = identifiers.into_iter().flat_map(|name| {
+            let known = features.entry(name.to_owned());
+            known.or_insert_with(|| features_of(name)).clone()
+        });
+        let named: BTreeSet<_> = named.collect();
+        Self {
+            code_lines: code_lines.count(),
+            named,
+            of_gateway: code.matches("feature = \"gateway\"").count(),
+            fields: LOG_FIELDS.iter().filter(|it| code.contains(*it)).count(),
+            text: code,
+        }
+    }
+}
+
+/// The files of the product by their paths, read once for all tests.
+fn files() -> &'static BTreeMap<String, File> {
+    static FILES: OnceLock<BTreeMap<String, File>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let folders = crates().into_iter().map(|(_, folder)| folder);
+        let paths = folders
+            .chain([src()])
+            .flat_map(|folder| rust_files(&folder));
+        let named = |path: &Path| {
+            let within = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap();
+            within.to_str().unwrap().to_owned()
+        };
+        let mut features = HashMap::new();
+        paths
+            .map(|path| (named(&path), File::read(&path, &mut features)))
+            .collect()
+    })
+}
+
+/// The files outside of its room that name a feature.
+fn outside(at: usize) -> impl Iterator<Item = &'static str> {
+    let names = move |(path, file): &(&'static String, &File)| {
+        file.named.contains(&at) && !FEATURES[at].is_room(path)
+    };
+    files().iter().filter(names).map(|(path, _)| path.as_str())
+}
+
+/// The lines that `rooms.txt` should have under each of its headings.
+fn found() -> BTreeMap<&'static str, BTreeSet<String>> {
+    let features = FEATURES.iter().enumerate();
+    let outside = features.map(|(at, feature)| {
+        let paths = outside(at).map(str::to_owned);
+        (feature.name, paths.collect())
+    });
+    let knots = knots().map(|(path, file)| {
+        let begin = format!("{path} {} ", file.named.len());
+        format!("{begin}{}", most_lines(&begin, file.code_lines))
+    });
+    outside.chain([("knots", knots.collect())]).collect()
+}
+
+/// The most code lines of a knot, as listed if that is near: a repair of a few lines changes no list.
+fn most_lines(begin: &str, lines: usize) -> usize {
+    let listed = LISTED
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(begin));
+    let listed = listed.and_then(|most| most.parse().ok());
+    listed
+        .filter(|most| (lines..lines + LINES_TO_SPARE).contains(most))
+        .unwrap_or(lines)
+}
+
+fn knots() -> impl Iterator<Item = (&'static String, &'static File)> {
+    let files = files().iter();
+    files.filter(|(_, file)| file.named.len() >= KNOT)
+}
+
+/// The lines of `rooms.txt` by their headings, which end with a colon.
+fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
+    let mut listed: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let mut heading = "";
+    for line in LISTED.lines().filter(|line| !line.is_empty()) {
+        match line.strip_suffix(':') {
+            Some(name) => heading = name,
+            None => assert!(
+                listed
+                    .entry(heading)
+                    .or_default()
+                    .insert(line.trim().to_owned()),
+                "{heading}: {line} is listed twice"
+            ),
+        }
+    }
+    listed
+}
+
+#[test]
+fn no_further_file_names_a_feature_outside_of_its_room() {
+    let (listed, none) = (listed(), BTreeSet::new());
+    let complaints = found().into_iter().flat_map(|(heading, found)| {
+        let listed = listed.get(heading).unwrap_or(&none);
+        let further = found.difference(listed);
+        let further = further.map(|line| format!("{heading}: not listed: {line}"));
+        let gone = listed.difference(&found);
+        let gone = gone.map(|line| format!("{heading}: no longer so: {line}"));
+        further.chain(gone).collect::<Vec<_>>()
+    });
+    let complaints: Vec<_> = complaints.collect();
+    assert!(
+        complaints.is_empty(),
+        "tests/architecture/rooms.txt only shrinks. Move to the feature's room what names it in a \
+         file that is not listed. Delete what is no longer so. A knot has its number of features \
+         and the most code lines, and both are only lowered. {complaints:#?}"
+    );
+    let unknown: Vec<_> = listed
+        .keys()
+        .filter(|it| !found().contains_key(*it))
+        .collect();
+    assert!(unknown.is_empty(), "no such feature: {unknown:?}");
+}
+
+#[test]
+fn every_room_exists() {
+    let rooms = FEATURES.iter().flat_map(|feature| feature.rooms);
+    for room in rooms {
+        assert!(files().keys().any(|file| file.starts_with(room)), "{room}");
+    }
+}
+
+/// A dozen fields of a log line.
+const LOG_FIELDS: [&str; 12] = [
+    "decided_by",
+    "decided_ns",
+    "delay_ms",
+    "duration_ms",
+    "in_flight",
+    "priority",
+    "request_id",
+    "store_ms",
+    "upstream_error",
+    "upstream_ms",
+    "upstream_status",
+    "user_agent",
+];
+
+/// The structs that hold facts of one request.
+const REQUEST_FACTS: [&str; 12] = [
+    "ClientIdentity",
+    "LogLine",
+    "OriginalRequest",
+    "PastRequest",
+    "RawLine",
+    "Request",
+    "RequestAttributes",
+    "RequestContext",
+    "RequestFinished",
+    "RequestHead",
+    "RequestValues",
+    "WeirLine",
+];
+
+#[test]
+#[ignore = "prints the figures: cargo test --test architecture -- --ignored --nocapture rooms"]
+fn print_figures() {
+    println!("| feature | files that name it | outside of its room |\n|---|--:|--:|");
+    for (at, feature) in FEATURES.iter().enumerate() {
+        let all = files()
+            .values()
+            .filter(|file| file.named.contains(&at))
+            .count();
+        println!("| {} | {all} | {} |", feature.name, outside(at).count());
+    }
+    println!("\n| knot | features | code lines |\n|---|--:|--:|");
+    for (path, file) in knots() {
+        println!("| `{path}` | {} | {} |", file.named.len(), file.code_lines);
+    }
+    let lines = |wanted: &dyn Fn(&str) -> bool| -> usize {
+        let files = files().iter().filter(|(path, _)| wanted(path));
+        files.map(|(_, file)| file.code_lines).sum()
+    };
+    let is_tool = |path: &str| {
+        [
+            "crates/replay/",
+            "crates/import/",
+            "src/cli/replay.rs",
+            "src/cli/import.rs",
+        ]
+        .iter()
+        .any(|tool| path.starts_with(tool))
+    };
+    let knot_lines: usize = knots().map(|(_, file)| file.code_lines).sum();
+    let crates = files()
+        .iter()
+        .filter(|(path, _)| path.starts_with("crates/"));
+    let of_gateway: usize = crates.map(|(_, file)| file.of_gateway).sum();
+    let list_fields = files()
+        .values()
+        .filter(|file| file.fields >= LOG_FIELDS.len() / 2);
+    let is_struct = |name: &&&str| {
+        let declared = format!("struct {name}");
+        let declares = |file: &File| {
+            let mut after = file.text.split(&declared).skip(1);
+            after.any(|rest| !rest.starts_with(is_in_name))
+        };
+        files().values().any(declares)
+    };
+    println!("\n| figure | |\n|---|--:|");
+    println!("| knots | {} ({knot_lines} code lines) |", knots().count());
+    println!("| code lines of the product | {} |", lines(&|_| true));
+    println!(
+        "| those without replay and import | {} |",
+        lines(&|path| !is_tool(path))
+    );
+    println!("| `cfg(feature = \"gateway\")` in crates | {of_gateway} |");
+    println!(
+        "| files that list the fields of a log line | {} |",
+        list_fields.count()
+    );
+    println!(
+        "| structs with the facts of a request | {} |",
+        REQUEST_FACTS.iter().filter(is_struct).count()
+    );
+}
+
+#[test]
+fn identifiers_are_found_outside_of_comments_and_strings() {
+    let code = r####"fn a<'b>(c: &'b str) { /* d */ e("f \" g", '"', 'h', '\'', r#"i " j"#, b"k") // l
+        m }"####;
+    let found: Vec<_> = identifiers(code).into_iter().collect();
+    assert_eq!(found, ["a", "b", "c", "e", "fn", "m", "str"]);
+}
+
+#[test]
+fn identifiers_name_features_by_their_words() {
+    let names = |identifier: &str| {
+        let named = features_of(identifier).into_iter();
+        named.map(|at| FEATURES[at].name).collect::<Vec<_>>()
+    };
+    assert_eq!(names("HeaderEdits"), ["header edits"]);
+    assert_eq!(names("STRICT_TRANSPORT_SECURITY"), ["HSTS"]);
+    assert_eq!(names("checks_ban"), ["bans"]);
+    assert_eq!(names("bandwidth"), [""; 0]);
+    assert_eq!(names("CONNECTION_ATTEMPT_DELAY"), [""; 0]);
+    assert_eq!(names("JWTKeys"), ["JWT"]);
+}
