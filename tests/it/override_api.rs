@@ -571,6 +571,44 @@ fn an_override_decides_as_the_same_one_in_a_file_does() {
     }
 }
 
+/// It was told the time until the override's own quota had a unit again, which was weeks after the
+/// override ended.
+#[test]
+fn no_client_is_told_to_wait_for_longer_than_its_override_lasts() {
+    let server = RedisServer::start();
+    let upstream = Upstream::start();
+    let lasting = || json!({ "burst": 1, "count": 1, "period": "1000h", "for": "1h" });
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let in_file = format!(
+        "- Calls: {{burst: 1, count: 1, period: 1000h, until: \"{until}\", ids: [by-file]}}\n"
+    );
+    let on_memory = setup(&upstream).overrides(&in_file).start();
+    let on_redis = on_redis(&upstream, &server).overrides(&in_file).start();
+    for gateway in [&on_memory, &on_redis] {
+        set(gateway, "/v1/overrides/Calls/by-api", &lasting());
+        for name in ["by-api", "by-file"] {
+            let mut client = gateway.client();
+            let passed = client.send(&account(name));
+            let denied = client.send(&account(name));
+            assert_eq!((passed.status, denied.status), (200, 429), "{name}");
+            let seconds = |text: &str| text.parse::<u64>().unwrap();
+            let reset = |response: &Response| {
+                let field = response.field("ratelimit").unwrap().to_owned();
+                seconds(field.split_once(";t=").unwrap().1)
+            };
+            let told = [
+                reset(&passed),
+                reset(&denied),
+                seconds(denied.field("retry-after").unwrap()),
+            ];
+            assert!(
+                told.iter().all(|told| (1..=3600).contains(told)),
+                "{name}: {told:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn changes_are_logged_with_the_name_of_the_token_and_secrets_are_hashed() {
     let upstream = Upstream::start();

@@ -33,6 +33,26 @@ pub(super) struct QueriedLimit {
     pub(super) role: LimitRole,
     /// The units that it takes, or asks for; as many as a log line has to show.
     pub(super) cost: u32,
+    /// The rest of the subject's override, if it ends: [`Nanos::NEVER`] otherwise.
+    pub(super) quota_ends_in: Nanos,
+}
+
+impl QueriedLimit {
+    /// The same for a request that has waited for its turn.
+    pub(super) fn has_waited(&mut self, waited: Nanos) {
+        if self.quota_ends_in != Nanos::NEVER {
+            self.quota_ends_in = self.quota_ends_in.saturating_sub(waited);
+        }
+    }
+
+    /// The decision with a wait that is no longer than until the override ends. The limit's own
+    /// quota decides from then on, and a client that it denies is told its wait by that.
+    fn within_override(&self, decision: Decision) -> Decision {
+        Decision {
+            retry_in: decision.retry_in.min(self.quota_ends_in),
+            ..decision
+        }
+    }
 }
 
 /// What a limit's decision may do to a request.
@@ -107,7 +127,8 @@ impl RoutePolicy<PreparedLimit> {
             Some(LimitStatus {
                 label: &self.limit(queried.limit)?.label,
                 quota: queried.quota,
-                decision,
+                quota_ends_in: queried.quota_ends_in,
+                decision: decision.map(|decision| queried.within_override(decision)),
                 is_stale: decision.is_some_and(|decision| is_stale(outcome.source, &decision)),
             })
         };
@@ -217,7 +238,10 @@ impl RoutePolicy<PreparedLimit> {
             .filter_map(move |(queried, decision)| {
                 let decision =
                     decision.filter(|decision| meaning(queried.role, decision) == what)?;
-                Some((self.limit(queried.limit)?, decision))
+                Some((
+                    self.limit(queried.limit)?,
+                    queried.within_override(decision),
+                ))
             })
     }
 }

@@ -190,6 +190,8 @@ pub(super) struct LimitStatus<'a> {
     pub(super) label: &'a Label,
     /// The parameters that applied.
     pub(super) quota: Quota,
+    /// How long they apply, if they are those of an override that ends; else [`Nanos::NEVER`].
+    pub(super) quota_ends_in: Nanos,
     /// The decision; none when the bucket was not asked.
     pub(super) decision: Option<Decision>,
     /// Whether the bucket may have changed since.
@@ -368,7 +370,7 @@ impl LimitStatus<'_> {
         start_item(list);
         list.push(&self.label.quoted_name);
         put_parameter(list, ";r=", decision.remaining);
-        let more_in = seconds(decision.more_in(&self.quota));
+        let more_in = seconds(decision.more_in(&self.quota).min(self.quota_ends_in));
         if !self.quota.is_in_flight() && latest.is_none_or(|latest| more_in <= latest) {
             put_parameter(list, ";t=", more_in);
         }
@@ -400,7 +402,7 @@ impl LimitStatus<'_> {
         fields.append_text(&names.limit, self.single_limit(form));
         if let Some(decision) = self.state() {
             fields.append_integer(&names.remaining, decision.remaining);
-            fields.append_integer(&names.reset, reset(decision, form));
+            fields.append_integer(&names.reset, self.reset(decision, form));
         }
         true
     }
@@ -422,18 +424,19 @@ impl LimitStatus<'_> {
         }
         value
     }
-}
 
-/// `-Reset` of the older forms: when a denied request would pass, and otherwise, as they were made
-/// for windows that end, when the whole quota is there again.
-fn reset(decision: &Decision, form: HeaderForm) -> u64 {
-    let wait = decision.wait_of_denial().unwrap_or(decision.reset_in);
-    match form {
-        HeaderForm::XRateLimitEpoch => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            (Nanos::from(now.unwrap_or_default()) + wait).ceil_secs()
+    /// `-Reset` of the older forms: when a denied request would pass, and otherwise, as they were
+    /// made for windows that end, when the whole quota is there again.
+    fn reset(&self, decision: &Decision, form: HeaderForm) -> u64 {
+        let wait = decision.wait_of_denial().unwrap_or(decision.reset_in);
+        let wait = wait.min(self.quota_ends_in);
+        match form {
+            HeaderForm::XRateLimitEpoch => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                (Nanos::from(now.unwrap_or_default()) + wait).ceil_secs()
+            }
+            _ => seconds(wait),
         }
-        _ => seconds(wait),
     }
 }
 
@@ -492,6 +495,7 @@ mod tests {
             // Some have the usual quota, and some another.
             label: Box::leak(Box::new(Label::new(name, Some(usual)))),
             quota,
+            quota_ends_in: Nanos::NEVER,
             decision: Some(transaction.decide(debt)),
             is_stale: false,
         }
@@ -594,6 +598,7 @@ mod tests {
         LimitStatus {
             label: Box::leak(Box::new(Label::new("W", Some(quota)))),
             quota,
+            quota_ends_in: Nanos::NEVER,
             decision: Some(transaction.decide_in_window(&usage)),
             is_stale: false,
         }
@@ -808,6 +813,7 @@ mod tests {
         LimitStatus {
             label: Box::leak(Box::new(Label::new(name, Some(quota)))),
             quota,
+            quota_ends_in: Nanos::NEVER,
             decision: Some(claim.decide(others)),
             is_stale: false,
         }

@@ -192,6 +192,9 @@ impl PendingDecision {
     /// Goes on from when the request's turn has come.
     pub(super) fn has_waited(&mut self, outcome: &mut Outcome, waited: Duration) {
         apply_wait(&self.queried, outcome, waited.into());
+        for limit in &mut self.queried.limits {
+            limit.has_waited(waited.into());
+        }
         self.delay = Some(waited);
         self.arrived = self.arrived + Nanos::from(waited);
     }

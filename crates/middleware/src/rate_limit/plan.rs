@@ -7,7 +7,9 @@ use http_body::Body;
 use weir_http::request::HttpRequest;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Claim, Mode, Transaction};
-use weir_rules::{Account, Admission, Captures, KeySource, LimitMatch, RequestAttributes};
+use weir_rules::{
+    Account, Admission, Captures, KeySource, LimitMatch, Override, RequestAttributes,
+};
 
 use super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost};
 use super::deferred_charge::DeferredCharge;
@@ -70,9 +72,10 @@ impl RoutePolicy<PreparedLimit> {
         for (index, limit) in limits.iter().enumerate() {
             match self.matching(limit, attributes, &body_bytes) {
                 // A free request is not counted, but its headers show the limit if the route sends any.
-                LimitMatch::Counted { admission, .. }
-                    if !admission.is_free || self.header_forms != HeaderForms::NONE =>
-                {
+                LimitMatch::Counted {
+                    admission,
+                    overridden,
+                } if !admission.is_free || self.header_forms != HeaderForms::NONE => {
                     let subject = match query.looks {
                         true => None,
                         false => limit.record_subject(
@@ -82,7 +85,8 @@ impl RoutePolicy<PreparedLimit> {
                         ),
                     };
                     let mode = admission.mode;
-                    query.add((index, subject), mode, admission, longest_delay);
+                    let ends_in = ends_in(overridden, attributes.now);
+                    query.add((index, subject), mode, (admission, ends_in), longest_delay);
                 }
                 LimitMatch::Missing { source, .. }
                     if query.looks && *source == KeySource::Account => {}
@@ -100,6 +104,12 @@ impl RoutePolicy<PreparedLimit> {
         }
         Ok(())
     }
+}
+
+/// The rest of an override; [`Nanos::NEVER`] where none applies, and for one that does not end.
+pub(super) fn ends_in(overridden: Option<&Override>, now: Timestamp) -> Nanos {
+    let until = overridden.and_then(|overridden| overridden.until);
+    until.map_or(Nanos::NEVER, |until| until.since(now))
 }
 
 /// The bytes of a body, where they are known before it is read.
@@ -160,7 +170,7 @@ impl StoreQuery<'_> {
         &mut self,
         (limit, subject): (usize, Option<NonZeroU64>),
         mode: Mode,
-        mut admission: Admission,
+        (mut admission, quota_ends_in): (Admission, Nanos),
         longest_delay: Option<Nanos>,
     ) {
         let transaction = &mut admission.transaction;
@@ -187,6 +197,7 @@ impl StoreQuery<'_> {
             quota: transaction.quota,
             role,
             cost,
+            quota_ends_in,
         };
         // What a full bucket does not hold never fits, however long it waits.
         if let Some(longest_delay) = longest_delay

@@ -25,7 +25,7 @@ use crate::route::RouteState;
 
 use super::super::decisions::{LimitRole, QueriedLimit, QueriedLimits, logged_cost, meaning};
 use super::super::pending_decision::PendingDecision;
-use super::super::plan::StoreQuery;
+use super::super::plan::{StoreQuery, ends_in};
 use super::super::policy::{PreparedLimit, RoutePolicy};
 
 const SECOND: u64 = 1_000_000_000;
@@ -174,8 +174,11 @@ impl PlannedCall {
         let Some(prepared) = route.policy.limit(limit) else {
             return PlannedDescriptor::Unlimited;
         };
-        let admission = match values.matching(&prepared.used, domain, now) {
-            LimitMatch::Counted { admission, .. } => multiplied(admission, hits),
+        let (admission, quota_ends_in) = match values.matching(&prepared.used, domain, now) {
+            LimitMatch::Counted {
+                admission,
+                overridden,
+            } => (multiplied(admission, hits), ends_in(overridden, now)),
             LimitMatch::Missing { acts: true, .. } => return PlannedDescriptor::Denied(limit),
             LimitMatch::Missing { acts: false, .. } => {
                 let missing = &mut self.decision.queried.missing_in_dry_run;
@@ -197,7 +200,12 @@ impl PlannedCall {
             charges: &mut Vec::new(),
             looks: false,
         };
-        query.add((limit, None), prepared.used.mode, admission, None);
+        query.add(
+            (limit, None),
+            prepared.used.mode,
+            (admission, quota_ends_in),
+            None,
+        );
         PlannedDescriptor::Queried(index)
     }
 
@@ -354,7 +362,7 @@ impl DescriptorStatus {
         Self {
             current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
             limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
-            duration_until_reset: Some(decision.reset_in.into()),
+            duration_until_reset: Some(decision.reset_in.min(queried.quota_ends_in).into()),
             ..Self::from_code(code)
         }
     }

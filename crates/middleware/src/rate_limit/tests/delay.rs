@@ -209,7 +209,7 @@ async fn limits_that_lend_nothing_deny_at_once_and_nothing_stays_lent() {
 #[tokio::test(start_paused = true)]
 async fn what_a_full_bucket_does_not_hold_is_denied_however_long_it_could_wait() {
     let used = LimitUse {
-        cost: weir_rules::Cost::Fixed(2.try_into().unwrap()),
+        cost: Cost::Fixed(2.try_into().unwrap()),
         ..limit_of("L", ten_a_second())
     };
     assert_eq!(send(&delayed(vec![used], MANY)).await, (429, 0, None));

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,14 +11,16 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use weir_limit::time::{ManualClock, Nanos, Timestamp};
-use weir_limit::{Batch, BucketKeys, Decision, Quota};
-use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing, Override};
-use weir_store::{DecisionSource, Outcome, OwedBatch, StoreError, StoreFuture};
+use weir_limit::{Algorithm, Alignment, Batch, BucketKeys, Decision, Quota};
+use weir_rules::{Cost, HashKey, KeySource, Limit, LimitUse, Missing, Override};
+use weir_store::{
+    DecisionSource, Memory, MemorySettings, Outcome, OwedBatch, StoreError, StoreFuture,
+};
 use weir_telemetry::Disposition;
 
 use super::*;
 use crate::decoy::{Decoy, Shadow};
-use crate::{Rejection, Verdict};
+use crate::{HeaderForm, Rejection, Verdict};
 
 /// A store that gives the answers that it was told to give, and remembers what it was asked.
 #[derive(Default)]
@@ -402,6 +405,99 @@ async fn an_override_ends_while_the_gateway_runs() {
         let bursts: Vec<u64> = batch.iter().map(|it| it.quota.burst().get()).collect();
         assert_eq!(bursts, [burst], "{now:?}");
     }
+}
+
+/// It was told the 14 hours to the end of the day, and passed four seconds later.
+#[tokio::test]
+async fn a_client_of_an_override_that_ends_is_told_no_wait_beyond_its_end_by_any_algorithm() {
+    let start = Timestamp::from_nanos(1_800_000_000_000_000_000);
+    let day = Duration::from_secs(24 * 3600);
+    let algorithms = [
+        Algorithm::Gcra,
+        Algorithm::FixedWindow(Alignment::FirstRequest),
+        Algorithm::FixedWindow(Alignment::Period),
+        Algorithm::SlidingWindow {
+            count_denied: false,
+        },
+        Algorithm::SlidingLog { count_denied: true },
+    ];
+    for algorithm in algorithms {
+        // The second would not fit the bucket of the override however long it waits.
+        for cost in [1, 2] {
+            let clock = ManualClock::new(start);
+            let quota = Quota::windowed(algorithm, 1, day).unwrap();
+            let layer = overridden_layer(quota, cost, start + Nanos::from_secs(4), &clock);
+            let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+                Ok::<_, Infallible>(Response::new(Full::from("real")))
+            });
+            let service = ServiceBuilder::new().layer(layer).service(upstream);
+            let send = async || {
+                let request = Request::new(Full::from("request"));
+                service.clone().oneshot(request).await.unwrap()
+            };
+            let fields = |response: &Response<_>| {
+                let field = |name: &str| Some(response.headers().get(name)?.to_str().unwrap());
+                ["retry-after", "ratelimit", "x-ratelimit-reset"]
+                    .map(|name| field(name).unwrap_or_default().to_owned())
+            };
+            let first = send().await;
+            let told = fields(&first);
+            if cost == 1 {
+                assert_eq!(first.status(), StatusCode::OK, "{algorithm:?}");
+                assert_eq!(told, ["", "\"A\";r=0;t=4", "4"], "{algorithm:?}");
+                clock.advance(Duration::from_millis(900));
+            } else {
+                // A log that counts denied requests has counted this one.
+                let left = u8::from(!algorithm.counts_denied());
+                let state = format!("\"A\";r={left};t=4");
+                assert_eq!(told, ["4", &*state, "4"], "{algorithm:?}");
+            }
+            let denied = send().await;
+            assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(fields(&denied)[0], "4", "{algorithm:?}, {cost}");
+            // With GCRA the limit counts in a level of its own from then on, which begins empty.
+            clock.set(start + Nanos::from_secs(4));
+            let by_limit = send().await;
+            if by_limit.status() != StatusCode::OK {
+                assert_eq!((algorithm, &*fields(&by_limit)[0]), (Algorithm::Gcra, "1"));
+                clock.advance(Duration::from_secs(1));
+                assert_eq!(send().await.status(), StatusCode::OK);
+            }
+        }
+    }
+}
+
+/// A hundred a minute, and this in their place until then.
+fn overridden_layer(
+    quota: Quota,
+    cost: u64,
+    until: Timestamp,
+    clock: &ManualClock,
+) -> RateLimitLayer {
+    let usual = Quota::new(100, 100, Duration::from_secs(60)).unwrap();
+    let (key, per) = (HashKey::random(), vec![KeySource::Global]);
+    let mut limit = Limit::new("A", per, usual, Missing::Skip, key).unwrap();
+    let added = Override {
+        quota,
+        comment: None,
+        id: "*".to_owned(),
+        until: Some(until),
+        origin: weir_rules::OverrideOrigin::AdminApi,
+    };
+    limit.add_override(added).unwrap();
+    let usage = LimitUse {
+        cost: Cost::Fixed(NonZeroU64::new(cost).unwrap()),
+        ..LimitUse::new(Arc::new(limit))
+    };
+    let policy = RoutePolicy {
+        header_forms: [HeaderForm::Draft, HeaderForm::XRateLimit]
+            .into_iter()
+            .collect(),
+        ..policy(OnDenied::Reject(Rejection::default()), vec![usage])
+    };
+    let max_buckets = NonZeroUsize::new(1000).unwrap();
+    let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    RateLimitLayer::new(store, policy, &Metrics::new()).with_clock(Arc::new(clock.clone()))
 }
 
 mod counting;
