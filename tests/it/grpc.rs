@@ -13,7 +13,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::support::*;
 
 /// A server of `grpc.health.v1.Health`, until the runtime ends.
-fn serve() -> (SocketAddr, HealthReporter) {
+pub(crate) fn serve() -> (SocketAddr, HealthReporter) {
     let (reporter, service) = health_reporter();
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
@@ -22,7 +22,7 @@ fn serve() -> (SocketAddr, HealthReporter) {
     (address, reporter)
 }
 
-fn before(server: SocketAddr, keys: &str) -> Setup {
+pub(crate) fn before(server: SocketAddr, keys: &str) -> Setup {
     let servers = format!("servers: [\"http://{server}\"], protocol: http2");
     Setup::with_upstreams(&format!("{{app: {{{servers}{keys}}}}}"))
 }

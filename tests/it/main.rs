@@ -25,6 +25,7 @@ mod browsers;
 mod buckets;
 mod cli;
 mod client_certificates;
+mod clients;
 mod clocks;
 mod compression;
 mod connections;

@@ -1,0 +1,98 @@
+"""clients.py NAME URL COUNT: sends so many requests by this client of Python, one after the other."""
+
+import sys
+import tempfile
+
+
+def requests(url):
+    import requests
+
+    session = requests.Session()
+    return lambda: session.get(url).raise_for_status()
+
+
+def urllib3(url):
+    import urllib3
+
+    retry = urllib3.Retry(5, status_forcelist=[429], backoff_factor=0.1)
+    pool = urllib3.PoolManager(retries=retry)
+    return lambda: pool.request("GET", url)
+
+
+def urllib3_default(url):
+    import urllib3
+
+    pool = urllib3.PoolManager()
+
+    def send():
+        status = pool.request("GET", url).status
+        if status != 200:
+            raise RuntimeError(f"status {status}")
+
+    return send
+
+
+def httpx(url):
+    import httpx
+
+    client = httpx.Client()
+    return lambda: client.get(url).raise_for_status()
+
+
+def huggingface_hub(url):
+    from huggingface_hub import hf_hub_download
+
+    folder = tempfile.mkdtemp()
+    numbers = iter(range(100))
+    # A file takes a HEAD and a GET.
+    return lambda: hf_hub_download(
+        "some/model", f"file{next(numbers)}", endpoint=url, cache_dir=folder
+    )
+
+
+def openai(url):
+    import openai
+
+    client = openai.OpenAI(base_url=url, api_key="none")
+    return lambda: client.models.list()
+
+
+def anthropic(url):
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=url, api_key="none")
+    return lambda: client.models.list()
+
+
+def stripe(url):
+    import stripe
+
+    client = stripe.StripeClient(
+        "sk_test_none", base_addresses={"api": url}, max_network_retries=2
+    )
+    return lambda: client.v1.customers.list()
+
+
+def boto3(url):
+    import boto3
+
+    keys = {"aws_access_key_id": "none", "aws_secret_access_key": "none"}
+    client = boto3.client("s3", endpoint_url=url, region_name="eu-west-1", **keys)
+    return lambda: client.head_bucket(Bucket="a-bucket")
+
+
+def hammer(url):
+    """Goes on at once, whatever it is told."""
+    import requests
+
+    session = requests.Session()
+    return lambda: session.get(url)
+
+
+name, url, count = sys.argv[1:]
+send = globals()[name.replace("-", "_")](url)
+try:
+    for _ in range(int(count)):
+        send()
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
