@@ -91,8 +91,7 @@ fn decidable(settings: &Settings) -> Settings {
         blocked: honest(&access.blocked, StatusCode::FORBIDDEN),
         bans: bans.collect(),
     };
-    // The proxy speaks with the browser.
-    decidable.hsts = None;
+    decidable.response_steps = settings.response_steps.of_decisions();
     decidable
 }
 
@@ -109,11 +108,11 @@ fn decidable_route(route: &Route) -> Route {
             limits: limits.collect(),
             on_denied: OnDenied::Reject(on_denied),
             bounds: RequestBounds::default(),
-            compression: None,
             ..policy.clone()
         },
         upstream: None,
         action: RouteAction::default(),
+        response_steps: route.response_steps.of_decisions(),
         ..route.clone()
     }
 }

@@ -51,7 +51,7 @@ impl EnvoyLayers {
         calls.routes = vec![service.route.clone()];
         calls.access.lists = AccessLists::default();
         calls.access.bans.clear();
-        calls.hsts = None;
+        calls.response_steps = settings.response_steps.of_decisions();
         calls.overload = None;
         let listener = ListenerKind::Decide;
         let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);

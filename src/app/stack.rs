@@ -14,12 +14,12 @@ use weir_http::problem::Problem;
 use weir_limit::time::Clock;
 use weir_middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, BodyLimit, BodyLimitLayer,
-    ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, Identify,
-    IdentifyLayer, KnownBans, OnDenied, OverloadSettings, OverloadShedding, RateLimit,
+    ConcurrencyLimiter, Correlate, CorrelateLayer, Forwarded, ForwardedLayer, GrpcStatuses,
+    Identify, IdentifyLayer, KnownBans, OnDenied, OverloadSettings, OverloadShedding, RateLimit,
     RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
-    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, Route, RouteConcurrency, RouteLayer,
-    RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer, TarpitSlots, Treatment, UpstreamId,
-    UpstreamRouter,
+    RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route,
+    RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
+    TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
@@ -142,6 +142,9 @@ impl Layers {
         });
         let priority_by_account = (overload.as_ref()).is_some_and(|it| it.concerns_accounts());
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics, bans);
+        // What is no call of gRPC may get a page.
+        let of_all = ResponseSteps::default().with(Some(GrpcStatuses));
+        let of_all = of_all.and(&settings.response_steps);
         let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let mut decisions = possible_decisions(settings, Some(&route.policy));
             decisions.extend(sheds(settings, route).then_some(Disposition::Shed));
@@ -149,14 +152,17 @@ impl Layers {
             route_metrics.expect(decisions);
             let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
             let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
+            let steps = route.response_steps.and(&of_all);
             let state = state
                 .on(listener)
+                .with_response_steps(steps)
                 .with_priority(route.priority, priority_by_account)
                 .with_concurrency(concurrency(settings, route, limiters));
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
-        let formats_by_route = route.routes().any(|route| route.formats_responses());
+        let mut routes = settings.routes.iter();
+        let formats_by_route = routes.any(|route| !route.response_steps.is_empty());
         let body_limit = BodyLimitLayer::new(route.routes().any(|route| route.bounds_requests()));
         metrics
             .unrouted()
@@ -174,11 +180,7 @@ impl Layers {
             ),
             show_request_id: ShowRequestIdLayer::new(correlate.makes_ids()),
             correlate,
-            format: ResponseFormatLayer::new(
-                settings.error_pages.clone(),
-                formats_by_route,
-                settings.hsts.clone(),
-            ),
+            format: ResponseFormatLayer::new(of_all, formats_by_route),
             refusal,
             redirect_to_https: RedirectToHttpsLayer::new(false),
             body_limit,

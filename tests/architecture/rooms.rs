@@ -52,7 +52,10 @@ const FEATURES: [Feature; 24] = [
     },
     Feature {
         name: "HSTS",
-        rooms: &["crates/config/src/gateway/https.rs"],
+        rooms: &[
+            "crates/middleware/src/hsts.rs",
+            "crates/config/src/gateway/https.rs",
+        ],
         words: &["hsts", "strict transport security"],
     },
     Feature {
@@ -62,7 +65,7 @@ const FEATURES: [Feature; 24] = [
     },
     Feature {
         name: "error pages",
-        rooms: &[],
+        rooms: &["crates/middleware/src/error_pages.rs"],
         words: &["error pages"],
     },
     Feature {

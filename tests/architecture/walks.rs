@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The headings, and how many files there may be.
-const WALKS: [(&str, usize); 2] = [("## A request", 100), ("## A limit", 30)];
+const WALKS: [(&str, usize); 2] = [("## A request", 102), ("## A limit", 30)];
 
 const SOURCES: [&str; 2] = ["src/", "crates/"];
 

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
-    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, ErrorPages, OnDenied,
-    OverloadSettings, Redirect, RequestBounds, RouteAction, RoutePolicy, Treatment,
+    AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OnDenied, OverloadSettings,
+    Redirect, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, Treatment,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
@@ -107,12 +107,10 @@ pub struct Settings {
     pub priorities: Arc<ClientPriorities>,
     /// When workers are overloaded; none where that is not watched.
     pub overload: Option<OverloadSettings>,
-    /// Pages for people in place of problem documents.
-    pub error_pages: ErrorPages,
+    /// What is done with all responses.
+    pub response_steps: ResponseSteps,
     /// The header that ids of requests are sent in; none if they have no ids.
     pub request_id: Option<HeaderName>,
-    /// What browsers are told about HTTPS by HTTPS.
-    pub hsts: Option<HeaderValue>,
     /// Which clients are banned or blocked, and which never are.
     pub access: AccessSettings,
     /// The parameters of all limits and overrides, as they are written.
@@ -348,6 +346,8 @@ pub struct Route {
     pub priority: Priority,
     /// What it does beside forwarding.
     pub action: RouteAction,
+    /// What it does with responses.
+    pub response_steps: ResponseSteps,
     /// The time-outs of its requests.
     pub timeouts: Timeouts,
     /// How much of their bodies is read before they are sent on.

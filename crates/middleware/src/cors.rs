@@ -20,7 +20,8 @@ use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
-use super::ResponseBody;
+use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use super::{RequestHead, ResponseBody};
 use crate::{HeaderForm, HeaderForms};
 
 /// The longest host that DNS has (RFC 1035, section 2.3.4). A longer one would only make long headers.
@@ -230,16 +231,38 @@ fn origin(headers: &HeaderMap) -> Option<&HeaderValue> {
     lines.next().filter(|_| lines.next().is_none())
 }
 
+impl ResponseStep for Arc<Cors> {
+    fn phase(&self) -> Phase {
+        Phase::OwnFields
+    }
+
+    fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
+        let concerned = CorsRequest::new(self, request.headers)?;
+        Some(Box::new(concerned))
+    }
+
+    fn is_for_decisions(&self) -> bool {
+        true
+    }
+}
+
+impl PreparedStep for CorsRequest {
+    fn apply(self: Box<Self>, response: &mut Outgoing) {
+        let is_made = response.is_made();
+        self.share(is_made, response.head.headers_mut());
+    }
+}
+
 /// A request on a route that has CORS configured.
 #[derive(Debug)]
-pub(super) struct CorsRequest {
+struct CorsRequest {
     cors: Arc<Cors>,
     origin: Option<HeaderValue>,
 }
 
 impl CorsRequest {
     /// `None` if the response needs no headers about CORS.
-    pub(super) fn new(cors: &Arc<Cors>, headers: &HeaderMap) -> Option<Self> {
+    fn new(cors: &Arc<Cors>, headers: &HeaderMap) -> Option<Self> {
         let concerns_all = cors.answers_preflights();
         (concerns_all || headers.contains_key(ORIGIN)).then(|| Self {
             cors: Arc::clone(cors),
@@ -249,7 +272,7 @@ impl CorsRequest {
 
     /// Allows the page to read a response: one that `is_made` by Weir, or any on a route where Weir
     /// does all CORS.
-    pub(super) fn share(&self, is_made: bool, headers: &mut HeaderMap) {
+    fn share(&self, is_made: bool, headers: &mut HeaderMap) {
         let is_told = headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN);
         match (is_made, self.cors.answers_preflights()) {
             (false, false) => return,

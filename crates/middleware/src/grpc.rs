@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{Method, Response, StatusCode, Version};
-use weir_http::request::HttpRequest;
+use http::{Method, StatusCode, Version};
 
-use super::ResponseBody;
+use super::RequestHead;
+use super::response_step::{Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 
 const GRPC: &str = "application/grpc";
 
@@ -17,33 +17,59 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
 /// HTTP's statuses.
-pub(super) fn content_type<Q: HttpRequest>(request: &Q) -> Option<HeaderValue> {
+pub(super) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
-    if request.version() != Version::HTTP_2 || request.method() != Method::POST {
+    if request.version != Version::HTTP_2 || request.method != Method::POST {
         return None;
     }
-    let value = request.headers().get(CONTENT_TYPE)?;
+    let value = request.headers.get(CONTENT_TYPE)?;
     let more = value.as_bytes().strip_prefix(GRPC.as_bytes())?;
     matches!(more.first(), None | Some(b'+' | b';')).then(|| value.clone())
 }
 
-/// Turns the error into a response without a body, whose headers are trailers to a client of gRPC.
-/// It keeps the other headers, which become metadata of the call.
-pub(super) fn trailers_only<R>(
-    response: Response<ResponseBody<R>>,
-    content_type: &HeaderValue,
-) -> Response<ResponseBody<R>> {
-    let (mut head, _) = response.into_parts();
-    let (status, message) = outcome(head.status);
-    let headers = &mut head.headers;
-    headers.remove(CONTENT_LENGTH);
-    headers.insert(CONTENT_TYPE, content_type.clone());
-    set_status(headers, status, message);
-    if let Some(pushback) = pushback(headers) {
-        headers.insert(PUSHBACK, pushback);
+/// Turns Weir's own errors into responses without a body, whose headers are trailers to a client of
+/// gRPC. They keep the other headers, which become metadata of the call.
+#[derive(Debug)]
+pub struct GrpcStatuses;
+
+impl ResponseStep for GrpcStatuses {
+    fn phase(&self) -> Phase {
+        Phase::Form
     }
-    head.status = StatusCode::OK;
-    Response::from_parts(head, ResponseBody::full(Bytes::new()))
+
+    fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
+        let content_type = content_type(request)?;
+        Some(Box::new(GrpcCall { content_type }))
+    }
+
+    fn is_for_decisions(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct GrpcCall {
+    content_type: HeaderValue,
+}
+
+impl PreparedStep for GrpcCall {
+    fn apply(self: Box<Self>, response: &mut Outgoing) {
+        if !response.is_made() {
+            return;
+        }
+        let (status, message) = outcome(response.head.status());
+        let headers = response.head.headers_mut();
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(CONTENT_TYPE, self.content_type);
+        set_status(headers, status, message);
+        if let Some(pushback) = pushback(headers) {
+            headers.insert(PUSHBACK, pushback);
+        }
+        *response.head.status_mut() = StatusCode::OK;
+        response.replace_body(Bytes::new());
+        // A page would be none of gRPC.
+        response.origin = Origin::Weir;
+    }
 }
 
 /// Sets the outcome of a call. The message is plain ASCII.
@@ -81,11 +107,14 @@ fn outcome(status: StatusCode) -> (u16, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use http::{Request, request};
+    use http::{Request, Response, request};
     use http_body::Body;
     use http_body_util::Empty;
 
     use super::*;
+    use crate::ResponseBody;
+    use crate::response_step::tests::applied;
+    use weir_http::problem::CustomResponse;
 
     fn call(content_type: &str) -> request::Builder {
         Request::post("/a.B/C")
@@ -94,7 +123,8 @@ mod tests {
     }
 
     fn found(request: request::Builder) -> bool {
-        content_type(&request.body(()).unwrap()).is_some()
+        let request = request.body(()).unwrap();
+        content_type(&RequestHead::new(&request)).is_some()
     }
 
     #[test]
@@ -124,11 +154,10 @@ mod tests {
             .header("content-type", "application/problem+json")
             .header("ratelimit", "\"a\";r=0")
             .header("retry-after", retry_after);
-        let response = response.body(ResponseBody::full("{}")).unwrap();
-        trailers_only(
-            response,
-            &HeaderValue::from_static("application/grpc+proto"),
-        )
+        let response = response.extension(CustomResponse);
+        let content_type = HeaderValue::from_static("application/grpc+proto");
+        let call = GrpcCall { content_type };
+        applied(call, response.body(ResponseBody::full("{}")).unwrap())
     }
 
     #[test]

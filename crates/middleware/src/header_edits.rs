@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use smallvec::SmallVec;
 use weir_rules::is_lookalike;
 
 use super::request_template::{RequestTemplate, RequestValues};
+use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
+use super::{RequestContext, RequestHead};
 
 /// Headers to remove, to set and to add, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,10 +75,6 @@ impl HeaderEdits {
 }
 
 impl RenderedEdits {
-    pub(super) fn always(&self) -> bool {
-        self.edits.always
-    }
-
     /// The lines that are set or added, by name.
     pub fn lines(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
         let names = self.edits.set.iter().chain(&self.edits.add);
@@ -114,6 +112,66 @@ impl RenderedEdits {
             if let Some(value) = value {
                 headers.append(name, value);
             }
+        }
+    }
+}
+
+/// Edits of responses.
+impl ResponseStep for Arc<HeaderEdits> {
+    fn phase(&self) -> Phase {
+        Phase::AppFields
+    }
+
+    fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
+        Some(Box::new(ResponseEdits::new(self, request)))
+    }
+}
+
+/// What a route changes about the headers of one response.
+#[derive(Debug)]
+enum ResponseEdits {
+    Rendered(RenderedEdits),
+    /// The account, which they show, is learned before the response is there.
+    Unverified {
+        edits: Arc<HeaderEdits>,
+        request: Box<Request<()>>,
+    },
+}
+
+impl ResponseEdits {
+    fn new(edits: &Arc<HeaderEdits>, request: &RequestHead<'_>) -> Self {
+        let is_known = RequestContext::unverified(request.extensions).is_none();
+        if is_known || !edits.shows_account() {
+            return Self::Rendered(edits.render(&RequestValues::of_head(request)));
+        }
+        let mut head = Request::new(());
+        *head.method_mut() = request.method.clone();
+        *head.uri_mut() = request.uri.clone();
+        *head.headers_mut() = request.headers.clone();
+        *head.extensions_mut() = request.extensions.clone();
+        Self::Unverified {
+            edits: Arc::clone(edits),
+            request: Box::new(head),
+        }
+    }
+
+    fn rendered(self) -> RenderedEdits {
+        match self {
+            Self::Rendered(edits) => edits,
+            Self::Unverified { edits, mut request } => {
+                RequestContext::entry(request.extensions_mut()).complete_identity();
+                edits.render(&RequestValues::new(&*request))
+            }
+        }
+    }
+}
+
+impl PreparedStep for ResponseEdits {
+    fn apply(self: Box<Self>, response: &mut Outgoing) {
+        let edits = self.rendered();
+        // What suits the app's responses, such as how long they may be cached, is wrong for a 429.
+        if !response.is_made() || edits.edits.always {
+            edits.apply(response.head.headers_mut());
         }
     }
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use http::{Extensions, HeaderMap, HeaderName, Method, Uri};
+use http::{Extensions, HeaderMap, HeaderName, Method, Uri, Version};
 use tower::{Layer, Service};
 use weir_http::address::canonical;
 use weir_http::list;
@@ -208,7 +208,6 @@ pub(super) struct UnverifiedAccount {
 }
 
 impl UnverifiedAccount {
-    #[cfg(feature = "gateway")]
     pub(super) fn learned(&self) -> Option<&Account> {
         self.learned.get()
     }
@@ -311,10 +310,24 @@ pub struct RequestHead<'r> {
     pub method: &'r Method,
     /// The request target.
     pub uri: &'r Uri,
+    /// The version of HTTP.
+    pub version: Version,
     /// The headers.
     pub headers: &'r HeaderMap,
     /// What other layers and the server have left.
     pub extensions: &'r Extensions,
+}
+
+impl<'r> RequestHead<'r> {
+    pub(super) fn new<Q: HttpRequest>(request: &'r Q) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
 }
 
 /// Identifies the clients of requests that no layer above the limits has identified.
@@ -376,12 +389,7 @@ impl Identification {
 
     /// Leaves the identity of the client in a request.
     pub(super) fn identify<Q: HttpRequest>(&self, request: &mut Q) {
-        let head = RequestHead {
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            extensions: request.extensions(),
-        };
+        let head = RequestHead::new(request);
         let found = (self.identify)(&head, self.hash_key.as_ref());
         if found.is_some() {
             RequestContext::entry(request.extensions_mut()).identity = found;

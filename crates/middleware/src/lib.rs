@@ -31,10 +31,14 @@ pub mod decoy;
 #[path = "no_decoys.rs"]
 pub(crate) mod decoy;
 #[cfg(feature = "gateway")]
+mod error_pages;
+#[cfg(feature = "gateway")]
 mod forwarded;
 mod grpc;
 mod header_edits;
 mod header_text;
+#[cfg(feature = "gateway")]
+mod hsts;
 mod identify;
 mod overload;
 mod rate_limit;
@@ -50,6 +54,7 @@ mod request_template;
 mod response_body;
 #[cfg(feature = "gateway")]
 mod response_format;
+mod response_step;
 mod route;
 mod route_action;
 #[cfg(feature = "gateway")]
@@ -82,8 +87,14 @@ pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
 pub use decide::{Decide, DecideFuture, DecideLayer, SubrequestError};
 #[cfg(feature = "gateway")]
+pub use error_pages::ErrorPages;
+#[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
+#[cfg(feature = "gateway")]
+pub use grpc::GrpcStatuses;
 pub use header_edits::{HeaderEdits, HeaderTemplate};
+#[cfg(feature = "gateway")]
+pub use hsts::Hsts;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
@@ -105,7 +116,8 @@ pub use request_bounds::{BodyLimit, BodyLimitLayer, LimitedBody, RequestBounds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
-pub use response_format::{ErrorPages, ResponseFormat, ResponseFormatLayer};
+pub use response_format::{ResponseFormat, ResponseFormatLayer};
+pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSteps};
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use weir_http::request::{BoxedRequest, HttpRequest};
@@ -226,7 +238,6 @@ impl RequestContext {
     }
 
     /// Takes over the account that another layer has learned.
-    #[cfg(feature = "gateway")]
     fn complete_identity(&mut self) {
         if let (Some(identity), Some(unverified)) = (&mut self.identity, &self.unverified) {
             identity.account = unverified.learned().cloned();

@@ -15,7 +15,7 @@ use weir_http::request::HttpRequest;
 use weir_rules::{Captures, requested_host, with_one_slash};
 
 use super::header_text::HeaderText;
-use super::{ClientIdentity, RequestContext};
+use super::{ClientIdentity, RequestContext, RequestHead};
 
 /// Encoded in a captured value within a URL: all characters with a meaning there. Captures keep
 /// some characters percent-encoded, and these stay so.
@@ -252,12 +252,17 @@ pub struct RequestValues<'r> {
 impl<'r> RequestValues<'r> {
     /// The values of a request whose extensions have its client and its route.
     pub(super) fn new<Q: HttpRequest>(request: &'r Q) -> Self {
-        let routed = RequestContext::routed(request.extensions());
+        Self::of_head(&RequestHead::new(request))
+    }
+
+    /// The same of its head.
+    pub(super) fn of_head(request: &RequestHead<'r>) -> Self {
+        let routed = RequestContext::routed(request.extensions);
         Self {
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            identity: ClientIdentity::from_extensions(request.extensions()),
+            method: request.method,
+            uri: request.uri,
+            headers: request.headers,
+            identity: ClientIdentity::from_extensions(request.extensions),
             route: routed.map_or("", |routed| routed.route.name()),
             captures: routed.map(|routed| &routed.captures),
         }

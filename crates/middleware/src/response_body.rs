@@ -179,7 +179,6 @@ impl<B> ResponseBody<B> {
     }
 
     /// The same body, coded as it passes.
-    #[cfg(feature = "gateway")]
     pub(super) fn coded_by(mut self, coder: Box<dyn BodyCoder>) -> Self {
         self.coding = Some(Box::new(Coding {
             coder: Some(coder),

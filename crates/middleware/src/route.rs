@@ -17,17 +17,15 @@ use weir_rules::{Captures, KeySource, RequestAttributes, RouteMatcher, RouteTabl
 use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
-#[cfg(feature = "gateway")]
-use super::compression::Compression;
 use super::concurrency::RouteConcurrency;
 use super::cors::Cors;
 use super::decoy::{self, Shadow};
-use super::header_edits::HeaderEdits;
 use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::rejection::no_route;
 #[cfg(feature = "gateway")]
 use super::request_bounds::RequestBounds;
+use super::response_step::ResponseSteps;
 use super::route_action::{RequestAction, RouteAction};
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 
@@ -44,8 +42,10 @@ pub struct RouteState {
     pub(super) priority: Priority,
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
-    /// What is changed about the headers of responses.
-    response_headers: Option<Arc<HeaderEdits>>,
+    /// What is done with responses.
+    response_steps: ResponseSteps,
+    /// Whether that begins with edits of the app's fields.
+    pub(super) edits_app_fields: bool,
     /// Whether requests need an account, whatever lists and bans go by.
     needs_account: bool,
     /// Whether a limit counts clients by their addresses.
@@ -78,7 +78,6 @@ impl RouteState {
         Arc::new(Self {
             upstream,
             before_upstream,
-            response_headers: action.response_headers.clone(),
             needs_account: action.needs_account() || counts_accounts,
             ..route
         })
@@ -97,7 +96,8 @@ impl RouteState {
             concurrency: None,
             priority: Priority::default(),
             before_upstream: None,
-            response_headers: None,
+            response_steps: ResponseSteps::default(),
+            edits_app_fields: false,
             needs_account: true,
         }
     }
@@ -121,6 +121,16 @@ impl RouteState {
         let mut route = Arc::unwrap_or_clone(self);
         route.needs_account |= by_account;
         route.priority = priority;
+        Arc::new(route)
+    }
+
+    /// The same route with these steps for its responses, which a layer takes that stands above.
+    #[cfg(feature = "gateway")]
+    #[must_use]
+    pub fn with_response_steps(self: Arc<Self>, steps: ResponseSteps) -> Arc<Self> {
+        let mut route = Arc::unwrap_or_clone(self);
+        route.edits_app_fields = steps.edit_app_fields();
+        route.response_steps = steps;
         Arc::new(route)
     }
 
@@ -187,11 +197,6 @@ impl RouteState {
         self.policy.cors.as_ref()
     }
 
-    #[cfg(feature = "gateway")]
-    pub(super) fn compression(&self) -> Option<&Arc<Compression>> {
-        self.policy.compression.as_ref()
-    }
-
     /// How large requests may be.
     #[cfg(feature = "gateway")]
     pub(super) fn bounds(&self) -> RequestBounds {
@@ -204,16 +209,10 @@ impl RouteState {
         self.policy.bounds != RequestBounds::default()
     }
 
-    /// Whether responses of this route are changed on their way to clients.
+    /// What is done with responses of this route.
     #[cfg(feature = "gateway")]
-    pub fn formats_responses(&self) -> bool {
-        let policy = &self.policy;
-        policy.cors.is_some() || policy.compression.is_some() || self.response_headers.is_some()
-    }
-
-    /// What is changed about the headers of responses.
-    pub(super) fn response_headers(&self) -> Option<&Arc<HeaderEdits>> {
-        self.response_headers.as_ref()
+    pub(super) fn response_steps(&self) -> &ResponseSteps {
+        &self.response_steps
     }
 
     /// Whether a request that these lists and bans let through needs its account.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_limit::{Algorithm, Priority};
 use weir_middleware::{
-    Domains, HeaderForms, RequestBounds, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
+    Domains, HeaderForms, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, SHOULD_RATE_LIMIT,
 };
 use weir_proxy::Timeouts;
 use weir_rules::{
@@ -110,6 +110,7 @@ fn route(path: PathPattern, limits: Vec<LimitUse>, header_forms: HeaderForms) ->
         upstream: None,
         priority: Priority::default(),
         action: RouteAction::default(),
+        response_steps: ResponseSteps::default(),
         timeouts: Timeouts::default(),
         request_buffering: None,
         description: SHOULD_RATE_LIMIT.to_owned(),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use http::HeaderValue;
-use weir_middleware::{Redirect, RequestTemplate};
+use weir_middleware::{Hsts, Redirect, RequestTemplate};
 
-use super::schema::{self, Gateway, Hsts};
+use super::schema::{self, Gateway};
 use crate::diagnostics::Lowered;
 use crate::lowering::Lowering;
 use crate::settings::Listener;
@@ -51,7 +51,7 @@ pub(super) fn hsts(
     cx: &mut Lowering<'_>,
     gateway: &Gateway,
     listen: &[Listener],
-) -> Lowered<Option<HeaderValue>> {
+) -> Lowered<Option<Hsts>> {
     let Some(written) = &gateway.hsts else {
         return Ok(None);
     };
@@ -69,11 +69,11 @@ pub(super) fn hsts(
     if preload {
         value.push_str("; preload");
     }
-    Ok(HeaderValue::from_str(&value).ok())
+    Ok(HeaderValue::from_str(&value).ok().map(Hsts))
 }
 
 /// Browsers take no host into their lists that does not say the rest as well.
-fn preload(cx: &mut Lowering<'_>, written: &Hsts) -> Lowered<bool> {
+fn preload(cx: &mut Lowering<'_>, written: &schema::Hsts) -> Lowered<bool> {
     let Some(preload) = written.preload.filter(|preload| preload.value) else {
         return Ok(false);
     };

@@ -47,7 +47,7 @@ use store::store;
 use telemetry::otlp;
 
 use schema::{Gateway, Log, Workers};
-use weir_middleware::{AccessSettings, OverloadSettings};
+use weir_middleware::{AccessSettings, OverloadSettings, ResponseSteps};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
 
@@ -157,9 +157,10 @@ pub(crate) fn settings(
         envoy: envoy?,
         priorities: priorities?,
         overload: overload?,
-        error_pages: error_pages?,
+        response_steps: ResponseSteps::default()
+            .with(hsts?)
+            .with(Some(error_pages?)),
         request_id: request_id?,
-        hsts: hsts?,
         access: AccessSettings {
             lists: lists?,
             blocked: blocked?,

@@ -33,7 +33,7 @@ use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{OnDenied, RoutePolicy};
+use weir_middleware::{OnDenied, ResponseSteps, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 
 pub(super) use concurrency::client_priorities;
@@ -150,23 +150,27 @@ fn route(
     let compression = compression(cx, route, defaults);
     let name: Arc<str> = route.display_name().into();
     let settings = || {
+        let (action, cors) = (leads.and(action)?, cors?.map(Arc::new));
         Ok(Route {
+            response_steps: ResponseSteps::default()
+                .with(action.response_headers.clone())
+                .with(cors.clone())
+                .with(compression?.map(Arc::new)),
             policy: RoutePolicy {
                 name: Arc::clone(&name),
                 limits: all(limits.iter().cloned())?,
                 on_denied: on_denied?,
                 delay: delay?,
                 header_forms: headers?,
-                cors: cors?.map(Arc::new),
+                cors,
                 bounds: route.bounds(bounds.unwrap_or_default()),
-                compression: compression?.map(Arc::new),
             },
             matcher: matcher.clone()?,
             priority: priority(route, defaults),
             timeouts: route.timeouts(timeouts.unwrap_or_default()),
             request_buffering: buffering?.unwrap_or_else(|| of_upstream?.request_buffering.clone()),
             upstream: upstream?,
-            action: leads.and(action)?,
+            action,
             description: route.matches.description(),
         })
     };

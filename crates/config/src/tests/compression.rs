@@ -1,5 +1,7 @@
 //! Which responses are compressed, as it is written.
 
+use std::sync::Arc;
+
 use weir_middleware::{Compression, ContentCoding};
 
 use super::*;
@@ -20,7 +22,8 @@ fn folder(defaults: &str, route: &str) -> Folder {
 fn responses_are_compressed_where_the_route_or_the_defaults_say_so() {
     let of = |defaults: &str, route: &str| {
         let settings = folder(defaults, route).settings();
-        settings.routes[0].policy.compression.as_deref().cloned()
+        let steps = &settings.routes[0].response_steps;
+        steps.find::<Arc<Compression>>().map(|it| (**it).clone())
     };
     assert_eq!(of("", ""), None);
     assert_eq!(of(", compression: {}", ""), Some(Compression::default()));

@@ -13,13 +13,12 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
 };
-use http::{Method, Response, StatusCode};
-use http_body::Body;
+use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 use weir_http::list;
-use weir_http::request::HttpRequest;
 
-use super::ResponseBody;
+use super::RequestHead;
+use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use codec::{Codec, PERMITS};
 
 /// Digests of what is sent, which compression changes.
@@ -92,7 +91,7 @@ impl ContentCoding {
 
 /// The compression of the response to one request.
 #[derive(Debug)]
-pub(super) struct Compressor {
+struct Compressor {
     settings: Arc<Compression>,
     /// The offered coding that the client prefers, if it accepts one.
     coding: Option<ContentCoding>,
@@ -100,49 +99,55 @@ pub(super) struct Compressor {
     permits: &'static Semaphore,
 }
 
+impl ResponseStep for Arc<Compression> {
+    fn phase(&self) -> Phase {
+        Phase::Coding
+    }
+
+    fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
+        Some(Box::new(Compressor::new(self, request)))
+    }
+}
+
+impl PreparedStep for Compressor {
+    fn apply(self: Box<Self>, response: &mut Outgoing) {
+        self.compress(response);
+    }
+}
+
 impl Compressor {
-    pub(super) fn new<Q: HttpRequest>(settings: &Arc<Compression>, request: &Q) -> Self {
+    fn new(settings: &Arc<Compression>, request: &RequestHead<'_>) -> Self {
         Self {
             settings: Arc::clone(settings),
-            coding: match forbids_change(request.headers()) {
+            coding: match forbids_change(request.headers) {
                 true => None,
-                false => accept::best(&settings.algorithms, request.headers()),
+                false => accept::best(&settings.algorithms, request.headers),
             },
-            is_head: request.method() == Method::HEAD,
+            is_head: request.method == Method::HEAD,
             permits: &PERMITS,
         }
     }
 
-    pub(super) fn compress<R>(
-        &self,
-        mut response: Response<ResponseBody<R>>,
-    ) -> Response<ResponseBody<R>>
-    where
-        R: Body<Data = Bytes>,
-    {
-        if response.status() == StatusCode::NOT_MODIFIED {
-            self.update_not_modified(response.headers_mut());
-            return response;
+    fn compress(&self, response: &mut Outgoing) {
+        if response.head.status() == StatusCode::NOT_MODIFIED {
+            return self.update_not_modified(response.head.headers_mut());
         }
-        if !self.is_eligible(&response) {
-            return response;
+        if !self.is_eligible(response) {
+            return;
         }
-        list::vary_by(response.headers_mut(), &ACCEPT_ENCODING);
-        let Some(coding) = self.coding else {
-            return response;
-        };
-        let has_body = !self.is_head || made_length(response.body()).is_some();
+        list::vary_by(response.head.headers_mut(), &ACCEPT_ENCODING);
+        let Some(coding) = self.coding else { return };
+        let has_body = !self.is_head || made_length(response).is_some();
         let codec = has_body.then(|| Codec::new(coding, self.permits));
         if let Some(None) = codec {
             // Without a permit, as for a client that accepts no coding.
-            return response;
+            return;
         }
-        let headers = response.headers_mut();
+        let headers = response.head.headers_mut();
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         describe_coded(headers);
-        match codec.flatten() {
-            Some(codec) => response.map(|body| body.coded_by(Box::new(codec))),
-            None => response,
+        if let Some(codec) = codec.flatten() {
+            response.code_by(Box::new(codec));
         }
     }
 
@@ -160,11 +165,8 @@ impl Compressor {
     }
 
     /// Whether a response is compressed for clients that accept it.
-    fn is_eligible<R>(&self, response: &Response<ResponseBody<R>>) -> bool
-    where
-        R: Body<Data = Bytes>,
-    {
-        let (status, headers) = (response.status(), response.headers());
+    fn is_eligible(&self, response: &Outgoing) -> bool {
+        let (status, headers) = (response.head.status(), response.head.headers());
         let has_body = !status.is_informational()
             && !matches!(
                 status,
@@ -181,15 +183,12 @@ impl Compressor {
     }
 
     /// The length of the body, also of one that is left out in response to HEAD.
-    fn length<R>(&self, response: &Response<ResponseBody<R>>) -> Option<u64>
-    where
-        R: Body<Data = Bytes>,
-    {
+    fn length(&self, response: &Outgoing) -> Option<u64> {
         if !self.is_head {
-            return response.body().size_hint().exact();
+            return response.length();
         }
-        made_length(response.body()).or_else(|| {
-            let length = response.headers().get(CONTENT_LENGTH)?;
+        made_length(response).or_else(|| {
+            let length = response.head.headers().get(CONTENT_LENGTH)?;
             length.to_str().ok()?.parse().ok()
         })
     }
@@ -212,8 +211,8 @@ impl Compressor {
 
 /// The length of a response to HEAD that Weir made; the server leaves out its body. Responses of
 /// upstreams to HEAD have no body.
-fn made_length<R: Body<Data = Bytes>>(body: &ResponseBody<R>) -> Option<u64> {
-    body.size_hint().exact().filter(|&length| length > 0)
+fn made_length(response: &Outgoing) -> Option<u64> {
+    response.length().filter(|&length| length > 0)
 }
 
 /// Whether the app or the client forbids to change the body (RFC 9111, sections 5.2.2.6 and

@@ -12,10 +12,10 @@ use weir_telemetry::{LimitMetrics, Metrics};
 use super::delay::Delay;
 use super::header_fields::{HeaderForms, Label};
 use crate::Cors;
+#[cfg(feature = "gateway")]
+use crate::RequestBounds;
 use crate::decoy::Shadow;
 use crate::rejection::{self, Rejection};
-#[cfg(feature = "gateway")]
-use crate::{Compression, RequestBounds};
 
 /// The limits of one route and how their decisions show. By default there are none, and denials are
 /// honest. `L` is a limit: as the route uses it, or with all that can be prepared at load time.
@@ -36,9 +36,6 @@ pub struct RoutePolicy<L = LimitUse> {
     /// How large requests may be.
     #[cfg(feature = "gateway")]
     pub bounds: RequestBounds,
-    /// Which responses are compressed; none where none is.
-    #[cfg(feature = "gateway")]
-    pub compression: Option<Arc<Compression>>,
 }
 
 impl Default for RoutePolicy {
@@ -52,8 +49,6 @@ impl Default for RoutePolicy {
             cors: None,
             #[cfg(feature = "gateway")]
             bounds: RequestBounds::default(),
-            #[cfg(feature = "gateway")]
-            compression: None,
         }
     }
 }
@@ -124,8 +119,6 @@ impl RoutePolicy {
             cors: self.cors,
             #[cfg(feature = "gateway")]
             bounds: self.bounds,
-            #[cfg(feature = "gateway")]
-            compression: self.compression,
         }
     }
 }

@@ -353,7 +353,7 @@ pub(super) fn show_limits<B>(
     if route.policy.header_forms == HeaderForms::NONE {
         return;
     }
-    if route.response_headers().is_some() {
+    if route.edits_app_fields {
         let (route, queried, outcome) = (Arc::clone(route), queried.clone(), outcome.clone());
         response.extensions_mut().insert(PendingFields {
             route,

@@ -36,7 +36,7 @@ use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
 use super::{LimitedRequest, LimitedService};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::route::RouteState;
-use crate::{HasVerdict, RequestContext, ResponseBody, Verdict, grpc};
+use crate::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict, grpc};
 
 /// The path of the only method.
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -194,7 +194,7 @@ impl CallError {
 
 impl Settings {
     async fn respond<Q: LimitedRequest, R>(&self, request: Q) -> Response<ResponseBody<R>> {
-        let Some(content_type) = grpc::content_type(&request) else {
+        let Some(content_type) = grpc::content_type(&RequestHead::new(&request)) else {
             let detail = "Call this service by gRPC, over HTTP/2.";
             let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
             return ResponseBody::problem(problem);
