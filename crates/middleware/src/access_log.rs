@@ -18,7 +18,6 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use weir_http::request::HttpRequest;
-use weir_limit::time::Timestamp;
 use weir_runtime::loop_time;
 use weir_telemetry::{
     ActiveTrace, Counter, Disposition, ListenerKind, LoggedHeaders, Metrics, RequestFinished,
@@ -289,7 +288,6 @@ impl LogLine {
         let account = identity.and_then(|identity| identity.account.as_ref());
         let learned = || self.unverified.as_ref()?.learned();
         let account = account.or_else(learned);
-        let verdict = self.verdict.as_ref();
         let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
         let finished = RequestFinished {
             route: &record.route,
@@ -301,20 +299,7 @@ impl LogLine {
             client: identity.map(|identity| identity.client.address),
             account: account.map(|account| account as _),
             decision: record.decision,
-            denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
-            banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
-            listed: verdict.and_then(|verdict| verdict.listed),
-            decided_by: verdict.and_then(|verdict| verdict.decided_by),
-            store: verdict.and_then(|verdict| verdict.store),
-            delay: verdict.and_then(|verdict| verdict.delay),
-            strictest: verdict.and_then(|verdict| verdict.strictest),
-            shed: verdict
-                .and_then(|verdict| verdict.shed)
-                .map(|shed| (shed.by, shed.priority.as_str())),
-            in_flight: verdict.and_then(|verdict| verdict.in_flight),
-            decided_at: verdict
-                .and_then(|verdict| verdict.decided_at)
-                .map(Timestamp::as_nanos),
+            verdict: self.verdict.as_ref(),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
                 server: &upstream.server,
                 status: Some(upstream.status),

@@ -63,7 +63,6 @@ mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Extensions;
 
@@ -121,12 +120,10 @@ pub use response_step::{Outgoing, Phase, PreparedStep, ResponseStep, ResponseSte
 pub use route::{Route, RouteLayer, RouteState, ShadowOwner, UpstreamRouter, upstream_key};
 pub use route_action::{FixedResponse, LocalResponse, PathRewrite, RouteAction};
 pub use weir_http::request::{BoxedRequest, HttpRequest};
-use weir_limit::Priority;
-use weir_limit::time::Timestamp;
 use weir_rules::ClientCertificate;
 #[cfg(feature = "gateway")]
 use weir_telemetry::{ActiveTrace, RequestId};
-use weir_telemetry::{Disposition, Strictest};
+pub use weir_telemetry::{Shed, Verdict};
 
 use self::identify::UnverifiedAccount;
 use self::route::Routed;
@@ -267,63 +264,8 @@ impl RequestContext {
     }
 }
 
-/// The decision about a request; it travels in the response's extensions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// The decision.
-    pub disposition: Disposition,
-    /// The strictest limit that denied.
-    pub denied_by: Option<Arc<str>>,
-    /// The ban that held, or would hold if it were acted upon.
-    pub banned_by: Option<Arc<str>>,
-    /// The list that the client is on: `allow` or `block`.
-    pub listed: Option<&'static str>,
-    /// The stand-in that decided, if the store did not.
-    pub decided_by: Option<&'static str>,
-    /// The time that the store took, if it was called.
-    pub store: Option<Duration>,
-    /// The time that the request was delayed.
-    pub delay: Option<Duration>,
-    /// The client's requests in flight, if a limit on those applied.
-    pub in_flight: Option<u64>,
-    /// What had too much to do for the request, if it was shed, or would be without a dry run.
-    pub shed: Option<Shed>,
-    /// The time of the decision, if limits or bans were checked.
-    pub decided_at: Option<Timestamp>,
-    /// The client's state with the strictest limit, for the access log.
-    strictest: Option<Strictest>,
-}
-
-/// Why a request was shed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shed {
-    /// `upstream` or `gateway`.
-    pub by: &'static str,
-    /// The priority of the request.
-    pub priority: Priority,
-}
-
 /// A response that is on its way.
 pub trait HasVerdict {
     /// The decision about its request, once there is one.
     fn verdict(&self) -> Option<&Verdict>;
-}
-
-impl Verdict {
-    /// A verdict without limits and store.
-    pub(crate) fn new(disposition: Disposition) -> Self {
-        Self {
-            disposition,
-            denied_by: None,
-            banned_by: None,
-            listed: None,
-            decided_by: None,
-            store: None,
-            delay: None,
-            in_flight: None,
-            shed: None,
-            decided_at: None,
-            strictest: None,
-        }
-    }
 }

@@ -1,14 +1,14 @@
 //! The end of a request: one line in the access log, and its counters.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use http::{Method, StatusCode, Version};
+use weir_limit::time::Timestamp;
 
-use super::{Disposition, RouteMetrics};
+use super::{Disposition, RouteMetrics, Shed, Strictest, Verdict};
 
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
@@ -53,28 +53,10 @@ pub struct RequestFinished<'a> {
     pub client: Option<IpAddr>,
     /// The account, if it named one: its hash, unless the operator wants its name.
     pub account: Option<&'a (dyn fmt::Display + 'a)>,
-    /// What was decided.
+    /// What was decided, also where no verdict came.
     pub decision: Disposition,
-    /// The limit that denied it.
-    pub denied_by: Option<&'a str>,
-    /// The ban that held, or would have held.
-    pub banned_by: Option<&'a str>,
-    /// The list that its client is on.
-    pub listed: Option<&'a str>,
-    /// Who decided in the store's place, where it did not decide itself.
-    pub decided_by: Option<&'a str>,
-    /// How long the store took to decide.
-    pub store: Option<Duration>,
-    /// How long it waited for its turn.
-    pub delay: Option<Duration>,
-    /// Where it stands with the strictest of its limits.
-    pub strictest: Option<Strictest>,
-    /// What had too much to do for it, and its priority, if it was shed or would have been.
-    pub shed: Option<(&'a str, &'a str)>,
-    /// How many requests the client had in flight, where a limit on those was asked.
-    pub in_flight: Option<u64>,
-    /// The time that its limits went by, in nanoseconds since the Unix epoch.
-    pub decided_at: Option<u64>,
+    /// Why, and what it cost, where that is known.
+    pub verdict: Option<&'a Verdict>,
     /// The upstream's response, if there was one.
     pub upstream: Option<UpstreamResponse<'a>>,
     /// Why no upstream answered, if it was asked and did not.
@@ -99,15 +81,6 @@ pub struct LoggedHeaders<'a> {
     pub referer: Option<&'a [u8]>,
     /// Its id; or the `X-Request-Id` of the request, or else of the response.
     pub request_id: Option<&'a [u8]>,
-}
-
-/// Where a request stands with the strictest of its limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strictest {
-    /// The units that it took, or, denied, asked for.
-    pub cost: u32,
-    /// The units that are left.
-    pub remaining: u64,
 }
 
 /// What an upstream responded.
@@ -200,6 +173,62 @@ macro_rules! visit {
     )*};
 }
 
+/// The table of fields: its line has those with a value, in this order. Whatever else shows requests
+/// reads it, by the names.
+macro_rules! fields {
+    ($request:ident: $($name:ident = $value:expr,)*) => {
+        /// The names of the fields of a line of the access log.
+        pub const FIELDS: [&str; [$(stringify!($name)),*].len()] = [$(stringify!($name)),*];
+
+        impl RequestFinished<'_> {
+            /// Passes on the fields of its line.
+            pub(super) fn visit(&self, to: &mut impl FieldVisitor) {
+                let $request = self;
+                visit!(to, $($name = $value,)*);
+            }
+        }
+    };
+}
+
+fields! { request:
+    client = request.client.map(Address),
+    method = clipped(request.method.as_str()),
+    path = clipped(request.path),
+    query = request.query.map(clipped),
+    status = u64::from(request.response.status.as_u16()),
+    route = request.route.name(),
+    listener = request.route.listener().shown().map(Word),
+    decision = Word(request.decision.as_str()),
+    limit = request.denied_by(),
+    ban = request.banned_by(),
+    list = request.listed().map(Word),
+    decided_by = request.verdict(|verdict| verdict.decided_by).map(Word),
+    account = request.account.map(Clipped),
+    bytes = request.response.bytes,
+    received = request.received,
+    // Only logged when it is true.
+    aborted = (!request.response.complete).then_some(true),
+    cost = request.strictest().map(|strictest| u64::from(strictest.cost)),
+    remaining = request.strictest().map(|strictest| strictest.remaining),
+    scheme = request.headers.scheme.map(Word),
+    host = request.headers.host.map(ClientBytes),
+    version = Word(http_version(request.version)),
+    duration_ms = Milliseconds::new(request.response.took),
+    store_ms = request.verdict(|verdict| verdict.store).map(Milliseconds::new),
+    delay_ms = request.verdict(|verdict| verdict.delay).map(Milliseconds::new),
+    shed = request.shed().map(|shed| shed.by),
+    priority = request.shed().map(|shed| shed.priority.as_str()),
+    in_flight = request.verdict(|verdict| verdict.in_flight),
+    decided_ns = request.verdict(|verdict| verdict.decided_at).map(Timestamp::as_nanos),
+    upstream = request.upstream.map(|upstream| upstream.server),
+    upstream_status = request.upstream_status().map(u64::from),
+    upstream_error = request.upstream_error,
+    upstream_ms = request.upstream_head().map(Milliseconds::new),
+    request_id = request.headers.request_id.map(ClientBytes),
+    user_agent = request.headers.user_agent.map(ClientBytes),
+    referer = request.headers.referer.map(ClientBytes),
+}
+
 impl RequestFinished<'_> {
     /// Writes its line, if there is an access log.
     pub fn emit(&self) {
@@ -208,48 +237,31 @@ impl RequestFinished<'_> {
         }
     }
 
-    /// Passes on the fields of its line.
-    pub(super) fn visit(&self, to: &mut impl FieldVisitor) {
-        let response = &self.response;
-        visit!(
-            to,
-            client = self.client.map(Address),
-            method = clipped(self.method.as_str()),
-            path = clipped(self.path),
-            query = self.query.map(clipped),
-            status = u64::from(response.status.as_u16()),
-            route = self.route.name(),
-            listener = self.route.listener().shown().map(Word),
-            decision = Word(self.decision.as_str()),
-            limit = self.denied_by,
-            ban = self.banned_by,
-            list = self.listed.map(Word),
-            decided_by = self.decided_by.map(Word),
-            account = self.account.map(Clipped),
-            bytes = response.bytes,
-            received = self.received,
-            // Only logged when it is true.
-            aborted = (!response.complete).then_some(true),
-            cost = self.strictest.map(|strictest| u64::from(strictest.cost)),
-            remaining = self.strictest.map(|strictest| strictest.remaining),
-            scheme = self.headers.scheme.map(Word),
-            host = self.headers.host.map(ClientBytes),
-            version = Word(http_version(self.version)),
-            duration_ms = Milliseconds::new(response.took),
-            store_ms = self.store.map(Milliseconds::new),
-            delay_ms = self.delay.map(Milliseconds::new),
-            shed = self.shed.map(|(by, _)| by),
-            priority = self.shed.map(|(_, priority)| priority),
-            in_flight = self.in_flight,
-            decided_ns = self.decided_at,
-            upstream = self.upstream.map(|upstream| upstream.server),
-            upstream_status = self.upstream_status().map(u64::from),
-            upstream_error = self.upstream_error,
-            upstream_ms = self.upstream_head().map(Milliseconds::new),
-            request_id = self.headers.request_id.map(ClientBytes),
-            user_agent = self.headers.user_agent.map(ClientBytes),
-            referer = self.headers.referer.map(ClientBytes),
-        );
+    /// The limit that denied it.
+    pub(super) fn denied_by(&self) -> Option<&str> {
+        self.verdict?.denied_by.as_deref()
+    }
+
+    /// The ban that held, or would have held.
+    pub(super) fn banned_by(&self) -> Option<&str> {
+        self.verdict?.banned_by.as_deref()
+    }
+
+    /// The list that its client is on.
+    pub(super) fn listed(&self) -> Option<&'static str> {
+        self.verdict?.listed
+    }
+
+    fn strictest(&self) -> Option<Strictest> {
+        self.verdict?.strictest
+    }
+
+    fn shed(&self) -> Option<Shed> {
+        self.verdict?.shed
+    }
+
+    fn verdict<T>(&self, get: impl Fn(&Verdict) -> Option<T>) -> Option<T> {
+        self.verdict.and_then(get)
     }
 
     fn upstream_status(&self) -> Option<u16> {
@@ -332,11 +344,6 @@ pub(super) fn clipped(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// As much of a client's bytes as is logged.
-pub(super) fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
-    bytes.map(|bytes| String::from_utf8_lossy(clipped_bytes(bytes)))
-}
-
 fn clipped_bytes(bytes: &[u8]) -> &[u8] {
     bytes.get(..MAX_TEXT_BYTES).unwrap_or(bytes)
 }
@@ -391,7 +398,7 @@ impl Write for Clip<'_, '_> {
 
 /// Milliseconds, to the microsecond, as a number for JSON.
 pub(super) fn milliseconds(duration: Duration) -> f64 {
-    Milliseconds::new(duration).micros as f64 / 1000.0
+    Milliseconds::new(duration).as_f64()
 }
 
 /// Milliseconds, to the microsecond. They are shown as numbers are: without zeros at their end but
@@ -405,6 +412,10 @@ impl Milliseconds {
     fn new(duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         Self { micros }
+    }
+
+    pub(super) fn as_f64(self) -> f64 {
+        self.micros as f64 / 1000.0
     }
 
     pub(super) fn whole(self) -> u64 {

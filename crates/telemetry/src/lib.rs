@@ -31,7 +31,8 @@ mod tests;
 mod top_subjects;
 
 pub use access_log::{
-    LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
+    FIELDS as ACCESS_LOG_FIELDS, LoggedHeaders, RequestFinished, SentResponse, UpstreamResponse,
+    is_logged,
 };
 #[cfg(feature = "internals")]
 pub use logging::log_level;
@@ -51,7 +52,7 @@ pub use metrics::{DecisionSample, LatencyCounts, RouteErrors, RouteSample};
 pub use otlp::TracerSettings;
 #[cfg(feature = "gateway")]
 pub use otlp::{ActiveTrace, Tracer};
-pub use outcome::{Disposition, ListenerKind, RequestId};
+pub use outcome::{Disposition, ListenerKind, RequestId, Shed, Strictest, Verdict};
 pub use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
 pub use printable::{is_deceptive, printable, printable_json, printable_lines};
 pub use striped::{Counter, StripedGauge};

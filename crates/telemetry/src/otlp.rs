@@ -32,7 +32,7 @@ use opentelemetry_sdk::trace::{
     SpanLinks, SpanProcessor,
 };
 
-use super::RequestFinished;
+use super::access_log::{Field, FieldVisitor, RequestFinished};
 use super::events::LastWarning;
 
 /// The target of these lines, as filters of the log name it.
@@ -232,7 +232,7 @@ impl Tracer {
             KeyValue::new("weir.decision", request.decision.as_str()),
         ];
         let limit = request
-            .denied_by
+            .denied_by()
             .map(|limit| KeyValue::new("weir.limit", limit.to_owned()));
         attributes.extend(limit);
         self.decisions.add(1, &attributes);
@@ -297,8 +297,10 @@ impl ActiveTrace {
             return;
         }
         let end = self.began + request.response.took;
-        let store = request.store.filter(|took| !took.is_zero());
-        let delay = request.delay.unwrap_or_default();
+        let asked = request.verdict.and_then(|verdict| verdict.store);
+        let store = asked.filter(|took| !took.is_zero());
+        let delay = request.verdict.and_then(|verdict| verdict.delay);
+        let delay = delay.unwrap_or_default();
         let decided = self.began + store.unwrap_or_default() + delay;
         let mut server = self.span(SpanKind::Server, self.server, (self.began, end));
         server.parent_span_id = self.parent.span_id();
@@ -308,7 +310,7 @@ impl ActiveTrace {
         server.status = server_status(request);
         self.tracer.send(server);
         // A request without a decision was not asked about.
-        if request.store.is_some() {
+        if asked.is_some() {
             let id = self.tracer.ids.new_span_id();
             let mut decide = self.span(SpanKind::Internal, id, (self.began, decided));
             decide.name = "decide".into();
@@ -465,27 +467,51 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     attributes
 }
 
+/// The fields of the access log that OpenTelemetry has no names for.
+const DECISION_FIELDS: [&str; 9] = [
+    "decision",
+    "listener",
+    "limit",
+    "ban",
+    "list",
+    "decided_by",
+    "account",
+    "cost",
+    "remaining",
+];
+
 /// The decision, by the names of the access log.
 fn decision_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
-    let mut attributes = vec![KeyValue::new("weir.decision", request.decision.as_str())];
-    let texts = [
-        (
-            "weir.listener",
-            request.route.listener().shown().map(str::to_owned),
-        ),
-        ("weir.limit", request.denied_by.map(str::to_owned)),
-        ("weir.ban", request.banned_by.map(str::to_owned)),
-        ("weir.list", request.listed.map(str::to_owned)),
-        ("weir.decided_by", request.decided_by.map(str::to_owned)),
-        ("weir.account", request.account.map(ToString::to_string)),
-    ];
-    let texts = texts.into_iter();
-    attributes.extend(texts.filter_map(|(name, text)| Some(KeyValue::new(name, text?))));
-    if let Some(strictest) = request.strictest {
-        attributes.push(KeyValue::new("weir.cost", i64::from(strictest.cost)));
-        attributes.push(KeyValue::new("weir.remaining", as_i64(strictest.remaining)));
+    let mut attributes = DecisionAttributes(Vec::new());
+    request.visit(&mut attributes);
+    attributes.0
+}
+
+struct DecisionAttributes(Vec<KeyValue>);
+
+impl DecisionAttributes {
+    fn add(&mut self, field: Field, value: impl Into<opentelemetry::Value>) {
+        if DECISION_FIELDS.contains(&field.name) {
+            self.0
+                .push(KeyValue::new(format!("weir.{}", field.name), value));
+        }
     }
-    attributes
+}
+
+impl FieldVisitor for DecisionAttributes {
+    fn text(&mut self, field: Field, value: &str) {
+        self.add(field, value.to_owned());
+    }
+
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+        if DECISION_FIELDS.contains(&field.name) {
+            self.add(field, value.to_string());
+        }
+    }
+
+    fn integer(&mut self, field: Field, value: u64) {
+        self.add(field, as_i64(value));
+    }
 }
 
 fn as_i64(number: u64) -> i64 {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use weir_limit::Priority;
+use weir_limit::time::Timestamp;
 
 /// Defines an enum whose variants have a word each in logs and metrics.
 macro_rules! words {
@@ -87,6 +89,70 @@ words! {
         Unrouted = "unrouted",
         /// Its upstream, or the gateway itself, had too much to do.
         Shed = "shed",
+    }
+}
+
+/// The decision about a request; it travels in the response's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The decision.
+    pub disposition: Disposition,
+    /// The strictest limit that denied.
+    pub denied_by: Option<Arc<str>>,
+    /// The ban that held, or would hold if it were acted upon.
+    pub banned_by: Option<Arc<str>>,
+    /// The list that the client is on: `allow` or `block`.
+    pub listed: Option<&'static str>,
+    /// The stand-in that decided, if the store did not.
+    pub decided_by: Option<&'static str>,
+    /// The time that the store took, if it was called.
+    pub store: Option<Duration>,
+    /// The time that the request was delayed.
+    pub delay: Option<Duration>,
+    /// The client's requests in flight, if a limit on those applied.
+    pub in_flight: Option<u64>,
+    /// What had too much to do for the request, if it was shed, or would be without a dry run.
+    pub shed: Option<Shed>,
+    /// The time of the decision, if limits or bans were checked.
+    pub decided_at: Option<Timestamp>,
+    /// The client's state with the strictest limit, for the access log.
+    pub strictest: Option<Strictest>,
+}
+
+/// Where a request stands with the strictest of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strictest {
+    /// The units that it took, or, denied, asked for.
+    pub cost: u32,
+    /// The units that are left.
+    pub remaining: u64,
+}
+
+/// Why a request was shed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    /// `upstream` or `gateway`.
+    pub by: &'static str,
+    /// The priority of the request.
+    pub priority: Priority,
+}
+
+impl Verdict {
+    /// A verdict without limits and store.
+    pub fn new(disposition: Disposition) -> Self {
+        Self {
+            disposition,
+            denied_by: None,
+            banned_by: None,
+            listed: None,
+            decided_by: None,
+            store: None,
+            delay: None,
+            in_flight: None,
+            shed: None,
+            decided_at: None,
+            strictest: None,
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
-use super::access_log::{RequestFinished, clipped, milliseconds, text};
+use super::access_log::{Field, FieldVisitor, Milliseconds, RequestFinished, milliseconds};
 use super::metrics::{Latency, LatencyCounts};
 use super::outcome::Disposition;
 
@@ -146,7 +146,7 @@ impl Queue {
 
 impl TailFilter {
     fn matches(&self, request: &RequestFinished<'_>) -> bool {
-        let deciders = [request.denied_by, request.banned_by, request.listed];
+        let deciders = [request.denied_by(), request.banned_by(), request.listed()];
         let by = |name: &String| deciders.contains(&Some(&**name));
         (self.decisions.is_empty() || self.decisions.contains(&request.decision))
             && self.decided_by.as_ref().is_none_or(by)
@@ -168,30 +168,71 @@ fn has_text(request: &RequestFinished<'_>, text: &str) -> bool {
         || request.account.is_some_and(|account| shows(&account))
 }
 
-/// The line of a request. All texts of its client are cut as in the access log.
+/// The fields of the access log that a line has, and their keys in it.
+const SHOWN: [(&str, &str); 17] = [
+    ("client", "client"),
+    ("account", "account"),
+    ("method", "method"),
+    ("path", "path"),
+    ("host", "host"),
+    ("user_agent", "user_agent"),
+    ("request_id", "request_id"),
+    ("status", "status"),
+    ("route", "route"),
+    ("decision", "decision"),
+    ("limit", "limit"),
+    ("ban", "ban"),
+    ("list", "list"),
+    ("duration_ms", "ms"),
+    ("upstream", "upstream"),
+    ("upstream_ms", "upstream_ms"),
+    ("upstream_error", "upstream_error"),
+];
+
+/// The line of a request, with `null` for what it lacks.
 fn line(request: &RequestFinished<'_>) -> Value {
-    let account = request.account.map(ToString::to_string);
-    let upstream = request.upstream.as_ref();
-    json!({
-        "at": milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
-        "client": request.client.map(|client| client.to_string()),
-        "account": account.as_deref().map(clipped),
-        "method": clipped(request.method.as_str()),
-        "path": clipped(request.path),
-        "host": text(request.headers.host),
-        "user_agent": text(request.headers.user_agent),
-        "request_id": text(request.headers.request_id),
-        "status": request.response.status.as_u16(),
-        "route": request.route.name(),
-        "decision": request.decision.as_str(),
-        "limit": request.denied_by,
-        "ban": request.banned_by,
-        "list": request.listed,
-        "ms": milliseconds(request.response.took),
-        "upstream": upstream.map(|upstream| upstream.server),
-        "upstream_ms": upstream.and_then(|upstream| upstream.head).map(milliseconds),
-        "upstream_error": request.upstream_error,
-    })
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let at = (
+        "at".to_owned(),
+        milliseconds(now.unwrap_or_default()).into(),
+    );
+    let lacking = SHOWN.map(|(_, key)| (key.to_owned(), Value::Null));
+    let mut line = Line([at].into_iter().chain(lacking).collect());
+    request.visit(&mut line);
+    line.0.into()
+}
+
+struct Line(Map<String, Value>);
+
+impl Line {
+    fn set(&mut self, field: Field, value: impl FnOnce() -> Value) {
+        let shown = SHOWN.iter().find(|(name, _)| *name == field.name);
+        if let Some(place) = shown.and_then(|(_, key)| self.0.get_mut(*key)) {
+            *place = value();
+        }
+    }
+}
+
+impl FieldVisitor for Line {
+    fn text(&mut self, field: Field, value: &str) {
+        self.set(field, || value.into());
+    }
+
+    fn shown(&mut self, field: Field, value: &dyn fmt::Display) {
+        self.set(field, || value.to_string().into());
+    }
+
+    fn integer(&mut self, field: Field, value: u64) {
+        self.set(field, || value.into());
+    }
+
+    fn milliseconds(&mut self, field: Field, value: Milliseconds) {
+        self.set(field, || value.as_f64().into());
+    }
+
+    fn boolean(&mut self, field: Field, value: bool) {
+        self.set(field, || value.into());
+    }
 }
 
 #[cfg(test)]
@@ -199,12 +240,13 @@ mod tests {
     use http::{Method, StatusCode, Version};
 
     use super::*;
-    use crate::{LoggedHeaders, Metrics, RouteMetrics, SentResponse};
+    use crate::{LoggedHeaders, Metrics, RouteMetrics, SentResponse, Verdict};
 
     fn finished<'a>(
         route: &'a RouteMetrics,
         path: &'a str,
         decision: Disposition,
+        verdict: Option<&'a Verdict>,
     ) -> RequestFinished<'a> {
         RequestFinished {
             route,
@@ -216,16 +258,7 @@ mod tests {
             client: "203.0.113.9".parse().ok(),
             account: None,
             decision,
-            denied_by: (decision == Disposition::Denied).then_some("PerAddress"),
-            banned_by: None,
-            listed: None,
-            decided_by: None,
-            store: None,
-            delay: None,
-            strictest: None,
-            shed: None,
-            in_flight: None,
-            decided_at: None,
+            verdict,
             upstream: None,
             upstream_error: None,
             response: SentResponse {
@@ -283,9 +316,13 @@ mod tests {
         };
         let (of_path, of_client, of_other) = (of_text("/b"), of_text("0.113"), of_text("other"));
         let figures = tail.watch(None);
-        tail.finished(&finished(&api, "/a", Disposition::Allowed), None);
+        tail.finished(&finished(&api, "/a", Disposition::Allowed, None), None);
+        let verdict = Verdict {
+            denied_by: Some("PerAddress".into()),
+            ..Verdict::new(Disposition::Denied)
+        };
         tail.finished(
-            &finished(&web, "/b", Disposition::Denied),
+            &finished(&web, "/b", Disposition::Denied, Some(&verdict)),
             Some(Duration::from_micros(40)),
         );
         assert_eq!(paths(&all), ["/a", "/b"]);
@@ -299,6 +336,16 @@ mod tests {
         assert!(tail.own_latency().quantile(1.0).unwrap() <= 0.000_05);
     }
 
+    /// Whoever reads the lines of the admin API finds each key in every line.
+    #[test]
+    fn a_line_has_a_field_of_the_log_or_null_under_every_key() {
+        let metrics = Metrics::new();
+        let route = metrics.route("api");
+        let mut line = line(&finished(&route, "/a", Disposition::Allowed, None));
+        line["at"] = 0.into();
+        insta::assert_snapshot!(line, @r#"{"at":0,"client":"203.0.113.9","account":null,"method":"GET","path":"/a","host":null,"user_agent":null,"request_id":null,"status":200,"route":"api","decision":"allowed","limit":null,"ban":null,"list":null,"ms":3.0,"upstream":null,"upstream_ms":null,"upstream_error":null}"#);
+    }
+
     #[test]
     fn a_flood_fills_no_queue_and_is_sampled_from_its_beginning_to_its_end() {
         let (tail, metrics) = (Arc::<Tail>::default(), Metrics::new());
@@ -307,7 +354,7 @@ mod tests {
         let flood = 100 * LINES;
         for number in 0..flood {
             let path = format!("/{number:05}");
-            tail.finished(&finished(&route, &path, Disposition::Allowed), None);
+            tail.finished(&finished(&route, &path, Disposition::Allowed, None), None);
         }
         let (lines, left_out) = watch.lines();
         assert_eq!((lines.len(), left_out), (LINES, flood - LINES));

@@ -40,59 +40,45 @@ const OPERATOR_CHANGES: [&str; 6] = [
 #[serde(transparent)]
 struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
-#[derive(Debug, Default, PartialEq)]
-struct WeirLine<'l> {
-    timestamp: Option<&'l str>,
-    target: Option<&'l str>,
-    message: Option<&'l str>,
-    client: Option<&'l str>,
-    method: Option<&'l str>,
-    path: Option<&'l str>,
-    query: Option<&'l str>,
-    status: Option<u16>,
-    route: Option<&'l str>,
-    decision: Option<&'l str>,
-    limit: Option<&'l str>,
-    ban: Option<&'l str>,
-    account: Option<&'l str>,
-    host: Option<&'l str>,
-    duration: Option<Nanos>,
-    upstream: Option<Nanos>,
-    delay: Option<Nanos>,
-    decided_ns: Option<u64>,
-    user_agent: Option<&'l str>,
-    referer: Option<&'l str>,
-    request_id: Option<&'l str>,
-}
-
 /// Sets a field. `None` if it is set already, or the value is not one for it.
 type Setter = for<'l> fn(&mut WeirLine<'l>, Plain<'l>) -> Option<()>;
 
-fn setter(name: &str) -> Setter {
-    match name {
-        "timestamp" => |line, value| value.text(&mut line.timestamp),
-        "target" => |line, value| value.text(&mut line.target),
-        "message" => |line, value| value.text(&mut line.message),
-        "client" => |line, value| value.text(&mut line.client),
-        "method" => |line, value| value.text(&mut line.method),
-        "path" => |line, value| value.text(&mut line.path),
-        "query" => |line, value| value.text(&mut line.query),
-        "status" => |line, value| value.number(&mut line.status, |text| text.parse().ok()),
-        "route" => |line, value| value.text(&mut line.route),
-        "decision" => |line, value| value.text(&mut line.decision),
-        "limit" => |line, value| value.text(&mut line.limit),
-        "ban" => |line, value| value.text(&mut line.ban),
-        "account" => |line, value| value.text(&mut line.account),
-        "host" => |line, value| value.text(&mut line.host),
-        "duration_ms" => |line, value| value.number(&mut line.duration, milliseconds),
-        "upstream_ms" => |line, value| value.number(&mut line.upstream, milliseconds),
-        "delay_ms" => |line, value| value.number(&mut line.delay, milliseconds),
-        "decided_ns" => |line, value| value.number(&mut line.decided_ns, |text| text.parse().ok()),
-        "user_agent" => |line, value| value.text(&mut line.user_agent),
-        "referer" => |line, value| value.text(&mut line.referer),
-        "request_id" => |line, value| value.text(&mut line.request_id),
-        _ => |_, _| Some(()),
-    }
+/// The fields of a line of Weir's log that are read, by the names that they have there.
+macro_rules! weir_line {
+    (
+        texts: $($text:ident),*;
+        numbers: $($number:ident: $type:ty = $read:expr),*;
+    ) => {
+        #[derive(Debug, Default, PartialEq)]
+        struct WeirLine<'l> {
+            $($text: Option<&'l str>,)*
+            $($number: Option<$type>,)*
+        }
+
+        fn setter(name: &str) -> Setter {
+            $(if name == stringify!($text) {
+                return |line, value| value.text(&mut line.$text);
+            })*
+            $(if name == stringify!($number) {
+                return |line, value| value.number(&mut line.$number, $read);
+            })*
+            |_, _| Some(())
+        }
+
+        #[cfg(test)]
+        const READ_FIELDS: &[&str] = &[$(stringify!($text),)* $(stringify!($number),)*];
+    };
+}
+
+weir_line! {
+    texts: timestamp, target, message, client, method, path, query, route, decision, limit, ban,
+        account, host, user_agent, referer, request_id;
+    numbers:
+        status: u16 = |text| text.parse().ok(),
+        duration_ms: Nanos = milliseconds,
+        upstream_ms: Nanos = milliseconds,
+        delay_ms: Nanos = milliseconds,
+        decided_ns: u64 = |text| text.parse().ok();
 }
 
 /// The names of fields, in the order of lines. Nearly every line has those of the line before it,
@@ -221,13 +207,13 @@ impl<'l> WeirLine<'l> {
 
     /// When the request was decided, when its response began, and when that ended.
     fn times(&self) -> Option<(Timestamp, Timestamp, Timestamp)> {
-        let took = self.duration.unwrap_or_default();
+        let took = self.duration_ms.unwrap_or_default();
         let at = match self.decided_ns {
             Some(nanos) => Timestamp::from_nanos(nanos),
             None => rfc3339(self.timestamp?)?.saturating_sub(took),
         };
-        let answered = match self.upstream {
-            Some(upstream) => at + self.delay.unwrap_or_default() + upstream,
+        let answered = match self.upstream_ms {
+            Some(upstream) => at + self.delay_ms.unwrap_or_default() + upstream,
             None => at + took,
         };
         Some((at, answered, at + took))
@@ -666,13 +652,22 @@ mod tests {
         WeirLine::plain(line, &mut Layout::default())
     }
 
+    /// What a log line has besides is not about its request.
+    #[test]
+    fn no_field_is_read_that_the_access_log_does_not_write() {
+        let of_all_lines = ["timestamp", "target", "message"];
+        let written = |name: &&&str| weir_telemetry::ACCESS_LOG_FIELDS.contains(name);
+        let unknown: Vec<&&str> = READ_FIELDS.iter().filter(|name| !written(name)).collect();
+        assert_eq!(unknown, of_all_lines.each_ref());
+    }
+
     #[test]
     fn a_plain_line_is_read_as_any_json_is() {
         let plain = plain(LINE).expect("a plain line");
         let fields: Fields<'_> = serde_json::from_str(LINE).unwrap();
         assert_eq!(Some(&plain), WeirLine::from_fields(&fields).as_ref());
         assert_eq!(plain.decided_ns, Some(1_795_255_200_018_000_308));
-        assert_eq!(plain.duration, Some(Nanos::new(9_073_000)));
+        assert_eq!(plain.duration_ms, Some(Nanos::new(9_073_000)));
         assert_eq!(plain.path, Some("/items/5"));
     }
 

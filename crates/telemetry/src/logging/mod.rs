@@ -33,8 +33,6 @@ use self::filter::SharedFilter;
 pub use self::filter::{LevelInForce, LogLevel};
 use self::format::TextFormatter;
 use self::json::JsonFormatter;
-#[cfg(test)]
-pub(crate) use self::template::FIELDS;
 pub use self::template::Template;
 use self::writer::LogWriter;
 use super::access_log;

@@ -10,50 +10,11 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use thiserror::Error;
 
-use crate::access_log::{Field, FieldVisitor, RequestFinished};
+use crate::access_log::{FIELDS, Field, FieldVisitor, RequestFinished};
 use crate::printable::escape;
 
 /// The combined format of Apache and nginx.
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
-
-/// The fields of an access log line.
-pub(crate) const FIELDS: [&str; 35] = [
-    "client",
-    "method",
-    "path",
-    "query",
-    "status",
-    "route",
-    "listener",
-    "decision",
-    "limit",
-    "ban",
-    "list",
-    "decided_by",
-    "account",
-    "bytes",
-    "received",
-    "aborted",
-    "cost",
-    "remaining",
-    "scheme",
-    "host",
-    "version",
-    "duration_ms",
-    "delay_ms",
-    "store_ms",
-    "shed",
-    "priority",
-    "in_flight",
-    "decided_ns",
-    "upstream",
-    "upstream_status",
-    "upstream_error",
-    "upstream_ms",
-    "request_id",
-    "user_agent",
-    "referer",
-];
 
 /// Why a template is not one.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

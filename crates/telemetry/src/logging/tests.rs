@@ -1,5 +1,5 @@
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::{Method, StatusCode, Version};
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use tracing::info;
 use super::*;
 use crate::{
     Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
-    UpstreamResponse,
+    UpstreamResponse, Verdict,
 };
 
 /// Takes what is written, for all clones.
@@ -196,9 +196,16 @@ fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
     }
 }
 
+/// Its limit denied it.
+static VERDICT: LazyLock<Verdict> = LazyLock::new(|| Verdict {
+    denied_by: Some("LoginsPerAddress".into()),
+    store: Some(Duration::from_micros(120)),
+    in_flight: Some(3),
+    ..Verdict::new(Disposition::Denied)
+});
+
 fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
     RequestFinished {
-        delay: None,
         received: None,
         route,
         method: &Method::POST,
@@ -209,16 +216,8 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
         client: Some("203.0.113.9".parse().unwrap()),
         account: Some(&"00112233445566778899aabbccddeeff"),
         decision: Disposition::Denied,
-        denied_by: Some("LoginsPerAddress"),
-        banned_by: None,
-        listed: None,
-        decided_by: None,
+        verdict: Some(&VERDICT),
         upstream_error: None,
-        store: Some(Duration::from_micros(120)),
-        strictest: None,
-        shed: None,
-        in_flight: Some(3),
-        decided_at: None,
         upstream: Some(UpstreamResponse {
             server: "127.0.0.1:3000",
             status: Some(StatusCode::OK),
@@ -259,12 +258,16 @@ fn an_access_log_line_for_machines() {
 fn an_access_log_line_for_machines_is_the_one_that_serde_would_write() {
     let metrics = Metrics::new();
     let route = metrics.route("login \"q\" \\");
+    let verdict = Verdict {
+        delay: Some(Duration::from_secs(9_999)),
+        ..VERDICT.clone()
+    };
     let mut request = RequestFinished {
         path: "/a\tb\u{e9}\"",
         query: Some(""),
         client: Some("2001:db8::1".parse().unwrap()),
         received: Some(u64::MAX),
-        delay: Some(Duration::from_secs(9_999)),
+        verdict: Some(&verdict),
         ..finished(&route)
     };
     request.response.complete = false;
