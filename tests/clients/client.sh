@@ -21,7 +21,7 @@ wget) one_by_one wget -q --server-response --content-on-error -O "$scratch/body"
 wget-retry) one_by_one wget -q --server-response --retry-on-http-error=429,503 -O "$scratch/body" "$url" ;;
 pip)
   one_by_one "$clients/python/bin/pip" --disable-pip-version-check --no-cache-dir --no-input \
-    index versions --quiet --index-url "$url/simple" a-package
+    index versions --index-url "$url/simple" a-package
   ;;
 npm)
   export npm_config_registry=$url npm_config_cache=$scratch npm_config_update_notifier=false
@@ -33,6 +33,23 @@ cargo)
     "$url" >"$scratch/home/config.toml"
   CARGO_HOME=$scratch/home one_by_one cargo info a-package --registry crates-io
   ;;
+# A page that asks for a stream of events, or loads something by a script, and is closed after a while.
+chromium-*)
+  one_by_one timeout 12 chromium --headless=new --no-sandbox --disable-gpu --user-data-dir="$scratch" \
+    --virtual-time-budget=9000 --dump-dom "$url/page-${name#chromium-}"
+  ;;
+# Samples about itself, of which it sends a batch each second.
+prometheus*)
+  retry=$([ "$name" = prometheus ] && echo false || echo true)
+  printf '%s\n' 'global: {scrape_interval: 1s}' \
+    'scrape_configs: [{job_name: a, static_configs: [{targets: ["127.0.0.1:PORT"]}]}]' \
+    "remote_write: [{url: \"$url/api/v1/write\", queue_config: {retry_on_http_429: $retry}}]" >"$scratch/prometheus.yml"
+  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  sed -i "s/PORT/$port/" "$scratch/prometheus.yml"
+  timeout 12 prometheus --config.file="$scratch/prometheus.yml" --storage.tsdb.path="$scratch/data" \
+    --web.listen-address="127.0.0.1:$port" --log.level=error
+  ;;
+envoy* | nginx | haproxy | caddy) scratch=$scratch bash "$folder/proxy.sh" "$name" "$url" ;;
 git) one_by_one git ls-remote "$url/a.git" ;;
 py-*) "$clients/python/bin/python" -B "$folder/clients.py" "${name#py-}" "$url" "$count" ;;
 js-*)

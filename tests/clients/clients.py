@@ -81,6 +81,24 @@ def boto3(url):
     return lambda: client.head_bucket(Bucket="a-bucket")
 
 
+def otlp(url):
+    """Spans by OTLP over HTTP."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    exporter = OTLPSpanExporter(endpoint=f"{url}/v1/traces")
+    tracer = TracerProvider().get_tracer("a tracer")
+
+    def send():
+        span = tracer.start_span("a span")
+        span.end()
+        if exporter.export([span]) is not SpanExportResult.SUCCESS:
+            raise RuntimeError("the spans are lost")
+
+    return send
+
+
 def hammer(url):
     """Goes on at once, whatever it is told."""
     import requests
