@@ -1294,6 +1294,34 @@ fn a_log_without_hosts_never_passes_where_routes_are_found_by_theirs() {
     assert!(errors.contains("the log does not have hosts"), "{errors}");
 }
 
+/// Requests for such a route took another one, and a gate on denials passed.
+#[test]
+fn a_gate_never_passes_where_routes_are_found_by_what_the_log_does_not_have() {
+    for (matches, missing) in [
+        ("{headers: {x-plan: pro}}", "headers"),
+        ("{query: {plan: pro}}", "query parameters"),
+    ] {
+        let own = format!("{{name: own, match: {matches}, upstream: app, limits: [L]}}");
+        let rest = "{name: rest, match: {}, upstream: app, limits: [L]}";
+        let log = combined(&["192.0.2.1"], 8).replace("?b=c", "");
+        let folder = with_routes(&[&own, rest])
+            .file("access.log", &log)
+            .written();
+        let (code, errors) = judged(folder.path(), &["--fail-if", "denied>90%"]);
+        assert_eq!(code, Some(1), "{matches}: {errors}");
+        let said = format!("the log does not have {missing}, by which routes are found");
+        assert!(errors.contains(&said), "{errors}");
+        assert!(
+            errors.contains("replay a configuration without those"),
+            "{errors}"
+        );
+        // Without a condition nothing is judged, and the report lists it.
+        assert_eq!(judged(folder.path(), &[]).0, Some(0));
+        let report = report(folder.path(), &["--log", "access.log"]);
+        assert_eq!(report["not_replayed"][0]["what"], "route own", "{report:#}");
+    }
+}
+
 #[test]
 fn a_gate_never_passes_where_most_of_a_log_was_judged_by_no_limit() {
     let log = combined(&["192.0.2.1"], 6) + &combined(&["192.0.2.2"], 4).replace("/a?", "/free?");

@@ -426,6 +426,17 @@ fn the_logs_of_app_servers_and_gateways_are_read() {
             ..SHOP
         },
     );
+    // Both lines of Fastify in one, as the command of the documentation joins them.
+    assert_tells(
+        "pino",
+        r#"{"level":30,"time":1795255200003,"pid":1,"reqId":"req-1","req":{"method":"GET","url":"/a?b=c%20d","host":"shop.example:8080","remoteAddress":"203.0.113.1","remotePort":34672},"msg":"request completed","res":{"statusCode":401},"responseTime":2.559373999999991}"#,
+        &Told {
+            status: Some(401),
+            user_agent: None,
+            took: 3,
+            ..SHOP
+        },
+    );
     assert_tells(
         "kong",
         r#"{"response":{"size":9982,"headers":{"server":"x"},"status":200},"latencies":{"request":25,"kong":1,"proxy":24},"client_ip":"203.0.113.1","request":{"id":"2f69","method":"GET","uri":"/a?b=c%20d","url":"http://shop.example:8080/a?b=c%20d","size":101,"querystring":{"b":"c d"},"headers":{"host":"shop.example:8080","user-agent":"test/1.0 (x)"}},"started_at":1795255200000,"upstream_uri":"/a"}"#,

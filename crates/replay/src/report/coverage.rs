@@ -7,26 +7,19 @@ impl Report {
     /// Why the result must not be believed: nothing was judged, or, where conditions judge it, less
     /// than all but `max_unjudged` percent, or nothing that a condition is about.
     pub fn too_little(&self, conditions: &[Condition], max_unjudged: f64) -> Option<String> {
-        let remedy = match self.lacks_host {
-            true => {
-                "; routes are found by their hosts, which the log does not have: say by --host \
-                     which one requests were for"
-            }
-            false => "",
-        };
         if self.judged == 0 {
             let reasons = self.reasons();
+            let unlogged = self.unlogged_matches.iter();
+            let unlogged: String = unlogged.map(|text| format!("; {text}")).collect();
             return Some(format!(
-                "no request was judged by a limit: {reasons}{remedy}"
+                "no request was judged by a limit: {reasons}{unlogged}"
             ));
         }
         if conditions.is_empty() {
             return None;
         }
-        if self.lacks_host {
-            let text = "the log does not have hosts, by which routes are found; say by --host which \
-                        one requests were for";
-            return Some(text.to_owned());
+        if self.unlogged_matches.is_some() {
+            return self.unlogged_matches.clone();
         }
         let unasked = |condition: &&Condition| {
             let mut limits = self.limits.iter();

@@ -39,9 +39,9 @@ pub struct Report {
     /// Whether bans or lists judge requests that no limit applies to.
     #[serde(skip)]
     judged_without_limits: bool,
-    /// Whether routes are found by their hosts, which the log does not have.
+    /// What routes are found by that the log does not have, and the remedy; none if it has all.
     #[serde(skip)]
-    lacks_host: bool,
+    unlogged_matches: Option<String>,
     /// Outcomes in the baseline.
     pub baseline_requests: Option<Totals>,
     /// How requests fare otherwise than in the baseline.
@@ -229,7 +229,7 @@ impl Report {
         Self {
             judged: totals.total - totals.unrouted - totals.refused - unlimited,
             judged_without_limits,
-            lacks_host: rules.lacks_host,
+            unlogged_matches: rules.unlogged_matches.clone(),
             config: findings.config.display().to_string(),
             log: LogReport {
                 format: findings.format.to_string(),

@@ -14,6 +14,7 @@ use weir_middleware::{
 };
 use weir_rules::{
     AccountRules, Cost, HashKey, KeySource, Limit, LimitUse, RouteMatcher, RouteTable, SpendWhen,
+    ValuePattern,
 };
 use weir_store::MemorySettings;
 use weir_telemetry::Metrics;
@@ -34,9 +35,10 @@ pub struct Ruleset {
     pub gaps: Vec<Gap>,
     /// The names of limits that cannot be replayed.
     gap_names: Vec<Name>,
-    has_replayed_ban: bool,
-    /// Whether routes are found by their hosts, which the log does not have.
-    pub lacks_host: bool,
+    /// Whether there is a ban or a list which the log has what it takes for.
+    has_access_rules: bool,
+    /// What routes are found by that the log does not have, and the remedy; none if it has all.
+    pub unlogged_matches: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -154,23 +156,25 @@ impl Ruleset {
                 ..route.policy.clone()
             });
         }
-        let mut has_replayed_ban = false;
+        let mut has_access_rules = false;
         for ban in &settings.access.bans {
             names.add(ban.ban.name());
             let unlogged = ban.ban.per().iter().find_map(|source| log.lacks(source));
-            has_replayed_ban |= unlogged.is_none();
+            has_access_rules |= unlogged.is_none();
             gaps.extend(unlogged.map(|why| Gap {
                 what: format!("ban {}", ban.ban.name()),
                 why,
             }));
         }
         let has_listed = has_listed_accounts(&settings);
-        let unlogged = has_listed.then(|| log.lacks(&KeySource::Account));
-        gaps.extend(unlogged.flatten().map(|_| Gap {
+        let unlogged = log.lacks(&KeySource::Account);
+        let has_logged = has_listed && unlogged.is_none();
+        has_access_rules |= has_logged || has_listed_addresses(&settings);
+        gaps.extend(unlogged.filter(|_| has_listed).map(|_| Gap {
             what: "accounts of allow and block".to_owned(),
             why: "the log does not have accounts".to_owned(),
         }));
-        let lacks_host = has_host_matches(&settings) && !log.has_host();
+        let unlogged_matches = unlogged_matches(&settings, log);
         gaps.sort();
         gaps.dedup();
         Self {
@@ -180,8 +184,8 @@ impl Ruleset {
             limits,
             gaps,
             gap_names,
-            has_replayed_ban,
-            lacks_host,
+            has_access_rules,
+            unlogged_matches,
         }
     }
 
@@ -301,12 +305,7 @@ impl Ruleset {
     /// Whether requests that no limit applies to are judged all the same, as all that is configured
     /// is bans or lists which this log has what it takes for.
     pub fn judges_by_access_alone(&self) -> bool {
-        let access = &self.settings.access;
-        let listed = |(addresses, accounts)| addresses + accounts > 0;
-        let lists = &access.lists;
-        let has_rules =
-            self.has_replayed_ban || listed(lists.allow.len()) || listed(lists.block.len());
-        has_rules && self.limits.is_empty() && self.gap_names.is_empty()
+        self.has_access_rules && self.limits.is_empty() && self.gap_names.is_empty()
     }
 
     /// The details of lines that these rules ask for.
@@ -417,6 +416,11 @@ fn rate(settings: &Settings, limit: &str, quota: &Quota) -> Option<Rate> {
 fn has_listed_accounts(settings: &Settings) -> bool {
     let lists = &settings.access.lists;
     lists.allow.len().1 + lists.block.len().1 > 0
+}
+
+fn has_listed_addresses(settings: &Settings) -> bool {
+    let lists = &settings.access.lists;
+    lists.allow.len().0 + lists.block.len().0 > 0
 }
 
 /// Whether routes are found by their hosts.
@@ -549,6 +553,47 @@ impl LogFields {
 
 const BY_HOST: &str = "; say by --host which one requests were for";
 
+/// Says what routes are found by that the log does not have: requests take others in their place.
+fn unlogged_matches(settings: &Settings, log: &LogFields) -> Option<String> {
+    let any = |lacks: fn(&RouteMatcher, &LogFields) -> bool| {
+        let mut routes = settings.routes.iter();
+        routes.any(|route| lacks(&route.matcher, log))
+    };
+    let hosts = any(lacks_host).then_some("hosts");
+    let headers = any(lacks_headers).then_some("headers");
+    let queries = any(lacks_query).then_some("query parameters");
+    let missing: Vec<&str> = [hosts, headers, queries].into_iter().flatten().collect();
+    let by_host = if hosts.is_some() { BY_HOST } else { "" };
+    let others = match headers.or(queries) {
+        Some(_) => "; log what routes are found by, or replay a configuration without those routes",
+        None => "",
+    };
+    (!missing.is_empty()).then(|| {
+        let missing = missing.join(" and ");
+        format!("the log does not have {missing}, by which routes are found{by_host}{others}")
+    })
+}
+
+fn lacks_host(matcher: &RouteMatcher, log: &LogFields) -> bool {
+    matcher.host.is_some() && !log.has_host()
+}
+
+/// Weir's log says which route a request took, from which most headers can be concluded.
+fn lacks_headers(matcher: &RouteMatcher, log: &LogFields) -> bool {
+    let mut unlogged = matcher
+        .headers
+        .iter()
+        .filter(|(name, _)| !log.has_header(name));
+    let is_concluded = |pattern: &ValuePattern| {
+        log.format.is_weir() && matches!(pattern, ValuePattern::Exact(_) | ValuePattern::Present)
+    };
+    unlogged.any(|(_, pattern)| !is_concluded(pattern))
+}
+
+fn lacks_query(matcher: &RouteMatcher, log: &LogFields) -> bool {
+    !matcher.query.is_empty() && !log.seen.has_queries
+}
+
 /// The parts of a route that cannot be replayed.
 fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
     let mut gaps = Vec::new();
@@ -558,7 +603,7 @@ fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
             why,
         });
     };
-    if route.matcher.host.is_some() && !log.has_host() {
+    if lacks_host(&route.matcher, log) {
         add(format!(
             "it is found by its host, which the log does not have{BY_HOST}"
         ));
@@ -571,7 +616,7 @@ fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
                 .to_owned(),
         );
     }
-    if !route.matcher.query.is_empty() && !log.seen.has_queries {
+    if lacks_query(&route.matcher, log) {
         let remedy = log.query_remedy();
         add(format!(
             "it is found by query parameters, which the log does not have{remedy}"
@@ -586,3 +631,6 @@ fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
     }
     gaps
 }
+
+#[cfg(test)]
+mod tests;
