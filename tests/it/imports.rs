@@ -125,7 +125,7 @@ fn an_imported_nginx_conf_admits_denies_and_rewrites_nothing_otherwise() {
 }
 
 /// Sends both the same requests in the same order: of a client so many by a method to a host and
-/// path. Sixty of them, and nothing comes back meanwhile.
+/// path, with headers behind it. Sixty of them, and nothing comes back meanwhile.
 fn answer_alike(site: &str, requests: &[(u8, &str, &str, usize)]) {
     let upstream = Upstream::answering(|request: &Received| {
         let real_ip = request
@@ -147,9 +147,15 @@ fn answer_alike(site: &str, requests: &[(u8, &str, &str, usize)]) {
     let sum: usize = requests.iter().map(|(.., times)| times).sum();
     assert_eq!(sum, 60, "{requests:?}");
     for (client, method, url, times) in requests {
-        let (host, path) = url.split_at(url.find('/').unwrap());
+        let mut words = url.split(' ');
+        let target = words.next().unwrap();
+        let (host, path) = target.split_at(target.find('/').unwrap());
+        let headers: Vec<_> = words.map(|word| word.split_once('=').unwrap()).collect();
         for time in 0..*times {
             let mut sent = request(method, path).with("host", host);
+            for (name, value) in &headers {
+                sent = sent.with(name, value);
+            }
             if *method == "POST" {
                 sent = sent.with("content-length", "0");
             }
@@ -157,7 +163,11 @@ fn answer_alike(site: &str, requests: &[(u8, &str, &str, usize)]) {
                 let source = Ipv4Addr::new(127, 0, 1, *client);
                 let response = Client::connect_from(source, address).send(&sent);
                 let location = response.field("location").map(str::to_owned);
-                let body = (response.status == 200).then(|| response.text().to_owned());
+                let own =
+                    ["content-type", "x-page"].map(|name| response.field(name).map(str::to_owned));
+                // Pages that nothing is said about are nginx's own.
+                let is_own = response.status == 200 || own[1].is_some();
+                let body = is_own.then(|| (response.text().to_owned(), own));
                 (response.status, location, body)
             });
             assert_eq!(ours, theirs, "{client} {method} {url} {time}\n{told}");
@@ -223,6 +233,7 @@ fn what_nginx_returns_is_neither_counted_nor_forwarded() {
              location /gone/ { return 410; }
              location /old/ { return 301 https://b.test$request_uri; }
              location = /health { return 200 fine; }
+             location = /json { default_type application/json; return 200 '{}'; }
              location /login { proxy_pass http://APP; }
          }
          server { listen PORT; server_name www.a.test; return 302 http://a.test$request_uri; }",
@@ -230,7 +241,8 @@ fn what_nginx_returns_is_neither_counted_nor_forwarded() {
             (1, "GET", "a.test/gone/x", 9),
             (1, "GET", "a.test/old/x?y=z", 9),
             (1, "GET", "www.a.test/x", 9),
-            (1, "GET", "a.test/health", 8),
+            (1, "GET", "a.test/health", 4),
+            (1, "GET", "a.test/json", 4),
             (1, "GET", "a.test/x", 9),
             (2, "GET", "a.test/login", 8),
             (3, "GET", "a.test/loginx", 8),
@@ -261,6 +273,65 @@ fn clients_that_geo_or_a_map_leaves_out_are_those_that_nginx_leaves_out() {
             (7, "GET", "a.test/a/x", 10),
             (8, "GET", "a.test/a/x", 10),
             (9, "GET", "a.test/page", 10),
+        ],
+    );
+}
+
+#[test]
+fn limits_by_two_headers_deny_what_nginx_denies_of_each_choice_of_them() {
+    answer_alike(
+        "map $http_x_key $by_key { '' ''; default $http_x_key; }
+         map $http_x_cdn $by_cdn { '' $binary_remote_addr; default $http_x_cdn; }
+         limit_req_zone $by_key zone=keys:1m rate=1r/m;
+         limit_req_zone $by_cdn zone=clients:1m rate=1r/m;
+         limit_req_status 429;
+         server {
+             listen PORT;
+             limit_req zone=keys burst=3 nodelay;
+             limit_req zone=clients burst=5 nodelay;
+             location / { proxy_pass http://APP; }
+         }",
+        &[
+            (1, "GET", "a.test/x", 9),
+            (2, "GET", "a.test/x x-key=a", 9),
+            (3, "GET", "a.test/x x-cdn=c", 9),
+            (4, "GET", "a.test/x x-key=b x-cdn=d", 9),
+            (5, "GET", "a.test/x x-key=a x-cdn=e", 8),
+            (6, "GET", "a.test/x x-cdn=c", 8),
+            (6, "GET", "a.test/x x-key=f", 8),
+        ],
+    );
+}
+
+#[test]
+fn a_denied_client_gets_the_page_that_it_gets_from_nginx() {
+    answer_alike(
+        "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;
+         limit_req zone=a burst=1 nodelay;
+         server {
+             listen PORT;
+             location / { proxy_pass http://APP; }
+             location /kept/ { error_page 503 @text; proxy_pass http://APP; }
+             location /own/ { error_page 503 = @text; proxy_pass http://APP; }
+             location /other/ { error_page 502 503 =420 /page; proxy_pass http://APP; }
+             location /plain/ { error_page 503 =420 @plain; proxy_pass http://APP; }
+             location /away/ { error_page 503 https://b.test/slow; proxy_pass http://APP; }
+             location /moved/ { error_page 503 =301 https://b.test/slow; proxy_pass http://APP; }
+             location /file/ { error_page 503 /50x.html; proxy_pass http://APP; }
+             location @text { default_type application/json; add_header X-Page a always;
+                 add_header X-No b; return 418 '{\"slow\": 1}'; }
+             location = /page { add_header X-Page b always; return 200 page; }
+             location @plain { return 429; }
+         }",
+        &[
+            (1, "GET", "a.test/x", 4),
+            (2, "GET", "a.test/kept/x", 8),
+            (3, "GET", "a.test/own/x", 8),
+            (4, "GET", "a.test/other/x", 8),
+            (5, "GET", "a.test/plain/x", 8),
+            (6, "GET", "a.test/away/x", 8),
+            (7, "GET", "a.test/moved/x", 8),
+            (8, "POST", "a.test/kept/x", 8),
         ],
     );
 }
@@ -349,6 +420,53 @@ fn the_usual_site_redirects_and_serves_by_tls_what_nginx_serves() {
         assert_eq!(statuses, expected);
     }
     drop((nginx, gateway));
+}
+
+/// The first server looked plain, so that the other one was left out, or both were open.
+#[test]
+fn a_listen_without_tls_has_it_where_another_server_of_its_address_says_so() {
+    let upstream = Upstream::answering(|request: &Received| text(&request.target));
+    let certificate = Certificate::of("s.test");
+    let port = free_port();
+    let site = format!(
+        "server {{ listen 127.0.0.1:{port}; server_name a.test;
+             location / {{ proxy_pass http://{app}/a/; }} }}
+         server {{ listen 127.0.0.1:{port} ssl; server_name s.test;
+             ssl_certificate site.pem; ssl_certificate_key site.key;
+             location / {{ proxy_pass http://{app}/s/; }} }}",
+        app = upstream.address()
+    );
+    // Both are clients of the one certificate.
+    let site = site.replace(
+        "server_name a.test;",
+        "server_name a.test; ssl_certificate site.pem; ssl_certificate_key site.key;",
+    );
+    let files = [
+        ("nginx.conf", NGINX),
+        ("app.conf", &*site),
+        ("site.pem", &*certificate.certificate),
+        ("site.key", &*certificate.key),
+    ];
+    let nginx = Front::nginx_in(&files, port);
+    let folder = TempDir::with_prefix("weir-import-").unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let listens = format!("127.0.0.1:{port}");
+    let (gateway, told) = imported(folder, "nginx.conf", &[(&listens, "127.0.0.1:0")]);
+    let config = tls::trusting(&[&certificate], &[]);
+    for address in [nginx.address(), gateway.address()] {
+        for (host, answer) in [("a.test", "/a/x"), ("s.test", "/s/x")] {
+            let sent = get("/x").with("host", host);
+            let mut client = tls::connect(address, "s.test", &config).unwrap();
+            assert_eq!(client.send(&sent).text(), answer, "{address} {told}");
+            assert_eq!(
+                Client::connect(address).send(&sent).status,
+                400,
+                "{address}"
+            );
+        }
+    }
 }
 
 /// A pipeline must not go on with a gateway that lacks a limit.

@@ -10,7 +10,8 @@ use weir_middleware::{
     HeaderForm, LocalResponse, OnDenied as OnDeniedPolicy, Redirect, RequestValues,
 };
 use weir_rules::{
-    HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
+    HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable,
+    SpendWhen, ValuePattern,
 };
 
 use super::LoweredRoute;
@@ -162,6 +163,12 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
     }
     limit.per().iter().find_map(|source| match source {
         KeySource::Account => Some("an account".to_owned()),
+        KeySource::Header(name)
+            if !matcher.preflights && requires(&matcher.headers, name.as_str()) =>
+        {
+            None
+        }
+        KeySource::Query(name) if requires(&matcher.query, name) => None,
         KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             Some(source.to_string())
         }
@@ -170,6 +177,16 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
             Some("a registrable domain as host".to_owned())
         }
         _ => None,
+    })
+}
+
+/// Whether only requests match that have a value of this name which is not empty.
+fn requires<N: AsRef<str>>(conditions: &[(N, ValuePattern)], name: &str) -> bool {
+    let mut own = conditions
+        .iter()
+        .filter(|(other, _)| other.as_ref() == name);
+    own.any(|(_, pattern)| {
+        !matches!(pattern, ValuePattern::Absent) && !pattern.accepts([""].iter())
     })
 }
 

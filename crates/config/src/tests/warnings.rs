@@ -574,6 +574,39 @@ All: {per: global, burst: 9, count: 9, period: 1s}
     }
 }
 
+/// As `weir import` writes for a header of a CDN.
+#[test]
+fn a_header_is_not_left_out_where_the_route_requires_a_value_of_it() {
+    let defaults = "L: {per: 'header:x', burst: 9, count: 9, period: 1s}\n\
+                    Q: {per: 'query:x', burst: 9, count: 9, period: 1s}";
+    let said = |limit: &str, matches: &str| {
+        let route = format!("{{match: {{{matches}}}, upstream: app, limits: [{limit}]}}");
+        gets(
+            &format!(
+                "a client passes unlimited without {}",
+                if limit == "L" { "header:x" } else { "query:x" }
+            ),
+            &format!("{UPSTREAM}routes: [{route}]"),
+            defaults,
+            "",
+        )
+    };
+    for matches in ["headers: {x: {regex: '.+'}}", "headers: {x: a}"] {
+        assert!(!said("L", matches), "{matches}");
+    }
+    for matches in [
+        "headers: {x: {regex: '.*'}}",
+        "headers: {x: {present: true}}",
+        "headers: {x: {present: false}}",
+        "headers: {y: a}",
+        "query: {x: a}",
+    ] {
+        assert!(said("L", matches), "{matches}");
+    }
+    assert!(!said("Q", "query: {x: {regex: '.+'}}"));
+    assert!(said("Q", "headers: {x: a}"));
+}
+
 #[test]
 fn a_captured_segment_can_be_left_out_where_the_route_does_not_capture_it() {
     let defaults = "Team: {per: 'path:team', burst: 9, count: 9, period: 1s}";

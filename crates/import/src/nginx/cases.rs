@@ -106,15 +106,19 @@ fn closed_group(regex: &str) -> String {
     format!("{regex}{}", ")".repeat(missing))
 }
 
-/// The keys of requests, and of those that have the value which a limit looks at.
-type KeysByValue = (Keys, Option<Keys>);
+/// How many headers and parameters of a location limits may look at: each doubles its routes.
+pub(super) const MAX_CONDITIONS: usize = 4;
+
+/// The keys of requests, by which of the headers and parameters have a value that limits look at:
+/// first those of requests that have none.
+type KeysByValues = Vec<Keys>;
 
 /// What tells the requests of a location apart.
 pub(super) struct Watched {
     methods: BTreeSet<String>,
-    condition: Option<Condition>,
-    /// Whether limits look at more than one header or parameter.
-    pub(super) has_several: bool,
+    conditions: Vec<Condition>,
+    /// Whether limits look at more than [`MAX_CONDITIONS`].
+    pub(super) has_more: bool,
 }
 
 impl Watched {
@@ -127,30 +131,49 @@ impl Watched {
         if methods.contains("GET") {
             methods.insert("HEAD".to_owned());
         }
-        let mut conditions = zones.iter().filter_map(|zone| zone.condition());
-        let condition = conditions.next().cloned();
+        let mut conditions: Vec<Condition> = Vec::new();
+        for condition in zones.iter().filter_map(|zone| zone.condition()) {
+            if !conditions.contains(condition) {
+                conditions.push(condition.clone());
+            }
+        }
+        let has_more = conditions.len() > MAX_CONDITIONS;
+        conditions.truncate(MAX_CONDITIONS);
         Self {
             methods,
-            has_several: conditions.any(|other| Some(other) != condition.as_ref()),
-            condition,
+            conditions,
+            has_more,
         }
+    }
+
+    /// All choices of conditions that a request may meet, that of none first.
+    fn choices(&self) -> Vec<Vec<&Condition>> {
+        let mut choices = vec![Vec::new()];
+        for condition in &self.conditions {
+            let with = choices.clone().into_iter().map(|mut choice| {
+                choice.push(condition);
+                choice
+            });
+            choices.extend(with.collect::<Vec<_>>());
+        }
+        choices
     }
 
     /// The cases that become routes beside the one for all other requests: what each matches
     /// beside the path, and its keys.
     pub(super) fn variants(&self, mut keys_of: impl FnMut(&Case<'_>) -> Keys) -> Vec<(Keys, Keys)> {
-        let condition = self.condition.as_ref();
-        let mut both = |method: Option<&str>| {
-            let mut keys = |value| keys_of(&Case { method, value });
-            (keys(None), condition.map(|condition| keys(Some(condition))))
+        let choices = self.choices();
+        let mut all = |method: Option<&str>| -> KeysByValues {
+            let cases = choices.iter().map(|values| Case { method, values });
+            cases.map(|case| keys_of(&case)).collect()
         };
-        let others = both(None);
-        let mut found: Vec<(Vec<String>, KeysByValue)> = Vec::new();
+        let others = all(None);
+        let mut found: Vec<(Vec<String>, KeysByValues)> = Vec::new();
         // HEAD goes before GET.
         for method in self.methods.iter().rev() {
-            let own = both(Some(method));
+            let own = all(Some(method));
             let is_get = method == "GET" || method == "HEAD";
-            let is_other_get = is_get && both(Some("GET")) != both(Some("HEAD"));
+            let is_other_get = is_get && all(Some("GET")) != all(Some("HEAD"));
             if own == others && !is_other_get {
                 continue;
             }
@@ -164,15 +187,30 @@ impl Watched {
             let mut matches = Keys::new();
             if !methods.is_empty() {
                 matches.insert("methods".to_owned(), json!(methods));
-                variants.push((matches.clone(), keys.0.clone()));
             }
-            if let (Some(condition), Some(with)) = (condition, keys.1.filter(|it| *it != keys.0)) {
-                // A value that is empty is none for nginx.
-                let value = json!({condition.name.clone(): {"regex": ".+"}});
-                matches.insert(condition.key.to_owned(), value);
-                variants.push((matches, with));
+            // One that is left out would leave its requests to a route for fewer conditions.
+            let is_told_apart = keys.windows(2).any(|pair| matches!(pair, [a, b] if a != b));
+            for (values, keys) in choices.iter().zip(keys) {
+                let is_none = values.is_empty();
+                if is_none && !methods.is_empty() || !is_none && is_told_apart {
+                    variants.push((with_values(matches.clone(), values), keys));
+                }
             }
         }
         variants
     }
+}
+
+/// What requests match that have a value for each of these.
+fn with_values(mut matches: Keys, values: &[&Condition]) -> Keys {
+    for key in ["headers", "query"] {
+        let own = values.iter().filter(|it| it.key == key);
+        // A value that is empty is none for nginx.
+        let own = own.map(|it| (it.name.clone(), json!({"regex": ".+"})));
+        let own: Keys = own.collect();
+        if !own.is_empty() {
+            matches.insert(key.to_owned(), json!(own));
+        }
+    }
+    matches
 }

@@ -1,9 +1,10 @@
 //! What `limit_req` and `limit_conn` do in a location, as keys of a route.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+use super::error_pages::Denial;
 use super::maps::{Case, Counting};
 use super::parse::Directive;
 use super::scopes::Scopes;
@@ -26,6 +27,8 @@ const PER: &str = "`per` in docs/CONFIG.md lists what limits can count by";
 #[derive(Default)]
 pub(super) struct Limits {
     zones: HashMap<String, Zone>,
+    /// The names of zones that were not translated.
+    without_equal: HashSet<String>,
     used: Vec<Used>,
 }
 
@@ -67,6 +70,7 @@ impl Limits {
                 Err(what) => {
                     let what = format!("has no equal: {what}");
                     directive.report(Effect::LeavesOut, &what, PER, configuration);
+                    limits.without_equal.insert(name.to_owned());
                 }
             }
         }
@@ -128,10 +132,11 @@ impl Limits {
             true => "limit_req",
             false => "limit_conn",
         };
-        let on_denied = on_denied(status(scopes, kind), delay).filter(|_| !uses.is_empty());
-        if !uses.is_empty() {
-            report_status(scopes, kind, configuration);
-        }
+        let denial = match uses.is_empty() {
+            true => Denial::plain(429),
+            false => denial(scopes, kind, configuration),
+        };
+        let on_denied = on_denied(denial, delay).filter(|_| !uses.is_empty());
         let on_denied = on_denied.map(|on_denied| ("on_denied".to_owned(), on_denied));
         [("limits".to_owned(), json!(uses))]
             .into_iter()
@@ -192,8 +197,17 @@ impl Limits {
         configuration: &mut Configuration,
     ) -> Option<Value> {
         let Some(zone) = self.zones.get(one.zone) else {
-            let what = "limits nothing: its zone was not translated";
-            let remedy = "define a limit by hand, and list it in `limits` of the route";
+            let (what, remedy) = match self.without_equal.contains(one.zone) {
+                true => (
+                    "limits nothing: its zone was not translated",
+                    "define a limit by hand, and list it in `limits` of the route",
+                ),
+                false => (
+                    "limits nothing: no zone of this name is defined in the file or what it \
+                     includes",
+                    "import nginx.conf, which includes the file that defines the zone",
+                ),
+            };
             one.directive
                 .report(Effect::LeavesOut, what, remedy, configuration);
             return None;
@@ -311,8 +325,9 @@ fn status(scopes: &Scopes<'_>, kind: &str) -> u16 {
     status.parse().unwrap_or(DEFAULT_STATUS)
 }
 
-/// Says what a client gets otherwise than from nginx when a limit denies its request.
-fn report_status(scopes: &Scopes<'_>, kind: &str, configuration: &mut Configuration) {
+/// What a client gets when a limit of a kind denies its request. What it gets otherwise than from
+/// nginx is listed.
+fn denial(scopes: &Scopes<'_>, kind: &str, configuration: &mut Configuration) -> Denial {
     let status = status(scopes, kind);
     let directives = scopes.all(&[&format!("{kind}_status")]);
     if let (CLOSE, Some(directive)) = (status, directives.last()) {
@@ -320,22 +335,17 @@ fn report_status(scopes: &Scopes<'_>, kind: &str, configuration: &mut Configurat
         let remedy = "a ban with `on_denied: drop` closes the connections of clients that go on";
         directive.report(Effect::Differs, what, remedy, configuration);
     }
-    let status = status.to_string();
-    for page in scopes
-        .all(&["error_page"])
-        .iter()
-        .filter(|it| it.has(&status))
-    {
+    Denial::of_status(scopes, status).unwrap_or_else(|page| {
         let what = format!("is not translated: a denied client gets {status} and Weir's page");
         let remedy = "write `on_denied: {reject: {status: ..., headers: ..., body: ...}}`";
         page.report(Effect::Differs, &what, remedy, configuration);
-    }
+        Denial::plain(status)
+    })
 }
 
 /// What a denied request gets; none for what Weir does without being told.
-fn on_denied(status: u16, delay: Option<String>) -> Option<Value> {
-    let reject = (status != 429).then(|| json!({"reject": {"status": status}}));
-    match (delay, reject) {
+fn on_denied(denial: Denial, delay: Option<String>) -> Option<Value> {
+    match (delay, denial.reject()) {
         (None, reject) => reject,
         (Some(delay), None) => Some(json!({"delay": delay})),
         (Some(delay), reject) => Some(json!({"delay": {"up_to": delay, "otherwise": reject}})),

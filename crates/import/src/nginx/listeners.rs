@@ -106,11 +106,7 @@ pub(super) struct Addresses {
 
 impl Addresses {
     pub(super) fn of(server: &Directive) -> Self {
-        let shown = |listen: &Directive| {
-            let written = listen.argument(0);
-            let address = address(written).unwrap_or_else(|| written.to_owned());
-            address.replace("[::]", "0.0.0.0")
-        };
+        let shown = |listen: &Directive| socket(listen).replace("[::]", "0.0.0.0");
         let mut all: BTreeSet<String> = listens(server).map(shown).collect();
         let mut main: BTreeSet<String> = listens(server)
             .filter(|it| !is_tls(it))
@@ -171,6 +167,30 @@ pub(super) fn spread_tls(http: &mut [Directive]) {
             listen.arguments.push("ssl".to_owned());
         }
     }
+}
+
+/// Gives each `listen` what another one says of the same address: nginx has one socket for both.
+pub(super) fn join_sockets(http: &mut [Directive]) {
+    for option in ["ssl", "proxy_protocol"] {
+        let is_socket = |it: &&Directive| !it.has("quic");
+        let servers = http.iter().filter(|it| it.name == "server");
+        let sockets = servers.flat_map(listens).filter(is_socket);
+        let with = sockets.filter(|it| it.has(option)).map(socket);
+        let with: BTreeSet<String> = with.collect();
+        let servers = http.iter_mut().filter(|it| it.name == "server");
+        for listen in servers.flat_map(|server| &mut server.block) {
+            let is_meant = listen.name == "listen" && is_socket(&&*listen);
+            if is_meant && !listen.has(option) && with.contains(&socket(listen)) {
+                listen.arguments.push(option.to_owned());
+            }
+        }
+    }
+}
+
+/// The address of a `listen`, in one of its spellings.
+fn socket(listen: &Directive) -> String {
+    let written = listen.argument(0);
+    address(written).unwrap_or_else(|| written.to_owned())
 }
 
 pub(super) fn is_default(server: &Directive) -> bool {
@@ -287,8 +307,8 @@ impl Listeners<'_> {
         listen: &Directive,
         servers: &[&Directive],
     ) -> Result<Value, String> {
-        let is_same =
-            |server: &&&Directive| listens(server).any(|it| it.argument(0) == listen.argument(0));
+        let own = socket(listen);
+        let is_same = |server: &&&Directive| listens(server).any(|it| socket(it) == own);
         let mut servers: Vec<_> = servers.iter().filter(is_same).collect();
         servers.sort_by_key(|server| !is_default(server));
         let (mut found, mut missing) = (Vec::new(), Vec::new());

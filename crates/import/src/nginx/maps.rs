@@ -45,7 +45,8 @@ pub(super) struct Condition {
 pub(super) struct Case<'c> {
     /// None stands for all methods that nobody names.
     pub(super) method: Option<&'c str>,
-    pub(super) value: Option<&'c Condition>,
+    /// The headers and parameters that have a value, of those that limits look at.
+    pub(super) values: &'c [&'c Condition],
 }
 
 /// Reads the key of a zone.

@@ -2,6 +2,7 @@
 
 mod cases;
 mod client_address;
+mod error_pages;
 mod headers;
 mod limits;
 mod listeners;
@@ -19,7 +20,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use self::cases::{MethodRules, Watched};
+use self::cases::{MAX_CONDITIONS, MethodRules, Watched};
 use self::client_address::Realip;
 use self::limits::{CLOSE, Limits};
 use self::listeners::{Addresses, Groups, is_default};
@@ -42,8 +43,10 @@ pub(crate) fn import(path: &Path, text: &str) -> Result<Configuration, ImportErr
     let mut directives = parse(path, text, (folder, 0), &mut configuration)?;
     for http in directives.iter_mut().filter(|it| it.name == "http") {
         listeners::spread_tls(&mut http.block);
+        listeners::join_sockets(&mut http.block);
     }
     listeners::spread_tls(&mut directives);
+    listeners::join_sockets(&mut directives);
     let http = named(&directives, "http").next();
     let http = http.map_or(&directives[..], |http| &http.block);
     let mut importer = Importer {
@@ -206,11 +209,14 @@ impl Importer<'_> {
         let target = location.target(self.http, &mut self.configuration);
         let scopes = location.scopes.clone();
         let watched = Watched::new(&rules, &self.limits, &scopes);
-        if watched.has_several {
-            let what = "has limits by several headers, of which Weir looks at one";
+        if watched.has_more {
+            let what = format!(
+                "has limits by more than {MAX_CONDITIONS} headers and parameters, of which Weir \
+                 looks at those alone"
+            );
             let remedy = "write routes with `headers` in their `match` by hand";
             let directive = location.directive;
-            directive.report(Effect::LeavesOut, what, remedy, &mut self.configuration);
+            directive.report(Effect::LeavesOut, &what, remedy, &mut self.configuration);
         }
         let mut keys_of = |case: &Case<'_>| {
             let status = rules.response(case.method).filter(|_| !is_closed(&target));
@@ -245,7 +251,7 @@ impl Importer<'_> {
             let remedy = "`block: {addresses: [...], on_denied: drop}` closes connections";
             directive.report(Effect::Differs, what, remedy, &mut self.configuration);
         }
-        Some(returned.keys())
+        Some(returned.keys(&location.scopes))
     }
 
     /// Says once that Weir takes several spellings for one path, where that matters.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::headers::template;
 use super::parse::Directive;
-use super::scopes::{named, server_name};
+use super::scopes::{Scopes, named, server_name};
 use crate::configuration::Keys;
 
 /// What a `return` does.
@@ -53,15 +53,19 @@ impl Return {
         }
     }
 
-    /// The keys of a route that does the same. No limit of nginx counts its requests.
-    pub(super) fn keys(&self) -> Option<Keys> {
+    /// The keys of a route that does the same in these scopes. No limit of nginx counts its requests.
+    pub(super) fn keys(&self, scopes: &Scopes<'_>) -> Option<Keys> {
         let (key, value) = match self {
             Self::Redirect { to, status } => ("redirect", json!({"to": to, "status": status})),
             Self::Response { status, body } if body.is_empty() => {
                 ("response", json!({"status": status}))
             }
             Self::Response { status, body } => {
-                ("response", json!({"status": status, "body": body}))
+                let headers = json!({"content-type": content_type(scopes)});
+                (
+                    "response",
+                    json!({"status": status, "headers": headers, "body": body}),
+                )
             }
             Self::Unknown => return None,
         };
@@ -101,6 +105,14 @@ impl Return {
             None => Some((authority, None)),
         }
         .filter(|(host, _)| !host.contains('/'))
+    }
+}
+
+/// The type of a text that is returned.
+pub(super) fn content_type<'d>(scopes: &Scopes<'d>) -> &'d str {
+    match scopes.value("default_type") {
+        "" => "text/plain",
+        kind => kind,
     }
 }
 

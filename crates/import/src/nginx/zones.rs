@@ -42,7 +42,7 @@ impl Zone {
                 condition,
                 with,
                 without,
-            } => match case.value == Some(condition) {
+            } => match case.values.contains(&condition) {
                 true => with.as_ref(),
                 false => without.as_ref(),
             },

@@ -1303,7 +1303,7 @@ fn a_header_of_nginx_reaches_the_app_as_it_was() {
 fn a_return_is_what_nginx_returns_and_is_not_counted() {
     for (directive, expected) in [
         ("return 404;", "response: {status: 404}\n    limits: []"),
-        ("return 200 ok;", "response: {status: 200, body: ok}"),
+        ("return 200 ok;", "response: {status: 200, headers: {content-type: text/plain}, body: ok}"),
         (
             "return 301 https://b.test$request_uri;",
             "{to: \"https://b.test{{ uri }}\", status: 301}",
@@ -1565,4 +1565,146 @@ fn an_http_route_that_only_redirects_is_imported_whatever_is_beside_it() {
             "{told}"
         );
     }
+}
+
+#[test]
+fn a_denied_client_gets_the_page_that_nginx_has_for_the_status_of_the_limit() {
+    let zone = "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;\n";
+    let denied = |directives: &str| {
+        let text = format!("{zone}server {{ limit_req zone=a; {directives} }}");
+        let imported = imported(&[("nginx.conf", &text)]).unwrap();
+        let mut lines = imported.gateway.lines();
+        let reject = lines.find_map(|line| line.split_once("on_denied: {reject: "));
+        let reject = reject.map_or("none", |(_, reject)| reject.strip_suffix('}').unwrap());
+        let is_listed = shown(&imported).contains("error_page");
+        (reject.to_owned(), is_listed)
+    };
+    let json = "default_type application/json; return 418 '{}';";
+    for (directives, reject) in [
+        // Without `=`, the status is that of the limit; with one, that of the text.
+        (
+            format!("error_page 503 @p; location @p {{ {json} }}"),
+            "{status: 503, headers: {content-type: application/json}, body: '{}'}",
+        ),
+        (
+            format!("error_page 503 = @p; location @p {{ {json} }}"),
+            "{status: 418, headers: {content-type: application/json}, body: '{}'}",
+        ),
+        (
+            format!("error_page 502 503 =429 /p; location = /p {{ {json} }}"),
+            "{status: 429, headers: {content-type: application/json}, body: '{}'}",
+        ),
+        (
+            "error_page 503 =429 @p; location @p { return 418; }".to_owned(),
+            "{status: 418}",
+        ),
+        (
+            "error_page 503 https://a.test/slow;".to_owned(),
+            "{status: 302, headers: {location: https://a.test/slow}}",
+        ),
+        (
+            "error_page 503 =429 @p; location @p { add_header Retry-After 9 always; \
+             add_header X-B b; return 429 slow; }"
+                .to_owned(),
+            "{status: 429, headers: {retry-after: '9', content-type: text/plain}, body: slow}",
+        ),
+    ] {
+        let (found, is_listed) = denied(&directives);
+        let loose = |text: &str| text.replace(['\'', '"'], "");
+        assert_eq!(loose(&found), loose(reject), "{directives}");
+        assert!(!is_listed || directives.contains("502"), "{directives}");
+    }
+    for directives in [
+        "error_page 503 /50x.html;",
+        "error_page 503 =429 @p; location @p { proxy_pass http://a; }",
+        "error_page 503 /p; location /p { return 200 $host; }",
+        "error_page 503 https://a.test/$host;",
+    ] {
+        let (found, is_listed) = denied(directives);
+        assert!(found.contains("503"), "{directives}: {found}");
+        assert!(is_listed, "{directives}");
+    }
+    // Of another status.
+    assert!(
+        denied("error_page 404 @p; location @p { return 418 x; }")
+            .0
+            .contains("503")
+    );
+}
+
+/// Only one of the headers was looked at, and the limit by the other one denied nothing.
+#[test]
+fn limits_by_several_headers_are_routes_for_each_choice_of_them() {
+    let text = "map $http_a $a { '' ''; default $http_a; }
+        map $arg_b $b { '' $binary_remote_addr; default ''; }
+        limit_req_zone $a zone=by_a:1m rate=1r/m;
+        limit_req_zone $b zone=by_b:1m rate=1r/m;
+        server { limit_req zone=by_a; limit_req zone=by_b; proxy_pass http://app; }";
+    let imported = imported(&[("nginx.conf", text)]).unwrap();
+    let routes = imported.gateway.split("routes:\n").nth(1).unwrap();
+    let routes: String = routes.split_whitespace().collect();
+    let (a, b) = ("headers:{a:{regex:\".+\"}}", "query:{b:{regex:\".+\"}}");
+    for (matches, limits) in [
+        (String::new(), "[by_b]"),
+        (format!(",{a}"), "[by_a,by_b]"),
+        (format!(",{b}"), "[]"),
+        (format!(",{a},{b}"), "[by_a]"),
+    ] {
+        let own = format!("match:{{path:\"/*\"{matches}}}");
+        let route = routes
+            .split("-match")
+            .find(|it| format!("-match{it}").starts_with(&format!("-{own}")));
+        let route = route.unwrap_or_else(|| panic!("no {own}: {routes}"));
+        assert!(
+            route.contains(&format!("limits:{limits}")),
+            "{own}: {route}"
+        );
+    }
+    assert!(with_effect(&imported, Effect::LeavesOut).is_empty());
+}
+
+#[test]
+fn each_listen_of_an_address_has_tls_where_another_one_says_so() {
+    let text = "server { listen 8443; server_name a.test; location / { proxy_pass http://a; } }
+        server { listen *:8443 ssl; server_name b.test;
+            ssl_certificate c.pem; ssl_certificate_key c.key;
+            location / { proxy_pass http://b; } }";
+    let listens = |text: &str| {
+        let files = [("nginx.conf", text), ("c.pem", ""), ("c.key", "")];
+        let gateway = imported(&files).unwrap().gateway;
+        let listen = gateway.split("listen:").nth(1).unwrap();
+        let listen = listen.split('#').next().unwrap();
+        (listen.split_whitespace().collect::<String>(), gateway)
+    };
+    let tls = r#"[{address:"0.0.0.0:8443",tls:{certificate:c.pem,key:c.key}}]"#;
+    let (listen, gateway) = listens(text);
+    assert_eq!(listen, tls);
+    assert!(gateway.contains("host: a.test") && gateway.contains("host: b.test"));
+    assert_eq!(listens(&format!("http {{ {text} }}")).0, tls);
+    // HTTP/3 has a socket of its own.
+    let quic = "server { listen 8443; listen 8443 quic; location / { proxy_pass http://c; } }";
+    assert_eq!(listens(quic).0, r#"[{address:"0.0.0.0:8443"}]"#);
+}
+
+#[test]
+fn a_zone_that_is_defined_elsewhere_is_not_said_to_be_untranslated() {
+    let said = |zone: &str| {
+        let text = format!("{zone} server {{ limit_req zone=a; proxy_pass http://app; }}");
+        let imported = imported(&[("nginx.conf", &text)]).unwrap();
+        let found = imported.differences.iter().map(ToString::to_string);
+        found
+            .filter(|it| it.contains("limits nothing"))
+            .collect::<String>()
+    };
+    let elsewhere = said("");
+    assert!(
+        elsewhere.contains("no zone of this name is defined"),
+        "{elsewhere}"
+    );
+    assert!(elsewhere.contains("import nginx.conf"), "{elsewhere}");
+    let untranslated = said("limit_req_zone $request_uri zone=a:1m rate=1r/s;");
+    assert!(
+        untranslated.contains("its zone was not translated"),
+        "{untranslated}"
+    );
 }
