@@ -83,8 +83,8 @@ fn registrations_are_counted_per_address_and_per_range() {
     // Two of the five that a range has are left for the second address in it.
     assert_eq!(admitted(&gateway, &registration("2001:db8:1::1")), 3);
     assert_eq!(admitted(&gateway, &registration("2001:db8:1::2")), 2);
-    assert_eq!(admitted(&gateway, &registration("2001:db8:9::1")), 4);
-    assert_eq!(admitted(&gateway, &registration("2001:db8:9::2")), 3);
+    assert_eq!(admitted(&gateway, &registration("2602:80a:6001::1")), 4);
+    assert_eq!(admitted(&gateway, &registration("2602:80a:6001::2")), 3);
 }
 
 #[test]

@@ -334,6 +334,14 @@ impl Loader {
     fn overrides(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
         let text = self.text(path)?;
         let read: Option<Overrides> = match &text {
+            Some(text) if is_dump_of_boulder(text) => {
+                let message = "this is CSV, as Boulder dumps its database of overrides";
+                let error = self.report(path, message).help(
+                    "its ids are those of buckets: write a list of `LIMIT: {burst: ..., count: ..., \
+                     period: ..., ids: [...]}`, or set each by the admin API",
+                );
+                return Err(error);
+            }
             Some(text) => self.read(path, text)?,
             None => None,
         };
@@ -420,6 +428,13 @@ impl Loader {
     fn report(&mut self, path: &Path, message: impl Into<String>) -> ErrorBuilder<'_> {
         self.diagnostics.error(file_location(path), message)
     }
+}
+
+fn is_dump_of_boulder(text: &str) -> bool {
+    let mut lines = text.trim_start_matches('\u{feff}').lines();
+    lines
+        .next()
+        .is_some_and(|line| line.starts_with("name,id,"))
 }
 
 fn file_location(path: &Path) -> Location {

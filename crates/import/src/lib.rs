@@ -32,6 +32,11 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
 
 /// The same for a text, as if it stood at `path`.
 fn import_text(path: &Path, text: &str) -> Result<Imported, ImportError> {
+    if text.starts_with("name,id,") {
+        let what = "this is CSV, as Boulder dumps its database of overrides, and none of a gateway; \
+                    docs/CONFIG.md says what of Boulder's Weir reads";
+        return Err(ImportError::Malformed(Place::new(path, 1), what.to_owned()));
+    }
     let configuration = match is_kubernetes(text) {
         true => http_route::import(path, text)?,
         false => nginx::import(path, text)?,

@@ -50,8 +50,8 @@ const PARAMETERS: &str = "burst: 5\n    count: 5\n    period: 1h";
 fn what_it_takes_is_fit() {
     for (name, id) in [
         ("NewRegistrationsPerIPAddress", "64.112.117.1"),
-        ("NewRegistrationsPerIPAddress", "2001:db8::1"),
-        ("NewRegistrationsPerIPv6Range", "2001:db8:1::/48"),
+        ("NewRegistrationsPerIPAddress", "2602:80a:6000:666::1"),
+        ("NewRegistrationsPerIPv6Range", "2602:80a:6000::/48"),
         ("NewOrdersPerAccount", "12345678"),
         ("CertificatesPerDomain", "example.com"),
         ("FailedAuthorizationsPerDomainPerAccount", "12345678"),
@@ -418,6 +418,27 @@ fn an_id_that_boulder_alone_refuses_gets_a_warning() {
             "10.0.0.1",
             "the address is reserved",
         ),
+        // Documentation, and what else IANA lists.
+        (
+            "NewRegistrationsPerIPAddress",
+            "203.0.113.9",
+            "the address is reserved",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "100.64.0.1",
+            "the address is reserved",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "2001:db8::1",
+            "the address is reserved",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "2001:db8:1::/48",
+            "the address is reserved",
+        ),
         (
             "NewRegistrationsPerIPAddress",
             "203.0.112.0/24",
@@ -471,4 +492,20 @@ fn an_id_below_a_registrable_domain_is_no_reason_to_refuse_the_file() {
     let higher = overriding("CertificatesPerDomain", PARAMETERS, "2602:80a:6000:666::5");
     let found = findings(DEFAULTS, &higher);
     assert!(found.contains("write \"2602:80a:6000:666::\""), "{found}");
+}
+
+#[test]
+fn a_dump_of_its_database_is_called_what_it_is() {
+    let found = Folder::with(&[
+        ("gateway.yaml", GATEWAY),
+        ("limits/defaults.yaml", DEFAULTS),
+        (
+            "limits/overrides.yaml",
+            "name,id,count,burst,period,comment\nNewOrdersPerAccount,1,2,2,3h0m0s,\"a, b\"\n",
+        ),
+    ])
+    .findings();
+    let told = "limits/overrides.yaml: this is CSV, as Boulder dumps its database of overrides";
+    assert!(found.contains(told), "{found}");
+    assert!(found.contains("its ids are those of buckets"), "{found}");
 }

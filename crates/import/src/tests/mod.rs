@@ -1303,7 +1303,10 @@ fn a_header_of_nginx_reaches_the_app_as_it_was() {
 fn a_return_is_what_nginx_returns_and_is_not_counted() {
     for (directive, expected) in [
         ("return 404;", "response: {status: 404}\n    limits: []"),
-        ("return 200 ok;", "response: {status: 200, headers: {content-type: text/plain}, body: ok}"),
+        (
+            "return 200 ok;",
+            "response: {status: 200, headers: {content-type: text/plain}, body: ok}",
+        ),
         (
             "return 301 https://b.test$request_uri;",
             "{to: \"https://b.test{{ uri }}\", status: 301}",
@@ -1706,5 +1709,15 @@ fn a_zone_that_is_defined_elsewhere_is_not_said_to_be_untranslated() {
     assert!(
         untranslated.contains("its zone was not translated"),
         "{untranslated}"
+    );
+}
+
+#[test]
+fn a_dump_of_the_overrides_of_boulder_is_called_what_it_is() {
+    let text = "name,id,count,burst,period,comment\nNewOrdersPerAccount,1,2,2,3h0m0s,\"a, b\"\n";
+    let error = imported(&[("overrides.csv", text)]).unwrap_err();
+    assert!(
+        error.starts_with("overrides.csv:1: this is CSV, as Boulder dumps"),
+        "{error}"
     );
 }
