@@ -15,8 +15,8 @@ one_by_one() {
 }
 
 case $name in
-curl) one_by_one curl -sS --fail "$url" ;;
-curl-retry) one_by_one curl -sS --fail --retry 3 -o "$scratch/body" "$url" ;;
+curl) one_by_one curl -sS --fail -X "${METHOD:-GET}" "$url" ;;
+curl-retry) one_by_one curl -sS --fail -X "${METHOD:-GET}" --retry 3 -o "$scratch/body" "$url" ;;
 wget) one_by_one wget -q --server-response --content-on-error -O "$scratch/body" "$url" ;;
 wget-retry) one_by_one wget -q --server-response --retry-on-http-error=429,503 -O "$scratch/body" "$url" ;;
 pip)

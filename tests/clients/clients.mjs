@@ -1,16 +1,19 @@
 // clients.mjs NAME URL COUNT: sends so many requests by this client of Node.js, one after the other.
+// Libraries of HTTP use the method in METHOD, or GET.
+
+const method = process.env.METHOD ?? "GET";
 
 const clients = {
   async fetch(url) {
     return async () => {
-      const response = await fetch(url);
+      const response = await fetch(url, { method });
       if (!response.ok) throw new Error(`status ${response.status}`);
     };
   },
 
   async axios(url) {
     const { default: axios } = await import("axios");
-    return () => axios.get(url);
+    return () => axios.request({ url, method });
   },
 
   async "axios-retry"(url) {
@@ -22,24 +25,24 @@ const clients = {
       retryDelay: axiosRetry.exponentialDelay,
       retryCondition: (error) => [429, 503].includes(error.response?.status),
     });
-    return () => client.get(url);
+    return () => client.request({ url, method });
   },
 
   async got(url) {
     const { default: got } = await import("got");
-    return () => got(url);
+    return () => got(url, { method });
   },
 
   async ky(url) {
     const { default: ky } = await import("ky");
-    return () => ky.get(url).text();
+    return () => ky(url, { method }).text();
   },
 
   async undici(url) {
     const { Agent, RetryAgent, request } = await import("undici");
     const dispatcher = new RetryAgent(new Agent());
     return async () => {
-      const { statusCode, body } = await request(url, { dispatcher });
+      const { statusCode, body } = await request(url, { method, dispatcher });
       await body.dump();
       if (statusCode !== 200) throw new Error(`status ${statusCode}`);
     };
@@ -47,7 +50,7 @@ const clients = {
 
   async superagent(url) {
     const { default: superagent } = await import("superagent");
-    return () => superagent.get(url).retry(3);
+    return () => superagent(method, url).retry(3);
   },
 
   async octokit(url) {

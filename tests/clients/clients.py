@@ -1,14 +1,20 @@
-"""clients.py NAME URL COUNT: sends so many requests by this client of Python, one after the other."""
+"""clients.py NAME URL COUNT: sends so many requests by this client of Python, one after the other.
 
+Libraries of HTTP use the method in METHOD, or GET.
+"""
+
+import os
 import sys
 import tempfile
+
+METHOD = os.environ.get("METHOD", "GET")
 
 
 def requests(url):
     import requests
 
     session = requests.Session()
-    return lambda: session.get(url).raise_for_status()
+    return lambda: session.request(METHOD, url).raise_for_status()
 
 
 def urllib3(url):
@@ -16,7 +22,7 @@ def urllib3(url):
 
     retry = urllib3.Retry(5, status_forcelist=[429], backoff_factor=0.1)
     pool = urllib3.PoolManager(retries=retry)
-    return lambda: pool.request("GET", url)
+    return lambda: pool.request(METHOD, url)
 
 
 def urllib3_default(url):
@@ -25,7 +31,7 @@ def urllib3_default(url):
     pool = urllib3.PoolManager()
 
     def send():
-        status = pool.request("GET", url).status
+        status = pool.request(METHOD, url).status
         if status != 200:
             raise RuntimeError(f"status {status}")
 
@@ -36,7 +42,7 @@ def httpx(url):
     import httpx
 
     client = httpx.Client()
-    return lambda: client.get(url).raise_for_status()
+    return lambda: client.request(METHOD, url).raise_for_status()
 
 
 def huggingface_hub(url):

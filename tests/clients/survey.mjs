@@ -103,6 +103,7 @@ const CASES = {
   hour: { fields: () => ({ "retry-after": "3600" }), watch: 40 },
   absent: { fields: () => ({}) },
   zero: { fields: () => ({ "retry-after": "0" }) },
+  post: { method: "POST", fields: () => ({ "retry-after": "2" }) },
   drop: { drops: true, fields: () => ({}) },
   unavailable: { status: 503, fields: () => ({ "retry-after": "2" }) },
   milliseconds: { fields: () => ({ "retry-after": "1", "retry-after-ms": "2500" }) },
@@ -196,7 +197,7 @@ function answerCall(stream, status, drops, denied) {
 async function run(name, how) {
   const { server, arrivals, url } = await denying(how, name.startsWith("js-grpc"));
   const client = spawn("bash", [join(FOLDER, "client.sh"), name, url], {
-    detached: true, stdio: ["ignore", "pipe", "pipe"],
+    detached: true, env: { ...process.env, METHOD: how.method ?? "GET" }, stdio: ["ignore", "pipe", "pipe"],
   });
   let output = "";
   for (const stream of [client.stdout, client.stderr]) stream.on("data", (text) => (output += text));
@@ -266,8 +267,8 @@ function version(name) {
 }
 
 function row(name, title, seen) {
-  const { seconds, date, hour, absent, zero, unavailable, drop, always } = seen;
-  const cells = [seconds, date, hour, absent, zero, unavailable, drop].map(did);
+  const { seconds, date, hour, absent, zero, unavailable, post, drop, always } = seen;
+  const cells = [seconds, date, hour, absent, zero, unavailable, post, drop].map((run) => (run ? did(run) : ""));
   return `| ${[title, version(name), ...cells, reads(seen), shows(name, always)].join(" | ")} |`;
 }
 
@@ -275,7 +276,9 @@ const chosen = process.argv.slice(2);
 const names = Object.values(KINDS).flatMap(Object.keys)
   .filter((name) => chosen.length === 0 || chosen.includes(name));
 const seen = Object.fromEntries(names.map((name) => [name, {}]));
-const waiting = names.flatMap((name) => Object.keys(CASES).map((case_) => [name, case_]));
+const takesMethods = (name) => name in KINDS["Libraries of HTTP"] || name.startsWith("curl");
+const casesOf = (name) => Object.keys(CASES).filter((case_) => case_ !== "post" || takesMethods(name));
+const waiting = names.flatMap((name) => casesOf(name).map((case_) => [name, case_]));
 const work = async () => {
   for (let item; (item = waiting.shift()); ) {
     const [name, case_] = item;
@@ -289,7 +292,7 @@ for (const [kind, clients] of Object.entries(KINDS)) {
   const found = Object.entries(clients).filter(([name]) => name in seen);
   if (found.length === 0) continue;
   console.log(`\n### ${kind}\n`);
-  console.log("| client | version | 2 | date | 3600 | absent | 0 | 503, 2 | dropped | reads | shows |");
-  console.log("|---|---|---|---|---|---|---|---|---|---|---|");
+  console.log("| client | version | 2 | date | 3600 | absent | 0 | 503, 2 | POST, 2 | dropped | reads | shows |");
+  console.log("|---|---|---|---|---|---|---|---|---|---|---|---|");
   for (const [name, title] of found) console.log(row(name, title, seen[name]));
 }
