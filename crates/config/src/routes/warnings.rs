@@ -163,11 +163,7 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
     }
     limit.per().iter().find_map(|source| match source {
         KeySource::Account => Some("an account".to_owned()),
-        KeySource::Header(name)
-            if !matcher.preflights && requires(&matcher.headers, name.as_str()) =>
-        {
-            None
-        }
+        KeySource::Header(name) if requires(&matcher.headers, name.as_str()) => None,
         KeySource::Query(name) if requires(&matcher.query, name) => None,
         KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             Some(source.to_string())

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::error_pages::Denial;
+use super::denials::Denial;
 use super::maps::{Case, Counting};
 use super::parse::Directive;
 use super::scopes::Scopes;

@@ -2,7 +2,7 @@
 
 mod cases;
 mod client_address;
-mod error_pages;
+mod denials;
 mod headers;
 mod limits;
 mod listeners;

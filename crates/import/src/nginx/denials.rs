@@ -1,4 +1,4 @@
-//! `error_page` for the status of a limit, as what a denied client gets.
+//! The response to a denied request, which an `error_page` may be.
 
 use serde_json::{Value, json};
 
