@@ -23,6 +23,11 @@ pip)
   one_by_one "$clients/python/bin/pip" --disable-pip-version-check --no-cache-dir --no-input \
     index versions --index-url "$url/simple" a-package
   ;;
+uv)
+  echo a-package >"$scratch/requirements.in"
+  one_by_one "$clients/python/bin/uv" pip compile --quiet --no-cache --no-config \
+    --python "$clients/python/bin/python" --default-index "$url/simple" "$scratch/requirements.in"
+  ;;
 npm)
   export npm_config_registry=$url npm_config_cache=$scratch npm_config_update_notifier=false
   one_by_one npm view --loglevel=error a-package version

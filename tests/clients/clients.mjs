@@ -80,6 +80,13 @@ const clients = {
     return () => client.models.list();
   },
 
+  async "aws-sdk"(url) {
+    const { HeadBucketCommand, S3Client } = await import("@aws-sdk/client-s3");
+    const credentials = { accessKeyId: "none", secretAccessKey: "none" };
+    const client = new S3Client({ endpoint: url, region: "eu-west-1", forcePathStyle: true, credentials });
+    return () => client.send(new HeadBucketCommand({ Bucket: "a-bucket" }));
+  },
+
   async stripe(url) {
     const { default: Stripe } = await import("stripe");
     const { hostname, port } = new URL(url);

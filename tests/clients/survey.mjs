@@ -25,6 +25,7 @@ const KINDS = {
     "wget-retry": "wget `--retry-on-http-error=429,503`",
     git: "git `ls-remote`",
     pip: "pip",
+    uv: "uv",
     npm: "npm",
     cargo: "cargo",
   },
@@ -49,6 +50,7 @@ const KINDS = {
     "py-stripe": "stripe, 2 retries (Python)",
     "js-stripe": "stripe, 2 retries (Node.js)",
     "py-boto3": "boto3, S3 (Python)",
+    "js-aws-sdk": "AWS SDK, S3 (Node.js)",
     "py-huggingface_hub": "huggingface_hub (Python)",
     "js-octokit": "octokit with throttling (Node.js)",
   },
@@ -80,6 +82,7 @@ const PACKAGES = {
   "py-urllib3_default": "urllib3",
   "py-otlp": "opentelemetry-exporter-otlp-proto-http",
   "js-anthropic": "@anthropic-ai/sdk",
+  "js-aws-sdk": "@aws-sdk/client-s3",
   "js-octokit": "@octokit/plugin-throttling",
   "js-grpc-js": "@grpc/grpc-js",
   "js-grpc-js-retry": "@grpc/grpc-js",
@@ -230,7 +233,10 @@ function did({ waits, told, sleeps }) {
 
 // Which fields beside Retry-After decided about a wait.
 function reads({ milliseconds, ratelimit, epoch }) {
-  const within = ({ waits }, least, most) => waits.some((wait) => wait > least && wait < most);
+  const within = ({ waits }, least, most) => {
+    const long = waits.filter((wait) => wait > 0.5);
+    return long.length > 0 && long.every((wait) => wait > least && wait < most);
+  };
   const read = [];
   if (within(milliseconds, 2.4, 2.9)) read.push("`retry-after-ms`");
   if (within(ratelimit, 3.9, 5.9)) read.push("`RateLimit`");
@@ -259,7 +265,7 @@ function version(name) {
   const python = `${bin}/python -c 'from importlib.metadata import version as v; print(v("${of}"))'`;
   const command = name.startsWith("py-") ? python
     : name === "js-fetch" ? "node --version"
-    : name === "pip" ? `${bin}/pip --version`
+    : /^(pip|uv)$/.test(name) ? `${bin}/${name} --version`
     : `${name.split("-")[0]} ${/nginx|haproxy/.test(name) ? "-v" : "--version"}`;
   const PATH = [process.env.PATH, "/usr/sbin", join(INSTALLED, "../tools/bin")].join(":");
   const options = { encoding: "utf8", env: { ...process.env, PATH } };
