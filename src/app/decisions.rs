@@ -12,7 +12,7 @@ use weir_limit::time::Clock;
 use weir_middleware::{
     AccessSettings, BackgroundTasks, BanPolicy, Decide, DecideLayer, KnownBans, OnDenied,
     Rejection, RequestBounds, RouteAction, RoutePolicy, SubrequestError, TarpitSlots, Treatment,
-    UpstreamRouter,
+    UpstreamRouter, WaitSpreader,
 };
 use weir_rules::{LimitUse, StatusSet};
 use weir_store::{Leases, Store};
@@ -56,6 +56,12 @@ impl DecisionLayers {
             decide: DecideLayer::new(trusted),
             layers: layers.refusing(refusal),
         }
+    }
+
+    /// The same layers, as [`Layers::spreading_waits`] makes them.
+    pub(super) fn spreading_waits(self, waits: &WaitSpreader) -> Self {
+        let layers = self.layers.spreading_waits(waits);
+        Self { layers, ..self }
     }
 
     /// Stacks the layers on a worker's store, as [`Layers::stack`] does.

@@ -11,7 +11,7 @@ use weir_http::request::HttpRequest;
 use weir_limit::time::Clock;
 use weir_middleware::{
     BackgroundTasks, DecideLayer, Domains, EnvoyLayer, EnvoyRateLimit, KnownBans,
-    SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter,
+    SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter, WaitSpreader,
 };
 use weir_rules::{AccessLists, AccountRules};
 use weir_store::Store;
@@ -36,6 +36,7 @@ pub(super) struct EnvoyLayers {
     domains: Arc<Domains>,
     accounts: AccountRules,
     warned: Arc<LastWarning>,
+    waits: WaitSpreader,
 }
 
 impl EnvoyLayers {
@@ -61,7 +62,14 @@ impl EnvoyLayers {
             domains: Arc::clone(&service.domains),
             accounts: settings.account.clone(),
             warned: Arc::default(),
+            waits: WaitSpreader::default(),
         }
+    }
+
+    /// The same layers, as [`Layers::spreading_waits`] makes them.
+    pub(super) fn spreading_waits(self, waits: &WaitSpreader) -> Self {
+        let waits = waits.clone();
+        Self { waits, ..self }
     }
 
     /// Stacks the layers on a worker's store, as [`Layers::stack`] does.
@@ -73,6 +81,7 @@ impl EnvoyLayers {
     ) -> EnvoyStack<S> {
         let (domains, warned) = (Arc::clone(&self.domains), Arc::clone(&self.warned));
         let layer = EnvoyLayer::new(store, domains, self.accounts.clone(), warned);
+        let layer = layer.with_wait_spreader(self.waits.clone());
         let service = layer.with_clock(clock, tasks.clone()).service();
         TrustedPeers {
             inner: self.layers.checked(service),

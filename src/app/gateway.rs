@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use weir_config::{Inputs, Settings, StoreSettings};
-use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter};
+use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter, WaitSpreader};
 use weir_server::AdminApi;
 use weir_telemetry::{LogLevel, Metrics};
 
@@ -77,6 +77,7 @@ impl Gateway {
             clock: stores.clock(),
             srv: SrvServers::new(&metrics),
             bans: shared_bans.known().clone(),
+            waits: WaitSpreader::default(),
             refused: Arc::default(),
         };
         let tarpit_slots = process_state.tarpit_slots.clone();

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
-use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots};
+use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots, WaitSpreader};
 use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use weir_rules::HashKey;
 use weir_runtime::blocking;
@@ -63,6 +63,8 @@ pub(super) struct ProcessState {
     pub(super) tarpit_slots: TarpitSlots,
     /// Bans that are known beside the buckets.
     pub(super) bans: KnownBans,
+    /// The waits that denied clients were told.
+    pub(super) waits: WaitSpreader,
     pub(super) clock: Arc<dyn Clock>,
     /// Servers that SRV records name.
     pub(super) srv: SrvServers,
@@ -153,12 +155,16 @@ impl Snapshot {
             &around.metrics,
             tracer.clone(),
         )
-        .redirecting_to_https(around.sockets.redirect_to_https());
-        let decision_layers = (around.sockets.decide())
-            .then(|| DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer.clone()));
+        .redirecting_to_https(around.sockets.redirect_to_https())
+        .spreading_waits(&process.waits);
+        let decision_layers = around.sockets.decide().then(|| {
+            DecisionLayers::new(&settings, slots, bans, &around.metrics, tracer.clone())
+                .spreading_waits(&process.waits)
+        });
         let envoy = settings.envoy.as_ref().filter(|_| around.sockets.decide());
         let envoy_layers = envoy.map(|service| {
             EnvoyLayers::new(&settings, service, (slots, bans), &around.metrics, tracer)
+                .spreading_waits(&process.waits)
         });
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));

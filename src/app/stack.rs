@@ -19,7 +19,7 @@ use weir_middleware::{
     RateLimitLayer, RedirectToHttps, RedirectToHttpsLayer, Refusal, RejectInvalid,
     RejectInvalidLayer, ResponseFormat, ResponseFormatLayer, ResponseSteps, Route,
     RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
-    TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
+    TarpitSlots, Treatment, UpstreamId, UpstreamRouter, WaitSpreader,
 };
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
@@ -53,6 +53,7 @@ pub struct Layers {
     access: AccessControl,
     /// None where no request is shed for the sake of its worker.
     overload: Option<Arc<OverloadShedding>>,
+    waits: WaitSpreader,
     metrics: Arc<Metrics>,
 }
 
@@ -192,8 +193,15 @@ impl Layers {
             verifies_passwords: settings.account.verifies_passwords(),
             access,
             overload,
+            waits: WaitSpreader::default(),
             metrics: Arc::clone(metrics),
         }
+    }
+
+    /// The same layers, with the waits of denials spread over the clients of the whole process.
+    pub(super) fn spreading_waits(self, waits: &WaitSpreader) -> Self {
+        let waits = waits.clone();
+        Self { waits, ..self }
     }
 
     /// The same layers, with a look at each request whether its listener redirects to HTTPS.
@@ -237,6 +245,7 @@ impl Layers {
             .with_access_control(&self.access)
             .verifying_passwords(self.verifies_passwords)
             .with_overload_shedding(self.overload.clone())
+            .with_wait_spreader(self.waits.clone())
             .above(&self.forwarded);
         let limited = ServiceBuilder::new()
             // The only one to decide, about bans and limits at once: what passes here reaches the

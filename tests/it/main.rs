@@ -31,6 +31,7 @@ mod compression;
 mod connections;
 mod cors;
 mod counting;
+mod crowds;
 mod dashboard;
 mod decide;
 mod definitions;

@@ -18,6 +18,7 @@ mod projection;
 mod quota;
 pub mod time;
 mod transaction;
+mod waits;
 mod window;
 
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
@@ -35,6 +36,7 @@ pub use quota::{
     MAX_UNCHECKED_LOG_ENTRIES, Quota, QuotaError, Rate,
 };
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
+pub use waits::ToldWaits;
 pub use window::{
     FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window, farthest_horizon, horizon,
     sub_window_end, sub_windows_lifetime, window_end,

@@ -98,7 +98,7 @@ pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, 
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
     Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
-    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
+    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy, WaitSpreader,
 };
 #[cfg(feature = "gateway")]
 pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};

@@ -3,6 +3,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,6 +19,10 @@ use super::balance::{Failure, InFlight};
 use super::exchange::ExchangeError;
 use super::handshake::HandshakeError;
 use super::http1::Malformed;
+
+/// When a client may come back whose request found no connection or no server: at once, all of them
+/// would find none again.
+const RETRY_SECS: RangeInclusive<u64> = 1..=5;
 
 /// Why the proxy itself must answer.
 #[derive(Debug, Error)]
@@ -319,8 +324,8 @@ impl ProxyError {
         };
         let mut response = problem.into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            let soon = HeaderValue::from_static("1");
-            response.headers_mut().insert(RETRY_AFTER, soon);
+            let seconds = HeaderValue::from(rand::random_range(RETRY_SECS));
+            response.headers_mut().insert(RETRY_AFTER, seconds);
         }
         response.extensions_mut().insert(UpstreamFailed { reason });
         response

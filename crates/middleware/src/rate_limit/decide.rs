@@ -476,9 +476,9 @@ impl PendingState {
                 self.decision.count(&outcome);
                 self.forward(limiter, request, outcome, in_flight, None)
             }
-            Some(denial) => {
+            Some(mut denial) => {
                 self.decision.count(&outcome);
-                self.deny(limiter, request, &route, &denial, outcome)
+                self.deny(limiter, request, &route, &mut denial, outcome)
             }
         }
     }
@@ -591,8 +591,8 @@ impl PendingState {
         limiter: &RateLimit<S>,
         request: Q,
         route: &Arc<RouteState>,
-        denial: &Denial<'_>,
-        outcome: Outcome,
+        denial: &mut Denial<'_>,
+        mut outcome: Outcome,
     ) -> ResponseState<S::Future, S::ResponseBody> {
         #[cfg(feature = "gateway")]
         if let Some(forwarded) = &limiter.settings.forwarded {
@@ -607,6 +607,8 @@ impl PendingState {
                 return shadowed(shadow, request, context);
             }
         };
+        let waits = &limiter.settings.waits;
+        waits.spread(&request, &self.decision, denial, &mut outcome);
         let verdict = self.decision.denied_by(denial, &outcome);
         let retry_in = denial.told_wait();
         let empty = rejection::in_memory_of(request);

@@ -167,6 +167,21 @@ impl RoutePolicy<PreparedLimit> {
         Some(Denial { strictest, others })
     }
 
+    /// The index, among the limits that were asked, of the strictest one that denied.
+    pub(super) fn strictest_denied(
+        &self,
+        queried: &QueriedLimits,
+        outcome: &Outcome,
+    ) -> Option<usize> {
+        let decided = queried.decided(outcome).enumerate();
+        let denied = decided.filter_map(|(index, (limit, decision))| {
+            let denied = |it: &Decision| meaning(limit.role, it) == Disposition::Denied;
+            Some((index, limit.within_override(decision.filter(denied)?)))
+        });
+        let strictest = denied.max_by_key(|(_, decision)| decision.strictness());
+        strictest.map(|(index, _)| index)
+    }
+
     /// How many requests the subject has in flight, this one included if it has a place, of the
     /// limit with the fewest places left.
     pub(super) fn in_flight(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<u64> {
@@ -288,6 +303,11 @@ impl Denial<'_> {
     /// response show this wait.
     pub(super) fn told_wait(&self) -> Nanos {
         self.strictest.1.retry_in
+    }
+
+    /// Has the client told to wait so long, which is no shorter than the limits ask for.
+    pub(super) fn tell(&mut self, wait: Nanos) {
+        self.strictest.1.retry_in = wait;
     }
 
     /// The problem document that names them all, the strictest first.

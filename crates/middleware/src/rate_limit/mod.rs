@@ -30,6 +30,7 @@ mod shed;
 #[cfg(feature = "gateway")]
 mod simulation;
 mod spent;
+mod waits;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -61,6 +62,7 @@ pub(super) use self::response_context::PendingFields;
 use self::response_context::ResponseContext;
 #[cfg(feature = "gateway")]
 pub use self::simulation::{LimitDecision, Progress, Simulated, Simulation, Waiting};
+pub use self::waits::WaitSpreader;
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
@@ -95,6 +97,7 @@ struct Settings {
     forwarded: Option<super::ForwardedLayer>,
     /// None where requests are not shed for the sake of their worker.
     overload: Option<Arc<OverloadShedding>>,
+    waits: WaitSpreader,
     /// What makes the answer to a denied request; none for that of the policy.
     respond: Option<Arc<Respond>>,
 }
@@ -106,7 +109,8 @@ type Respond = dyn Fn(&Denied<'_>) -> Response<Bytes> + Send + Sync;
 pub struct Denied<'d> {
     /// The name of the limit that denied the request, the strictest one where several did.
     pub limit: &'d str,
-    /// When the request would be allowed; none where no wait would help.
+    /// How long the client is to wait: at least until the request would be allowed. None where no
+    /// wait would help.
     pub retry_after: Option<Duration>,
 }
 
@@ -252,6 +256,7 @@ impl RateLimitLayer {
             #[cfg(feature = "gateway")]
             forwarded: None,
             overload: None,
+            waits: WaitSpreader::default(),
             respond: None,
         }))
     }
@@ -368,6 +373,13 @@ impl RateLimitLayer {
     #[must_use]
     pub fn with_leases(self, leases: Arc<dyn Leases>) -> Self {
         self.with(|settings| settings.backend.leases = leases)
+    }
+
+    /// The same limits, with waits of denials spread over the clients of all layers that share
+    /// `waits`. Without it this layer spreads those of its own.
+    #[must_use]
+    pub fn with_wait_spreader(self, waits: WaitSpreader) -> Self {
+        self.with(|settings| settings.waits = waits)
     }
 
     /// The same limits by another clock.

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use super::failures::reason;
+use super::failures::{is_soon, reason};
 use super::support::*;
 use crate::{
     ConnectionBudget, Proxy, RequestBuffering, ShutdownSignal, Timeouts, Upstream,
@@ -155,7 +155,7 @@ async fn a_request_waits_no_longer_than_connecting_may_take() {
     let response = send(&proxy, get("/2")).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(reason(&response), "server_busy");
-    assert_eq!(response.headers()["retry-after"], "1");
+    assert!(is_soon(&response));
     // The server is not to blame, and a client that leaves makes room.
     first.abort();
     assert!(first.await.is_err());

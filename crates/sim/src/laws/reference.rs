@@ -39,6 +39,11 @@ const REFUNDED: Duration = Duration::from_millis(60);
 /// A refund is tried again for two seconds after its server is back.
 const RETRIED: Duration = Duration::from_secs(3);
 
+/// How many intervals of a unit longer a denied client waits at most because of others, and how
+/// long.
+const MAX_INTERVALS: i128 = 256;
+const MAX_SPREAD: Duration = Duration::from_secs(300);
+
 /// How long a gateway may remember a denial that is out of date.
 const REMEMBERED: Duration = Duration::from_millis(1050);
 
@@ -184,8 +189,10 @@ fn denial(
         .iter()
         .map(|(one, ledger)| ledger.waits_at_most(exchange, one));
     let most = waits.collect::<Option<Vec<i128>>>()?.into_iter().max()?;
-    (is_known && nanos >= most.max(0) + 1_000_000_000).then(|| {
-        let wait = Duration::from_nanos(u64::try_from(most.max(0)).unwrap_or(u64::MAX));
+    let spreads = uses.iter().map(|(_, ledger)| ledger.spread(exchange));
+    let most = most.max(0) + spreads.max()?;
+    (is_known && nanos >= most + 1_000_000_000).then(|| {
+        let wait = Duration::from_nanos(u64::try_from(most).unwrap_or(u64::MAX));
         let what = format!(
             "{request} is told to retry after {told} s, and there is room for it within {wait:?}"
         );
@@ -667,6 +674,22 @@ impl<'a> Ledger<'a> {
         denied.is_some_and(|((_, most), _, cost)| most <= (burst - cost) * self.unit())
     }
 
+    /// How many nanoseconds longer than that a denied request may be told to wait, as its gateway
+    /// told others before.
+    fn spread(&self, exchange: &Exchange<'_>) -> i128 {
+        let gateway = exchange.request.gateway;
+        let told_before = self.bucket.exchanges.iter().any(|other| {
+            let is_another = other.request.id != exchange.request.id;
+            let told = other.answer.filter(|answer| answer.status == 429);
+            let came_before = is_another && other.sent <= exchange.decided();
+            came_before && told.is_some() && other.request.gateway == gateway
+        });
+        match told_before {
+            true => (MAX_INTERVALS * self.interval()).min(nanos(MAX_SPREAD)),
+            false => 0,
+        }
+    }
+
     /// How many nanoseconds it lasts at the most until a denied request fits.
     fn waits_at_most(&self, exchange: &Exchange<'_>, one: &LimitUse) -> Option<i128> {
         let ((least, most), index, cost) = self.denied(exchange, one)?;
@@ -784,6 +807,7 @@ impl<'a> Ledger<'a> {
                 let (mut least, mut most) = (more_in.0 - waited, last.1);
                 if exchange.reached.is_none() {
                     (least, most) = self.more_in_for_denied(exchange, one, (least, most));
+                    most += self.spread(exchange);
                 }
                 let seconds = |wait: i128| u64::try_from((wait + 999_999_999) / 1_000_000_000);
                 let from = seconds(least.max(0)).unwrap_or(0);

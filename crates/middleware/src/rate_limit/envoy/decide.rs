@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
 use weir_limit::time::Nanos;
-use weir_limit::{Batch, Decision, Quota, Transaction};
+use weir_limit::{Batch, BucketKeys, Decision, Quota, Transaction};
 use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
@@ -76,9 +76,10 @@ impl Settings {
         } = planned;
         let since = loop_time::now();
         let (now, is_idle) = (decision.arrived, decision.is_idle());
+        let keys: BucketKeys = batch.iter().map(|asked| asked.key.clone()).collect();
         let answer = self.backend.admit(batch, now, is_idle).await;
         let store = loop_time::now().saturating_duration_since(since);
-        let Ok(outcome) = decision.outcome(answer) else {
+        let Ok(mut outcome) = decision.outcome(answer) else {
             let verdict = Verdict {
                 store: Some(store),
                 ..Verdict::new(Disposition::Unavailable)
@@ -86,6 +87,7 @@ impl Settings {
             return (Err(CallError::Unavailable), verdict);
         };
         route.policy.count(&decision.queried, &outcome, now);
+        self.spread(&decision, &keys, &mut outcome);
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
             PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
             _ => DescriptorStatus::from_code(Code::Ok),
@@ -134,6 +136,20 @@ impl Settings {
             planned.descriptors.push(decided);
         }
         Ok(planned)
+    }
+
+    /// Spreads the wait of a denial over the callers that share the bucket.
+    fn spread(&self, decision: &PendingDecision, keys: &BucketKeys, outcome: &mut Outcome) {
+        let (policy, queried) = (&decision.route.policy, &decision.queried);
+        let denied = policy.strictest_denied(queried, outcome).and_then(|index| {
+            let decided = outcome.decisions.get_mut(index)?.as_mut()?;
+            Some((decided, keys.get(index)?, queried.limits.get(index)?))
+        });
+        if let Some((decided, key, limit)) = denied {
+            decided.retry_in = self
+                .waits
+                .tell(key, limit, decided.retry_in, decision.arrived);
+        }
     }
 
     /// Completes the response, and counts the call as one request.
@@ -359,10 +375,14 @@ impl DescriptorStatus {
             Disposition::Denied => Code::OverLimit,
             _ => Code::Ok,
         };
+        // No earlier than `Retry-After`.
+        let reset_in = decision
+            .wait_of_denial()
+            .map_or(decision.reset_in, |wait| wait.max(decision.reset_in));
         Self {
             current_limit: Some(CurrentLimit::new(&limit.name, &queried.quota)),
             limit_remaining: u32::try_from(decision.remaining).unwrap_or(u32::MAX),
-            duration_until_reset: Some(decision.reset_in.min(queried.quota_ends_in).into()),
+            duration_until_reset: Some(reset_in.min(queried.quota_ends_in).into()),
             ..Self::from_code(code)
         }
     }

@@ -33,7 +33,7 @@ use weir_telemetry::Disposition;
 use weir_telemetry::events::LastWarning;
 
 use self::messages::{DESCRIPTORS, ENTRIES, RateLimitRequest};
-use super::{LimitedRequest, LimitedService};
+use super::{LimitedRequest, LimitedService, WaitSpreader};
 use crate::backend::{Backend, BackgroundTasks};
 use crate::route::RouteState;
 use crate::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict, grpc};
@@ -58,8 +58,10 @@ pub type Domains = HashMap<Box<str>, DescriptorRules>;
 #[derive(Clone)]
 pub struct EnvoyLayer(Arc<Settings>);
 
+#[derive(Clone)]
 struct Settings {
     backend: Backend,
+    waits: WaitSpreader,
     domains: Arc<Domains>,
     /// Which hash the names of accounts.
     accounts: AccountRules,
@@ -77,6 +79,7 @@ impl EnvoyLayer {
     ) -> Self {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
+            waits: WaitSpreader::default(),
             domains,
             accounts,
             warned,
@@ -85,23 +88,19 @@ impl EnvoyLayer {
 
     /// The same by this clock, with these tasks for what outlives a call.
     #[must_use]
-    pub fn with_clock(self, clock: Arc<dyn Clock>, tasks: BackgroundTasks) -> Self {
-        let Settings {
-            backend,
-            domains,
-            accounts,
-            warned,
-        } = &*self.0;
-        Self(Arc::new(Settings {
-            backend: Backend {
-                clock,
-                tasks,
-                ..backend.clone()
-            },
-            domains: Arc::clone(domains),
-            accounts: accounts.clone(),
-            warned: Arc::clone(warned),
-        }))
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>, tasks: BackgroundTasks) -> Self {
+        let backend = &mut Arc::make_mut(&mut self.0).backend;
+        (backend.clock, backend.tasks) = (clock, tasks);
+        self
+    }
+
+    /// The same, with the waits of denials spread as [`RateLimitLayer::with_wait_spreader`] does.
+    ///
+    /// [`RateLimitLayer::with_wait_spreader`]: crate::RateLimitLayer::with_wait_spreader
+    #[must_use]
+    pub fn with_wait_spreader(mut self, waits: WaitSpreader) -> Self {
+        Arc::make_mut(&mut self.0).waits = waits;
+        self
     }
 
     /// The service. It stands in for a [`RateLimit`](super::RateLimit) over `S`, which is never called.

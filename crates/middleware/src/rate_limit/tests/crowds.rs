@@ -1,0 +1,206 @@
+//! Workers that share a bucket and obey: each sends as long as it is let through, and waits out each
+//! `Retry-After`, as `docs/decisions/0083-spread-waits.md` says. Time is passed, so an hour takes a
+//! moment. `cargo test -p weir-middleware --features gateway --lib -- crowds --nocapture` prints the
+//! figures of the record.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+
+use futures_util::FutureExt;
+use weir_limit::{Algorithm, Alignment};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const MILLI: u64 = 1_000_000;
+
+/// From a request to its response.
+const ROUND_TRIP: u64 = MILLI;
+
+/// How late a worker is at most after its wait.
+const JITTER: u64 = 20 * MILLI;
+
+/// Begins in the middle of a minute.
+const START: u64 = 1_750_000_030 * SECOND;
+
+/// What came of a crowd, from a tenth of its time on.
+struct Figures {
+    denied_per_unit: f64,
+    /// What the worker with the fewest units had of its fair share.
+    least_share: f64,
+    unused: f64,
+    longest_wait: u64,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:6.2} denied a unit, least share {:3.0}%, unused {:4.1}%, longest wait {:3} s",
+            self.denied_per_unit,
+            100.0 * self.least_share,
+            100.0 * self.unused,
+            self.longest_wait
+        )
+    }
+}
+
+struct Crowd {
+    quota: Quota,
+    workers: usize,
+    /// Whether all send first within a millisecond, and not within a second.
+    together: bool,
+    /// As many units come back in the time that passes, for each worker.
+    units_each: u64,
+}
+
+/// Numbers below one, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+impl Crowd {
+    fn limited(&self, clock: &ManualClock) -> RateLimitLayer {
+        let key = HashKey::random();
+        let limit = Limit::new("L", vec![KeySource::Global], self.quota, Missing::Skip, key);
+        let limits = vec![LimitUse::new(Arc::new(limit.unwrap()))];
+        let policy = policy(OnDenied::default(), limits);
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        RateLimitLayer::new(store, policy, &Metrics::new()).with_clock(Arc::new(clock.clone()))
+    }
+
+    fn run(&self) -> Figures {
+        let clock = ManualClock::new(Timestamp::from_nanos(START));
+        let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+            Ok::<_, Infallible>(Response::new(Full::from("real")))
+        });
+        let service = self.limited(&clock).layer(upstream);
+        let mut random = Random(7);
+        let within = if self.together { MILLI } else { SECOND };
+        let first = (0..self.workers).map(|worker| Reverse((START + random.below(within), worker)));
+        let mut due: BinaryHeap<_> = first.collect();
+        let interval = self.quota.emission_interval().get();
+        let end = START + interval * self.units_each * self.workers as u64;
+        let warm = START + (end - START) / 10;
+        let (mut passed, mut denied, mut longest_wait) = (vec![0_u64; self.workers], 0_u64, 0);
+        while let Some(Reverse((now, worker))) = due.pop().filter(|Reverse((now, _))| *now < end) {
+            clock.set(Timestamp::from_nanos(now));
+            let request = Request::new(Full::default());
+            let response = service
+                .clone()
+                .oneshot(request)
+                .now_or_never()
+                .unwrap()
+                .unwrap();
+            let counts = u64::from(now >= warm);
+            if response.status() == StatusCode::OK {
+                passed[worker] += counts;
+                due.push(Reverse((now + ROUND_TRIP, worker)));
+                continue;
+            }
+            let wait = response.headers()["retry-after"].to_str().unwrap();
+            let wait: u64 = wait.parse().unwrap();
+            denied += counts;
+            longest_wait = longest_wait.max(wait * counts);
+            due.push(Reverse((
+                now + wait * SECOND + random.below(JITTER),
+                worker,
+            )));
+        }
+        let units: u64 = passed.iter().sum();
+        let fair = units as f64 / self.workers as f64;
+        let least = *passed.iter().min().unwrap() as f64;
+        Figures {
+            denied_per_unit: denied as f64 / units as f64,
+            least_share: least / fair,
+            unused: 1.0 - units as f64 * interval as f64 / (end - warm) as f64,
+            longest_wait,
+        }
+    }
+}
+
+fn gcra(burst: u64, count: u64, period: u64) -> Quota {
+    Quota::new(burst, count, Duration::from_secs(period)).unwrap()
+}
+
+fn a_minute(algorithm: Algorithm) -> Quota {
+    Quota::windowed(algorithm, 60, Duration::from_secs(60)).unwrap()
+}
+
+const FIXED: Algorithm = Algorithm::FixedWindow(Alignment::Period);
+const SLIDING: Algorithm = Algorithm::SlidingWindow {
+    count_denied: false,
+};
+const LOG: Algorithm = Algorithm::SlidingLog {
+    count_denied: false,
+};
+
+/// Runs 20 workers long enough that chance evens out, and 200 for a while, and compares with the
+/// bounds on denials for each unit and on units unused. Whoever is first in a window takes most of
+/// it, so fair shares take many windows.
+fn hold(name: &str, quota: Quota, (most_denied, most_unused): (f64, f64)) {
+    let long = if quota.algorithm().is_windowed() {
+        2500
+    } else {
+        1500
+    };
+    for (workers, units_each) in [(20, long), (200, 50)] {
+        for together in [true, false] {
+            let crowd = Crowd {
+                quota,
+                workers,
+                together,
+                units_each,
+            };
+            let figures = crowd.run();
+            println!("{name:24} {workers:3} {together:5} {figures}");
+            assert!(figures.denied_per_unit <= most_denied, "{figures}");
+            assert!(figures.unused <= most_unused, "{figures}");
+            assert!(figures.longest_wait <= 60 + 256 + 1, "{figures}");
+            assert!(workers > 20 || figures.least_share >= 0.5, "{figures}");
+        }
+    }
+}
+
+const GOAL: (f64, f64) = (2.0, 0.05);
+
+#[test]
+fn a_crowd_that_obeys_is_denied_twice_a_unit_at_most_and_shares_all_units_of_gcra() {
+    hold("gcra 10/s, burst 20", gcra(20, 10, 1), GOAL);
+    hold("gcra 100/min, burst 20", gcra(20, 100, 60), GOAL);
+}
+
+#[test]
+fn a_burst_of_two_is_enough_for_a_crowd_that_obeys() {
+    hold("gcra 1/s, burst 2", gcra(2, 1, 1), GOAL);
+}
+
+/// Nothing keeps a unit for a worker that is a moment late, and the next is a moment early.
+#[test]
+fn a_burst_of_one_is_wasted_in_part_by_a_crowd_that_obeys() {
+    hold("gcra 1/s, burst 1", gcra(1, 1, 1), (2.2, 0.35));
+}
+
+#[test]
+fn a_crowd_that_obeys_shares_a_fixed_window() {
+    hold("fixed_window 60/min", a_minute(FIXED), GOAL);
+}
+
+#[test]
+fn a_crowd_that_obeys_shares_a_sliding_window() {
+    hold("sliding_window 60/min", a_minute(SLIDING), GOAL);
+}
+
+#[test]
+fn a_crowd_that_obeys_shares_a_sliding_log() {
+    hold("sliding_log 60/min", a_minute(LOG), GOAL);
+}

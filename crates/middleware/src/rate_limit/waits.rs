@@ -1,0 +1,183 @@
+//! The waits that clients of a bucket were told, kept by the process for the buckets that denied
+//! last, so that the next denial of such a bucket tells another wait. A denial looks one up; a
+//! request that passes does nothing here. The store is not asked, and decides as if nothing were
+//! kept: two gateways spread their own clients.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+use std::sync::{Arc, OnceLock};
+
+use weir_http::request::HttpRequest;
+use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{BucketKey, ToldWaits};
+use weir_rules::Captures;
+use weir_runtime::sync::Mutex;
+use weir_store::Outcome;
+
+use super::decisions::{Denial, QueriedLimit};
+use super::pending_decision::PendingDecision;
+use super::plan::attributes;
+use crate::RequestContext;
+
+/// The number of locks, each over a few buckets, in 320 KiB together.
+const SETS: usize = 2048;
+const WAYS: usize = 4;
+
+/// Spreads the waits of denials over those who share a bucket. Clones share what was told.
+#[derive(Clone, Default)]
+pub struct WaitSpreader(Arc<Table>);
+
+/// A table of fixed size, made when a limit first denies. A bucket without a place takes that of the
+/// bucket in its set whose waits are over first.
+#[derive(Default)]
+struct Table {
+    /// With a key of its own, so that a client cannot find buckets that share a set.
+    hasher: RandomState,
+    sets: OnceLock<Box<[Mutex<Set>]>>,
+}
+
+type Set = [Entry; WAYS];
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// The bucket key's hash; zero in an entry without a bucket.
+    hash: u64,
+    waits: ToldWaits,
+}
+
+impl WaitSpreader {
+    /// Records and returns the wait to tell a client that this bucket denies for `wait`.
+    pub(super) fn tell(
+        &self,
+        key: &BucketKey,
+        limit: &QueriedLimit,
+        wait: Nanos,
+        now: Timestamp,
+    ) -> Nanos {
+        // What only asks for room takes nothing, and asks for one unit.
+        let cost = NonZeroU64::new(limit.cost.into()).unwrap_or(NonZeroU64::MIN);
+        let hash = self.0.hasher.hash_one(key.as_bytes()).max(1);
+        let told = self
+            .0
+            .with(hash, |waits| waits.tell(&limit.quota, cost, wait, now));
+        told.unwrap_or(wait).min(limit.quota_ends_in)
+    }
+
+    /// Spreads the wait of a denial, in all that shows it.
+    pub(super) fn spread<Q: HttpRequest>(
+        &self,
+        request: &Q,
+        decision: &PendingDecision,
+        denial: &mut Denial<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let (route, now) = (&decision.route, decision.arrived);
+        let no_captures = Captures::default();
+        let routed = RequestContext::routed(request.extensions());
+        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+        let attributes = attributes(request, route.name(), captures, now);
+        let Some(index) = route.policy.strictest_denied(&decision.queried, outcome) else {
+            return;
+        };
+        let Some(limit) = decision.queried.limits.get(index) else {
+            return;
+        };
+        let used = route.policy.limit(limit.limit).map(|limit| &limit.used);
+        if let Some(key) = used.and_then(|used| used.bucket(&attributes)) {
+            let told = self.tell(&key, limit, denial.told_wait(), now);
+            denial.tell(told);
+            if let Some(Some(decision)) = outcome.decisions.get_mut(index) {
+                decision.retry_in = told;
+            }
+        }
+    }
+}
+
+impl Table {
+    fn with<T>(&self, hash: u64, act: impl FnOnce(&mut ToldWaits) -> T) -> Option<T> {
+        let sets = self
+            .sets
+            .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
+        let index = usize::try_from(hash % SETS as u64).unwrap_or_default();
+        let mut set = sets.get(index)?.lock();
+        let entry = match set.iter().position(|entry| entry.hash == hash) {
+            Some(index) => set.get_mut(index)?,
+            None => {
+                let first_over = set.iter_mut().min_by_key(|entry| entry.waits.until())?;
+                *first_over = Entry {
+                    hash,
+                    waits: ToldWaits::default(),
+                };
+                first_over
+            }
+        };
+        Some(act(&mut entry.waits))
+    }
+}
+
+impl fmt::Debug for WaitSpreader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitSpreader").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_limit::Quota;
+
+    use super::super::decisions::LimitRole;
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
+
+    /// The seconds that a client is told whose unit is back after one, at a unit a second.
+    fn told(waits: &WaitSpreader, key: &str) -> u64 {
+        let limit = QueriedLimit {
+            limit: 0,
+            subject: None,
+            quota: Quota::new(5, 1, Duration::from_secs(1)).unwrap(),
+            role: LimitRole::Denies,
+            cost: 1,
+            quota_ends_in: Nanos::NEVER,
+        };
+        let wait = Nanos::from_secs(1);
+        waits.tell(&key.into(), &limit, wait, NOW).ceil_secs()
+    }
+
+    #[test]
+    fn each_bucket_has_its_own_waits_and_clones_share_them() {
+        let waits = WaitSpreader::default();
+        assert_eq!([told(&waits, "L:a"), told(&waits.clone(), "L:a")], [1, 2]);
+        assert_eq!(told(&waits, "L:b"), 1);
+        assert_eq!(told(&WaitSpreader::default(), "L:a"), 1);
+    }
+
+    #[test]
+    fn a_flood_of_buckets_takes_no_memory_and_none_of_them_waits_for_another() {
+        let waits = WaitSpreader::default();
+        for bucket in 0..100_000 {
+            assert_eq!(told(&waits, &format!("L:{bucket}")), 1);
+        }
+        let sets = waits.0.sets.get().unwrap();
+        let kept = sets
+            .iter()
+            .map(|set| set.lock().iter().filter(|entry| entry.hash != 0).count());
+        assert_eq!((sets.len(), kept.sum::<usize>()), (SETS, SETS * WAYS));
+        assert_eq!(size_of::<Entry>(), 32);
+    }
+
+    #[test]
+    fn the_bucket_with_the_most_clients_keeps_its_waits() {
+        let waits = WaitSpreader::default();
+        for clients in 1..=9 {
+            assert_eq!(told(&waits, "L:crowd"), clients);
+        }
+        for bucket in 0..100_000 {
+            told(&waits, &format!("L:{bucket}"));
+        }
+        assert_eq!(told(&waits, "L:crowd"), 10);
+    }
+}
