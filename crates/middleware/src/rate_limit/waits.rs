@@ -133,18 +133,22 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
 
-    /// The seconds that a client is told whose unit is back after one, at a unit a second.
-    fn told(waits: &WaitSpreader, key: &str) -> u64 {
-        let limit = QueriedLimit {
+    /// A unit a second.
+    fn limit() -> QueriedLimit {
+        QueriedLimit {
             limit: 0,
             subject: None,
             quota: Quota::new(5, 1, Duration::from_secs(1)).unwrap(),
             role: LimitRole::Denies,
             cost: 1,
             quota_ends_in: Nanos::NEVER,
-        };
+        }
+    }
+
+    /// The seconds that a client is told whose unit is back after one.
+    fn told(waits: &WaitSpreader, key: &str) -> u64 {
         let wait = Nanos::from_secs(1);
-        waits.tell(&key.into(), &limit, wait, NOW).ceil_secs()
+        waits.tell(&key.into(), &limit(), wait, NOW).ceil_secs()
     }
 
     #[test]
@@ -153,6 +157,18 @@ mod tests {
         assert_eq!([told(&waits, "L:a"), told(&waits.clone(), "L:a")], [1, 2]);
         assert_eq!(told(&waits, "L:b"), 1);
         assert_eq!(told(&WaitSpreader::default(), "L:a"), 1);
+    }
+
+    /// The limit's own quota decides from then on.
+    #[test]
+    fn nobody_is_told_to_wait_beyond_the_end_of_an_override() {
+        let waits = WaitSpreader::default();
+        let limit = QueriedLimit {
+            quota_ends_in: Nanos::from_secs(2),
+            ..limit()
+        };
+        let told = [(); 4].map(|()| waits.tell(&"L:a".into(), &limit, Nanos::from_secs(1), NOW));
+        assert_eq!(told.map(Nanos::ceil_secs), [1, 2, 2, 2]);
     }
 
     #[test]
