@@ -113,10 +113,10 @@ fn decidable_route(route: &Route) -> Route {
         policy: RoutePolicy {
             limits: limits.collect(),
             on_denied: OnDenied::Reject(on_denied),
-            bounds: RequestBounds::default(),
             ..policy.clone()
         },
         upstream: None,
+        bounds: RequestBounds::default(),
         action: RouteAction::default(),
         response_steps: route.response_steps.of_decisions(),
         ..route.clone()

@@ -156,6 +156,7 @@ impl Layers {
             let steps = route.response_steps.and(&of_all);
             let state = state
                 .on(listener)
+                .with_bounds(route.bounds)
                 .with_response_steps(steps)
                 .with_priority(route.priority, priority_by_account)
                 .with_concurrency(concurrency(settings, route, limiters));

@@ -344,6 +344,8 @@ pub struct Route {
     pub upstream: Option<usize>,
     /// How much its requests matter.
     pub priority: Priority,
+    /// How large they may be.
+    pub bounds: RequestBounds,
     /// What it does beside forwarding.
     pub action: RouteAction,
     /// What it does with responses.

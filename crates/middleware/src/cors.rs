@@ -20,6 +20,7 @@ use weir_http::problem::Problem;
 use weir_http::request::HttpRequest;
 use weir_rules::preflighted;
 
+use super::rate_limit::policy::{BodyBytes, LimitHook};
 use super::response_step::{Outgoing, Phase, PreparedStep, ResponseStep};
 use super::{RequestHead, ResponseBody};
 use crate::{HeaderForm, HeaderForms};
@@ -133,7 +134,7 @@ impl Cors {
     }
 
     /// Whether limits exempt a request, as an uncounted preflight of an allowed page.
-    pub fn exempts(
+    fn exempts(
         &self,
         method: &Method,
         headers: &HeaderMap,
@@ -143,7 +144,7 @@ impl Cors {
     }
 
     /// Whether a request is a preflight of an allowed page, without a body.
-    pub(super) fn is_preflight(
+    fn is_preflight(
         &self,
         method: &Method,
         headers: &HeaderMap,
@@ -218,7 +219,7 @@ impl Cors {
     }
 
     /// Allows pages that may read a response to read the headers that Weir added.
-    pub(super) fn expose(&self, headers: &mut HeaderMap) {
+    fn expose(&self, headers: &mut HeaderMap) {
         if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
             headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());
         }
@@ -229,6 +230,21 @@ impl Cors {
 fn origin(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(ORIGIN).iter();
     lines.next().filter(|_| lines.next().is_none())
+}
+
+impl LimitHook for Cors {
+    fn exempts(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool {
+        self.exempts(method, headers, body_bytes)
+    }
+
+    /// A browser sends no credentials with its preflights.
+    fn excuses(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool {
+        self.is_preflight(method, headers, body_bytes)
+    }
+
+    fn limits_shown(&self, headers: &mut HeaderMap) {
+        self.expose(headers);
+    }
 }
 
 impl ResponseStep for Arc<Cors> {

@@ -97,8 +97,9 @@ pub use hsts::Hsts;
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use overload::{OverloadSettings, OverloadShedding, set_shed_level};
 pub use rate_limit::{
-    Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
-    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy, WaitSpreader,
+    BodyBytes, Delay, Denied, HeaderForm, HeaderForms, InFlight, LimitHook, LimitedService,
+    Metered, OnDenied, RateLimit, RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
+    WaitSpreader,
 };
 #[cfg(feature = "gateway")]
 pub use rate_limit::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};

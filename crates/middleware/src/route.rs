@@ -18,7 +18,6 @@ use weir_telemetry::{Disposition, ListenerKind, Metrics, RouteMetrics};
 
 use super::bans::{AccessControl, PreparedTreatment};
 use super::concurrency::RouteConcurrency;
-use super::cors::Cors;
 use super::decoy::{self, Shadow};
 use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedLimit, RoutePolicy};
@@ -42,6 +41,9 @@ pub struct RouteState {
     pub(super) priority: Priority,
     /// None where requests go to the upstream as they are.
     before_upstream: Option<Arc<RequestAction>>,
+    /// How large requests may be.
+    #[cfg(feature = "gateway")]
+    bounds: RequestBounds,
     /// What is done with responses.
     response_steps: ResponseSteps,
     /// Whether that begins with edits of the app's fields.
@@ -72,7 +74,7 @@ impl RouteState {
         access: &AccessControl,
         metrics: &Metrics,
     ) -> Arc<Self> {
-        let before_upstream = action.before_upstream(policy.cors.as_ref());
+        let before_upstream = action.before_upstream();
         let counts_accounts = policy.counts_by(|source| *source == KeySource::Account);
         let route = Self::without_access_control(policy, metrics).with_access_control(access);
         Arc::new(Self {
@@ -96,6 +98,8 @@ impl RouteState {
             concurrency: None,
             priority: Priority::default(),
             before_upstream: None,
+            #[cfg(feature = "gateway")]
+            bounds: RequestBounds::default(),
             response_steps: ResponseSteps::default(),
             edits_app_fields: false,
             needs_account: true,
@@ -121,6 +125,15 @@ impl RouteState {
         let mut route = Arc::unwrap_or_clone(self);
         route.needs_account |= by_account;
         route.priority = priority;
+        Arc::new(route)
+    }
+
+    /// The same route with this bound of its requests, which a layer holds them to that stands above.
+    #[cfg(feature = "gateway")]
+    #[must_use]
+    pub fn with_bounds(self: Arc<Self>, bounds: RequestBounds) -> Arc<Self> {
+        let mut route = Arc::unwrap_or_clone(self);
+        route.bounds = bounds;
         Arc::new(route)
     }
 
@@ -192,21 +205,16 @@ impl RouteState {
         of_limits.into_iter().chain(of_treatments)
     }
 
-    /// What pages of other origins may do.
-    pub(super) fn cors(&self) -> Option<&Arc<Cors>> {
-        self.policy.cors.as_ref()
-    }
-
     /// How large requests may be.
     #[cfg(feature = "gateway")]
     pub(super) fn bounds(&self) -> RequestBounds {
-        self.policy.bounds
+        self.bounds
     }
 
     /// Whether this route bounds requests beyond what the server does.
     #[cfg(feature = "gateway")]
     pub fn bounds_requests(&self) -> bool {
-        self.policy.bounds != RequestBounds::default()
+        self.bounds != RequestBounds::default()
     }
 
     /// What is done with responses of this route.

@@ -24,6 +24,8 @@ const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix
 /// The actions of a route beside forwarding.
 #[derive(Clone, Debug, Default)]
 pub struct RouteAction {
+    /// What answers the preflights of pages of other origins in place of the app, if it does not.
+    pub preflights: Option<Arc<Cors>>,
     /// The change of the path.
     pub rewrite: Option<PathRewrite>,
     /// Edits of the headers of requests to the upstream.
@@ -66,7 +68,10 @@ pub struct PathRewrite {
 impl RouteAction {
     /// Whether it leaves requests as they are.
     fn is_idle(&self) -> bool {
-        self.rewrite.is_none() && self.request_headers.is_none() && self.response.is_none()
+        self.preflights.is_none()
+            && self.rewrite.is_none()
+            && self.request_headers.is_none()
+            && self.response.is_none()
     }
 
     /// Whether requests need an account: those that are forwarded do, for the log and for the
@@ -83,23 +88,14 @@ impl RouteAction {
     }
 
     /// The actions on requests of a route; `None` if they are only forwarded.
-    pub(super) fn before_upstream(&self, cors: Option<&Arc<Cors>>) -> Option<Arc<RequestAction>> {
-        let preflights = cors.filter(|cors| cors.answers_preflights());
-        (!self.is_idle() || preflights.is_some()).then(|| {
-            Arc::new(RequestAction {
-                action: self.clone(),
-                preflights: preflights.cloned(),
-            })
-        })
+    pub(super) fn before_upstream(&self) -> Option<Arc<RequestAction>> {
+        (!self.is_idle()).then(|| Arc::new(RequestAction(self.clone())))
     }
 }
 
 /// The actions on requests of a route before its upstream.
 #[derive(Debug)]
-pub(super) struct RequestAction {
-    action: RouteAction,
-    preflights: Option<Arc<Cors>>,
-}
+pub(super) struct RequestAction(RouteAction);
 
 impl RequestAction {
     /// Changes the request to the form that the upstream gets, or returns the response in its
@@ -109,19 +105,20 @@ impl RequestAction {
         request: &mut Q,
         is_diverted: bool,
     ) -> Option<Box<Response<ResponseBody<R>>>> {
-        if let Some(cors) = &self.preflights
+        let action = &self.0;
+        if let Some(cors) = &action.preflights
             && let Some(response) = cors.respond(request)
         {
             return Some(Box::new(response));
         }
-        match &self.action.response {
+        match &action.response {
             Some(answer) if !is_diverted => {
                 self.rewrite(request);
                 Some(Box::new(answer.respond(request)))
             }
             _ => {
                 // Values of headers are of the path as it was sent.
-                let edits = self.action.request_headers.as_ref();
+                let edits = action.request_headers.as_ref();
                 let edits = edits.map(|edits| edits.render(&RequestValues::new(request)));
                 self.rewrite(request);
                 if let Some(edits) = edits {
@@ -133,7 +130,7 @@ impl RequestAction {
     }
 
     fn rewrite<Q: HttpRequest>(&self, request: &mut Q) {
-        let Some(rewrite) = &self.action.rewrite else {
+        let Some(rewrite) = &self.0.rewrite else {
             return;
         };
         let Some(uri) = rewrite.rewritten(request.uri()) else {
@@ -251,7 +248,7 @@ mod tests {
     }
 
     fn fixed(action: RouteAction) -> Arc<RequestAction> {
-        action.before_upstream(None).expect("something to do")
+        action.before_upstream().expect("something to do")
     }
 
     /// A banned client that is sent to another upstream must not get what others get.
@@ -286,6 +283,6 @@ mod tests {
             response_headers,
             ..RouteAction::default()
         };
-        assert!(action.before_upstream(None).is_none());
+        assert!(action.before_upstream().is_none());
     }
 }

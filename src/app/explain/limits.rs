@@ -23,8 +23,7 @@ pub(super) fn write_limits(
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let body_bytes = || body_bytes(facts.headers);
-    let cors = route.policy.cors.as_ref();
-    if cors.is_some_and(|cors| cors.exempts(facts.method, facts.headers, body_bytes)) {
+    if (route.policy).exempts(facts.method, facts.headers, body_bytes) {
         return writeln!(out, "\nlimits: none counts a preflight of an allowed page");
     }
     if route.policy.limits.is_empty() {

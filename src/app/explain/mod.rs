@@ -247,12 +247,9 @@ fn write_route(
             other.description
         )?;
     }
-    let cors = route.policy.cors.as_ref();
-    let exempting = cors.filter(|cors| {
-        let body_bytes = || limits::body_bytes(&request.headers);
-        cors.exempts(&request.method, &request.headers, body_bytes)
-    });
-    if exempting.is_some_and(|cors| cors.answers_preflights()) {
+    let body_bytes = || limits::body_bytes(&request.headers);
+    let is_exempt = (route.policy).exempts(&request.method, &request.headers, body_bytes);
+    if is_exempt && route.action.preflights.is_some() {
         return writeln!(out, "  is answered as a preflight of an allowed page");
     }
     let client = settings.client.client(request.peer, &request.headers);
@@ -262,7 +259,6 @@ fn write_route(
         ..ClientIdentity::new(client, false, &request.headers, nat64)
     };
     action::write_action(out, settings, request, found, route, &identity)?;
-    let is_exempt = exempting.is_some();
     shedding::write_shedding(out, settings, route, &identity, is_exempt, load)
 }
 

@@ -102,13 +102,13 @@ fn route(path: PathPattern, limits: Vec<LimitUse>, header_forms: HeaderForms) ->
             name: ROUTE.into(),
             limits,
             header_forms,
-            bounds: RequestBounds {
-                max_body_bytes: Some(MAX_CALL_BYTES),
-            },
             ..RoutePolicy::default()
         },
         upstream: None,
         priority: Priority::default(),
+        bounds: RequestBounds {
+            max_body_bytes: Some(MAX_CALL_BYTES),
+        },
         action: RouteAction::default(),
         response_steps: ResponseSteps::default(),
         timeouts: Timeouts::default(),

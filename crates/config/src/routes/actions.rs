@@ -61,6 +61,7 @@ pub(super) fn action(
         refuse_cors_headers(cx, edits, span);
     }
     Ok(RouteAction {
+        preflights: None,
         rewrite: rewrite.transpose()?,
         request_headers: request_headers?,
         response_headers: response_headers?,

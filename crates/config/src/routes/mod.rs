@@ -33,7 +33,7 @@ use request_buffering::request_buffering;
 use responses::{header_forms, on_denied, require_delayable};
 
 use schema::{Match, RouteDefaults, ValueMatch};
-use weir_middleware::{OnDenied, ResponseSteps, RoutePolicy};
+use weir_middleware::{LimitHook, OnDenied, ResponseSteps, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 
 pub(super) use concurrency::client_priorities;
@@ -150,7 +150,12 @@ fn route(
     let compression = compression(cx, route, defaults);
     let name: Arc<str> = route.display_name().into();
     let settings = || {
-        let (action, cors) = (leads.and(action)?, cors?.map(Arc::new));
+        let cors = cors?.map(Arc::new);
+        let answering = cors.as_ref().filter(|cors| cors.answers_preflights());
+        let action = RouteAction {
+            preflights: answering.cloned(),
+            ..leads.and(action)?
+        };
         Ok(Route {
             response_steps: ResponseSteps::default()
                 .with(action.response_headers.clone())
@@ -162,9 +167,9 @@ fn route(
                 on_denied: on_denied?,
                 delay: delay?,
                 header_forms: headers?,
-                cors,
-                bounds: route.bounds(bounds.unwrap_or_default()),
+                hook: cors.map(|cors| cors as Arc<dyn LimitHook>),
             },
+            bounds: route.bounds(bounds.unwrap_or_default()),
             matcher: matcher.clone()?,
             priority: priority(route, defaults),
             timeouts: route.timeouts(timeouts.unwrap_or_default()),

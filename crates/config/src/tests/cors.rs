@@ -1,6 +1,8 @@
 //! `cors` of routes.
 
-use weir_middleware::Origins;
+use std::sync::Arc;
+
+use weir_middleware::{Cors, Origins};
 
 use super::routing::{folder, refused};
 
@@ -80,7 +82,10 @@ fn cors_with_methods_is_as_written() {
     let cors = "cors: {origins: [\"https://*.example.com\", \"http://localhost:*\", \"https://a.example:8443\"], \
                 methods: [GET, PUT], headers: [X-A, x-b], expose: x-total, max_age: 1h30m}";
     let settings = folder("", &format!("match: {{}}, upstream: app, {cors}")).settings();
-    let cors = settings.routes[0].policy.cors.as_ref().unwrap();
+    let cors = settings.routes[0]
+        .response_steps
+        .find::<Arc<Cors>>()
+        .unwrap();
     assert!(matches!(&cors.origins, Origins::Listed(listed) if listed.len() == 3));
     let answer = cors.preflights.as_ref().unwrap();
     assert_eq!(

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use weir_middleware::OnDenied;
+use weir_middleware::{Cors, OnDenied};
 use weir_rules::KeySource;
 use weir_store::ClockSource;
 
@@ -621,7 +622,10 @@ routes:
     let folder = Folder::with(&[("gateway.yaml", gateway)]);
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
     let routes = folder.settings().routes;
-    let cors: Vec<_> = routes.iter().map(|route| &route.policy.cors).collect();
+    let cors: Vec<_> = routes
+        .iter()
+        .map(|route| route.response_steps.find::<Arc<Cors>>())
+        .collect();
     assert!(cors[0].as_ref().is_some_and(|cors| cors.credentials));
     assert!(cors[1].as_ref().is_some_and(|cors| !cors.credentials));
     assert!(cors[2].is_none());

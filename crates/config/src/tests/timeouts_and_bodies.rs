@@ -26,7 +26,7 @@ fn a_route_has_its_own_bounds_and_else_those_of_its_upstream() {
     };
     assert_eq!(route.timeouts, settings.upstreams[0].settings.timeouts);
     assert_eq!(route.timeouts.total, Some(Duration::from_secs(4)));
-    assert_eq!(route.policy.bounds.max_body_bytes, Some(1024));
+    assert_eq!(route.bounds.max_body_bytes, Some(1024));
     assert!(route.request_buffering.is_some());
 
     let own = ", body_timeout: 5s, total_timeout: 6s, max_body_bytes: 2KiB, request_buffering: off";
@@ -39,7 +39,7 @@ fn a_route_has_its_own_bounds_and_else_those_of_its_upstream() {
     ];
     assert_eq!(seconds.map(|time| time.as_secs()), [1, 2, 5]);
     assert_eq!(route.timeouts.total, Some(Duration::from_secs(6)));
-    assert_eq!(route.policy.bounds.max_body_bytes, Some(2048));
+    assert_eq!(route.bounds.max_body_bytes, Some(2048));
     assert!(route.request_buffering.is_none());
     assert!(settings.upstreams[0].request_buffering.is_some());
 }

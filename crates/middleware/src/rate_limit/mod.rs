@@ -55,7 +55,7 @@ pub use self::delay::Delay;
 pub use self::envoy::{Domains, EnvoyFuture, EnvoyLayer, EnvoyRateLimit, SHOULD_RATE_LIMIT};
 pub use self::header_fields::{HeaderForm, HeaderForms};
 pub use self::in_flight::InFlight;
-pub use self::policy::{OnDenied, RoutePolicy};
+pub use self::policy::{BodyBytes, LimitHook, OnDenied, RoutePolicy};
 pub use self::response_context::Metered;
 #[cfg(feature = "gateway")]
 pub(super) use self::response_context::PendingFields;

@@ -1,19 +1,17 @@
 //! What holds on a route: its limits, and what becomes of a request that one of them denies.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName, Method};
 use weir_limit::time::Nanos;
 use weir_rules::{Cost, KeySource, LimitMatch, LimitUse, RequestAttributes};
 use weir_telemetry::{LimitMetrics, Metrics};
 
 use super::delay::Delay;
 use super::header_fields::{HeaderForms, Label};
-use crate::Cors;
-#[cfg(feature = "gateway")]
-use crate::RequestBounds;
 use crate::decoy::Shadow;
 use crate::rejection::{self, Rejection};
 
@@ -31,12 +29,25 @@ pub struct RoutePolicy<L = LimitUse> {
     pub delay: Option<Arc<Delay>>,
     /// Which forms of RateLimit headers responses have.
     pub header_forms: HeaderForms,
-    /// What pages of other origins may do; none where CORS is not configured.
-    pub cors: Option<Arc<Cors>>,
-    /// How large requests may be.
-    #[cfg(feature = "gateway")]
-    pub bounds: RequestBounds,
+    /// The feature beside the limits that they ask and tell.
+    pub hook: Option<Arc<dyn LimitHook>>,
 }
+
+/// A feature of a route that stands beside its limits, such as [`Cors`](crate::Cors). A request's
+/// `body_bytes` are the length of its body, if that is known.
+pub trait LimitHook: fmt::Debug + Send + Sync {
+    /// Whether the limits leave a request alone.
+    fn exempts(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool;
+
+    /// Whether it is no fault of the client that a request lacks what a limit counts by.
+    fn excuses(&self, method: &Method, headers: &HeaderMap, body_bytes: BodyBytes<'_>) -> bool;
+
+    /// The headers of a response show where its client stands.
+    fn limits_shown(&self, headers: &mut HeaderMap);
+}
+
+/// Finds out the length of a request's body.
+pub type BodyBytes<'b> = &'b dyn Fn() -> Option<u64>;
 
 impl Default for RoutePolicy {
     fn default() -> Self {
@@ -46,9 +57,7 @@ impl Default for RoutePolicy {
             on_denied: OnDenied::default(),
             delay: None,
             header_forms: HeaderForms::default(),
-            cors: None,
-            #[cfg(feature = "gateway")]
-            bounds: RequestBounds::default(),
+            hook: None,
         }
     }
 }
@@ -116,9 +125,7 @@ impl RoutePolicy {
             on_denied: self.on_denied,
             delay: self.delay,
             header_forms: self.header_forms,
-            cors: self.cors,
-            #[cfg(feature = "gateway")]
-            bounds: self.bounds,
+            hook: self.hook,
         }
     }
 }
@@ -136,16 +143,26 @@ impl<L: Borrow<LimitUse>> RoutePolicy<L> {
             .map(move |limit| (limit, self.matching(limit, attributes, &body_bytes)))
     }
 
-    /// The limits that a request is held to: preflights may be left alone.
+    /// Whether the limits leave a request alone.
+    #[inline]
+    pub fn exempts(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        body_bytes: impl Fn() -> Option<u64>,
+    ) -> bool {
+        let hook = self.hook.as_deref();
+        hook.is_some_and(|hook| hook.exempts(method, headers, &body_bytes))
+    }
+
+    /// The limits that a request is held to.
     #[inline]
     pub(super) fn limits_for(
         &self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
     ) -> &[L] {
-        let exempts =
-            |cors: &Arc<Cors>| cors.exempts(attributes.method, attributes.headers, body_bytes);
-        match self.cors.as_ref().is_some_and(exempts) {
+        match self.exempts(attributes.method, attributes.headers, body_bytes) {
             true => &[],
             false => &self.limits,
         }
@@ -159,15 +176,14 @@ impl<L: Borrow<LimitUse>> RoutePolicy<L> {
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
     ) -> LimitMatch<'p> {
-        let is_preflight = || {
+        let is_excused = || {
             let (method, headers) = (attributes.method, attributes.headers);
-            let cors = self.cors.as_deref();
-            cors.is_some_and(|cors| cors.is_preflight(method, headers, &body_bytes))
+            let hook = self.hook.as_deref();
+            hook.is_some_and(|hook| hook.excuses(method, headers, &body_bytes))
         };
         let mut found = limit.borrow().matching(attributes, &body_bytes);
-        // A browser sends no credentials with its preflights.
         if let LimitMatch::Missing { source, acts: true } = found
-            && is_preflight()
+            && is_excused()
         {
             found = LimitMatch::Skipped(source);
         }

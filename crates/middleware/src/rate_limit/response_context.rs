@@ -398,8 +398,8 @@ fn append_fields<B>(
     append_to(response, |fields| {
         header_fields::append(fields, policy.header_forms, &mut statuses);
     });
-    if let Some(cors) = &policy.cors {
-        cors.expose(response.headers_mut());
+    if let Some(hook) = &policy.hook {
+        hook.limits_shown(response.headers_mut());
     }
 }
 

@@ -20,7 +20,6 @@ use super::response_context::{HeldSlot, Metered, ResponseContext, UploadTime};
 use super::spent::Spent;
 use super::{LimitedRequest, LimitedService, RateLimit, ResponseState};
 use crate::concurrency::{Admission, RouteConcurrency, Slot, SlotClaim};
-use crate::cors::Cors;
 use crate::overload::OwnShed;
 use crate::route::RouteState;
 use crate::{RequestContext, Shed, Verdict, rejection};
@@ -86,11 +85,9 @@ impl<S> RateLimit<S> {
         let settings = &self.settings;
         let overload = settings.overload.as_ref()?;
         let route = settings.route_or_none(extensions);
-        let exempts = |cors: &Arc<Cors>| {
-            cors.exempts(request.method(), request.headers(), || size(request.body()))
-        };
+        let body_bytes = || size(request.body());
         if overload.concerns_accounts() && RequestContext::unverified(extensions).is_some()
-            || route.cors().is_some_and(exempts)
+            || (route.policy).exempts(request.method(), request.headers(), body_bytes)
         {
             return None;
         }

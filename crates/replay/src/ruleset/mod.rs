@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_config::{Diagnostics, Settings};
+use weir_config::{Diagnostics, Route, Settings};
 use weir_limit::Quota;
 use weir_middleware::{
-    AccessControl, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
+    AccessControl, Cors, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
     RouteState, TarpitSlots,
 };
 use weir_rules::{
@@ -281,9 +281,7 @@ impl Ruleset {
 
     /// Whether CORS is configured on a route.
     pub fn has_cors(&self, route: usize) -> bool {
-        self.policies
-            .get(route)
-            .is_some_and(|policy| policy.cors.is_some())
+        self.settings.routes.get(route).is_some_and(has_cors)
     }
 
     /// How many buckets may be kept.
@@ -595,7 +593,7 @@ fn lacks_query(matcher: &RouteMatcher, log: &LogFields) -> bool {
 }
 
 /// The parts of a route that cannot be replayed.
-fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
+fn route_gaps(route: &Route, log: &LogFields) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut add = |why: String| {
         gaps.push(Gap {
@@ -622,7 +620,7 @@ fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
             "it is found by query parameters, which the log does not have{remedy}"
         ));
     }
-    if route.policy.cors.is_some() {
+    if has_cors(route) {
         add(
             "logs do not tell preflights of CORS from other OPTIONS requests: each of those is \
              counted, unless Weir's log says that no limit applied"
@@ -630,6 +628,10 @@ fn route_gaps(route: &weir_config::Route, log: &LogFields) -> Vec<Gap> {
         );
     }
     gaps
+}
+
+fn has_cors(route: &Route) -> bool {
+    route.response_steps.find::<Arc<Cors>>().is_some()
 }
 
 #[cfg(test)]

@@ -936,7 +936,7 @@ async fn an_uncounted_preflight_asks_for_no_place_and_takes_none() {
         preflights: None,
     };
     let policy = RoutePolicy {
-        cors: Some(Arc::new(cors)),
+        hook: Some(Arc::new(cors)),
         ..policy(OnDenied::default(), vec![places(1)])
     };
     let store = Arc::new(Memory::new(MemorySettings::default()));
