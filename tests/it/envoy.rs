@@ -71,7 +71,9 @@ fn a_call_takes_from_the_bucket_that_a_forwarded_request_takes_from() {
         assert!(denied.field("ratelimit").unwrap().starts_with("\"L\";r=0;"));
         assert!(denied.field("retry-after").is_some());
         assert_eq!(gateway.statuses(&get("/"), 1), [429]);
-        let line = gateway.logged(SHOULD_RATE_LIMIT);
+        let line = eventually("the line of the second call", || {
+            gateway.access(SHOULD_RATE_LIMIT).into_iter().nth(1)
+        });
         assert_eq!(line["route"], "envoy");
         assert_eq!(line["listener"], "decide");
         assert_eq!(line["decision"], "denied");
