@@ -21,7 +21,7 @@ use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
 use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots, WaitSpreader};
-use weir_proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
+use weir_proxy::{Server, UpstreamState, start_health_checks};
 use weir_rules::HashKey;
 use weir_runtime::blocking;
 use weir_runtime::sync::Mutex;
@@ -35,7 +35,7 @@ use super::overrides::{CheckedOverride, KeptOverride};
 use super::shared_list::ListTarget;
 use super::sockets::Sockets;
 use super::srv::SrvServers;
-use super::stack::Layers;
+use super::stack::{ActiveUpstream, Layers};
 use super::startup_log::{self, RestartOnlySettings};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -96,25 +96,39 @@ pub(super) struct Snapshot {
     pub(super) sockets: Sockets,
     /// Whether an upstream gets PROXY headers.
     pub(super) sends_proxy_headers: bool,
-    /// The state of the upstreams, in the order of the settings.
-    upstreams: Vec<Arc<UpstreamState>>,
-    /// The limits on their requests in flight.
-    limiters: Vec<Option<ConcurrencyLimiter>>,
+    /// The upstreams of the settings, in their order.
+    upstreams: Vec<ActiveUpstream>,
 }
 
-/// The limits on requests in flight of upstreams, which go on from those of the `earlier` snapshot.
-fn limiters(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<Option<ConcurrencyLimiter>> {
-    let earlier = earlier.map_or(&[][..], |earlier| &earlier.limiters);
-    let limiter = |upstream: &weir_config::Upstream| {
-        let (name, settings) = (&upstream.settings.name, upstream.concurrency.as_ref()?);
-        let mut before = earlier.iter().flatten();
-        let before = before.find(|limiter| limiter.upstream() == name);
-        Some(match before {
-            Some(before) => before.with_settings(*settings),
-            None => ConcurrencyLimiter::new(name, *settings),
-        })
+/// The upstreams of the settings. What is known of those that stay as they were in the `earlier`
+/// snapshot is kept, and limits on requests in flight go on from what they were.
+fn active_upstreams(settings: &Settings, earlier: Option<&Snapshot>) -> Vec<ActiveUpstream> {
+    let earlier = earlier.map_or(&[][..], |earlier| &earlier.upstreams);
+    let active = |upstream: &Arc<weir_config::Upstream>| {
+        let wanted = &upstream.settings;
+        let mut others = earlier.iter();
+        let before = others.find(|before| before.upstream.settings.name == wanted.name);
+        let limiter = before.and_then(|before| before.limiter.as_ref());
+        let limiter = upstream.concurrency.map(|settings| match limiter {
+            Some(limiter) => limiter.with_settings(settings),
+            None => ConcurrencyLimiter::new(&wanted.name, settings),
+        });
+        let same = before.filter(|before| before.upstream.settings == *wanted);
+        let state = same.map(|same| Arc::clone(&same.state));
+        let state = state.unwrap_or_else(|| {
+            let before = before.map(|before| (&before.upstream.settings, &*before.state));
+            let state = UpstreamState::replacing(wanted, before);
+            start_health_checks(wanted, &state);
+            state
+        });
+        let upstream = Arc::clone(upstream);
+        ActiveUpstream {
+            upstream,
+            state,
+            limiter,
+        }
     };
-    settings.upstreams.iter().map(limiter).collect()
+    settings.upstreams.iter().map(active).collect()
 }
 
 impl Snapshot {
@@ -131,14 +145,11 @@ impl Snapshot {
         let (mut settings, checks) = loaded.with_overrides(&written, process.clock.now());
         let checked = overrides.iter().cloned().zip(checks);
         let checked = checked.map(|(kept, check)| CheckedOverride { kept, check });
-        for upstream in settings
-            .upstreams
-            .iter_mut()
-            .filter(|upstream| upstream.is_demo)
-        {
-            upstream.settings.servers = vec![Server::from(around.demo_upstream)];
-        }
         for upstream in &mut settings.upstreams {
+            let upstream = Arc::make_mut(upstream);
+            if upstream.is_demo {
+                upstream.settings.servers = vec![Server::from(around.demo_upstream)];
+            }
             upstream.settings.servers = process.srv.servers(&upstream.settings);
         }
         if let Some(earlier) = earlier {
@@ -146,10 +157,10 @@ impl Snapshot {
         }
         let (slots, bans) = (&process.tarpit_slots, &process.bans);
         let tracer = around.tracer.clone();
-        let limiters = limiters(&settings, earlier);
+        let upstreams = active_upstreams(&settings, earlier);
         let layers = Layers::new(
             &settings,
-            &limiters,
+            &upstreams,
             slots,
             bans,
             &around.metrics,
@@ -166,24 +177,14 @@ impl Snapshot {
             EnvoyLayers::new(&settings, service, (slots, bans), &around.metrics, tracer)
                 .spreading_waits(&process.waits)
         });
-        let upstreams = settings.upstreams.iter().map(|upstream| {
-            let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
-            kept.unwrap_or_else(|| {
-                let before = earlier.and_then(|earlier| earlier.named(&upstream.settings.name));
-                let state = UpstreamState::replacing(&upstream.settings, before);
-                start_health_checks(&upstream.settings, &state);
-                state
-            })
-        });
         Self {
-            upstreams: upstreams.collect(),
-            limiters,
+            upstreams,
             overrides: checked.collect(),
             // SRV records may come later than the client's connection.
             sends_proxy_headers: loaded
                 .upstreams
                 .iter()
-                .any(weir_config::Upstream::sends_proxy_headers),
+                .any(|upstream| upstream.sends_proxy_headers()),
             settings,
             layers,
             decision_layers,
@@ -193,36 +194,16 @@ impl Snapshot {
         }
     }
 
-    /// The settings of each upstream, and what is known of it.
-    pub(super) fn upstreams(
-        &self,
-    ) -> impl Iterator<Item = (&UpstreamSettings, &Arc<UpstreamState>)> {
-        let settings = self.settings.upstreams.iter();
-        settings
-            .map(|upstream| &upstream.settings)
-            .zip(&self.upstreams)
+    pub(super) fn upstreams(&self) -> &[ActiveUpstream] {
+        &self.upstreams
     }
 
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
-        let upstreams = self.upstreams.iter().zip(&self.limiters);
-        let sample =
-            |(state, limiter): (&Arc<UpstreamState>, &Option<ConcurrencyLimiter>)| UpstreamSample {
-                concurrency: limiter.as_ref().map(ConcurrencyLimiter::sample),
-                ..state.sample()
-            };
-        upstreams.map(sample).collect()
-    }
-
-    fn named(&self, name: &str) -> Option<(&UpstreamSettings, &UpstreamState)> {
-        let mut upstreams = self.upstreams();
-        let (settings, state) = upstreams.find(|(settings, _)| settings.name == name)?;
-        Some((settings, state))
-    }
-
-    fn state_of(&self, wanted: &UpstreamSettings) -> Option<Arc<UpstreamState>> {
-        let mut upstreams = self.upstreams();
-        let (_, state) = upstreams.find(|(settings, _)| *settings == wanted)?;
-        Some(Arc::clone(state))
+        let sample = |active: &ActiveUpstream| UpstreamSample {
+            concurrency: active.limiter.as_ref().map(ConcurrencyLimiter::sample),
+            ..active.state.sample()
+        };
+        self.upstreams.iter().map(sample).collect()
     }
 
     /// Lets decoys know what those of the same routes and bans have learnt so far.

@@ -63,9 +63,9 @@ impl<S: Clone + 'static> SocketlessGateway<S> {
         let loaded = (settings, read.inputs);
         let (gateway, mut keepers) = Gateway::start(source, loaded, environment).await?;
         let services = move |snapshot: &Snapshot| {
-            let settings = snapshot.upstreams().map(|(settings, _)| settings);
-            let upstreams = settings.map(|settings| upstream(&settings.name)).collect();
-            stack::services(&snapshot.settings, upstreams, |_, upstream| {
+            let upstreams = snapshot.upstreams().iter();
+            let upstreams = upstreams.map(|active| upstream(&active.upstream.settings.name));
+            stack::services(&snapshot.settings, upstreams.collect(), |_, upstream| {
                 upstream.clone()
             })
         };

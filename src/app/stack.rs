@@ -21,6 +21,7 @@ use weir_middleware::{
     RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
     TarpitSlots, Treatment, UpstreamId, UpstreamRouter, WaitSpreader,
 };
+use weir_proxy::UpstreamState;
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, Tracer};
@@ -57,6 +58,15 @@ pub struct Layers {
     metrics: Arc<Metrics>,
 }
 
+/// An upstream as all workers share it.
+#[derive(Clone)]
+pub struct ActiveUpstream {
+    pub(super) upstream: Arc<weir_config::Upstream>,
+    pub(super) state: Arc<UpstreamState>,
+    /// The limit on its requests in flight, if there is one.
+    pub(super) limiter: Option<ConcurrencyLimiter>,
+}
+
 /// The services that requests go to: those of the upstreams, where diverted requests go too, and
 /// after them one for each route with an upstream, which has the route's own bounds.
 pub(super) fn services<S>(
@@ -67,17 +77,16 @@ pub(super) fn services<S>(
     let of_routes: Vec<_> = settings
         .routes
         .iter()
-        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream?)?)))
+        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream?.0)?)))
         .collect();
     UpstreamRouter::new(upstreams.into_iter().chain(of_routes))
 }
 
-/// The service of a route; none if the route answers itself.
-fn service_of_route(settings: &Settings, place: usize) -> Option<UpstreamId> {
-    let forwards = |route: &&weir_config::Route| route.upstream.is_some();
-    settings.routes.get(place).filter(forwards)?;
-    let before = settings.routes.iter().take(place).filter(forwards).count();
-    Some(UpstreamId(settings.upstreams.len() + before))
+/// The places that [`services`] gives the routes; none to one that answers itself.
+fn services_of_routes(settings: &Settings) -> impl Iterator<Item = Option<UpstreamId>> {
+    let mut free = settings.upstreams.len()..;
+    let routes = settings.routes.iter();
+    routes.map(move |route| route.upstream.and_then(|_| free.next().map(UpstreamId)))
 }
 
 /// What is answered without an upstream, to every client.
@@ -99,12 +108,11 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share, for listeners that forward. `limiters` are those of the
-    /// upstreams, `tarpit_slots` and `bans` those of the process. Requests are traced if there is a
-    /// tracer.
+    /// Prepares all that workers share, for listeners that forward. `tarpit_slots` and `bans` are
+    /// those of the process. Requests are traced if there is a tracer.
     pub fn new(
         settings: &Settings,
-        limiters: &[Option<ConcurrencyLimiter>],
+        upstreams: &[ActiveUpstream],
         tarpit_slots: &TarpitSlots,
         bans: &KnownBans,
         metrics: &Arc<Metrics>,
@@ -114,7 +122,7 @@ impl Layers {
         Self::on(
             listener,
             settings,
-            limiters,
+            upstreams,
             tarpit_slots,
             bans,
             metrics,
@@ -126,7 +134,7 @@ impl Layers {
     pub(super) fn on(
         listener: ListenerKind,
         settings: &Settings,
-        limiters: &[Option<ConcurrencyLimiter>],
+        upstreams: &[ActiveUpstream],
         tarpit_slots: &TarpitSlots,
         bans: &KnownBans,
         metrics: &Arc<Metrics>,
@@ -146,20 +154,21 @@ impl Layers {
         // What is no call of gRPC may get a page.
         let of_all = ResponseSteps::default().with(Some(GrpcStatuses));
         let of_all = of_all.and(&settings.response_steps);
-        let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
+        let routes = settings.routes.iter().zip(services_of_routes(settings));
+        let routes = routes.map(|(route, service)| {
             let mut decisions = possible_decisions(settings, Some(&route.policy));
             decisions.extend(sheds(settings, route).then_some(Disposition::Shed));
             let route_metrics = metrics.route(&route.policy.name).on(listener);
             route_metrics.expect(decisions);
-            let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
-            let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
+            let policy = route.policy.clone();
+            let state = RouteState::new(policy, service, &route.action, &access, metrics);
             let steps = route.response_steps.and(&of_all);
             let state = state
                 .on(listener)
                 .with_bounds(route.bounds)
                 .with_response_steps(steps)
                 .with_priority(route.priority, priority_by_account)
-                .with_concurrency(concurrency(settings, route, limiters));
+                .with_concurrency(concurrency(settings, route, upstreams));
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
@@ -287,10 +296,10 @@ impl Layers {
 fn concurrency(
     settings: &Settings,
     route: &weir_config::Route,
-    limiters: &[Option<ConcurrencyLimiter>],
+    upstreams: &[ActiveUpstream],
 ) -> Option<RouteConcurrency> {
     Some(RouteConcurrency {
-        limiter: limiters.get(route.upstream?)?.clone()?,
+        limiter: upstreams.get(route.upstream?.0)?.limiter.clone()?,
         priority: route.priority,
         clients: Arc::clone(&settings.priorities),
         reads_bodies_first: route.request_buffering.is_some(),
@@ -298,9 +307,7 @@ fn concurrency(
 }
 
 fn sheds(settings: &Settings, route: &weir_config::Route) -> bool {
-    let upstream = route
-        .upstream
-        .and_then(|place| settings.upstreams.get(place));
+    let upstream = settings.upstream_of(route);
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
     limited.is_some_and(|limited| limited.enforcement > Enforcement::NONE)
 }

@@ -208,7 +208,7 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     } else {
         limits.join(", ")
     };
-    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let upstream = settings.upstream_of(route);
     let target = match (&route.action.response, upstream) {
         (Some(LocalResponse::Redirect(redirect)), _) => {
             format!("{} to {}", redirect.status().as_u16(), redirect.to())

@@ -16,8 +16,7 @@ use weir_config::Route;
 use weir_http::request::{BoxedRequest, HttpRequest};
 use weir_middleware::{ConnectionEnds, Peer, RequestContext, UpstreamRouter, upstream_key};
 use weir_proxy::{
-    ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings,
-    UpstreamState,
+    ConnectionAddrs, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamState,
 };
 use weir_rules::ClientCertificate;
 use weir_server::{Connection, Draining, Http, RequestBody, Transport};
@@ -30,7 +29,7 @@ use super::gateway::WorkerStack;
 use super::overload::Overload;
 use super::reloads::Snapshot;
 use super::sockets::ListenerRole;
-use super::stack;
+use super::stack::{self, ActiveUpstream};
 use super::stores::Stores;
 
 #[derive(Clone)]
@@ -148,7 +147,8 @@ impl Upstreams {
     /// The services of a configuration. Servers that stay as they are keep their connections.
     fn services(&mut self, snapshot: &Snapshot) -> UpstreamRouter<Proxy> {
         let kept = std::mem::take(&mut self.upstreams);
-        let upstream = |settings: &UpstreamSettings, state: &Arc<UpstreamState>| {
+        let upstream = |active: &ActiveUpstream| {
+            let (state, settings) = (&active.state, &active.upstream.settings);
             let known = kept.iter().find(|(known, _)| Arc::ptr_eq(known, state));
             if let Some((_, same)) = known {
                 return same.clone();
@@ -161,14 +161,19 @@ impl Upstreams {
             let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
             Upstream::with_state(budget, shutdown, state, settings)
         };
-        self.upstreams = snapshot
+        let reached = snapshot
             .upstreams()
-            .map(|(settings, state)| (Arc::clone(state), upstream(settings, state)))
-            .collect();
-        let upstreams = self.upstreams.iter().zip(&snapshot.settings.upstreams);
-        let proxies = upstreams.map(|((_, upstream), settings)| {
+            .iter()
+            .map(|active| (active, upstream(active)));
+        let reached: Vec<_> = reached.collect();
+        let with_state = reached
+            .iter()
+            .map(|(active, upstream)| (Arc::clone(&active.state), upstream.clone()));
+        self.upstreams = with_state.collect();
+        let proxies = reached.into_iter().map(|(active, upstream)| {
+            let settings = &active.upstream;
             // The stack refuses what it would.
-            let mut proxy = Proxy::new(upstream.clone())
+            let mut proxy = Proxy::new(upstream)
                 .assume_checked()
                 .with_secure(RequestContext::is_secure)
                 .with_request_buffering(settings.request_buffering.clone());

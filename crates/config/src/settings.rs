@@ -16,7 +16,7 @@ use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Prefetch, Priority, Quota};
 use weir_middleware::{
     AccessSettings, ClientPriorities, ConcurrencySettings, Domains, OnDenied, OverloadSettings,
-    Redirect, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, Treatment,
+    Redirect, RequestBounds, ResponseSteps, RouteAction, RoutePolicy, Treatment, UpstreamId,
 };
 use weir_proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use weir_rules::{
@@ -97,8 +97,8 @@ pub struct Settings {
     pub log_queries: bool,
     /// How many requests that were not let through the access log shows in a second, if not all.
     pub log_denied_per_second: Option<NonZeroU32>,
-    /// The upstreams, which routes refer to by their index.
-    pub upstreams: Vec<Upstream>,
+    /// The upstreams, which routes and bans refer to by their places; see [`Self::upstream`].
+    pub upstreams: Vec<Arc<Upstream>>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
     /// What Envoy's rate limit service decides; none where Envoy does not ask.
@@ -340,8 +340,8 @@ pub struct Route {
     pub matcher: RouteMatcher,
     /// Its name and limits, and what a denied request gets.
     pub policy: RoutePolicy,
-    /// The index of its upstream; none where the route answers itself.
-    pub upstream: Option<usize>,
+    /// Its upstream; none where the route answers itself.
+    pub upstream: Option<UpstreamId>,
     /// How much its requests matter.
     pub priority: Priority,
     /// How large they may be.
@@ -456,6 +456,16 @@ impl PrefetchUnits {
 }
 
 impl Settings {
+    /// The upstream of a route or of a ban.
+    pub fn upstream(&self, id: UpstreamId) -> Option<&Arc<Upstream>> {
+        self.upstreams.get(id.0)
+    }
+
+    /// Where a route forwards to, if it does.
+    pub fn upstream_of(&self, route: &Route) -> Option<&Arc<Upstream>> {
+        self.upstream(route.upstream?)
+    }
+
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
         RouteTable::new(

@@ -72,7 +72,7 @@ fn describe_ban(policy: &BanPolicy) -> Value {
 }
 
 fn describe_route(settings: &Settings, route: &Route) -> Value {
-    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let upstream = settings.upstream_of(route);
     let limits = route.policy.limits.iter();
     json!({
         "name": &*route.policy.name,

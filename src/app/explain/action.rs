@@ -63,7 +63,7 @@ pub(super) fn write_action(
 }
 
 fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
-    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let upstream = settings.upstream_of(route);
     let Some(upstream) = upstream else {
         return writeln!(
             out,

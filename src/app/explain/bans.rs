@@ -136,7 +136,7 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
             )
         }
         Treatment::Divert(diversion) => {
-            let upstream = settings.upstreams.get(diversion.0);
+            let upstream = settings.upstream(*diversion);
             let name = upstream.map_or("?", |upstream| &upstream.settings.name);
             writeln!(out, "the answer of upstream {name}")
         }

@@ -27,7 +27,7 @@ pub(super) fn write_shedding(
     is_exempt: bool,
     load: Option<&Load>,
 ) -> fmt::Result {
-    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let upstream = settings.upstream_of(route);
     let limited = upstream.and_then(|upstream| upstream.concurrency.as_ref());
     let priority = settings.priorities.of(Some(identity));
     let priority = route.priority.of_client(priority);
@@ -58,7 +58,7 @@ pub(super) fn write_shedding(
         };
         let when = format!("while {most} requests are in flight to its upstream");
         write_when(out, priority, &when, limited.enforcement)?;
-        let sample = load.and_then(|load| load.upstreams.get(route.upstream?)?.as_ref());
+        let sample = load.and_then(|load| load.upstreams.get(route.upstream?.0)?.as_ref());
         if let Some(sample) = sample {
             write_upstream(out, limited, sample)?;
         }

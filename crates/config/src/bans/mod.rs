@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use weir_limit::{Quota, QuotaError};
-use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};
+use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
 
 use crate::diagnostics::{Lowered, all};
@@ -247,8 +247,7 @@ pub(crate) fn treatment(
         }
         schema::Treatment::Shadow(name) => shadow_everywhere(cx, name, decoys),
         schema::Treatment::Divert(name) => {
-            let upstream = find_upstream(cx, name, upstreams)?;
-            Ok(Treatment::Divert(UpstreamId(upstream)))
+            find_upstream(cx, name, upstreams).map(Treatment::Divert)
         }
         schema::Treatment::Tarpit(written) => Ok(Treatment::Tarpit(Tarpit {
             hold: hold(cx, written.as_ref().and_then(|tarpit| tarpit.hold))?,

@@ -136,10 +136,7 @@ fn route(
         require_delayable(cx, written.span, &delay, &limits);
     }
     let headers = header_forms(cx, route, defaults, shadows);
-    let of_upstream = upstream
-        .as_ref()
-        .ok()
-        .and_then(|place| upstreams.get((*place)?));
+    let of_upstream = upstream.as_ref().ok().and_then(|id| upstreams.get((*id)?));
     let timeouts = of_upstream.map(|upstream| upstream.settings.timeouts);
     let bounds = of_upstream.map(|upstream| upstream.bounds);
     let buffering = request_buffering(cx, route.request_buffering.as_ref());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use weir_middleware::UpstreamId;
 use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
 use weir_rules::Enforcement;
 
@@ -29,8 +30,9 @@ pub(crate) struct Upstreams<'w> {
 }
 
 impl Upstreams<'_> {
-    pub(crate) fn into_settings(self) -> Lowered<Vec<Upstream>> {
-        self.lowered.into_iter().collect()
+    pub(crate) fn into_settings(self) -> Lowered<Vec<Arc<Upstream>>> {
+        let lowered = self.lowered.into_iter();
+        lowered.map(|upstream| upstream.map(Arc::new)).collect()
     }
 }
 
@@ -60,8 +62,8 @@ pub(crate) fn upstreams<'w>(
 
 impl Upstreams<'_> {
     /// An upstream at this place, if it could be lowered.
-    pub(super) fn get(&self, place: usize) -> Option<&Upstream> {
-        self.lowered.get(place)?.as_ref().ok()
+    pub(super) fn get(&self, id: UpstreamId) -> Option<&Upstream> {
+        self.lowered.get(id.0)?.as_ref().ok()
     }
 }
 
@@ -70,9 +72,9 @@ pub(crate) fn find_upstream(
     cx: &mut Lowering<'_>,
     name: &Spanned<String>,
     upstreams: &Upstreams<'_>,
-) -> Lowered<usize> {
+) -> Lowered<UpstreamId> {
     let found = upstreams.by_name.get(name.as_str()).copied();
-    found.ok_or_else(|| match upstreams.span {
+    found.map(UpstreamId).ok_or_else(|| match upstreams.span {
         Some(span) => cx.unknown("upstream", name, Some(span), ""),
         None => match cx.sources.key_in_error(upstreams.gateway, &["upstreams"]) {
             Some(reported) => reported,
