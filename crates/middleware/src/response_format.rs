@@ -5,7 +5,6 @@
 //!
 //! [`ResponseStep`]: super::ResponseStep
 
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -19,7 +18,7 @@ use weir_http::problem::ProblemResponse;
 use weir_http::request::HttpRequest;
 
 use super::rate_limit::PendingFields;
-use super::response_step::{Origin, Outgoing, Phase, PreparedStep, PreparedSteps, ResponseSteps};
+use super::response_step::{Origin, Outgoing, Phase, PreparedSteps, ResponseSteps};
 use super::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict};
 
 /// Formats responses. Clones share how.
@@ -41,7 +40,7 @@ impl ResponseFormatLayer {
 
     /// What is done with the response to this request; nothing for most clients, which are not
     /// browsers, of most gateways.
-    fn steps<Q: HttpRequest>(&self, request: &Q) -> PreparedSteps {
+    fn steps<Q: HttpRequest>(&self, request: &Q) -> Option<Box<PreparedSteps>> {
         let head = RequestHead::new(request);
         let routed = match self.is_by_route {
             true => RequestContext::routed(head.extensions),
@@ -50,21 +49,10 @@ impl ResponseFormatLayer {
         let Some(routed) = routed else {
             return self.of_all.prepare(&head);
         };
-        let mut steps = routed.route.response_steps().prepare(&head);
-        if steps.is_empty() && routed.route.edits_app_fields {
-            // The fields of limits wait for this phase.
-            steps.push((Phase::AppFields, Box::new(Nothing)));
-        }
-        steps
+        let steps = routed.route.response_steps().prepare(&head);
+        // The fields of limits wait for the first phase, also where no step has a part in it.
+        steps.or_else(|| routed.route.edits_app_fields.then(Box::default))
     }
-}
-
-/// Takes part in a phase, and changes nothing.
-#[derive(Debug)]
-struct Nothing;
-
-impl PreparedStep for Nothing {
-    fn apply(self: Box<Self>, _: &mut Outgoing) {}
 }
 
 impl<S> Layer<S> for ResponseFormatLayer {
@@ -102,7 +90,7 @@ where
     #[inline]
     fn call(&mut self, mut request: Q) -> Self::Future {
         let steps = self.layer.steps(&request);
-        if !steps.is_empty() {
+        if steps.is_some() {
             // They look at all of the headers.
             RequestContext::entry(request.extensions_mut()).takes_lines = false;
         }
@@ -118,7 +106,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: F,
-        steps: PreparedSteps,
+        steps: Option<Box<PreparedSteps>>,
     }
 }
 
@@ -133,8 +121,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.future.poll(cx))?;
-        if !this.steps.is_empty() {
-            return Poll::Ready(Ok(format(mem::take(this.steps), response)));
+        if let Some(steps) = this.steps.take() {
+            return Poll::Ready(Ok(format(*steps, response)));
         }
         vary_by_accept_if_cacheable(&mut response);
         Poll::Ready(Ok(response))

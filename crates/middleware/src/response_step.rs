@@ -105,11 +105,12 @@ impl ResponseSteps {
         first.is_some_and(|step| step.phase() == Phase::AppFields)
     }
 
-    /// What they do with the response to a request.
-    pub(super) fn prepare(&self, request: &RequestHead<'_>) -> PreparedSteps {
-        let mut prepared = PreparedSteps::new();
+    /// What they do with the response to a request; none if nothing.
+    pub(super) fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<PreparedSteps>> {
+        let mut prepared = None;
         for step in &*self.0 {
             if let Some(of_request) = step.prepare(request) {
+                let prepared: &mut Box<PreparedSteps> = prepared.get_or_insert_default();
                 prepared.push((step.phase(), of_request));
             }
         }
@@ -117,7 +118,8 @@ impl ResponseSteps {
     }
 }
 
-/// What is done with the response to one request, in this order.
+/// What is done with the response to one request, in this order. Most requests have none, whose
+/// futures a box keeps small.
 pub(super) type PreparedSteps = SmallVec<[(Phase, Box<dyn PreparedStep>); 1]>;
 
 /// Who made a response.
@@ -272,7 +274,7 @@ pub(super) mod tests {
         let prepared = steps.prepare(&RequestHead::new(&request));
         let response = Response::new(ResponseBody::<http_body_util::Empty<Bytes>>::full("x"));
         let (mut outgoing, _) = Outgoing::new(response);
-        for (_, step) in prepared {
+        for (_, step) in *prepared.unwrap_or_default() {
             step.apply(&mut outgoing);
         }
         let marks = outgoing.head.headers().get_all("x-mark").iter();
