@@ -11,8 +11,8 @@ use crate::time::{Nanos, Timestamp};
 use crate::{Algorithm, Quota};
 
 /// Upper bound on what a wait is longer than the bucket asks for: the time in which so many units
-/// come back, and five minutes. Clients that left, and those that ignore what they are told, lengthen
-/// the waits of others no further.
+/// come back, and five minutes. Clients that left, and those that ignore what they are told,
+/// lengthen the waits of others no further.
 const MAX_INTERVALS: u64 = 256;
 const MAX_SPREAD: Nanos = Nanos::from_secs(300);
 
@@ -27,8 +27,8 @@ const CLIENT_RESOLUTION: Nanos = Nanos::from_secs(1);
 /// The waits that were told for one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToldWaits {
-    /// With GCRA, when the next unit comes back that no told client waits for. Otherwise, the end of
-    /// the round.
+    /// With GCRA, when the next unit comes back that no told client waits for. Otherwise, the end
+    /// of the round.
     until: Timestamp,
     /// The beginning of the round, which is as long as the longest wait that is told in it. So each
     /// client that waits is denied, or passes, once a round.
@@ -69,8 +69,8 @@ impl ToldWaits {
         }
         self.until = at + interval;
         if is_tight(quota, cost) {
-            // A client that comes a moment too early loses its unit, and nothing keeps it. So the
-            // units are promised to more clients than there are, and not to the same ones each time.
+            // A client that comes a moment too early loses its unit, and nothing keeps it. So units
+            // are promised to more clients than there are, and not to the same ones each time.
             let taken = times(interval, cost);
             let late = self.draw(now, at.since(alone).min(taken));
             self.until = self.until.saturating_sub(tenths(taken, 3));
@@ -79,9 +79,9 @@ impl ToldWaits {
         at.since(now)
     }
 
-    /// Scatters the clients at random over the time in which their units would come back one by one.
-    /// Units of a window come back together, and whoever is first takes many: which one that is has
-    /// to change.
+    /// Scatters the clients at random over the time in which their units would come back one by
+    /// one. Units of a window come back together, and whoever is first takes many: which one that is
+    /// has to change.
     fn scatter(&mut self, interval: Nanos, max: Nanos, wait: Nanos, now: Timestamp) -> Nanos {
         if now >= self.until || now < self.began {
             self.begin_round(now);
@@ -300,7 +300,10 @@ mod tests {
         /// Limits change, hammerers ignore what they are told, and clocks step back.
         #[test]
         fn no_wait_is_shorter_than_the_bucket_asks_for_or_longer_than_the_bound(
-            denials in vec((0..7_usize, 1..100_u64, 0..100 * SECOND, any::<bool>(), 0..10 * SECOND), 1..300),
+            denials in vec(
+                (0..7_usize, 1..100_u64, 0..100 * SECOND, any::<bool>(), 0..10 * SECOND),
+                1..300,
+            ),
         ) {
             let (mut waits, mut now) = (ToldWaits::default(), NOW);
             for (quota, cost, wait, back, step) in denials {

@@ -14,9 +14,9 @@ use weir_rules::KeySource;
 use super::header_text::{Fields, integer};
 use super::{RequestContext, ResponseBody};
 
-/// When to try again: from a second on the circuit breaker has asked a store anew that has failed, and
-/// a password may have been verified. Nobody knows whether it has helped, so some clients find out
-/// first: all at once would make what has failed fail again.
+/// When to try again: from a second on the circuit breaker has asked a store anew that has failed,
+/// and a password may have been verified. Nobody knows whether it has helped, so some clients find
+/// out first: all at once would make what has failed fail again.
 const RETRY_SECS: RangeInclusive<u64> = 1..=5;
 
 /// When a request that is shed may come back: overload rarely ends within a second.

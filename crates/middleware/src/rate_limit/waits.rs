@@ -20,7 +20,7 @@ use super::pending_decision::PendingDecision;
 use super::plan::attributes;
 use crate::RequestContext;
 
-/// The number of locks, each over a few buckets, in 320 KiB together.
+/// The number of locks, each over a few buckets, in some 300 KiB together.
 const SETS: usize = 2048;
 const WAYS: usize = 4;
 
@@ -28,8 +28,8 @@ const WAYS: usize = 4;
 #[derive(Clone, Default)]
 pub struct WaitSpreader(Arc<Table>);
 
-/// A table of fixed size, made when a limit first denies. A bucket without a place takes that of the
-/// bucket in its set whose waits are over first.
+/// A table of fixed size, made when a limit first denies. A bucket without an entry takes that of
+/// the bucket in its set whose waits are over first.
 #[derive(Default)]
 struct Table {
     /// With a key of its own, so that a client cannot find buckets that share a set.

@@ -1,7 +1,6 @@
-//! Workers that share a bucket and obey: each sends as long as it is let through, and waits out each
-//! `Retry-After`, as `docs/decisions/0083-spread-waits.md` says. Time is passed, so an hour takes a
-//! moment. `cargo test -p weir-middleware --features gateway --lib -- crowds --nocapture` prints the
-//! figures of the record.
+//! Workers that share a bucket and obey: each sends as long as it is let through, and waits out
+//! each `Retry-After`, as `docs/decisions/0083-spread-waits.md` says. Time is passed, so an hour
+//! takes a moment. With `--nocapture` the figures of the record are printed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
