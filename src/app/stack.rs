@@ -222,7 +222,7 @@ impl Layers {
         }
     }
 
-    /// The same layers, with another refusal of the invalid.
+    /// The same layers, which refuse requests by this in place of the usual check.
     pub(super) fn refusing(self, refusal: Refusal) -> Self {
         Self { refusal, ..self }
     }

@@ -146,7 +146,7 @@ impl<S> Layer<S> for AccessLogLayer {
 }
 
 impl Settings {
-    /// The same for one worker: no other counts references to what requests refer to.
+    /// A copy for one worker, so that workers do not contend for one reference count.
     fn unshared(&self) -> Self {
         Self {
             unrouted: Arc::new(RouteMetrics::clone(&self.unrouted)),
@@ -255,7 +255,7 @@ impl LogLine {
         self.request_id = self.request_id.take().or_else(id);
         let extensions = response.extensions_mut();
         self.verdict = extensions.remove();
-        // Most lines of a flood, and the look for what is not there is no less than for what is.
+        // In a flood most lines are of denials, and a search in vain costs as much as another.
         if matches!(&self.verdict, Some(verdict) if verdict.disposition == Disposition::Denied) {
             return;
         }

@@ -169,7 +169,7 @@ impl RouteState {
         })
     }
 
-    /// The same route for one worker: no other counts references to what requests refer to.
+    /// A copy for one worker, so that workers do not contend for one reference count.
     fn unshared(&self) -> Self {
         Self {
             metrics: Arc::new(RouteMetrics::clone(&self.metrics)),

@@ -25,7 +25,7 @@ use super::tally::{Decided, LimitTally, MAX_SUBJECTS, Outcome, Tally};
 /// The fewest buckets of a partition.
 const MIN_BUCKETS: usize = 65_536;
 
-/// RecordedResponse this many lines, a part of the store is swept.
+/// After so many lines, a part of the store is swept.
 const SWEEP_EVERY: u64 = 4096;
 
 /// A request of a line, as the layers would get it. One is there for all lines of a partition: to

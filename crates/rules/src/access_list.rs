@@ -45,7 +45,7 @@ pub struct AccessList {
     accounts: HashSet<SecretHash>,
 }
 
-/// NetworkSet of which none is within another, so that an address is in one of them at most, which a
+/// Networks of which none is within another, so that an address is in one of them at most, which a
 /// binary search finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NetworkSet {

@@ -318,8 +318,7 @@ pub(crate) struct Admin {
     /// changes](ADMIN_API.md#who-changed-what) shows the name. That of `token` is `admin`. Type:
     /// secrets by name.
     pub(crate) tokens: Option<Entries<Spanned<Secret>>>,
-    /// Those of the tokens that can only see: what would change something is refused. Type: list of
-    /// names.
+    /// The names of tokens that may read and change nothing. Type: list of names.
     pub(crate) read_only: Option<Vec<Spanned<String>>>,
     /// Whether `/` is the [dashboard](ADMIN_API.md#dashboard); without a token, the listener must
     /// have a loopback address, or all addresses. Default: `false`.

@@ -74,7 +74,7 @@ pub enum Arrival<T> {
     Shed,
 }
 
-/// The slots of a server. `T` is what a waiting request leaves, to be told by.
+/// The slots of a server. `T` is what a waiting request leaves, by which it is told of its slot.
 #[derive(Debug)]
 pub struct Slots<T> {
     taken: u32,
@@ -84,7 +84,7 @@ pub struct Slots<T> {
     next_id: u64,
     /// Slots that were given until now.
     given: u64,
-    /// When no request of high or critical priority waited for the last time.
+    /// The last time at which no request of high or critical priority was waiting.
     calm: Timestamp,
     /// By priority: the clients that find no slot and hold none.
     crowded_out: [CrowdedOut; Priority::ALL.len()],

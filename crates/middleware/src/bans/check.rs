@@ -51,7 +51,8 @@ pub struct ActiveBan {
 
 impl AccessControl {
     /// The standing ban that keeps a request out. If several do, the first of the configuration
-    /// decides. One that would, if it were acted upon, is not counted if it is asked for again.
+    /// decides. With `looks`, the request is checked a second time: a ban that is not enforced, or
+    /// whose treatment looks real, is counted then.
     pub(crate) fn standing(
         &self,
         request: &RequestAttributes<'_>,

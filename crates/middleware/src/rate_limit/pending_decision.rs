@@ -65,8 +65,8 @@ impl PendingDecision {
         }
     }
 
-    /// Plans what the store is asked: about bans first, as one that is remembered has to answer
-    /// before another denial that is. False where there is nothing to ask, and no decoy learns from
+    /// Plans what the store is asked: about bans first, so that of two denials that the
+    /// process remembers the ban's answers. False where there is nothing to ask, and no decoy learns from
     /// the response.
     #[inline(always)]
     pub(super) fn plan(
