@@ -31,10 +31,11 @@ pub struct ResponseFormatLayer {
 impl ResponseFormatLayer {
     /// Takes the steps of all responses. If any route has steps of its own, they are looked for,
     /// and those of the route count, which are to contain the others.
-    pub const fn new(of_all: ResponseSteps, is_by_route: bool) -> Self {
+    pub fn new(of_all: ResponseSteps, is_by_route: bool) -> Self {
         Self {
+            // The fields of limits wait for this phase on all routes then.
+            is_by_route: is_by_route || of_all.edit_app_fields(),
             of_all,
-            is_by_route,
         }
     }
 

@@ -336,6 +336,13 @@ mod tests {
         assert!(tail.own_latency().quantile(1.0).unwrap() <= 0.000_05);
     }
 
+    #[test]
+    fn no_line_shows_a_field_that_the_access_log_does_not_have() {
+        for (field, _) in SHOWN {
+            assert!(crate::ACCESS_LOG_FIELDS.contains(&field), "{field}");
+        }
+    }
+
     /// Whoever reads the lines of the admin API finds each key in every line.
     #[test]
     fn a_line_has_a_field_of_the_log_or_null_under_every_key() {

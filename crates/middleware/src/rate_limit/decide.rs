@@ -411,7 +411,7 @@ impl PendingState {
         let (policy, now) = (&decision.route.policy, decision.arrived);
         let of_limits = batch.iter().skip(decision.bans_asked());
         for (queried, transaction) in decision.queried.limits.iter_mut().zip(of_limits) {
-            if let Some(limit) = policy.limit(queried.limit) {
+            if let Some(limit) = policy.limit(queried.limit.into()) {
                 queried.subject = limit.record_subject(transaction, now, None);
             }
         }

@@ -26,8 +26,8 @@ pub(super) struct QueriedLimits {
 /// A limit that a batch asks about.
 #[derive(Clone, Copy)]
 pub(super) struct QueriedLimit {
-    /// Its index among those of the route.
-    pub(super) limit: usize,
+    /// Its index among those of the route; few bits, as each request copies it.
+    pub(super) limit: u16,
     pub(super) subject: Option<NonZeroU64>,
     pub(super) quota: Quota,
     pub(super) role: LimitRole,
@@ -125,7 +125,7 @@ impl RoutePolicy<PreparedLimit> {
             .filter(|(limit, _)| limit.role.is_shown());
         let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
             Some(LimitStatus {
-                label: &self.limit(queried.limit)?.label,
+                label: &self.limit(queried.limit.into())?.label,
                 quota: queried.quota,
                 quota_ends_in: queried.quota_ends_in,
                 decision: decision.map(|decision| queried.within_override(decision)),
@@ -137,7 +137,7 @@ impl RoutePolicy<PreparedLimit> {
 
     pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) {
         for (queried, decision) in queried.decided(outcome) {
-            if let (Some(limit), Some(decision)) = (self.limit(queried.limit), decision) {
+            if let (Some(limit), Some(decision)) = (self.limit(queried.limit.into()), decision) {
                 let meaning = meaning(queried.role, &decision);
                 limit.metrics.decided(meaning);
                 if let Some(subject) = queried.subject {
@@ -254,7 +254,7 @@ impl RoutePolicy<PreparedLimit> {
                 let decision =
                     decision.filter(|decision| meaning(queried.role, decision) == what)?;
                 Some((
-                    self.limit(queried.limit)?,
+                    self.limit(queried.limit.into())?,
                     queried.within_override(decision),
                 ))
             })

@@ -46,7 +46,7 @@ impl LeaseRequest {
                 // A client that is kept out is counted in buckets of its own.
                 is_taken && claim.key.class() == BucketClass::Limit
             })
-            .filter_map(|(_, queried)| Some(policy.limit(queried.limit)?.metrics.leased()))
+            .filter_map(|(_, queried)| Some(policy.limit(queried.limit.into())?.metrics.leased()))
             .collect();
         (!leased.guard.is_empty()).then(|| InFlight::new(leased.guard, gauges))
     }

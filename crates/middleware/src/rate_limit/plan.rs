@@ -192,7 +192,7 @@ impl StoreQuery<'_> {
             false => 0,
         };
         let queried = QueriedLimit {
-            limit,
+            limit: u16::try_from(limit).unwrap_or(u16::MAX),
             subject,
             quota: transaction.quota,
             role,

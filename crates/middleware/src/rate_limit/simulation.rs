@@ -258,7 +258,7 @@ fn tell_decisions(
     let decided = decision.queried.decided(outcome);
     for ((queried, decision), (key, cost)) in decided.zip(of_limits.chain(claims)) {
         tell(LimitDecision {
-            limit: queried.limit,
+            limit: queried.limit.into(),
             key,
             quota: queried.quota,
             cost,

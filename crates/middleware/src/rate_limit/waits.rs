@@ -83,7 +83,10 @@ impl WaitSpreader {
         let Some(limit) = decision.queried.limits.get(index) else {
             return;
         };
-        let used = route.policy.limit(limit.limit).map(|limit| &limit.used);
+        let used = route
+            .policy
+            .limit(limit.limit.into())
+            .map(|limit| &limit.used);
         if let Some(key) = used.and_then(|used| used.bucket(&attributes)) {
             let told = self.tell(&key, limit, denial.told_wait(), now);
             denial.tell(told);

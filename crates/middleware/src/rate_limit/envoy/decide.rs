@@ -253,7 +253,7 @@ impl PlannedCall {
         for (queried, (transaction, account)) in
             self.decision.queried.limits.iter_mut().zip(buckets)
         {
-            if let Some(limit) = policy.limit(queried.limit) {
+            if let Some(limit) = policy.limit(queried.limit.into()) {
                 queried.subject = limit.record_subject(transaction, now, account.as_ref());
             }
         }
@@ -301,7 +301,7 @@ fn keep_strictest(
     queried: &mut QueriedLimits,
     outcome: &mut Outcome,
 ) {
-    let name = |queried: &QueriedLimit| policy.limit(queried.limit).map(|limit| &limit.name);
+    let name = |queried: &QueriedLimit| policy.limit(queried.limit.into()).map(|limit| &limit.name);
     let strictness = |decision: &Option<Decision>| decision.map(|it| it.strictness());
     let mut kept: Vec<(QueriedLimit, Option<Decision>)> = Vec::new();
     for (limit, decision) in queried.decided(outcome) {
@@ -328,7 +328,7 @@ fn status(
 ) -> DescriptorStatus {
     let queried = pending.queried.limits.get(index);
     let queried = queried.filter(|queried| queried.role.is_shown());
-    let limit = queried.and_then(|queried| Some((queried, policy.limit(queried.limit)?)));
+    let limit = queried.and_then(|queried| Some((queried, policy.limit(queried.limit.into())?)));
     let Some((queried, limit)) = limit else {
         return DescriptorStatus::from_code(Code::Ok);
     };
