@@ -13,7 +13,7 @@ use weir_middleware::{
     BackgroundTasks, DecideLayer, Domains, EnvoyLayer, EnvoyRateLimit, KnownBans,
     SHOULD_RATE_LIMIT, TarpitSlots, UpstreamRouter, WaitSpreader,
 };
-use weir_rules::{AccessLists, AccountRules};
+use weir_rules::AccountRules;
 use weir_store::Store;
 use weir_telemetry::events::LastWarning;
 use weir_telemetry::{ListenerKind, Metrics, Tracer};
@@ -48,12 +48,7 @@ impl EnvoyLayers {
         metrics: &Arc<Metrics>,
         tracer: Option<Arc<Tracer>>,
     ) -> Self {
-        let mut calls = settings.clone();
-        calls.routes = vec![service.route.clone()];
-        calls.access.lists = AccessLists::default();
-        calls.access.bans.clear();
-        calls.response_steps = settings.response_steps.of_decisions();
-        calls.overload = None;
+        let calls = settings.for_calls(&service.route);
         let listener = ListenerKind::Decide;
         let layers = Layers::on(listener, &calls, &[], tarpit_slots, bans, metrics, tracer);
         Self {

@@ -13,6 +13,7 @@ use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
 
 use crate::diagnostics::{Lowered, all};
+use crate::gateway::capabilities::{of_ban, of_blocked, strikes};
 use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement, key_sources, status_set};
 use crate::lowering::Lowering;
@@ -290,4 +291,30 @@ fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<PositiveDuration>>) -> Lo
             .help("a request is held for 1h at most");
     }
     Ok(hold)
+}
+
+/// Reports what of bans and lists a listener that decides cannot do.
+pub(crate) fn warn_of_undecided(
+    cx: &mut Lowering<'_>,
+    gateway: &Gateway,
+    bans: &[Lowered<BanPolicy>],
+    blocked: &Lowered<Treatment>,
+) {
+    if gateway.decide.is_none() {
+        return;
+    }
+    let written = gateway.bans.iter().flat_map(|bans| &bans.value.0);
+    for ((_, written), ban) in written.zip(bans) {
+        let Ok(ban) = ban else { continue };
+        if let Some(on_denied) = &written.on_denied {
+            of_ban(&ban.treatment).warn(cx, on_denied.span);
+        }
+        if let Some(span) = written.strikes.status.span() {
+            strikes(&ban.statuses).warn(cx, span);
+        }
+    }
+    let on_denied = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
+    if let (Some(on_denied), Ok(blocked)) = (on_denied, blocked) {
+        of_blocked(blocked).warn(cx, on_denied.span);
+    }
 }

@@ -11,6 +11,7 @@ use weir_rules::{
     Cost, DescriptorRule, DescriptorRules, KeySource, LimitUse, PathPattern, RouteMatcher,
 };
 
+use super::capabilities::limit;
 use super::schema::{EnvoyDescriptor, Gateway};
 use crate::diagnostics::{Lowered, Reported};
 use crate::limits::{self, LimitTable, enforcement, limit_use};
@@ -193,7 +194,8 @@ impl<'w> DescriptorLowering<'_, '_, 'w> {
             return Err(self.cx.error(yields_to.span, message).help("leave it out"));
         }
         let name = usage.limit.name();
-        if usage.response_use().is_some() || !matches!(usage.cost, Cost::Fixed(_)) {
+        // What a decision reduces is refused here: a call says nothing of requests.
+        if !limit(&usage).is_full() || !matches!(usage.cost, Cost::Fixed(_)) {
             let message = format!("Envoy's descriptors cannot use \"{name}\" like this");
             let help = "a call takes its hits at once; leave `spend_on`, `refund_on` and a measured \
                  `cost` out, and limits on requests in flight";

@@ -1,6 +1,7 @@
 //! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
 
 mod acme;
+pub(crate) mod capabilities;
 mod clients;
 mod decide;
 mod drawn_shares;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use http::StatusCode;
 use rustix::fs::{Access, access};
 
-use super::bans::{access_lists, bans, treatment};
+use super::bans::{access_lists, bans, treatment, warn_of_undecided};
 use super::diagnostics::{Diagnostics, Lowered, all};
 use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
 use super::lowering::Lowering;
@@ -134,7 +135,8 @@ pub(crate) fn settings(
         warn_of_prefetch(cx, &table);
     }
     warn_of_routes(cx, gateway, &routes, listening);
-    warn_of_decisions(cx, gateway, &routes);
+    warn_of_decisions(cx, gateway, &account, &routes);
+    warn_of_undecided(cx, gateway, &bans, &blocked);
     let wildcards = AccountWildcards::from_limits(limits.iter().map(AsRef::as_ref));
     Ok(Settings {
         process: process?,

@@ -181,3 +181,121 @@ upstreams: {{app: {{servers: ['http://127.0.0.1:3000']}}}}
     folder.write("gateway.yaml", &gateway.replace(DECIDE, ""));
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
 }
+
+/// What requests are judged by: all that `decide` may do less of.
+fn judged_by(settings: &Settings) -> String {
+    let policies = settings.routes.iter().map(|route| {
+        let policy = &route.policy;
+        format!(
+            "{:?} {:?} {:?}",
+            policy.limits, policy.on_denied, policy.delay
+        )
+    });
+    let policies: Vec<_> = policies.collect();
+    format!(
+        "{policies:?} {:?} {:?}",
+        settings.access, settings.account.sources
+    )
+}
+
+/// A gateway with these keys, and with this limit and these keys on its route.
+fn with_feature(keys: &str, usage: &str, route: &str) -> Folder {
+    let defaults = "L: {per: address, burst: 9, count: 9, period: 1m}\n\
+                    AtOnce: {per: address, in_flight: 3}\n";
+    let pair = Certificate::of("a");
+    Folder::with(&[
+        (
+            "gateway.yaml",
+            &format!(
+                "{DECIDE}\nlisten: [{{address: '127.0.0.1:8443', tls: {{certificate: a.pem, \
+                 key: a.key}}, client_auth: {{ca: ca.pem}}}}]\n{keys}\n\
+                 decoys: {{sent: {{body: sent}}}}\nhash_key: {{file: hash.key}}\n\
+                 upstreams: {{app: {{servers: ['http://127.0.0.1:3000']}}}}\n\
+                 routes: [{{match: {{path: /a}}, upstream: app, limits: [{usage}]{route}}}]\n"
+            ),
+        ),
+        ("limits/defaults.yaml", defaults),
+        ("a.pem", &pair.certificate),
+        ("a.key", &pair.key),
+        ("ca.pem", &Authority::new("test").pem()),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+    ])
+}
+
+/// A ban with these strikes and this treatment.
+fn ban(strikes: &str, on_denied: &str) -> String {
+    format!(
+        "bans: {{b: {{per: address, strikes: {{{strikes}, count: 9, period: 1m}}, for: 1h, \
+         on_denied: {on_denied}}}}}"
+    )
+}
+
+/// The listener and `weir check` went by a list each, which had to agree by hand.
+#[test]
+fn decide_does_less_than_is_configured_just_where_a_warning_says_so() {
+    let paths = |on_denied: &str| ban("paths: /trap", on_denied);
+    let block =
+        |on_denied: &str| format!("block: {{addresses: [192.0.2.1], on_denied: {on_denied}}}");
+    for (keys, usage, route, is_reduced) in [
+        ("", "L", "", false),
+        ("", "AtOnce", "", true),
+        ("", "{limit: L, spend_on: {status: 401}}", "", true),
+        ("", "{limit: L, refund_on: {status: 401}}", "", true),
+        ("", "{limit: L, cost: {response_header: x}}", "", true),
+        ("", "{limit: L, cost: {request_bytes: 1KiB}}", "", true),
+        ("", "{limit: L, cost: {request_header: x}}", "", false),
+        ("", "{limit: L, enforce: false}", "", false),
+        ("", "{limit: AtOnce, enabled: false}", "", false),
+        ("", "L", ", on_denied: {shadow: sent}", true),
+        ("", "L", ", on_denied: {delay: 1s}", false),
+        ("", "L", ", on_denied: {reject: {status: 503}}", false),
+        (&paths("drop"), "L", "", true),
+        (&paths("{shadow: sent}"), "L", "", true),
+        (&paths("{divert: app}"), "L", "", true),
+        (&paths("{tarpit: {hold: 1s}}"), "L", "", false),
+        (&paths("{reject: {status: 404}}"), "L", "", false),
+        (
+            &ban("status: 404", "{reject: {status: 429}}"),
+            "L",
+            "",
+            true,
+        ),
+        (&block("drop"), "L", "", true),
+        (&block("{shadow: sent}"), "L", "", true),
+        (&block("{reject: {status: 404}}"), "L", "", false),
+        ("account: [certificate: subject_cn]", "L", "", true),
+        ("account: [header: x-account]", "L", "", false),
+    ] {
+        let folder = with_feature(keys, usage, route);
+        let found = folder.findings();
+        let settings = folder.settings();
+        let decided = settings.for_decisions();
+        let told = found.matches("`decide` ").count();
+        assert_eq!(
+            told,
+            usize::from(is_reduced),
+            "{keys} {usage} {route}: {found}"
+        );
+        let is_other = judged_by(&decided) != judged_by(&settings);
+        assert_eq!(is_other, is_reduced, "{keys} {usage} {route}");
+        // Nothing is left to be reduced.
+        assert_eq!(judged_by(&decided.for_decisions()), judged_by(&decided));
+        assert_eq!(decided.routes[0].upstream, None);
+    }
+}
+
+#[test]
+fn calls_of_envoy_are_for_no_list_no_ban_and_no_route_but_their_own() {
+    let keys = ban("paths: /trap", "drop") + "\nblock: {addresses: [192.0.2.1]}";
+    let settings = with_feature(&keys, "L", "").settings();
+    let own = Route {
+        description: "calls".to_owned(),
+        ..settings.routes[0].clone()
+    };
+    let calls = settings.for_calls(&own);
+    assert_eq!(calls.routes.len(), 1);
+    assert_eq!(calls.routes[0].description, "calls");
+    assert!(calls.access.bans.is_empty());
+    assert_eq!(calls.access.lists.block.len(), (0, 0));
+    assert_eq!(settings.access.lists.block.len(), (1, 0));
+}
