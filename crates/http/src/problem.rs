@@ -21,6 +21,9 @@ pub mod types {
     /// The service cannot serve as much as usual.
     pub const TEMPORARY_REDUCED_CAPACITY: &str =
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+    /// The client's requests look like a mistake or an attack.
+    pub const ABNORMAL_USAGE_DETECTED: &str =
+        "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 }
 
 /// The detail for a request body that ends too early.

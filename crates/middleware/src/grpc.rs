@@ -2,11 +2,16 @@
 //! `grpc-status` alone, and of a plain 429 it makes "unavailable" or "unknown"; so it would not
 //! know that it calls too often, nor when to come back.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode, Version};
+use tokio::time::Instant;
+use weir_runtime::loop_time;
 
 use super::RequestHead;
+use super::rejection::FinalDenial;
 use super::response_step::{Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 
 const GRPC: &str = "application/grpc";
@@ -14,6 +19,9 @@ const GRPC: &str = "application/grpc";
 pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Asks a client that retries not to (gRFC A6).
+const NO_RETRY: HeaderValue = HeaderValue::from_static("-1");
 
 /// The content type of a gRPC call, if the request is one. gRPC-Web is another protocol, with
 /// HTTP's statuses.
@@ -23,8 +31,29 @@ pub(super) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
         return None;
     }
     let value = request.headers.get(CONTENT_TYPE)?;
-    let more = value.as_bytes().strip_prefix(GRPC.as_bytes())?;
-    matches!(more.first(), None | Some(b'+' | b';')).then(|| value.clone())
+    is_grpc(value).then(|| value.clone())
+}
+
+/// Whether messages of this content type are those of gRPC.
+pub(super) fn is_grpc(content_type: &HeaderValue) -> bool {
+    let more = content_type.as_bytes().strip_prefix(GRPC.as_bytes());
+    more.is_some_and(|more| matches!(more.first(), None | Some(b'+' | b';')))
+}
+
+/// The value of `grpc-timeout`: up to eight digits and a unit.
+fn timeout(value: &HeaderValue) -> Option<Duration> {
+    let value = value.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let amount: u32 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(3600) * amount,
+        "M" => Duration::from_secs(60) * amount,
+        "S" => Duration::from_secs(1) * amount,
+        "m" => Duration::from_millis(1) * amount,
+        "u" => Duration::from_micros(1) * amount,
+        "n" => Duration::from_nanos(1) * amount,
+        _ => return None,
+    })
 }
 
 /// Turns Weir's own errors into responses without a body, whose headers are trailers to a client of
@@ -38,8 +67,7 @@ impl ResponseStep for GrpcStatuses {
     }
 
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
-        let content_type = content_type(request)?;
-        Some(Box::new(GrpcCall { content_type }))
+        Some(Box::new(GrpcCall::of_request(request)?))
     }
 
     fn is_for_decisions(&self) -> bool {
@@ -50,6 +78,33 @@ impl ResponseStep for GrpcStatuses {
 #[derive(Debug)]
 struct GrpcCall {
     content_type: HeaderValue,
+    /// When the client gives up, if it said so.
+    deadline: Option<Instant>,
+}
+
+impl GrpcCall {
+    fn of_request(request: &RequestHead<'_>) -> Option<Self> {
+        let content_type = content_type(request)?;
+        let timeout = request.headers.get("grpc-timeout").and_then(timeout);
+        Some(Self {
+            content_type,
+            deadline: timeout.and_then(|timeout| loop_time::now().checked_add(timeout)),
+        })
+    }
+
+    /// When to call again, in milliseconds. Clients that retry wait that long in place of their own
+    /// back-off (gRFC A6). One whose deadline comes first would sleep until then, and report that
+    /// the deadline was exceeded, not that the call was denied.
+    fn pushback(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+        let millis = seconds.checked_mul(1000)?;
+        let end = loop_time::now().checked_add(Duration::from_millis(millis));
+        let outlasts = |deadline| end.is_some_and(|end| end < deadline);
+        Some(match self.deadline.is_none_or(outlasts) {
+            true => HeaderValue::from(millis),
+            false => NO_RETRY,
+        })
+    }
 }
 
 impl PreparedStep for GrpcCall {
@@ -57,12 +112,21 @@ impl PreparedStep for GrpcCall {
         if !response.is_made() {
             return;
         }
-        let (status, message) = outcome(response.head.status());
+        let is_final = response.head.extensions().get::<FinalDenial>().is_some();
+        let (status, message) = match is_final {
+            // `PERMISSION_DENIED` is not for what exceeds a quota.
+            true => outcome(StatusCode::TOO_MANY_REQUESTS),
+            false => outcome(response.head.status()),
+        };
         let headers = response.head.headers_mut();
         headers.remove(CONTENT_LENGTH);
-        headers.insert(CONTENT_TYPE, self.content_type);
+        headers.insert(CONTENT_TYPE, self.content_type.clone());
         set_status(headers, status, message);
-        if let Some(pushback) = pushback(headers) {
+        let pushback = match is_final {
+            true => Some(NO_RETRY),
+            false => self.pushback(headers),
+        };
+        if let Some(pushback) = pushback {
             headers.insert(PUSHBACK, pushback);
         }
         *response.head.status_mut() = StatusCode::OK;
@@ -79,11 +143,12 @@ pub(super) fn set_status(headers: &mut HeaderMap, status: u16, message: &str) {
     headers.extend(message.map(|message| (MESSAGE, message)));
 }
 
-/// When to call again, in milliseconds. Clients that retry wait that long in place of their own
-/// back-off (gRFC A6).
-fn pushback(headers: &HeaderMap) -> Option<HeaderValue> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(HeaderValue::from(seconds.checked_mul(1000)?))
+/// The status of a call that gets a response of this status.
+pub(super) fn status_of(status: StatusCode) -> u16 {
+    match status.is_success() {
+        true => 0,
+        false => outcome(status).0,
+    }
 }
 
 /// The status of gRPC, and a message for people. A refusal by the server and a server out of reach
@@ -149,15 +214,60 @@ mod tests {
     }
 
     fn formatted(status: u16, retry_after: &str) -> Response<ResponseBody<Empty<Bytes>>> {
+        formatted_for(call("application/grpc+proto"), status, retry_after)
+    }
+
+    fn formatted_for(
+        call: request::Builder,
+        status: u16,
+        retry_after: &str,
+    ) -> Response<ResponseBody<Empty<Bytes>>> {
+        let call = call.body(()).unwrap();
+        let call = GrpcCall::of_request(&RequestHead::new(&call)).unwrap();
         let response = Response::builder()
             .status(status)
             .header("content-type", "application/problem+json")
             .header("ratelimit", "\"a\";r=0")
             .header("retry-after", retry_after);
         let response = response.extension(CustomResponse);
-        let content_type = HeaderValue::from_static("application/grpc+proto");
-        let call = GrpcCall { content_type };
         applied(call, response.body(ResponseBody::full("{}")).unwrap())
+    }
+
+    fn pushback_within(timeout: &str, retry_after: &str) -> String {
+        let call = call("application/grpc").header("grpc-timeout", timeout);
+        let response = formatted_for(call, 429, retry_after);
+        let pushback = &response.headers()["grpc-retry-pushback-ms"];
+        pushback.to_str().unwrap().to_owned()
+    }
+
+    /// Clients slept until their deadline, and reported that it was exceeded.
+    #[test]
+    fn no_client_is_told_to_wait_beyond_its_deadline() {
+        for too_short in ["2S", "2000m", "1999999u", "1n", "0S"] {
+            assert_eq!(pushback_within(too_short, "2"), "-1", "{too_short}");
+        }
+        for enough in ["1M", "61000m", "61000000u", "1H", "99999999H"] {
+            assert_eq!(pushback_within(enough, "2"), "2000", "{enough}");
+        }
+        for no_timeout in ["", "S", "2", "2s", "-1S", "2 S", "99999999999S"] {
+            assert_eq!(
+                pushback_within(no_timeout, "9000"),
+                "9000000",
+                "{no_timeout}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_no_wait_lets_pass_is_exhausted_and_not_to_be_retried() {
+        let call = call("application/grpc").body(()).unwrap();
+        let call = GrpcCall::of_request(&RequestHead::new(&call)).unwrap();
+        let response = Response::builder().status(403).extension(CustomResponse);
+        let response = response.extension(FinalDenial);
+        let body = ResponseBody::<Empty<Bytes>>::full("{}");
+        let response = applied(call, response.body(body).unwrap());
+        assert_eq!(response.headers()["grpc-status"], "8");
+        assert_eq!(response.headers()["grpc-retry-pushback-ms"], "-1");
     }
 
     #[test]

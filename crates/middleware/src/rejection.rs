@@ -43,6 +43,29 @@ impl Default for Rejection {
     }
 }
 
+impl Rejection {
+    /// The status of the response to a request that would pass after `retry_in`.
+    ///
+    /// 429 and 503 ask clients to come again, and without a `Retry-After` many do so at once.
+    /// Where no wait would help, 403 takes their place: it asks a client not to repeat the request
+    /// (RFC 9110, section 15.5.4), and no client that retries takes it for a reason to. Several
+    /// retry 413.
+    pub(super) fn status_after(&self, retry_in: Nanos) -> StatusCode {
+        let asks_again = matches!(
+            self.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        match asks_again && retry_in == Nanos::NEVER {
+            true => StatusCode::FORBIDDEN,
+            false => self.status,
+        }
+    }
+}
+
+/// In a response's extensions: its status is not the configured one, as no wait would help.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FinalDenial;
+
 /// A response without anything in it.
 pub(super) struct EmptyResponse {
     response: Response<()>,
@@ -67,10 +90,12 @@ pub(super) fn in_memory_of(request: impl HttpRequest) -> EmptyResponse {
     }
 }
 
-/// An honest response to a request that may be tried again later. It begins as an `empty` one.
+/// An honest response with this status to a request that would pass after `retry_in`. It begins as
+/// an `empty` one.
 pub(super) fn reject<B>(
     empty: EmptyResponse,
     rejection: &Rejection,
+    status: StatusCode,
     document: Bytes,
     retry_in: Nanos,
 ) -> Response<ResponseBody<B>> {
@@ -80,7 +105,7 @@ pub(super) fn reject<B>(
     } = empty;
     let body = rejection.body.clone();
     let mut response = response.map(|()| ResponseBody::full(body.unwrap_or(document)));
-    *response.status_mut() = rejection.status;
+    *response.status_mut() = status;
     let is_problem = rejection.body.is_none();
     let mut problem = ProblemResponse::default();
     let mut fields = match takes_lines && is_problem && rejection.headers.is_empty() {
@@ -95,6 +120,9 @@ pub(super) fn reject<B>(
     }
     if let Some(seconds) = retry_after(retry_in) {
         fields.append_integer(&RETRY_AFTER, seconds);
+    }
+    if status != rejection.status {
+        response.extensions_mut().insert(FinalDenial);
     }
     for (name, value) in &rejection.headers {
         response.headers_mut().insert(name, value.clone());
@@ -125,11 +153,6 @@ pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -
         "Request cannot be satisfied as assigned quota has been exceeded",
     );
     problem.with("violated-policies", violated).into_bytes()
-}
-
-/// The problem document for banned and blocked clients.
-pub(super) fn refusal_document(status: StatusCode, detail: &str) -> Bytes {
-    Problem::new(status, detail).into_bytes()
 }
 
 /// The response to a request without a value that a limit must have.

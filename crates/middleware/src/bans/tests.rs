@@ -689,6 +689,44 @@ async fn the_banned_get_what_is_configured() {
     assert_eq!(world.seen.lock().len(), 4);
 }
 
+/// Bans for good said 429 without Retry-After, after which clients come back at once.
+#[tokio::test]
+async fn the_banned_are_told_of_abnormal_usage_and_the_blocked_of_no_type() {
+    const ABNORMAL: &str =
+        "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+    let document = |answered: &Answered| -> (u16, serde_json::Value, bool) {
+        let mut document: serde_json::Value = serde_json::from_slice(&answered.body).unwrap();
+        assert_eq!(document["status"], answered.status());
+        let tells_wait = answered.field("retry-after").is_some();
+        (answered.status(), document["type"].take(), tells_wait)
+    };
+    let banning = World::with(abusers(1, rejects()));
+    banning.offend(4, "/200").await;
+    let banned = banning.send(ABUSER, "/200").await;
+    assert_eq!(document(&banned), (429, ABNORMAL.into(), true));
+
+    let ban = &banning.access.0.bans[0];
+    let mut standing = StandingBans::default();
+    let subject = ban.policy.ban.banned(OTHER).unwrap();
+    standing.add("abusers", subject, Timestamp::MAX);
+    ban.known.set_standing(standing);
+    let for_good = banning.send(OTHER, "/200").await;
+    assert_eq!(document(&for_good), (403, ABNORMAL.into(), false));
+
+    let block = AccessList::new(["203.0.113.0/24".parse().unwrap()], []);
+    let blocking = World::of(AccessSettings {
+        lists: AccessLists {
+            block,
+            ..AccessLists::default()
+        },
+        blocked: rejects(),
+        bans: Vec::new(),
+    });
+    // The status is the one that is configured, although no wait helps.
+    let blocked = blocking.send(ABUSER, "/200").await;
+    assert_eq!(document(&blocked), (429, "about:blank".into(), false));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tarpit_holds_before_it_answers_and_rejects_who_is_one_too_many() {
     let tarpit = Tarpit {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use weir_http::problem::NoResponse;
+use weir_http::problem::{NoResponse, Problem, types};
 use weir_http::request::HttpRequest;
 use weir_limit::time::Nanos;
 use weir_telemetry::{Bans, Disposition, GaugeGuard};
@@ -39,6 +39,17 @@ pub enum Treatment {
     Drop,
 }
 
+impl Treatment {
+    /// The honest response, if the treatment ends in one.
+    fn rejection(&self) -> Rejection {
+        match self {
+            Self::Reject(rejection) => rejection.clone(),
+            Self::Tarpit(tarpit) => tarpit.rejection.clone(),
+            Self::Shadow(_) | Self::Divert(_) | Self::Drop => Rejection::default(),
+        }
+    }
+}
+
 /// The parameters of a tarpit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tarpit {
@@ -58,6 +69,8 @@ pub struct PreparedTreatment {
     treatment: Treatment,
     /// The problem document of an honest response.
     document: Bytes,
+    /// The same where no end is known.
+    document_for_good: Bytes,
     tarpits: TarpitSlots,
 }
 
@@ -74,32 +87,46 @@ pub enum TreatmentAnswer<Q, R> {
 
 impl PreparedTreatment {
     pub(super) fn of_ban(ban: &Arc<str>, treatment: Treatment, tarpits: &TarpitSlots) -> Self {
-        let detail = "The client is banned for a while; see Retry-After.";
-        Self::new(Some(Arc::clone(ban)), treatment, tarpits, detail)
+        let rejection = treatment.rejection();
+        let for_good = rejection.status_after(Nanos::NEVER);
+        Self {
+            ban: Some(Arc::clone(ban)),
+            document: ban_document(rejection.status, false),
+            document_for_good: ban_document(for_good, true),
+            treatment,
+            tarpits: tarpits.clone(),
+        }
     }
 
     pub(super) fn of_blocked(treatment: Treatment, tarpits: &TarpitSlots) -> Self {
-        let detail = "Requests of this client are not accepted.";
-        Self::new(None, treatment, tarpits, detail)
-    }
-
-    fn new(
-        ban: Option<Arc<str>>,
-        treatment: Treatment,
-        tarpits: &TarpitSlots,
-        detail: &str,
-    ) -> Self {
-        let status = match &treatment {
-            Treatment::Reject(rejection) => rejection.status,
-            Treatment::Tarpit(tarpit) => tarpit.rejection.status,
-            _ => Rejection::default().status,
-        };
+        let document = block_document(treatment.rejection().status);
         Self {
-            ban,
+            ban: None,
+            document: document.clone(),
+            document_for_good: document,
             treatment,
-            document: rejection::refusal_document(status, detail),
             tarpits: tarpits.clone(),
         }
+    }
+
+    /// The honest response. The block list keeps the status that it is configured to have, although
+    /// no wait helps.
+    fn reject<R>(
+        &self,
+        request: impl HttpRequest,
+        rejection: &Rejection,
+        retry_in: Nanos,
+    ) -> Response<ResponseBody<R>> {
+        let empty = rejection::in_memory_of(request);
+        let status = match self.ban {
+            Some(_) => rejection.status_after(retry_in),
+            None => rejection.status,
+        };
+        let document = match retry_in {
+            Nanos::NEVER => &self.document_for_good,
+            _ => &self.document,
+        };
+        rejection::reject(empty, rejection, status, document.clone(), retry_in)
     }
 
     /// The decoy, if the treatment is one.
@@ -122,13 +149,9 @@ impl PreparedTreatment {
         request: Q,
         retry_in: Nanos,
     ) -> (Disposition, TreatmentAnswer<Q, R>) {
-        let honest = |request, rejection| {
-            let empty = rejection::in_memory_of(request);
-            rejection::reject(empty, rejection, self.document.clone(), retry_in)
-        };
         match &self.treatment {
             Treatment::Reject(rejection) => {
-                let response = honest(request, rejection);
+                let response = self.reject(request, rejection, retry_in);
                 (Disposition::Denied, TreatmentAnswer::Response(response))
             }
             Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy(request)),
@@ -137,7 +160,7 @@ impl PreparedTreatment {
                 (Disposition::Diverted, answer)
             }
             Treatment::Tarpit(tarpit) => {
-                let response = honest(request, &tarpit.rejection);
+                let response = self.reject(request, &tarpit.rejection, retry_in);
                 let Some(slot) = self.tarpits.enter(tarpit.most) else {
                     return (Disposition::Denied, TreatmentAnswer::Response(response));
                 };
@@ -157,6 +180,25 @@ impl PreparedTreatment {
             ),
         }
     }
+}
+
+/// The problem document for a client that is banned until a known time, or for good.
+fn ban_document(status: StatusCode, is_for_good: bool) -> Bytes {
+    let detail = match is_for_good {
+        true => "The client is banned.",
+        false => "The client is banned for a while; see Retry-After.",
+    };
+    let problem = Problem::new(status, detail).of_type(
+        types::ABNORMAL_USAGE_DETECTED,
+        "Request not satisfied due to detection of abnormal request pattern",
+    );
+    problem.into_bytes()
+}
+
+/// The problem document for blocked clients. It has no type: an operator put the client on a list,
+/// and nothing was detected.
+fn block_document(status: StatusCode) -> Bytes {
+    Problem::new(status, "Requests of this client are not accepted.").into_bytes()
 }
 
 fn no_response<R>() -> Response<ResponseBody<R>> {

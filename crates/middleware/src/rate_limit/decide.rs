@@ -618,7 +618,10 @@ impl PendingState {
                 let limit = &*denial.limit();
                 respond(&Denied { limit, retry_after }).map(ResponseBody::full)
             }
-            None => rejection::reject(empty, rejection, denial.document(rejection), retry_in),
+            None => {
+                let status = rejection.status_after(retry_in);
+                rejection::reject(empty, rejection, status, denial.document(status), retry_in)
+            }
         };
         let queried = &self.decision.queried;
         show_limits(route, queried, &outcome, Shown::Denial, &mut response);

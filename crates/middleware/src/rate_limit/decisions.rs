@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use smallvec::SmallVec;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Decision, Mode, Quota};
@@ -13,7 +14,7 @@ use weir_telemetry::{Disposition, Strictest};
 
 use super::header_fields::{LimitStatus, LimitStatuses};
 use super::policy::{PreparedLimit, RoutePolicy};
-use crate::rejection::{self, Rejection};
+use crate::rejection;
 
 /// The limits that a batch asks about, in its order, and then those on requests in flight.
 #[derive(Clone, Default)]
@@ -311,13 +312,13 @@ impl Denial<'_> {
     }
 
     /// The problem document that names them all, the strictest first.
-    pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
+    pub(super) fn document(&self, status: StatusCode) -> Bytes {
         let retry_in = self.told_wait();
         if self.others.is_empty() && retry_in != Nanos::NEVER {
             return self.strictest.0.document.clone();
         }
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
-        rejection::document(rejection.status, &names, retry_in)
+        rejection::document(status, &names, retry_in)
     }
 }

@@ -32,11 +32,19 @@ impl Bench {
     }
 
     fn with_store(limits: Vec<LimitUse>, wrap: impl Fn(Arc<Memory>) -> Arc<dyn Store>) -> Self {
+        Self::denying(limits, Rejection::default(), wrap)
+    }
+
+    fn denying(
+        limits: Vec<LimitUse>,
+        rejection: Rejection,
+        wrap: impl Fn(Arc<Memory>) -> Arc<dyn Store>,
+    ) -> Self {
         let max_buckets = NonZeroUsize::new(100).unwrap();
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let clock = ManualClock::new(Timestamp::from_nanos(1 << 60));
         let metrics = Metrics::new();
-        let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+        let policy = policy(OnDenied::Reject(rejection), limits);
         let layer = RateLimitLayer::new(wrap(Arc::clone(&store)), policy, &metrics)
             .with_clock(Arc::new(clock.clone()));
         Self {
@@ -348,7 +356,7 @@ async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
         Some("\"Bytes\";r=6;t=0")
     );
     let denied = send("more than six").await;
-    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.status, StatusCode::FORBIDDEN);
     assert_eq!(field(&denied, "ratelimit"), None, "no six units");
     assert_eq!(
         field(&denied, "ratelimit-policy"),
@@ -530,10 +538,23 @@ async fn a_body_of_known_size_costs_its_units_at_once() {
             (status, left)
         );
     }
-    // What never fits is not told to wait.
-    let body = Full::from(vec![b'x'; 61]).boxed_unsync();
-    let denied = bench.send_body(body, status_of(200)).await;
-    assert_eq!(field(&denied, "retry-after"), None);
+}
+
+/// It was a 429 without Retry-After, after which clients that retry come back at once.
+#[tokio::test]
+async fn what_never_fits_is_not_asked_to_come_again() {
+    let statuses = [429, 503, 400].map(|status| StatusCode::from_u16(status).unwrap());
+    for (status, told) in statuses.into_iter().zip([403, 403, 400]) {
+        let rejection = Rejection {
+            status,
+            ..Rejection::default()
+        };
+        let bench = Bench::denying(vec![by_body()], rejection, |memory| memory);
+        let body = Full::from(vec![b'x'; 61]).boxed_unsync();
+        let denied = bench.send_body(body, status_of(200)).await;
+        assert_eq!(denied.status.as_u16(), told);
+        assert_eq!(field(&denied, "retry-after"), None);
+    }
 }
 
 #[tokio::test]
@@ -565,7 +586,7 @@ async fn a_request_says_its_cost_and_may_cost_nothing() {
         (None, 200, 1),
         (Some("2"), 429, 1),
         (Some("0"), 200, 1),
-        (Some("7"), 429, 1),
+        (Some("7"), 403, 1),
         (Some("1"), 200, 0),
         (Some("0"), 200, 0),
     ] {

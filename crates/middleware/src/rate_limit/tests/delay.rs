@@ -212,7 +212,7 @@ async fn what_a_full_bucket_does_not_hold_is_denied_however_long_it_could_wait()
         cost: Cost::Fixed(2.try_into().unwrap()),
         ..limit_of("L", ten_a_second())
     };
-    assert_eq!(send(&delayed(vec![used], MANY)).await, (429, 0, None));
+    assert_eq!(send(&delayed(vec![used], MANY)).await, (403, 0, None));
 }
 
 #[tokio::test(start_paused = true)]
