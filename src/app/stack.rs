@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderName, Response, StatusCode, request};
+use http::{HeaderName, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 use weir_config::{Settings, StoreSettings};
@@ -21,7 +21,7 @@ use weir_middleware::{
     RouteConcurrency, RouteLayer, RoutePolicy, RouteState, ShowRequestId, ShowRequestIdLayer,
     TarpitSlots, Treatment, UpstreamId, UpstreamRouter, WaitSpreader,
 };
-use weir_proxy::UpstreamState;
+use weir_proxy::{Protocol, Server, UpstreamState};
 use weir_rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use weir_store::{Leases, OnFailure, Store};
 use weir_telemetry::{Disposition, ListenerKind, Metrics, Tracer};
@@ -87,6 +87,17 @@ fn services_of_routes(settings: &Settings) -> impl Iterator<Item = Option<Upstre
     let mut free = settings.upstreams.len()..;
     let routes = settings.routes.iter();
     routes.map(move |route| route.upstream.and_then(|_| free.next().map(UpstreamId)))
+}
+
+/// The version of HTTP by which a route's upstream responds. Where it is agreed upon with each
+/// server, HTTP/2 is what Weir asks for first.
+fn upstream_version(settings: &Settings, route: &weir_config::Route) -> Version {
+    let upstream = settings.upstream_of(route);
+    let server = upstream.and_then(|upstream| upstream.settings.servers.first());
+    match server.map(Server::protocol) {
+        None | Some(Protocol::Http1) => Version::HTTP_11,
+        Some(Protocol::Http2 | Protocol::Auto) => Version::HTTP_2,
+    }
 }
 
 /// What is answered without an upstream, to every client.
@@ -167,6 +178,7 @@ impl Layers {
                 .on(listener)
                 .with_bounds(route.bounds)
                 .with_response_steps(steps)
+                .with_upstream_version(upstream_version(settings, route))
                 .with_priority(route.priority, priority_by_account)
                 .with_concurrency(concurrency(settings, route, upstreams));
             (route.matcher.clone(), state)

@@ -60,7 +60,10 @@ const FEATURES: [Feature; 24] = [
     },
     Feature {
         name: "gRPC statuses",
-        rooms: &["crates/middleware/src/grpc.rs"],
+        rooms: &[
+            "crates/middleware/src/grpc.rs",
+            "crates/middleware/src/decoy/call_reply.rs",
+        ],
         words: &["grpc"],
     },
     Feature {

@@ -1,6 +1,7 @@
 //! gRPC through the gateway, between a client and a server of tonic.
 
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -93,6 +94,98 @@ fn a_denied_call_is_told_that_resources_are_exhausted_and_when_to_call_again() {
                 .status,
             429
         );
+    });
+}
+
+/// A client with a policy for retries sleeps for the pushback, and one whose deadline came first
+/// reported that the deadline was exceeded.
+#[test]
+fn a_call_whose_deadline_comes_before_the_wait_is_told_not_to_retry() {
+    http2::run(async {
+        let (server, _reporter) = serve();
+        let setup = before(server, "").limited_by("Calls");
+        let limit = "Calls: {per: address, burst: 1, count: 1, period: 1h}";
+        let gateway = setup.limits(&[limit]).start();
+        let mut client = client(&gateway).await;
+        check(&mut client, "").await.unwrap();
+        for (timeout, is_told) in [(60, false), (36_000, true)] {
+            let mut call = tonic::Request::new(about(""));
+            call.set_timeout(Duration::from_secs(timeout));
+            let denied = client.check(call).await.unwrap_err();
+            assert_eq!(denied.code(), Code::ResourceExhausted);
+            let pushback = denied.metadata().get("grpc-retry-pushback-ms").unwrap();
+            assert_eq!(pushback != "-1", is_told, "{timeout}: {pushback:?}");
+            assert!(denied.metadata().contains_key("retry-after"));
+        }
+    });
+}
+
+#[test]
+fn a_call_that_costs_more_than_ever_passes_is_told_not_to_retry() {
+    http2::run(async {
+        let (server, _reporter) = serve();
+        let setup = before(server, "").limited_by("{limit: Calls, cost: {request_header: x-cost}}");
+        let limit = "Calls: {per: address, burst: 5, count: 1, period: 1h}";
+        let gateway = setup.limits(&[limit]).start();
+        let mut client = client(&gateway).await;
+        let mut call = tonic::Request::new(about(""));
+        call.metadata_mut().insert("x-cost", "6".parse().unwrap());
+        let denied = client.check(call).await.unwrap_err();
+        assert_eq!(denied.code(), Code::ResourceExhausted);
+        assert_eq!(
+            denied.metadata().get("grpc-retry-pushback-ms").unwrap(),
+            "-1"
+        );
+        assert!(!denied.metadata().contains_key("retry-after"));
+        let plain = post("/grpc.health.v1.Health/Check", "").with("x-cost", "6");
+        let plain = gateway.send(&plain);
+        assert_eq!(plain.status, 403);
+        assert_eq!(
+            plain.json()["violated-policies"],
+            serde_json::json!(["Calls"])
+        );
+        check(&mut client, "").await.unwrap();
+    });
+}
+
+/// Clients reported UNKNOWN, as there were no trailers, and `via` told HTTP/1.1 until a real
+/// response had come.
+#[test]
+fn a_decoy_is_a_reply_like_those_of_the_server_before_and_after_the_first_of_them() {
+    http2::run(async {
+        let (server, _reporter) = serve();
+        let decoy = "{status: 200, headers: {content-type: application/json}, body: '{}'}";
+        let route = |burst: u32| {
+            let setup = before(server, "").key(&format!("decoys: {{served: {decoy}}}"));
+            let limit = format!("Calls: {{per: address, burst: {burst}, count: 1, period: 1000h}}");
+            setup.limits(&[&limit]).routes(&[
+                "{name: all, match: {}, upstream: app, on_denied: {shadow: served}, \
+                 limits: [{limit: Calls, cost: {request_header: x-cost, default: 1}}]}",
+            ])
+        };
+        for real_calls in [0, 2] {
+            let gateway = route(2).start();
+            let mut client = client(&gateway).await;
+            let mut real = None;
+            for _ in 0..real_calls {
+                real = Some(client.check(about("")).await.unwrap());
+            }
+            let mut call = tonic::Request::new(about(""));
+            call.metadata_mut().insert("x-cost", "3".parse().unwrap());
+            let decoy = client.check(call).await.unwrap();
+            // The empty message; a real one says SERVING.
+            assert_eq!(decoy.get_ref().status, ServingStatus::Unknown as i32);
+            assert_eq!(decoy.metadata().get("via").unwrap(), "2 weir");
+            let Some(real) = real else { continue };
+            let names = |reply: &tonic::Response<_>| -> Vec<String> {
+                let headers = reply.metadata().clone().into_headers();
+                headers.keys().map(ToString::to_string).collect()
+            };
+            assert_eq!(names(&decoy), names(&real));
+            let content_type =
+                |reply: &tonic::Response<_>| reply.metadata().get("content-type").cloned();
+            assert_eq!(content_type(&decoy), content_type(&real));
+        }
     });
 }
 

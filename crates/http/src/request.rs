@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use http::request::Parts;
-use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Uri, Version};
 
 /// A request as layers take it: a [`Request`], as users of the library have it, or a
 /// [`BoxedRequest`], as the server makes it. All methods but `into_boxed` are those of [`Request`].
@@ -35,6 +35,15 @@ pub struct BoxedRequest<B> {
     pub head: Box<Parts>,
     /// The body.
     pub body: B,
+}
+
+/// The `Via` that Weir adds to a message that came by `version` (RFC 9110, section 7.6.3).
+pub fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_2 => "2 weir",
+        Version::HTTP_10 => "1.0 weir",
+        _ => "1.1 weir",
+    })
 }
 
 /// How many spare boxes a thread keeps at most, which are 14 KiB then.

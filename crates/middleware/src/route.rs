@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Response, request};
+use http::{HeaderMap, HeaderName, Response, Version, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -36,6 +36,8 @@ pub struct RouteState {
     /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
+    /// The version of HTTP by which the upstream's responses come.
+    pub(super) upstream_version: Version,
     /// None where the upstream's requests in flight are not limited.
     pub(super) concurrency: Option<RouteConcurrency>,
     pub(super) priority: Priority,
@@ -95,6 +97,7 @@ impl RouteState {
             policy: policy.prepare(metrics),
             decoys: Vec::new(),
             upstream: None,
+            upstream_version: Version::HTTP_11,
             concurrency: None,
             priority: Priority::default(),
             before_upstream: None,
@@ -145,6 +148,16 @@ impl RouteState {
         route.edits_app_fields = steps.edit_app_fields();
         route.response_steps = steps;
         Arc::new(route)
+    }
+
+    /// The same route to an upstream that responds by this version of HTTP.
+    #[must_use]
+    pub fn with_upstream_version(self: Arc<Self>, upstream_version: Version) -> Arc<Self> {
+        let route = Arc::unwrap_or_clone(self);
+        Arc::new(Self {
+            upstream_version,
+            ..route
+        })
     }
 
     /// The same route behind these lists and bans.

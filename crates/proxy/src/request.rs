@@ -12,7 +12,7 @@ use http::{Method, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
 use weir_http::host::is_host_and_port;
-use weir_http::request::BoxedRequest;
+use weir_http::request::{BoxedRequest, via};
 use weir_telemetry::RequestId;
 
 use super::error::ProxyError;
@@ -345,15 +345,6 @@ fn set_target(parts: &mut request::Parts) {
         parts.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
     }
     parts.version = Version::HTTP_11;
-}
-
-/// The `Via` of a message that came by `version` (RFC 9110 section 7.6.3).
-pub(super) fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(match version {
-        Version::HTTP_2 => "2 weir",
-        Version::HTTP_10 => "1.0 weir",
-        _ => "1.1 weir",
-    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@
 //! # Ok::<(), weir::middleware::decoy::TemplateError>(())
 //! ```
 
+#[cfg(feature = "gateway")]
+mod call_reply;
 mod counters;
 mod gzip;
 mod lateness;
@@ -37,14 +39,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-#[cfg(feature = "gateway")]
-use http::Version;
 use http::header::{
     ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, EXPIRES, HOST, HeaderName, LAST_MODIFIED,
 };
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, Version, request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
@@ -240,6 +240,10 @@ impl Shadow {
     pub fn learn<B: Body>(&self, response: &Response<B>, sample: &ResponseSample) {
         let negotiation = &sample.negotiation;
         let headers = response.headers();
+        #[cfg(feature = "gateway")]
+        if call_reply::is_failed_call(headers) {
+            return;
+        }
         if let Some(kind) = negotiation.options {
             let profile = self.options(kind);
             profile.learn(response.status(), headers, sample);
@@ -379,6 +383,12 @@ impl Shadow {
         let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let negotiation = Negotiation::new(&head.method, &head.headers);
+        #[cfg(feature = "gateway")]
+        if let Some(content_type) = call_reply::content_type(head) {
+            let empty = DecoyResponse::new(self, head, Bytes::new(), &negotiation);
+            let delay = empty.delay;
+            return (empty.reply(&content_type, &body, &negotiation), delay);
+        }
         let response = DecoyResponse::new(self, head, body, &negotiation);
         #[cfg(feature = "gateway")]
         if self.decoy.status.is_success() && asks_for_websocket(head) {
@@ -446,6 +456,7 @@ const VALIDITY_HEADERS: [HeaderName; 4] = [AGE, ETAG, EXPIRES, LAST_MODIFIED];
 struct DecoyResponse<'a> {
     shadow: &'a Shadow,
     host: &'a str,
+    upstream_version: Version,
     origin: Option<&'a HeaderValue>,
     content: Bytes,
     encoding: Option<HeaderValue>,
@@ -476,6 +487,7 @@ impl<'a> DecoyResponse<'a> {
         let mut response = Self {
             shadow,
             host: host(request),
+            upstream_version: upstream_version(request),
             origin: negotiation.origin.as_ref(),
             content: if is_compressed { pack(&body) } else { body },
             encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
@@ -514,6 +526,7 @@ impl<'a> DecoyResponse<'a> {
             // A real response is dated when it is sent.
             now: now + self.delay,
             origin: self.origin,
+            upstream_version: self.upstream_version,
         };
         profile.headers.imitate(configured, &body, &context)
     }
@@ -690,6 +703,11 @@ pub(super) fn target(uri: &Uri) -> u64 {
 #[cfg(feature = "gateway")]
 fn asks_for_websocket(head: &request::Parts) -> bool {
     head.version == Version::HTTP_2 && head.extensions.get::<hyper::ext::Protocol>().is_some()
+}
+
+fn upstream_version(head: &request::Parts) -> Version {
+    let routed = RequestContext::routed(&head.extensions);
+    routed.map_or(Version::HTTP_11, |routed| routed.route.upstream_version)
 }
 
 fn host(head: &request::Parts) -> &str {

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use rand::seq::IndexedRandom;
 use weir_http::list;
+use weir_http::request::via;
 
 use super::ResponseSample;
 use super::value_pattern::{DecoyContext, Observation, TagPattern, ValuePattern};
@@ -56,9 +57,6 @@ const CORS_HEADERS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_EXPOSE_HEADERS,
     header::ACCESS_CONTROL_MAX_AGE,
 ];
-
-/// The field that the proxy adds to every real response of an HTTP/1.1 upstream.
-const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 
 /// The headers of the last real responses, in their order.
 #[derive(Debug, Default)]
@@ -241,7 +239,7 @@ impl HeaderProfile {
         if known.is_empty() {
             headers.insert(header::CONTENT_LENGTH, body.length.clone());
             headers.insert(header::DATE, date(context));
-            headers.insert(header::VIA, VIA);
+            headers.insert(header::VIA, via(context.upstream_version));
         }
         let slots = BodyHeaderSlots::new(known, body);
         for header in known {
@@ -607,6 +605,7 @@ mod tests {
             delay: Duration::ZERO,
             now: Timestamp::from_second(secs).unwrap(),
             origin: None,
+            upstream_version: http::Version::HTTP_11,
         }
     }
 

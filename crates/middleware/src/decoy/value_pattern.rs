@@ -12,7 +12,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use http::HeaderValue;
+use http::{HeaderValue, Version};
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
@@ -85,6 +85,8 @@ pub(super) struct DecoyContext<'a> {
     pub(super) delay: Duration,
     pub(super) now: Timestamp,
     pub(super) origin: Option<&'a HeaderValue>,
+    /// The version of HTTP by which real responses come.
+    pub(super) upstream_version: Version,
 }
 
 impl ValuePattern {
@@ -551,6 +553,7 @@ mod tests {
             delay,
             now: at(3600),
             origin: None,
+            upstream_version: Version::HTTP_11,
         };
         let invented = pattern.generate(&context).unwrap();
         invented.to_str().unwrap().to_owned()
