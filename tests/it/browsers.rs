@@ -174,6 +174,43 @@ fn people_get_a_page_and_programs_a_problem_and_the_apps_own_errors_are_left_alo
     }
 }
 
+/// People read JSON where a body was configured for programs.
+#[test]
+fn a_body_in_json_is_for_programs_and_people_get_a_page_in_its_place() {
+    let upstream = Upstream::start();
+    let json = "{headers: {content-type: application/json, cache-control: max-age=1}, \
+                body: '{\"error\":{\"message\":\"slow down\"}}'}";
+    let text = "{headers: {content-type: text/plain}, body: slow down}";
+    for (rejection, for_people, vary) in [
+        (json, "<h1>Slow down</h1>", Some("accept")),
+        (text, "slow down", None),
+    ] {
+        let route = format!(
+            "{{name: all, match: {{}}, upstream: app, limits: [L], \
+             on_denied: {{reject: {rejection}}}}}"
+        );
+        let gateway = Setup::before(&upstream)
+            .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+            .key("errors: {429: slow.html}")
+            .file("slow.html", "<h1>Slow down</h1>")
+            .routes(&[&route])
+            .start();
+        gateway.send(&get("/"));
+        let page = gateway.send(&get("/").with("accept", HTML));
+        assert_eq!((page.status, page.text()), (429, for_people));
+        assert_eq!(page.field("vary"), vary);
+        for accept in [
+            "*/*",
+            "application/json",
+            "application/json, text/html;q=0.9",
+        ] {
+            let told = gateway.send(&get("/").with("accept", accept));
+            assert!(told.text().contains("slow down"), "{accept}");
+            assert_eq!(told.field("vary"), vary);
+        }
+    }
+}
+
 #[test]
 fn without_pages_of_ones_own_people_are_told_when_to_come_back() {
     let upstream = Upstream::start();

@@ -1,4 +1,5 @@
-//! Pages for people in place of Weir's problem documents.
+//! Pages for people in place of Weir's problem documents, and of errors in JSON that the configuration
+//! has in their place.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use weir_http::media_type::prefers;
 use weir_rules::Statuses;
 use weir_telemetry::RequestId;
 
-use super::response_step::{Origin, Outgoing, Phase, PreparedStep, ResponseStep};
+use super::response_step::{JSON, Origin, Outgoing, Phase, PreparedStep, ResponseStep};
 use super::{RequestContext, RequestHead};
 
 const HTML: &str = "text/html";
@@ -34,7 +35,8 @@ impl ResponseStep for ErrorPages {
     }
 
     fn prepare(&self, request: &RequestHead<'_>) -> Option<Box<dyn PreparedStep>> {
-        if !prefers(request.headers, HTML, PROBLEM) {
+        let headers = request.headers;
+        if !prefers(headers, HTML, PROBLEM) || !prefers(headers, HTML, JSON) {
             return None;
         }
         Some(Box::new(Page {
@@ -57,9 +59,10 @@ struct Page {
 
 impl PreparedStep for Page {
     fn apply(self: Box<Self>, response: &mut Outgoing) {
-        if response.origin != Origin::Problem {
+        if !response.is_error_for_programs() {
             return;
         }
+        response.origin = Origin::Problem;
         let (status, headers) = (response.head.status(), response.head.headers());
         let request_id = self.request_id.as_deref();
         let page = self

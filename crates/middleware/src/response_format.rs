@@ -14,11 +14,11 @@ use http::header::{CACHE_CONTROL, HeaderMap, HeaderValue, VARY};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
-use weir_http::problem::ProblemResponse;
+use weir_http::problem::{CustomResponse, ProblemResponse};
 use weir_http::request::HttpRequest;
 
 use super::rate_limit::PendingFields;
-use super::response_step::{Origin, Outgoing, Phase, PreparedSteps, ResponseSteps};
+use super::response_step::{Outgoing, Phase, PreparedSteps, ResponseSteps, is_json_error};
 use super::{HasVerdict, RequestContext, RequestHead, ResponseBody, Verdict};
 
 /// Formats responses. Clones share how.
@@ -147,6 +147,7 @@ where
         while let Some((_, step)) = steps.next_if(|(of, _)| *of == phase) {
             step.apply(&mut outgoing);
         }
+        let has_page = outgoing.is_error_for_programs();
         let head = &mut outgoing.head;
         match phase {
             Phase::AppFields => {
@@ -154,7 +155,7 @@ where
                     limits.add(head);
                 }
             }
-            Phase::Form if outgoing.origin == Origin::Problem => {
+            Phase::Form if has_page => {
                 vary_by_accept(head.headers_mut());
             }
             _ => {}
@@ -163,9 +164,12 @@ where
     outgoing.with_body(body)
 }
 
-/// Tells caches that other clients get a page in place of this problem document.
+/// Tells caches that other clients get a page in place of this document.
 fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
-    if is_cacheable(response) && response.extensions().get::<ProblemResponse>().is_some() {
+    let extensions = response.extensions();
+    let has_page = extensions.get::<ProblemResponse>().is_some()
+        || extensions.get::<CustomResponse>().is_some() && is_json_error(response);
+    if has_page && is_cacheable(response) {
         vary_by_accept(response.headers_mut());
     }
 }

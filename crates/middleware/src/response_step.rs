@@ -10,12 +10,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
+use http::header::CONTENT_TYPE;
 use http_body::Body;
 use smallvec::SmallVec;
 use weir_http::problem::{CustomResponse, ProblemResponse};
 
 use super::RequestHead;
 use super::response_body::{BodyCoder, ResponseBody};
+
+/// The media type of errors that are configured for programs.
+pub(super) const JSON: &str = "application/json";
 
 /// When a step has its turn. Those of the same phase follow each other as they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,6 +201,13 @@ impl Outgoing {
         self.origin != Origin::Upstream
     }
 
+    /// Whether it says to a program why there is none of the upstream: a problem document, or an
+    /// error in JSON that is configured in its place.
+    pub(super) fn is_error_for_programs(&self) -> bool {
+        let is_error = || is_json_error(&self.head);
+        self.origin == Origin::Problem || self.origin == Origin::Weir && is_error()
+    }
+
     /// The length of the body, if it is known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.body {
@@ -214,6 +225,15 @@ impl Outgoing {
     pub(super) fn code_by(&mut self, coder: Box<dyn BodyCoder>) {
         self.coder = Some(coder);
     }
+}
+
+/// Whether a response is an error in JSON.
+pub(super) fn is_json_error<B>(response: &Response<B>) -> bool {
+    let status = response.status();
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let media_type = content_type.and_then(|value| value.to_str().ok()?.split(';').next());
+    (status.is_client_error() || status.is_server_error())
+        && media_type.is_some_and(|it| it.trim().eq_ignore_ascii_case(JSON))
 }
 
 #[cfg(test)]
