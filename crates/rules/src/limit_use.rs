@@ -125,6 +125,11 @@ impl LimitUse {
         }
     }
 
+    /// Whether it denies requests: its mode checks, and not in a dry run for all.
+    pub fn can_deny(&self) -> bool {
+        self.mode.checks() && self.enforcement != Enforcement::NONE
+    }
+
     /// Whether the limit does anything at all.
     pub fn is_enabled(&self) -> bool {
         self.mode != Mode::AllowOnly

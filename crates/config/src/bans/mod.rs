@@ -2,6 +2,7 @@
 
 mod access_lists;
 pub(super) mod schema;
+mod silent_waits;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use crate::lowering::Lowering;
 use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
 use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, SpanOf, Spanned};
+
+use silent_waits::warn_of_silent_wait;
 
 pub(super) use access_lists::{access_list, access_lists};
 
@@ -71,6 +74,7 @@ pub(crate) fn bans(
         };
         let paths = striking_paths(cx, &written.strikes);
         require_strikes(cx, &written.strikes);
+        warn_of_silent_wait(cx, written);
         Ok(BanPolicy {
             ban: Arc::new(lowered?),
             limits: limits?,

@@ -5,6 +5,7 @@ mod balancing;
 mod compression;
 mod concurrency;
 mod cors;
+mod machine_clients;
 mod matching;
 mod request_buffering;
 mod responses;

@@ -15,6 +15,7 @@ use weir_rules::{
 };
 
 use super::LoweredRoute;
+use super::machine_clients::warn_of_machine_clients;
 use super::schema::OnDenied;
 use super::upstreams::warn_of_loops;
 use crate::bans::schema::Treatment;
@@ -38,6 +39,7 @@ pub(crate) fn warn_of_routes(
     warn_of_no_limits(cx, gateway);
     warn_of_unlimited(cx, routes);
     warn_of_whole_seconds(cx, routes);
+    warn_of_machine_clients(cx, routes);
     warn_of_unreachable(cx, routes);
     warn_of_lone_path(cx, gateway, routes);
     warn_of_redirect_loops(cx, routes);

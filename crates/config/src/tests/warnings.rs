@@ -881,3 +881,97 @@ fn a_lone_route_that_leaves_paths_out_is_told() {
         assert_eq!(told(path, more), "0 errors, 0 warnings", "{path}");
     }
 }
+
+/// A route at `path`, with these keys.
+fn limited(path: &str, keys: &str) -> String {
+    format!(
+        "upstreams: {{app: {{servers: [\"http://127.0.0.1:3000\"]}}}}\n\
+         decoys: {{sent: {{body: ok}}}}\n\
+         routes:\n\
+         \x20 - {{match: {{path: {path}}}, upstream: app, limits: [L]{keys}}}\n\
+         \x20 - {{match: {{path: /x}}, upstream: app, limits: [L], on_denied: {{shadow: sent}}}}\n\
+         \x20 - {{match: {{}}, upstream: app, limits: []}}\n"
+    )
+}
+
+const MANY: &str = "L: {per: address, burst: 20, count: 100, period: 1m}\n";
+
+#[test]
+fn a_denial_by_which_a_program_loses_what_it_delivers_is_told() {
+    let told = |path: &str, keys: &str| findings(&limited(path, keys), MANY, "");
+    let shadow = ", on_denied: {shadow: sent}";
+    insta::assert_snapshot!(told("/v1/traces", shadow), @r#"
+    gateway.yaml:4:5: warning: routes[0]: a decoy loses what clients deliver on this route
+      they take it for success, and send nothing again: say `on_denied: reject`
+    0 errors, 1 warning
+    "#);
+    insta::assert_snapshot!(told("/api/v1/write", ""), @r#"
+    gateway.yaml:4:5: warning: routes[0]: Prometheus drops the samples for which it gets 429
+      say `on_denied: {reject: {status: 503}}`, after which it sends them again
+    0 errors, 1 warning
+    "#);
+    insta::assert_snapshot!(told("/healthz", ""), @r#"
+    gateway.yaml:4:5: warning: routes[0]: a health check that is denied has the server taken for dead
+      say `limits: []` on the route of health checks
+    0 errors, 1 warning
+    "#);
+    let nothing = "0 errors, 0 warnings";
+    for path in [
+        "/prometheus/api/v1/write",
+        "/loki/api/v1/push",
+        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        "\"/v1/logs/*\", case: sensitive",
+    ] {
+        assert!(told(path, shadow).contains("a decoy loses"), "{path}");
+    }
+    assert!(told("/api/prom/push", "").contains("Prometheus drops"));
+    assert!(told("/readyz", shadow).contains("a health check"));
+    // Denials that these programs understand, and paths of others.
+    for (path, keys) in [
+        ("/v1/traces", ""),
+        ("/loki/api/v1/push", ""),
+        ("/api/v1/write", ", on_denied: {reject: {status: 503}}"),
+        ("/api/v1/write", ", enforce: false"),
+        ("/api/v1/writers", ""),
+        ("/v1/tracing", shadow),
+        ("/healthy-food", ""),
+        ("/shop/health", ""),
+        ("\"/{page}\"", shadow),
+    ] {
+        assert_eq!(told(path, keys), nothing, "{path}{keys}");
+    }
+    let free = limited("/healthz", "").replacen("limits: [L]", "limits: []", 1);
+    assert_eq!(findings(&free, MANY, ""), nothing);
+}
+
+#[test]
+fn a_ban_for_which_clients_sleep_in_silence_is_told() {
+    let told = |keys: &str| {
+        let ban = format!(
+            "bans: {{a: {{per: address, strikes: {{status: 404, count: 9, period: 1m}}, {keys}}}}}\n"
+        );
+        findings(&(ban + &limited("/", "")), MANY, "")
+    };
+    insta::assert_snapshot!(told("for: 1d"), @r#"
+    gateway.yaml:1:77: warning: bans.a.for: pip, urllib3 and others sleep for 1d if a ban tells them to, without a word
+      say `on_denied: {reject: {status: 403}}`, at which clients stop and show the error
+    0 errors, 1 warning
+    "#);
+    for keys in [
+        "for: 61m, on_denied: reject",
+        "for: 2h, on_denied: {reject: {body: no}}",
+        "for: 2h, on_denied: {reject: {status: 503}}",
+    ] {
+        assert!(told(keys).contains("sleep for"), "{keys}");
+    }
+    for keys in [
+        "for: 1h",
+        "for: 10m, factor: 4, max: 1d",
+        "for: 1d, on_denied: {reject: {status: 403}}",
+        "for: 1d, on_denied: drop",
+        "for: 1d, on_denied: tarpit",
+        "for: 1d, on_denied: {shadow: sent}",
+    ] {
+        assert_eq!(told(keys), "0 errors, 0 warnings", "{keys}");
+    }
+}
