@@ -528,7 +528,9 @@ fn uploads_cost_by_their_size_unless_they_fail() {
     assert_eq!(left(&refused, "MegabytesPerAccount"), 97);
     // It is denied by its length, before its body is sent.
     let never = upload("200", 101 << 20);
-    assert_eq!(violated(&never), json!(["MegabytesPerAccount"]));
+    assert_eq!(never.status, 403);
+    let violated = &never.json()["violated-policies"];
+    assert_eq!(*violated, json!(["MegabytesPerAccount"]));
     assert_eq!(never.field("retry-after"), None);
     assert_eq!(upstream.count(), 2);
 }
@@ -561,6 +563,41 @@ fn who_finds_nothing_thirty_times_is_held_and_not_answered() {
         (gateway.metric("weir_tarpit_held") == Some(1.0)).then_some(())
     });
     assert_eq!(upstream.count(), 60);
+}
+
+/// The openai package shows `error.message`, octokit `message`, and people a page.
+#[test]
+fn a_denial_of_an_sdk_says_why_where_sdks_look_and_people_get_a_page() {
+    let upstream = app();
+    let gateway = recipe("Errors that SDKs show").start(&upstream);
+    let request = get("/v1/models").with("accept", "application/json");
+    assert_eq!(gateway.statuses(&request, 20), [200; 20]);
+    let denied = gateway.send(&request);
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.field("content-type"), Some("application/json"));
+    let told = denied.json();
+    assert_eq!(told["message"], told["error"]["message"]);
+    assert!(told["message"].as_str().unwrap().contains("Retry-After"));
+    for field in ["retry-after", "retry-after-ms"] {
+        assert!(denied.field(field).is_some(), "{field}");
+    }
+    let page = gateway.send(&get("/v1/models").with("accept", "text/html"));
+    assert_eq!(page.status, 429);
+    assert!(page.text().contains("<h1>429 Too Many Requests</h1>"));
+}
+
+#[test]
+fn telemetry_is_denied_so_that_it_is_sent_again_and_health_checks_are_not() {
+    let upstream = app();
+    let gateway = recipe("Telemetry").start(&upstream);
+    for (path, status) in [("/api/v1/write", 503), ("/v1/traces", 429)] {
+        let request = post(path, "samples");
+        assert_eq!(gateway.statuses(&request, 50), [200; 50], "{path}");
+        let denied = gateway.send(&request);
+        assert_eq!(denied.status, status, "{path}");
+        assert!(denied.field("retry-after").is_some(), "{path}");
+    }
+    assert_eq!(gateway.statuses(&get("/healthz"), 60), [200; 60]);
 }
 
 #[test]
