@@ -144,10 +144,11 @@ where
     let (mut outgoing, body) = Outgoing::new(response);
     let mut steps = steps.into_iter().peekable();
     for phase in Phase::ALL {
+        // Before a step puts the page in its place.
+        let has_page = outgoing.is_error_for_programs();
         while let Some((_, step)) = steps.next_if(|(of, _)| *of == phase) {
             step.apply(&mut outgoing);
         }
-        let has_page = outgoing.is_error_for_programs();
         let head = &mut outgoing.head;
         match phase {
             Phase::AppFields => {
