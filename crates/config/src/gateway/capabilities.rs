@@ -146,7 +146,7 @@ impl Settings {
 
     /// The settings of calls of Envoy's service, which take this route: those of decisions, without
     /// what is about clients, as its peers are proxies. A limit of a descriptor must be
-    /// [`Capability::Full`]; docs/INTEGRATIONS.md says that lists and bans do not apply.
+    /// `Capability::Full`; docs/INTEGRATIONS.md says that lists and bans do not apply.
     #[must_use]
     pub fn for_calls(&self, route: &Route) -> Self {
         let mut calls = self.for_decisions();
