@@ -118,7 +118,7 @@ impl TopSubjects {
         now: u64,
         name: impl FnOnce() -> Option<&'n str>,
     ) -> Option<NonZeroU64> {
-        let hash = NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1);
+        let hash = self.hash(key);
         let mut sketch = self.0.sketches.own()?.try_lock()?;
         let entry = sketch
             .get_or_insert_default()
@@ -128,6 +128,11 @@ impl TopSubjects {
             .counts
             .count(seconds(now), |counts| counts.requests += 1);
         Some(hash)
+    }
+
+    /// The id of the subject with this bucket key, which no client can choose.
+    pub(super) fn hash(&self, key: &[u8]) -> NonZeroU64 {
+        NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1)
     }
 
     pub(super) fn decided(&self, subject: NonZeroU64, denied: bool, used_percent: u8, now: u64) {

@@ -18,6 +18,7 @@ use weir_store::Outcome;
 use super::decisions::{Denial, QueriedLimit};
 use super::pending_decision::PendingDecision;
 use super::plan::attributes;
+use super::policy::PreparedLimit;
 use crate::RequestContext;
 
 /// The number of locks, each over a few buckets, in some 300 KiB together.
@@ -41,27 +42,41 @@ type Set = [Entry; WAYS];
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// The bucket key's hash; zero in an entry without a bucket.
-    hash: u64,
+    /// The bucket's id; none in an entry without a bucket.
+    bucket: Option<NonZeroU64>,
     waits: ToldWaits,
 }
 
 impl WaitSpreader {
-    /// Records and returns the wait to tell a client that this bucket denies for `wait`.
+    /// Records and returns the wait to tell a client that the bucket of this id denies for `wait`.
     pub(super) fn tell(
         &self,
-        key: &BucketKey,
+        bucket: NonZeroU64,
         limit: &QueriedLimit,
         wait: Nanos,
         now: Timestamp,
     ) -> Nanos {
         // What only asks for room takes nothing, and asks for one unit.
         let cost = NonZeroU64::new(limit.cost.into()).unwrap_or(NonZeroU64::MIN);
-        let hash = self.0.hasher.hash_one(key.as_bytes()).max(1);
         let told = self
             .0
-            .with(hash, |waits| waits.tell(&limit.quota, cost, wait, now));
+            .with(bucket, |waits| waits.tell(&limit.quota, cost, wait, now));
         told.unwrap_or(wait).min(limit.quota_ends_in)
+    }
+
+    /// The id of a bucket: the one by which its subject is counted, which is known of nearly all, or
+    /// else a hash of its key.
+    pub(super) fn id(
+        &self,
+        limit: &QueriedLimit,
+        prepared: &PreparedLimit,
+        key: impl FnOnce() -> Option<BucketKey>,
+    ) -> Option<NonZeroU64> {
+        limit.subject.or_else(|| {
+            let key = key()?;
+            let counted = prepared.metrics.subject_id(key.as_bytes());
+            counted.or_else(|| NonZeroU64::new(self.0.hasher.hash_one(key.as_bytes())))
+        })
     }
 
     /// Spreads the wait of a denial, in all that shows it.
@@ -73,22 +88,24 @@ impl WaitSpreader {
         outcome: &mut Outcome,
     ) {
         let (route, now) = (&decision.route, decision.arrived);
-        let no_captures = Captures::default();
-        let routed = RequestContext::routed(request.extensions());
-        let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-        let attributes = attributes(request, route.name(), captures, now);
-        let Some(index) = route.policy.strictest_denied(&decision.queried, outcome) else {
-            return;
+        let found = match decision.queried.limits.as_slice() {
+            [_] => Some(0),
+            _ => route.policy.strictest_denied(&decision.queried, outcome),
         };
-        let Some(limit) = decision.queried.limits.get(index) else {
-            return;
-        };
-        let used = route
-            .policy
-            .limit(limit.limit.into())
-            .map(|limit| &limit.used);
-        if let Some(key) = used.and_then(|used| used.bucket(&attributes)) {
-            let told = self.tell(&key, limit, denial.told_wait(), now);
+        let found = found.and_then(|index| {
+            let limit = decision.queried.limits.get(index)?;
+            let prepared = route.policy.limit(limit.limit.into())?;
+            let key = || {
+                let no_captures = Captures::default();
+                let routed = RequestContext::routed(request.extensions());
+                let captures = routed.map_or(&no_captures, |routed| &routed.captures);
+                let attributes = attributes(request, route.name(), captures, now);
+                prepared.used.bucket(&attributes)
+            };
+            Some((index, limit, self.id(limit, prepared, key)?))
+        });
+        if let Some((index, limit, bucket)) = found {
+            let told = self.tell(bucket, limit, denial.told_wait(), now);
             denial.tell(told);
             if let Some(Some(decision)) = outcome.decisions.get_mut(index) {
                 decision.retry_in = told;
@@ -98,18 +115,18 @@ impl WaitSpreader {
 }
 
 impl Table {
-    fn with<T>(&self, hash: u64, act: impl FnOnce(&mut ToldWaits) -> T) -> Option<T> {
+    fn with<T>(&self, bucket: NonZeroU64, act: impl FnOnce(&mut ToldWaits) -> T) -> Option<T> {
         let sets = self
             .sets
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
-        let index = usize::try_from(hash % SETS as u64).unwrap_or_default();
+        let index = usize::try_from(bucket.get() % SETS as u64).unwrap_or_default();
         let mut set = sets.get(index)?.lock();
-        let entry = match set.iter().position(|entry| entry.hash == hash) {
+        let entry = match set.iter().position(|entry| entry.bucket == Some(bucket)) {
             Some(index) => set.get_mut(index)?,
             None => {
                 let first_over = set.iter_mut().min_by_key(|entry| entry.waits.until())?;
                 *first_over = Entry {
-                    hash,
+                    bucket: Some(bucket),
                     waits: ToldWaits::default(),
                 };
                 first_over
@@ -149,9 +166,15 @@ mod tests {
     }
 
     /// The seconds that a client is told whose unit is back after one.
+    fn bucket(waits: &WaitSpreader, key: &str) -> NonZeroU64 {
+        NonZeroU64::new(waits.0.hasher.hash_one(key)).unwrap()
+    }
+
     fn told(waits: &WaitSpreader, key: &str) -> u64 {
         let wait = Nanos::from_secs(1);
-        waits.tell(&key.into(), &limit(), wait, NOW).ceil_secs()
+        waits
+            .tell(bucket(waits, key), &limit(), wait, NOW)
+            .ceil_secs()
     }
 
     #[test]
@@ -170,7 +193,8 @@ mod tests {
             quota_ends_in: Nanos::from_secs(2),
             ..limit()
         };
-        let told = [(); 4].map(|()| waits.tell(&"L:a".into(), &limit, Nanos::from_secs(1), NOW));
+        let told =
+            [(); 4].map(|()| waits.tell(bucket(&waits, "L:a"), &limit, Nanos::from_secs(1), NOW));
         assert_eq!(told.map(Nanos::ceil_secs), [1, 2, 2, 2]);
     }
 
@@ -181,9 +205,12 @@ mod tests {
             assert_eq!(told(&waits, &format!("L:{bucket}")), 1);
         }
         let sets = waits.0.sets.get().unwrap();
-        let kept = sets
-            .iter()
-            .map(|set| set.lock().iter().filter(|entry| entry.hash != 0).count());
+        let kept = sets.iter().map(|set| {
+            set.lock()
+                .iter()
+                .filter(|entry| entry.bucket.is_some())
+                .count()
+        });
         assert_eq!((sets.len(), kept.sum::<usize>()), (SETS, SETS * WAYS));
         assert_eq!(size_of::<Entry>(), 32);
     }

@@ -355,6 +355,12 @@ impl LimitMetrics {
         self.subjects.as_ref()?.request(key, now(), name)
     }
 
+    /// The id that [`subject_asked`](Self::subject_asked) returns for this key, if subjects are
+    /// counted.
+    pub fn subject_id(&self, key: &[u8]) -> Option<NonZeroU64> {
+        Some(self.subjects.as_ref()?.hash(key))
+    }
+
     /// Counts the decision about a subject, after which `used` percent of the bucket are taken.
     pub fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
         if let Some(subjects) = &self.subjects {

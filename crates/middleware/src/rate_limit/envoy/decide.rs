@@ -143,12 +143,17 @@ impl Settings {
         let (policy, queried) = (&decision.route.policy, &decision.queried);
         let denied = policy.strictest_denied(queried, outcome).and_then(|index| {
             let decided = outcome.decisions.get_mut(index)?.as_mut()?;
-            Some((decided, keys.get(index)?, queried.limits.get(index)?))
+            let limit = queried.limits.get(index)?;
+            let prepared = policy.limit(limit.limit.into())?;
+            let bucket = self
+                .waits
+                .id(limit, prepared, || keys.get(index).cloned())?;
+            Some((decided, bucket, limit))
         });
-        if let Some((decided, key, limit)) = denied {
+        if let Some((decided, bucket, limit)) = denied {
             decided.retry_in = self
                 .waits
-                .tell(key, limit, decided.retry_in, decision.arrived);
+                .tell(bucket, limit, decided.retry_in, decision.arrived);
         }
     }
 
