@@ -173,6 +173,7 @@ impl Gateway {
             self.sweep(),
             self.follow_limits(),
             self.shared_bans.follow(),
+            self.follow_bans(),
             self.reloads.follow(),
             keepers.overrides.follow(&self.reloads),
             keepers.standing_bans.follow(&self.shared_bans.standing),
@@ -190,6 +191,21 @@ impl Gateway {
                 return std::future::pending().await;
             }
         }
+    }
+
+    /// Cuts bans that a reload shortens.
+    async fn follow_bans(&self) -> Infallible {
+        let shared = self.shared.as_ref();
+        let store = shared.map(|shared| Arc::clone(&shared.buckets));
+        let store = store.unwrap_or_else(|| self.stores.memory());
+        let bans_of = |snapshot: &Snapshot| {
+            let bans = snapshot.settings.access.bans.iter();
+            bans.map(|policy| Arc::clone(&policy.ban)).collect()
+        };
+        let snapshots = self.snapshots.clone();
+        self.shared_bans
+            .follow_lengths(snapshots, bans_of, store)
+            .await
     }
 
     /// Sweeps expired buckets, a part at a time, logs outages that were held back, and remembers

@@ -52,9 +52,10 @@ pub(super) struct AdminStores {
     pub(super) scan: Option<Arc<dyn KeyScan>>,
 }
 
-/// What gateways share beside the buckets, by one connection.
+/// What gateways share, by one connection.
 #[derive(Clone)]
 pub(super) struct SharedStores {
+    pub(super) buckets: Arc<dyn Store>,
     pub(super) lists: Arc<dyn SharedLists>,
     pub(super) texts: Arc<dyn SharedTexts>,
 }
@@ -138,6 +139,7 @@ impl Stores {
         };
         let guarded = Arc::new(remote.for_operators(self.memory()).await?);
         Ok(Some(SharedStores {
+            buckets: Arc::clone(&guarded) as _,
             lists: Arc::clone(&guarded) as _,
             texts: guarded,
         }))

@@ -418,6 +418,56 @@ fn a_ban_that_is_shortened_by_a_reload_ends_when_the_longest_ban_would() {
     is_shortened_by_a_reload(trapped().key(&redis::store(&redis.url())));
 }
 
+/// The seconds that are left of a ban, by the list of bans.
+fn listed_rest(gateway: &Gateway, ban: &str) -> Option<f64> {
+    let listed = operated(gateway, get("/v1/bans"));
+    let bans = listed["bans"].as_array().unwrap();
+    let listed = bans.iter().find(|listed| listed["ban"] == ban);
+    listed.map(|listed| listed["ends_in"].as_f64().unwrap())
+}
+
+/// Nothing is sent until the ban is over by its new length.
+fn counts_from_the_reload(setup: Setup) {
+    let gateway = setup.start();
+    assert_eq!(gateway.send(&get("/trap")).status, 200);
+    gateway.logs("ban begun", 3);
+    let rest = |ban| eventually("its entry", || listed_rest(&gateway, ban));
+    for ban in ["trapped", "halved", "kept"] {
+        assert!(rest(ban) > 3000.0, "{ban}");
+    }
+    let yaml = gateway.read("gateway.yaml");
+    let yaml = yaml.replace("for: 3601s", "for: 2s");
+    gateway.write("gateway.yaml", &yaml.replace("for: 3602s", "for: 1800s"));
+    gateway.reload();
+    // The rest by the bucket itself.
+    eventually("the end of the ban", || {
+        let shown = operated(&gateway, get("/v1/bans/trapped/127.0.0.1"));
+        (shown["banned"] == false).then_some(())
+    });
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    eventually("the new end in the list", || {
+        let rest = listed_rest(&gateway, "halved");
+        rest.is_some_and(|rest| rest <= 1800.0).then_some(())
+    });
+    assert!(rest("kept") > 3000.0);
+}
+
+/// The cut counted from the client's next request, so who had waited was banned once more.
+#[test]
+fn a_ban_that_is_shortened_by_a_reload_ends_without_a_request_of_its_subject() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let strikes = "per: address, strikes: {paths: /trap, count: 1, period: 1h}";
+    let bans = format!(
+        "bans: {{trapped: {{{strikes}, for: 3601s}}, \
+         halved: {{{strikes}, for: 3602s, enforce: false}}, \
+         kept: {{{strikes}, for: 1h, enforce: false}}}}"
+    );
+    let three = || setup(&upstream, &bans);
+    counts_from_the_reload(three());
+    counts_from_the_reload(three().key(&redis::store(&redis.url())));
+}
+
 const ABUSER: &str = "/v1/bans/abusers/203.0.113.9";
 
 /// The request as this machine's own tools send it, and what it shows.

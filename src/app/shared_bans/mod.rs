@@ -6,6 +6,7 @@
 //! shown. So entries may be late, or left behind, and the list is right all the same. Under attack
 //! it is long, so gateways add to it, and do not copy it.
 
+mod shortened;
 mod standing;
 
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! The bans that this process has begun, kept for lists: the bucket of a ban has its end, but
 //! neither the subject's name nor the cause.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -137,6 +137,18 @@ impl KnownBans {
         begun.bans.values().cloned().collect()
     }
 
+    /// Changes the ends of bans, which are given by the ban's name and the subject.
+    pub fn set_ends(&self, ends: &HashMap<(&str, &str), Timestamp>) {
+        let mut begun = self.0.begun.lock();
+        let bans = std::mem::take(&mut begun.bans).into_iter();
+        let changed = bans.map(|((until, number), ban)| {
+            let end = ends.get(&(&*ban.ban, ban.subject.as_str()));
+            let until = end.copied().unwrap_or(until);
+            ((until, number), BegunBan { until, ..ban })
+        });
+        begun.bans = changed.collect();
+    }
+
     /// Collects bans that begin from now on for [`take_unpublished`](Self::take_unpublished), as
     /// there are other gateways.
     pub fn share(&self) {
@@ -222,6 +234,24 @@ mod tests {
         assert_eq!(subjects(&at(5)), ["b", "c", "a"]);
         assert_eq!(subjects(&at(11)), ["c", "a"]);
         assert_eq!(subjects(&at(31)), [""; 0]);
+    }
+
+    #[test]
+    fn bans_whose_ends_change_are_listed_by_the_new_ones() {
+        let known = KnownBans::default();
+        for (subject, until) in [("a", 30), ("b", 10), ("c", 20)] {
+            known.begun(ban(subject, until));
+        }
+        let end = |subject, nanos| (("abusers", subject), Timestamp::from_nanos(nanos));
+        let other_ban = (("traps", "c"), Timestamp::from_nanos(1));
+        known.set_ends(&HashMap::from([end("a", 5), end("b", 15), other_ban]));
+        let listed = known.list(Timestamp::default());
+        let ends: Vec<_> = listed.iter().map(|ban| ban.until.as_nanos()).collect();
+        assert_eq!(
+            (subjects(&listed), ends),
+            (vec!["a", "b", "c"], vec![5, 15, 20])
+        );
+        assert_eq!(subjects(&known.list(Timestamp::from_nanos(6))), ["b", "c"]);
     }
 
     #[test]

@@ -36,8 +36,8 @@ const STRIKES: &str = "docs/CONFIG.md: The number of strikes that cause a ban; i
 const EARNED: &str =
     "docs/CONFIG.md: the ban applies from the next request on, through every gateway";
 const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holding its subjects for \
-    the time that was left, but no longer than its longest ban is now, from the next request of \
-    the subject on. Up to three seconds more are not cut.";
+    the time that was left, but no longer than its longest ban is now, counted from the reload. Up \
+    to three seconds more are not cut.";
 
 const BANNED: u16 = 403;
 
