@@ -252,11 +252,6 @@ impl LimitUse {
         }
     }
 
-    /// The key of a request's bucket, if the request has all values that the limit counts by.
-    pub fn bucket(&self, attributes: &RequestAttributes<'_>) -> Option<BucketKey> {
-        self.limit.bucket(attributes).ok()
-    }
-
     /// The admission of a request with these headers and a body of `body_bytes`, if that is known.
     fn admission(
         &self,

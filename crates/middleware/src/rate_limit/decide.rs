@@ -608,7 +608,7 @@ impl PendingState {
             }
         };
         let waits = &limiter.settings.waits;
-        waits.spread(&request, &self.decision, denial, &mut outcome);
+        waits.spread(&self.decision, denial, &mut outcome);
         let verdict = self.decision.denied_by(denial, &outcome);
         let retry_in = denial.told_wait();
         let empty = rejection::in_memory_of(request);

@@ -1,7 +1,8 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
+use std::hash::BuildHasher;
 use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http_body::Body;
 use weir_http::request::HttpRequest;
@@ -121,7 +122,7 @@ pub(super) fn size<B: Body>(body: &B) -> Option<u64> {
 }
 
 impl PreparedLimit {
-    /// Records that the request's subject was decided about; none where no subjects are tracked.
+    /// Records that the request's subject was decided about. Returns the id of its bucket.
     pub(super) fn record_subject(
         &self,
         transaction: &Transaction,
@@ -131,7 +132,18 @@ impl PreparedLimit {
         let is_account = || self.used.limit.per().contains(&KeySource::Account);
         let name = || account?.name().filter(|_| is_account());
         let key = transaction.key.as_bytes();
-        self.metrics.subject_asked(key, || now.as_secs(), name)
+        let counted = self.metrics.subject_asked(key, || now.as_secs(), name);
+        counted.or_else(|| self.bucket_id(key))
+    }
+
+    /// The id of a bucket by its key, also where no subjects are counted, or this one found no place.
+    #[inline(always)]
+    fn bucket_id(&self, key: &[u8]) -> Option<NonZeroU64> {
+        /// With a seed of the process. A client that found two buckets of the same id would but be
+        /// told waits of the one for the other.
+        static IDS: LazyLock<foldhash::fast::RandomState> = LazyLock::new(Default::default);
+        let counted = self.metrics.subject_id(key);
+        counted.or_else(|| NonZeroU64::new(IDS.hash_one(key)))
     }
 }
 

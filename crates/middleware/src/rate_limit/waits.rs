@@ -4,22 +4,16 @@
 //! kept: two gateways spread their own clients.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
-use weir_http::request::HttpRequest;
+use weir_limit::ToldWaits;
 use weir_limit::time::{Nanos, Timestamp};
-use weir_limit::{BucketKey, ToldWaits};
-use weir_rules::Captures;
 use weir_runtime::sync::Mutex;
 use weir_store::Outcome;
 
 use super::decisions::{Denial, QueriedLimit};
 use super::pending_decision::PendingDecision;
-use super::plan::attributes;
-use super::policy::PreparedLimit;
-use crate::RequestContext;
 
 /// The number of locks, each over a few buckets, in some 300 KiB together.
 const SETS: usize = 2048;
@@ -33,8 +27,6 @@ pub struct WaitSpreader(Arc<Table>);
 /// the bucket in its set whose waits are over first.
 #[derive(Default)]
 struct Table {
-    /// With a key of its own, so that a client cannot find buckets that share a set.
-    hasher: RandomState,
     sets: OnceLock<Box<[Mutex<Set>]>>,
 }
 
@@ -64,48 +56,24 @@ impl WaitSpreader {
         told.unwrap_or(wait).min(limit.quota_ends_in)
     }
 
-    /// The id of a bucket: the one by which its subject is counted, which is known of nearly all, or
-    /// else a hash of its key.
-    pub(super) fn id(
-        &self,
-        limit: &QueriedLimit,
-        prepared: &PreparedLimit,
-        key: impl FnOnce() -> Option<BucketKey>,
-    ) -> Option<NonZeroU64> {
-        limit.subject.or_else(|| {
-            let key = key()?;
-            let counted = prepared.metrics.subject_id(key.as_bytes());
-            counted.or_else(|| NonZeroU64::new(self.0.hasher.hash_one(key.as_bytes())))
-        })
-    }
-
     /// Spreads the wait of a denial, in all that shows it.
-    pub(super) fn spread<Q: HttpRequest>(
+    pub(super) fn spread(
         &self,
-        request: &Q,
         decision: &PendingDecision,
         denial: &mut Denial<'_>,
         outcome: &mut Outcome,
     ) {
-        let (route, now) = (&decision.route, decision.arrived);
+        let policy = &decision.route.policy;
         let found = match decision.queried.limits.as_slice() {
             [_] => Some(0),
-            _ => route.policy.strictest_denied(&decision.queried, outcome),
+            _ => policy.strictest_denied(&decision.queried, outcome),
         };
         let found = found.and_then(|index| {
             let limit = decision.queried.limits.get(index)?;
-            let prepared = route.policy.limit(limit.limit.into())?;
-            let key = || {
-                let no_captures = Captures::default();
-                let routed = RequestContext::routed(request.extensions());
-                let captures = routed.map_or(&no_captures, |routed| &routed.captures);
-                let attributes = attributes(request, route.name(), captures, now);
-                prepared.used.bucket(&attributes)
-            };
-            Some((index, limit, self.id(limit, prepared, key)?))
+            Some((index, limit, limit.subject?))
         });
         if let Some((index, limit, bucket)) = found {
-            let told = self.tell(bucket, limit, denial.told_wait(), now);
+            let told = self.tell(bucket, limit, denial.told_wait(), decision.arrived);
             denial.tell(told);
             if let Some(Some(decision)) = outcome.decisions.get_mut(index) {
                 decision.retry_in = told;
@@ -144,6 +112,7 @@ impl fmt::Debug for WaitSpreader {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     use std::time::Duration;
 
     use weir_limit::Quota;
@@ -166,15 +135,13 @@ mod tests {
     }
 
     /// The seconds that a client is told whose unit is back after one.
-    fn bucket(waits: &WaitSpreader, key: &str) -> NonZeroU64 {
-        NonZeroU64::new(waits.0.hasher.hash_one(key)).unwrap()
+    fn bucket(key: &str) -> NonZeroU64 {
+        NonZeroU64::new(BuildHasherDefault::<DefaultHasher>::default().hash_one(key)).unwrap()
     }
 
     fn told(waits: &WaitSpreader, key: &str) -> u64 {
         let wait = Nanos::from_secs(1);
-        waits
-            .tell(bucket(waits, key), &limit(), wait, NOW)
-            .ceil_secs()
+        waits.tell(bucket(key), &limit(), wait, NOW).ceil_secs()
     }
 
     #[test]
@@ -193,8 +160,7 @@ mod tests {
             quota_ends_in: Nanos::from_secs(2),
             ..limit()
         };
-        let told =
-            [(); 4].map(|()| waits.tell(bucket(&waits, "L:a"), &limit, Nanos::from_secs(1), NOW));
+        let told = [(); 4].map(|()| waits.tell(bucket("L:a"), &limit, Nanos::from_secs(1), NOW));
         assert_eq!(told.map(Nanos::ceil_secs), [1, 2, 2, 2]);
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
 use weir_limit::time::Nanos;
-use weir_limit::{Batch, BucketKeys, Decision, Quota, Transaction};
+use weir_limit::{Batch, Decision, Quota, Transaction};
 use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
@@ -76,7 +76,6 @@ impl Settings {
         } = planned;
         let since = loop_time::now();
         let (now, is_idle) = (decision.arrived, decision.is_idle());
-        let keys: BucketKeys = batch.iter().map(|asked| asked.key.clone()).collect();
         let answer = self.backend.admit(batch, now, is_idle).await;
         let store = loop_time::now().saturating_duration_since(since);
         let Ok(mut outcome) = decision.outcome(answer) else {
@@ -87,7 +86,7 @@ impl Settings {
             return (Err(CallError::Unavailable), verdict);
         };
         route.policy.count(&decision.queried, &outcome, now);
-        self.spread(&decision, &keys, &mut outcome);
+        self.spread(&decision, &mut outcome);
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
             PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
             _ => DescriptorStatus::from_code(Code::Ok),
@@ -139,15 +138,12 @@ impl Settings {
     }
 
     /// Spreads the wait of a denial over the callers that share the bucket.
-    fn spread(&self, decision: &PendingDecision, keys: &BucketKeys, outcome: &mut Outcome) {
+    fn spread(&self, decision: &PendingDecision, outcome: &mut Outcome) {
         let (policy, queried) = (&decision.route.policy, &decision.queried);
         let denied = policy.strictest_denied(queried, outcome).and_then(|index| {
             let decided = outcome.decisions.get_mut(index)?.as_mut()?;
             let limit = queried.limits.get(index)?;
-            let prepared = policy.limit(limit.limit.into())?;
-            let bucket = self
-                .waits
-                .id(limit, prepared, || keys.get(index).cloned())?;
+            let bucket = limit.subject?;
             Some((decided, bucket, limit))
         });
         if let Some((decided, bucket, limit)) = denied {
