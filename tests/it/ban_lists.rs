@@ -7,7 +7,7 @@ use crate::redis;
 use crate::support::*;
 
 const BANS: &str = "bans: {traps: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
-                    for: 1h}, abusers: {per: address, strikes: {limits: L, count: 2, period: 1h}, \
+                    for: 1h}, abusers: {per: address, strikes: {limits: L, workers: 0, count: 2, period: 1h}, \
                     for: 2h}, absent: {per: address, strikes: {status: 404, count: 1, period: 1h}, \
                     for: 1h, max: 100d, factor: 2}}";
 
@@ -168,12 +168,12 @@ fn standing_bans_hold(one: &Gateway, other: &Gateway) {
     );
     for request in &inside {
         let refused = one.send(request);
-        assert_eq!((refused.status, refused.field("retry-after")), (429, None));
+        assert_eq!((refused.status, refused.field("retry-after")), (403, None));
     }
     eventually("a network that is banned elsewhere", || {
         let response = other.send(&inside[0]);
         let is_for_good = response.field("retry-after").is_none();
-        (response.status == 429 && is_for_good).then_some(())
+        (response.status == 403 && is_for_good).then_some(())
     });
     assert_eq!(other.send(&outside).status, 200);
     let shown = ask(other, get("/v1/bans/abusers/203.0.113.77"));
@@ -214,7 +214,7 @@ fn bans_of_networks_and_for_good_hold_in_memory() {
     let gateway = unlimited(&upstream).start();
     standing_bans_hold(&gateway, &gateway);
     gateway.signal("HUP");
-    assert_eq!(gateway.send(&from("203.0.113.77", "/")).status, 429);
+    assert_eq!(gateway.send(&from("203.0.113.77", "/")).status, 403);
     standing_bans_are_lifted(&gateway, &gateway);
 }
 
@@ -228,7 +228,7 @@ fn bans_of_networks_and_for_good_hold_on_all_gateways_and_after_a_restart() {
     drop(one);
     let restarted = setup.start();
     let first = restarted.send(&from("203.0.113.77", "/"));
-    assert_eq!((first.status, first.field("retry-after")), (429, None));
+    assert_eq!((first.status, first.field("retry-after")), (403, None));
     standing_bans_are_lifted(&restarted, &other);
 }
 

@@ -11,7 +11,7 @@ use crate::support::*;
 const LIMIT: &str = "L: {per: address, burst: 2, count: 1, period: 1000h}";
 
 /// Ten denials ban for an hour, then for four.
-const ABUSERS: &str = "bans: {abusers: {per: address, strikes: {limits: L, count: 10, period: 1h}, \
+const ABUSERS: &str = "bans: {abusers: {per: address, strikes: {limits: L, workers: 0, count: 10, period: 1h}, \
                        for: 1h, factor: 4, on_denied: {shadow: sent}}}";
 
 const SENT: &str = "decoys: {sent: {body: '{\"id\":\"{{ uuid() }}\"}', \

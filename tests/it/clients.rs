@@ -253,3 +253,21 @@ fn a_client_that_hammers_is_banned() {
         "{denied} denials before the ban"
     );
 }
+
+/// Ten denials were ten strikes, also of a client that had waited as it was told each time.
+#[test]
+fn a_client_that_waits_out_more_denials_than_a_ban_has_strikes_is_not_banned() {
+    let Some(programs) = programs() else { return };
+    let app = app();
+    let setup = Setup::before(&app).limited_by("L").key(BAN);
+    let gateway = setup
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1s}"])
+        .start();
+    let denied = eventually("more denials than strikes", || {
+        let output = send(&programs, "py-urllib3", &gateway, 12);
+        assert!(output.status.success(), "{output:?}");
+        Some(decided(&gateway, "denied")).filter(|denied| *denied > 10)
+    });
+    assert!(denied <= app.count(), "{denied} denials");
+    assert_eq!(gateway.times_logged("ban begun"), 0);
+}

@@ -17,7 +17,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Only operators ban here: nobody gets that many strikes.
 const BANS: &str = "bans: {abusers: {per: address, for: 30m, \
-                    strikes: {limits: [Logins], count: 4000, period: 1h}}}";
+                    strikes: {limits: [Logins], workers: 0, count: 4000, period: 1h}}}";
 
 fn setup(upstream: &Upstream) -> Setup {
     Setup::before(upstream)
@@ -135,7 +135,7 @@ fn bans_and_buckets_are_listed_as_tables_and_as_json() {
     assert_eq!(bans["bans"].as_array().unwrap().len(), 2);
     let one = printed_json(&gateway, &["ban", "list", "--json", "--count", "1"]);
     assert_eq!(one["bans"][0]["subject"], "203.0.113.0/24");
-    assert_eq!(gateway.statuses(&from("203.0.113.200"), 1), [429]);
+    assert_eq!(gateway.statuses(&from("203.0.113.200"), 1), [403]);
     printed(&gateway, &["ban", "lift", "abusers", "203.0.113.0/24"]);
     assert_eq!(gateway.statuses(&from("203.0.113.200"), 1), [200]);
 }

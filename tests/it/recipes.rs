@@ -601,11 +601,11 @@ fn telemetry_is_denied_so_that_it_is_sent_again_and_health_checks_are_not() {
 }
 
 #[test]
-fn an_abuser_who_goes_on_after_ten_denials_finds_nothing_any_more() {
+fn an_abuser_who_goes_on_after_eleven_denials_finds_nothing_any_more() {
     let upstream = app();
     let gateway = recipe("Abusers that go on").start(&upstream);
-    let statuses = gateway.statuses(&get("/search"), 30);
-    assert_eq!(statuses, [[200; 20].as_slice(), &[429; 10]].concat());
+    let statuses = gateway.statuses(&get("/search"), 31);
+    assert_eq!(statuses, [[200; 20].as_slice(), &[429; 11]].concat());
     gateway.logs("ban begun", 1);
     for path in ["/search", "/"] {
         let decoy = gateway.send(&get(path));

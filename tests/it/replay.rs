@@ -52,7 +52,7 @@ fn varied(upstream: &Upstream) -> Setup {
         .key("block: {addresses: [203.0.113.7]}")
         .key("allow: {accounts: [root]}")
         .key(
-            "bans: {guessers: {per: address, strikes: {limits: Failures, count: 6, period: 1h}, \
+            "bans: {guessers: {per: address, strikes: {limits: Failures, workers: 0, count: 6, period: 1h}, \
              for: 1h}, trapped: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
              for: 1h, enforce: false}}",
         )

@@ -89,7 +89,11 @@ fn write_strikes(
 ) -> fmt::Result {
     let mut strikes = Vec::new();
     if !policy.limits.is_empty() {
-        strikes.push(format!("denials by {}", policy.limits.join(" and ")));
+        let limits = policy.limits.join(" and ");
+        strikes.push(match policy.workers {
+            0 => format!("denials by {limits}"),
+            workers => format!("denials by {limits} beyond those that {workers} workers explain"),
+        });
     }
     if !policy.statuses.is_empty() {
         strikes.push(format!("answers of {}", policy.statuses));
@@ -214,7 +218,7 @@ routes:
 
         ban abusers: watches, per address/64
           bucket :ban:abusers:203.0.113.9
-          strikes: denials by RequestsPerAddress; answers of 404, 5xx; other paths than this
+          strikes: denials by RequestsPerAddress beyond those that 20 workers explain; answers of 404, 5xx; other paths than this
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on no subject
@@ -241,7 +245,7 @@ routes:
 
         ban abusers: watches, per address/64
           bucket :ban:abusers:203.0.113.9
-          strikes: denials by RequestsPerAddress; answers of 404, 5xx; this path
+          strikes: denials by RequestsPerAddress beyond those that 20 workers explain; answers of 404, 5xx; this path
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on no subject

@@ -29,6 +29,12 @@ pub(super) use access_lists::{access_list, access_lists};
 /// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// How many workers of a subject may wait at once by default: those of a busy customer.
+const DEFAULT_WORKERS: usize = 20;
+
+/// Bounds what is remembered of one subject.
+const MAX_WORKERS: usize = 1000;
+
 /// How long requests are held by default: longer than most scanners wait.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
 
@@ -73,11 +79,13 @@ pub(crate) fn bans(
             None => Ok(StatusSet::default()),
         };
         let paths = striking_paths(cx, &written.strikes);
+        let workers = workers(cx, &written.strikes);
         require_strikes(cx, &written.strikes);
         warn_of_silent_wait(cx, written);
         Ok(BanPolicy {
             ban: Arc::new(lowered?),
             limits: limits?,
+            workers: workers?,
             statuses: statuses?,
             paths: paths?,
             treatment: treatment?,
@@ -194,6 +202,25 @@ fn striking_limits(
             None => Err(table.unknown(cx, name)),
         }),
     )
+}
+
+/// How many workers may share a subject.
+fn workers(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<usize> {
+    let Some(workers) = written.workers else {
+        return Ok(DEFAULT_WORKERS);
+    };
+    if items(written.limits.as_ref()).next().is_none() {
+        cx.error(workers.span, "`workers` does not apply without `limits`")
+            .help("say whose denials are strikes, such as `limits: [NAME]`, or leave it out");
+    }
+    match usize::try_from(workers.value) {
+        Ok(count) if count <= MAX_WORKERS => Ok(count),
+        _ => {
+            let message = format!("{} workers are too many to tell apart", workers.value);
+            let help = format!("write {MAX_WORKERS} at most, or ban by a narrower `per`");
+            Err(cx.error(workers.span, message).help(help))
+        }
+    }
 }
 
 /// The paths whose requests are strikes.

@@ -42,8 +42,12 @@ pub(crate) struct Ban {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Strikes {
-    /// A request that one of these limits denies is a strike. Type: name or list of them.
+    /// A request that one of these limits denies is a strike if it came before a wait was over that
+    /// the limit had told the subject. Type: name or list of them.
     pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
+    /// For `limits`: how many workers that wait may share a subject, up to 1000; see
+    /// [below](#clients-that-wait). With `0` every denial is a strike. Default: `20`.
+    pub(crate) workers: Option<Spanned<u64>>,
     /// A request that passes and gets a response with such a status is a strike: `404`, `4xx`,
     /// `500-503`. The status is the upstream's, or Weir's if there is no route (404) or no server
     /// (502 to 504).

@@ -262,3 +262,28 @@ fn a_ban_for_denials_by_an_unknown_limit_is_told_of_where_no_limits_are_defined(
     1 error, 0 warnings
     "#);
 }
+
+#[test]
+fn twenty_workers_may_share_a_subject_unless_a_ban_says_how_many() {
+    let with = |strikes: &str| {
+        let gateway = format!(
+            "bans: {{a: {{per: address, for: 1m, strikes: {{{strikes}, count: 3, period: 1m}}}}}}\n{SMALLEST}"
+        );
+        Folder::with(&[
+            ("gateway.yaml", &gateway),
+            ("limits/defaults.yaml", DEFAULTS),
+        ])
+    };
+    let limits = "limits: RequestsPerAddress";
+    for (more, workers) in [("", 20), (", workers: 0", 0), (", workers: 1000", 1000)] {
+        let settings = with(&format!("{limits}{more}")).settings();
+        assert_eq!(settings.access.bans[0].workers, workers, "{more}");
+    }
+    let found = with(&format!("{limits}, workers: 1001")).findings();
+    assert!(found.contains("1001 workers are too many"), "{found}");
+    let found = with("status: 404, workers: 1").findings();
+    assert!(
+        found.contains("`workers` does not apply without `limits`"),
+        "{found}"
+    );
+}

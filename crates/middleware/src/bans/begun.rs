@@ -10,6 +10,8 @@ use tokio::sync::Notify;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_rules::{Ban, RequestAttributes, StandingBans};
 
+use super::told_waits::ToldWaits;
+
 /// Upper bound on the bans that are kept. Beyond it, those that end first are dropped.
 const MAX_BANS: usize = 10_000;
 
@@ -72,6 +74,7 @@ struct BanRegistry {
     /// False in nearly all gateways, so that requests need not lock `standing`.
     any_standing: AtomicBool,
     standing: RwLock<Arc<StandingBans>>,
+    told_waits: ToldWaits,
 }
 
 #[derive(Default)]
@@ -186,6 +189,10 @@ impl KnownBans {
         let any = !bans.is_empty();
         *self.0.standing.write() = Arc::new(bans);
         self.0.any_standing.store(any, Ordering::Release);
+    }
+
+    pub(super) fn told_waits(&self) -> &ToldWaits {
+        &self.0.told_waits
     }
 
     pub(super) fn any_standing(&self) -> bool {

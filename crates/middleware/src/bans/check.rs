@@ -12,6 +12,7 @@ use weir_rules::RequestAttributes;
 use weir_store::Outcome;
 use weir_telemetry::events;
 
+use super::told_waits::DeniedSubject;
 use super::{
     AccessControl, BanCause, BanPolicy, BegunBan, PreparedBan, PreparedTreatment, StrikeCause,
 };
@@ -31,6 +32,14 @@ pub struct BanCheck {
 }
 
 type Subjects = SmallVec<[BanSubject; 2]>;
+
+/// A denial, and what its client was told.
+#[derive(Clone, Copy)]
+pub struct TellingDenial {
+    /// The wait, if it was told one. Nobody asked it to wait otherwise.
+    pub wait: Option<Nanos>,
+    pub at: Timestamp,
+}
 
 struct BanSubject {
     ban: Arc<PreparedBan>,
@@ -177,16 +186,30 @@ impl BanCheck {
     }
 
     /// These limits have denied the request.
-    pub fn denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
-        self.strike(|_, policy| policy.strikes_by(limits.clone()));
+    pub fn denied_by<'l>(
+        &mut self,
+        limits: impl Iterator<Item = &'l str> + Clone,
+        denial: TellingDenial,
+    ) {
+        self.strike(|subject, policy| {
+            let limit = policy.striking(limits.clone())?;
+            let is_strike = subject.is_strike(denial);
+            is_strike.then(|| StrikeCause::Limit(Arc::clone(limit)))
+        });
     }
 
     /// These limits would have denied the request, were they acted upon. Bans that are not acted
-    /// upon either take that for a strike, or a dry run of both would show no ban.
-    pub fn would_be_denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
-        self.strike(|subject, policy| match subject.acts {
-            true => None,
-            false => policy.strikes_by(limits.clone()),
+    /// upon either take that for a strike, or a dry run of both would show no ban. The client is
+    /// taken for one that was told, as it would be if both were acted upon.
+    pub fn would_be_denied_by<'l>(
+        &mut self,
+        limits: impl Iterator<Item = &'l str> + Clone,
+        denial: TellingDenial,
+    ) {
+        self.strike(|subject, policy| {
+            let limit = policy.striking(limits.clone()).filter(|_| !subject.acts)?;
+            let is_strike = subject.is_strike(denial);
+            is_strike.then(|| StrikeCause::Limit(Arc::clone(limit)))
         });
     }
 
@@ -209,6 +232,23 @@ impl BanCheck {
                 self.striking.extend(striking.filter(|_| subject.acts));
             }
         }
+    }
+}
+
+impl BanSubject {
+    /// Whether a limit's denial is a strike: more of its clients are to wait than share it, or nobody
+    /// tells it to wait.
+    fn is_strike(&self, denial: TellingDenial) -> bool {
+        let policy = &self.ban.policy;
+        let Some(wait) = denial.wait.filter(|_| policy.workers > 0) else {
+            return true;
+        };
+        let denied = DeniedSubject {
+            ban: policy.ban.name(),
+            subject: &self.subject,
+        };
+        let told = self.ban.known.told_waits();
+        told.is_too_early(denied, wait, policy.workers, denial.at)
     }
 }
 

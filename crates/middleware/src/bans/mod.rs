@@ -2,6 +2,7 @@
 
 mod begun;
 mod check;
+mod told_waits;
 mod treatment;
 
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use weir_rules::{
 use weir_telemetry::{BanMetrics, Bans, Metrics};
 
 pub use self::begun::{BanCause, BegunBan, KnownBans, StrikeCause};
-pub(super) use self::check::{ActiveBan, BanCheck};
+pub(super) use self::check::{ActiveBan, BanCheck, TellingDenial};
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
@@ -27,6 +28,9 @@ pub struct BanPolicy {
     pub ban: Arc<Ban>,
     /// The limits whose denials are strikes.
     pub limits: Vec<Arc<str>>,
+    /// How many workers may share a subject: as many may be told to wait before a denial is a
+    /// strike. With 0 every denial is one.
+    pub workers: usize,
     /// The statuses of responses that are strikes.
     pub statuses: StatusSet,
     /// The paths whose requests are strikes.
@@ -39,10 +43,8 @@ pub struct BanPolicy {
 
 impl BanPolicy {
     /// The first of these limits whose denials are strikes.
-    fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<StrikeCause> {
-        let strikes = |denier: &str| self.limits.iter().find(|limit| ***limit == *denier);
-        let limit = limits.find_map(strikes)?;
-        Some(StrikeCause::Limit(Arc::clone(limit)))
+    fn striking<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> Option<&Arc<str>> {
+        limits.find_map(|denier| self.limits.iter().find(|limit| ***limit == *denier))
     }
 }
 

@@ -61,6 +61,7 @@ fn banning(name: &str, count: u64, treatment: Treatment) -> BanPolicy {
     BanPolicy {
         ban: Arc::new(ban),
         limits: vec!["L".into()],
+        workers: 0,
         statuses: StatusSet::default(),
         paths: PathSet::default(),
         treatment,
@@ -1149,4 +1150,111 @@ async fn who_would_be_banned_already_earns_no_strike_of_that_ban() {
     assert_eq!(world.bans().as_deref(), Some("1"));
     world.clock.advance(10 * MINUTE);
     assert!(!world.is_banned().await, "no second offence was counted");
+}
+
+/// A hundred a minute, and twenty at once.
+fn a_hundred_a_minute() -> RoutePolicy {
+    let quota = Quota::new(20, 100, MINUTE).unwrap();
+    let limit = Limit::new("L", per_address(), quota, Missing::Skip, key()).unwrap();
+    RoutePolicy {
+        limits: vec![LimitUse::new(Arc::new(limit))],
+        ..policy()
+    }
+}
+
+/// Ten strikes a minute ban, and twenty workers may share a subject.
+fn heeding_waits() -> BanPolicy {
+    BanPolicy {
+        workers: 20,
+        ..abusers(10, rejects())
+    }
+}
+
+/// Sends for so long from workers of one address, each of which sends again at once, or when the
+/// wait that it is told is over. Returns how many requests passed.
+async fn obey(world: &World, workers: usize, span: Duration) -> usize {
+    let start = world.clock.now();
+    let mut turns = vec![start; workers];
+    let mut passed = 0;
+    loop {
+        let turn = turns.iter_mut().min().unwrap();
+        if turn.since(start) >= span.into() {
+            return passed;
+        }
+        world.clock.set(*turn);
+        let answered = world.send_by(a_hundred_a_minute(), 0, ABUSER, "/200").await;
+        assert!(
+            !answered.is_banned(),
+            "of {workers} workers, after {passed}"
+        );
+        let wait = answered.field("retry-after").map(|it| it.parse().unwrap());
+        passed += usize::from(wait.is_none());
+        let wait = wait.map_or(Duration::from_millis(5), Duration::from_secs);
+        *turn = *turn + wait.into();
+    }
+}
+
+/// One thread that waited was banned after ten seconds, and ten threads at once.
+#[tokio::test]
+async fn workers_that_wait_as_they_are_told_are_never_banned() {
+    for workers in [1, 10, 20] {
+        let world = World::with(heeding_waits());
+        assert!(obey(&world, workers, 5 * MINUTE).await > 100);
+        assert_eq!(world.bans().as_deref(), Some("0"));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_wait_is_banned_by_its_thirtieth_denial() {
+    let world = World::with(heeding_waits());
+    let mut denied = 0;
+    loop {
+        let answered = world.send_by(a_hundred_a_minute(), 0, ABUSER, "/200").await;
+        if answered.is_banned() {
+            break;
+        }
+        denied += usize::from(answered.status() == 429);
+        assert!(denied <= 30);
+        world.clock.advance(Duration::from_millis(20));
+    }
+    assert_eq!(denied, 30);
+}
+
+#[tokio::test]
+async fn the_waits_of_a_subject_are_no_strikes_of_another_that_shares_its_bucket() {
+    let world = World::with(BanPolicy {
+        workers: 1,
+        ..abusers(1, rejects())
+    });
+    let limit = Limit::new("L", vec![KeySource::Global], quota(), Missing::Skip, key());
+    let shared = RoutePolicy {
+        limits: vec![LimitUse::new(Arc::new(limit.unwrap()))],
+        ..policy()
+    };
+    let send = |address| world.send_by(shared.clone(), 0, address, "/200");
+    for _ in 0..3 {
+        send(ABUSER).await;
+    }
+    for address in [ABUSER, OTHER] {
+        assert_eq!(send(address).await.status(), 429);
+    }
+    assert_eq!(world.bans().as_deref(), Some("0"));
+    send(ABUSER).await;
+    assert!(send(ABUSER).await.is_banned());
+    assert!(!send(OTHER).await.is_banned());
+}
+
+/// Nobody asked its client to wait.
+#[tokio::test]
+async fn every_denial_that_tells_no_wait_is_a_strike() {
+    let world = World::with(heeding_waits());
+    let shadowing = RoutePolicy {
+        on_denied: shadow(),
+        ..policy()
+    };
+    for _ in 0..3 + 10 {
+        let answered = world.send_by(shadowing.clone(), 0, ABUSER, "/200").await;
+        assert!(!answered.is_banned());
+    }
+    assert!(world.is_banned().await);
 }

@@ -29,6 +29,7 @@ pub(super) struct QueriedLimits {
 pub(super) struct QueriedLimit {
     /// Its index among those of the route; few bits, as each request copies it.
     pub(super) limit: u16,
+    /// The id of the bucket, by which its subject is counted.
     pub(super) subject: Option<NonZeroU64>,
     pub(super) quota: Quota,
     pub(super) role: LimitRole,
@@ -236,6 +237,16 @@ impl RoutePolicy<PreparedLimit> {
         let others = self.with_meaning(Disposition::WouldDeny, queried, outcome);
         let all = missing.into_iter().chain(others.map(|(limit, _)| limit));
         all.map(|limit| &*limit.name)
+    }
+
+    /// How long the client would be told to wait; [`Nanos::NEVER`] where no wait helps.
+    pub(super) fn would_wait(&self, queried: &QueriedLimits, outcome: &Outcome) -> Nanos {
+        if queried.missing_in_dry_run.is_some() {
+            return Nanos::NEVER;
+        }
+        let all = self.with_meaning(Disposition::WouldDeny, queried, outcome);
+        let waits = all.map(|(_, decision)| decision.retry_in);
+        waits.max().unwrap_or(Nanos::NEVER)
     }
 
     /// The limit that would deny the request for want of a value.

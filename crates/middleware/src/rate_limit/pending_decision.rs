@@ -16,13 +16,16 @@ use super::borrowing::{apply_wait, borrow};
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::delay::DelayedRequest;
+use super::header_fields::HeaderForm;
 use super::in_flight::InFlight;
 use super::lease_request::{LeaseRequest, join, owed, take_off, undecided};
 use super::plan::{MissingValue, StoreQuery};
+use super::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::response_context::ResponseContext;
 use super::spent::{Refund, Spent};
 use crate::backend::Backend;
-use crate::bans::{AccessControl, ActiveBan, BanCheck};
+use crate::bans::{AccessControl, ActiveBan, BanCheck, TellingDenial};
+use crate::rejection::retry_after;
 use crate::route::RouteState;
 use crate::{Shed, Verdict};
 
@@ -297,7 +300,11 @@ impl PendingDecision {
         };
         let mut bans = self.bans.take();
         if let Some(bans) = &mut bans {
-            bans.denied_by(std::iter::once(&*missing.limit));
+            let denial = TellingDenial {
+                wait: None,
+                at: self.arrived,
+            };
+            bans.denied_by(std::iter::once(&*missing.limit), denial);
         }
         ResponseContext {
             bans,
@@ -309,7 +316,8 @@ impl PendingDecision {
     #[inline(always)]
     pub(super) fn denied_by(&mut self, denial: &Denial<'_>, outcome: &Outcome) -> Verdict {
         if let Some(bans) = &mut self.bans {
-            bans.denied_by(denial.limits());
+            let told = telling(&self.route.policy, denial.told_wait(), self.arrived);
+            bans.denied_by(denial.limits(), told);
         }
         Verdict {
             denied_by: Some(denial.limit()),
@@ -382,7 +390,9 @@ impl PendingDecision {
         let policy = &self.route.policy;
         let would_deny = policy.would_deny(&self.queried, &outcome);
         if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
-            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome));
+            let wait = policy.would_wait(&self.queried, &outcome);
+            let denial = telling(policy, wait, self.arrived);
+            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome), denial);
         }
         let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
         let disposition = match outcome.source {
@@ -408,6 +418,17 @@ impl PendingDecision {
             ..ResponseContext::new(verdict, Some(Arc::clone(&self.route)))
         }
     }
+}
+
+/// A denial that tells its client this wait. A decoy tells none, nor does a denial for good.
+fn telling(policy: &RoutePolicy<PreparedLimit>, wait: Nanos, at: Timestamp) -> TellingDenial {
+    let is_told = matches!(policy.on_denied, OnDenied::Reject(_));
+    let wait = match policy.header_forms.contains(HeaderForm::RetryAfterMs) {
+        true => (wait != Nanos::NEVER).then_some(wait),
+        false => retry_after(wait).map(Nanos::from_secs),
+    };
+    let wait = wait.filter(|_| is_told);
+    TellingDenial { wait, at }
 }
 
 /// What decided in the store's place.

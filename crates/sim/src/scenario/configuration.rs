@@ -321,6 +321,8 @@ impl Configuration {
             write!(out, "    strikes: {{count: {}", ban.strikes.count)?;
             write!(out, ", period: {}", duration(ban.strikes.period))?;
             if !ban.strikes.limits.is_empty() {
+                // The laws take every denial for a strike.
+                write!(out, ", workers: 0")?;
                 write!(out, ", limits: [{}]", ban.strikes.limits.join(", "))?;
             }
             if ban.strikes.on_5xx {
