@@ -1,6 +1,7 @@
 //! Bans and lists: what may be written of them, and what comes of it.
 
 mod access_lists;
+mod obeying_clients;
 pub(super) mod schema;
 mod silent_waits;
 
@@ -22,6 +23,7 @@ use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, 
 use crate::values::{HumanDuration, PositiveDuration};
 use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
+use obeying_clients::warn_of_obeying_clients;
 use silent_waits::warn_of_silent_wait;
 
 pub(super) use access_lists::{access_list, access_lists};
@@ -82,6 +84,7 @@ pub(crate) fn bans(
         let workers = workers(cx, &written.strikes);
         require_strikes(cx, &written.strikes);
         warn_of_silent_wait(cx, written);
+        warn_of_obeying_clients(cx, &written.strikes, routes);
         Ok(BanPolicy {
             ban: Arc::new(lowered?),
             limits: limits?,

@@ -287,3 +287,40 @@ fn twenty_workers_may_share_a_subject_unless_a_ban_says_how_many() {
         "{found}"
     );
 }
+
+#[test]
+fn a_ban_that_clients_reach_which_wait_is_told() {
+    let found = |strikes: &str, limit: &str| {
+        let gateway = format!(
+            "bans: {{a: {{per: address, for: 1m, strikes: {{limits: RequestsPerAddress, {strikes}}}}}}}\n{SMALLEST}"
+        );
+        let limits = format!("RequestsPerAddress: {{per: address, {limit}}}");
+        let folder = Folder::with(&[
+            ("gateway.yaml", &gateway),
+            ("limits/defaults.yaml", &limits),
+        ]);
+        folder.findings()
+    };
+    let often = "burst: 20, count: 100, period: 1m";
+    insta::assert_snapshot!(found("workers: 0, count: 10, period: 1m", often), @r#"
+    gateway.yaml:1:82: warning: bans.a.strikes.workers: a client that waits as "RequestsPerAddress" tells it is denied 60 times in 1m, and banned
+      leave `workers` out, so that only denials of those who do not wait are strikes
+    0 errors, 1 warning
+    "#);
+    for (strikes, limit) in [
+        ("count: 10, period: 1m", often),
+        ("workers: 1, count: 10, period: 1m", often),
+        ("workers: 0, count: 61, period: 1m", often),
+        // A unit comes back each minute, and the units of a window together.
+        (
+            "workers: 0, count: 11, period: 10m",
+            "burst: 5, count: 60, period: 1h",
+        ),
+        (
+            "workers: 0, count: 2, period: 30m",
+            "algorithm: fixed_window, count: 60, period: 1h",
+        ),
+    ] {
+        assert_eq!(found(strikes, limit), "0 errors, 0 warnings", "{strikes}");
+    }
+}
