@@ -689,7 +689,7 @@ routes:
                 let name = || (*limit == "Calls").then_some("acme");
                 let subject = handle.subject_asked(key.as_bytes(), || NOW, name).unwrap();
                 let used = if *denied > 0 { 100 } else { 90 };
-                handle.subject_decided(subject, request < *denied, used, NOW);
+                handle.subject_decided(subject, request < *denied, || used, || NOW);
             }
         }
         metrics

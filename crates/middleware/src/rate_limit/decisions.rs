@@ -144,9 +144,9 @@ impl RoutePolicy<PreparedLimit> {
                 limit.metrics.decided(meaning);
                 if let Some(subject) = queried.subject {
                     let denied = meaning != Disposition::Allowed;
-                    let used = used_percent(&queried.quota, &decision);
+                    let used = || used_percent(&queried.quota, &decision);
                     let metrics = &limit.metrics;
-                    metrics.subject_decided(subject, denied, used, now.as_secs());
+                    metrics.subject_decided(subject, denied, used, || now.as_secs());
                 }
             }
         }

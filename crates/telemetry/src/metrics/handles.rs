@@ -361,10 +361,16 @@ impl LimitMetrics {
         Some(self.subjects.as_ref()?.hash(key))
     }
 
-    /// Counts the decision about a subject, after which `used` percent of the bucket are taken.
-    pub fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
+    /// Counts the decision about a subject, after which so many percent of the bucket are `used`.
+    pub fn subject_decided(
+        &self,
+        subject: NonZeroU64,
+        denied: bool,
+        used: impl FnOnce() -> u8,
+        now: impl FnOnce() -> u64,
+    ) {
         if let Some(subjects) = &self.subjects {
-            subjects.decided(subject, denied, used, now);
+            subjects.decided(subject, denied, used(), now());
         }
     }
 
