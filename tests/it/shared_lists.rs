@@ -47,7 +47,7 @@ fn burst(gateway: &Gateway) -> Option<u64> {
 
 fn is_banned(gateway: &Gateway, address: &str) -> bool {
     let request = get("/").with("x-forwarded-for", address);
-    gateway.send(&request).status == 429
+    gateway.send(&request).status == 403
 }
 
 fn holds(gateways: [&Gateway; 2], expected: u64) {

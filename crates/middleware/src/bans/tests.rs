@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -1257,4 +1258,27 @@ async fn every_denial_that_tells_no_wait_is_a_strike() {
         assert!(!answered.is_banned());
     }
     assert!(world.is_banned().await);
+}
+
+/// It was told what the route says, and waited for that.
+#[tokio::test]
+async fn a_client_that_waits_as_the_routes_own_field_tells_is_never_banned() {
+    let world = World::with(BanPolicy {
+        workers: 1,
+        ..abusers(1, rejects())
+    });
+    let own = Rejection {
+        headers: HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("2"))]),
+        ..Rejection::default()
+    };
+    let telling = RoutePolicy {
+        on_denied: OnDenied::Reject(own),
+        ..policy()
+    };
+    for _ in 0..20 {
+        let answered = world.send_by(telling.clone(), 0, ABUSER, "/200").await;
+        assert!(!answered.is_banned());
+        world.clock.advance(Duration::from_secs(2));
+    }
+    assert_eq!(world.bans().as_deref(), Some("0"));
 }

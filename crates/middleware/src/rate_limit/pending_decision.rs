@@ -6,6 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision, Transaction};
 use weir_rules::RequestAttributes;
@@ -420,14 +421,20 @@ impl PendingDecision {
     }
 }
 
-/// A denial that tells its client this wait. A decoy tells none, nor does a denial for good.
+/// A denial that tells its client this wait, or the seconds that the route says in its place. A decoy
+/// tells none, nor does a denial for good.
 fn telling(policy: &RoutePolicy<PreparedLimit>, wait: Nanos, at: Timestamp) -> TellingDenial {
-    let is_told = matches!(policy.on_denied, OnDenied::Reject(_));
+    let OnDenied::Reject(rejection) = &policy.on_denied else {
+        return TellingDenial { wait: None, at };
+    };
+    let written = rejection.headers.get(RETRY_AFTER);
+    let written = written.and_then(|value| value.to_str().ok()?.parse().ok());
+    let exact = || (wait != Nanos::NEVER).then_some(wait);
     let wait = match policy.header_forms.contains(HeaderForm::RetryAfterMs) {
-        true => (wait != Nanos::NEVER).then_some(wait),
+        _ if written.is_some() => written.map(Nanos::from_secs),
+        true => exact(),
         false => retry_after(wait).map(Nanos::from_secs),
     };
-    let wait = wait.filter(|_| is_told);
     TellingDenial { wait, at }
 }
 

@@ -82,22 +82,20 @@ fn wrong(history: &History<'_>, exchange: &Exchange<'_>) -> Option<(&'static str
     let explained = match answer.status {
         200 => exchange.reached.is_some() || route.on_denied == OnDenied::Shadow,
         500 => exchange.reached.is_some() && exchange.request.status == 500,
-        403 => history
+        410 => history
             .scenario
             .configurations
             .iter()
             .any(|one| !one.bans.is_empty()),
-        429 => {
-            exchange.reached.is_none()
-                && (answer.retry_after().is_some() || never_fits(history, exchange))
-        }
+        403 => exchange.reached.is_none() && never_fits(history, exchange),
+        429 => exchange.reached.is_none() && answer.retry_after().is_some(),
         503 => exchange.reached.is_none() && (outage && (deny || places) || draining),
         502 | 504 => draining,
         _ => false,
     };
     let promise = match answer.status {
-        403 => BANNED,
-        429 => REJECT,
+        410 => BANNED,
+        403 | 429 => REJECT,
         503 => DENY,
         _ => ON_FAILURE,
     };

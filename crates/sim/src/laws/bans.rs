@@ -39,7 +39,7 @@ const LONGEST: &str = "docs/CONFIG.md: A ban whose durations change keeps holdin
     the time that was left, but no longer than its longest ban is now, counted from the reload. Up \
     to three seconds more are not cut.";
 
-const BANNED: u16 = 403;
+const BANNED: u16 = 410;
 
 fn check(history: &History<'_>, failures: &mut Vec<Failure>) {
     let Some(configuration) = history.scenario.configurations.first() else {

@@ -365,7 +365,7 @@ impl<'a> Ledger<'a> {
             let takes_later =
                 one.spend_on_errors || matches!(one.cost, Cost::ResponseHeader { .. });
             // So it is where a ban keeps it out that was asked about in the same call.
-            let is_kept_out = exchange.answer.is_some_and(|answer| answer.status == 403);
+            let is_kept_out = exchange.answer.is_some_and(|answer| answer.status == 410);
             let alone = !is_kept_out && self.is_alone(exchange);
             // Units of windows and logs that do not fit are removed again in the background.
             let windows = [Algorithm::Gcra, Algorithm::FixedWindow];

@@ -811,7 +811,7 @@ fn a_denial_beside_a_request_that_a_ban_keeps_out_is_none_while_there_is_room() 
         let mut story = gcra(1, 1, 60);
         if kept_out {
             let request = story.sent(ms(1000), 0);
-            story.response(1002, request, 403, &[("retry-after", "1")]);
+            story.response(1002, request, 410, &[("retry-after", "1")]);
         }
         story.is_denied(1001, 0, "60");
         let of_reference = |failure: &Failure| failure.law == "reference";
@@ -1022,7 +1022,7 @@ fn strikes_that_are_forgotten_cause_no_ban() {
             story.is_denied(at, 0, &(600 - at / 1000).to_string());
         }
         let request = story.sent(ms(4000), 1);
-        story.response(4002, request, 403, &[("retry-after", "10")]);
+        story.response(4002, request, 410, &[("retry-after", "10")]);
         if is_kept {
             story.is_kept();
         } else {
@@ -1035,10 +1035,10 @@ fn strikes_that_are_forgotten_cause_no_ban() {
 fn a_ban_ends_and_nobody_is_banned_without_a_reason() {
     let mut story = banned();
     let request = story.sent(ms(4000), 1);
-    story.response(4002, request, 403, &[("retry-after", "2")]);
+    story.response(4002, request, 410, &[("retry-after", "2")]);
     story.is_kept();
     let request = story.sent(ms(9000), 1);
-    story.response(9002, request, 403, &[("retry-after", "2")]);
+    story.response(9002, request, 410, &[("retry-after", "2")]);
     story.breaks("bans");
     let mut story = banned();
     story.scenario.operations.clear();
@@ -1049,7 +1049,7 @@ fn a_ban_ends_and_nobody_is_banned_without_a_reason() {
         )
     });
     let request = story.sent(ms(4000), 1);
-    story.response(4002, request, 403, &[("retry-after", "2")]);
+    story.response(4002, request, 410, &[("retry-after", "2")]);
     story.breaks("bans");
 }
 
@@ -1076,7 +1076,7 @@ fn a_ban_is_no_longer_than_the_longest_that_its_gateway_has_after_a_reload() {
     }
     let banned = |story: &mut Story, at, seconds| {
         let request = story.sent(ms(at), 1);
-        story.response(at + 2, request, 403, &[("retry-after", seconds)]);
+        story.response(at + 2, request, 410, &[("retry-after", seconds)]);
     };
     banned(&mut story, 8000, "10");
     let in_force = What::InForce {
@@ -1473,7 +1473,7 @@ fn clocks_that_differ_begin_a_ban_early_by_the_strikes_that_are_forgotten_meanwh
         story.passes(0, 0, "");
         story.is_denied(100, 1, "600");
         let request = story.sent(ms(200), 0);
-        story.response(210, request, 403, &[("retry-after", "10")]);
+        story.response(210, request, 410, &[("retry-after", "10")]);
         if keeps {
             story.is_kept();
         } else {

@@ -96,7 +96,7 @@ impl Runner {
     pub fn over(&mut self, now: Duration, response: Option<(u16, Option<u64>)>) {
         self.open = self.open.saturating_sub(1);
         let waits = match (self.client.behaviour, response) {
-            (Behaviour::Obeys, Some((429 | 403 | 503, Some(seconds)))) => {
+            (Behaviour::Obeys, Some((429 | 410 | 503, Some(seconds)))) => {
                 self.obeys = true;
                 // Its clock may be faster than the store's.
                 let wait = Duration::from_secs(seconds);

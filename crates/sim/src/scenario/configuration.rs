@@ -337,7 +337,8 @@ impl Configuration {
                     duration(ban.max)
                 )?;
             }
-            writeln!(out, "    on_denied: {{reject: {{status: 403}}}}")?;
+            // No other response has this status: what never fits gets 403.
+            writeln!(out, "    on_denied: {{reject: {{status: 410}}}}")?;
         }
         Ok(())
     }
