@@ -97,7 +97,7 @@ fn shadows() -> Treatment {
 }
 
 fn decoy() -> Arc<Decoy> {
-    let decoy = Decoy::new("sent", StatusCode::OK, http::HeaderMap::new(), "decoy");
+    let decoy = Decoy::new("sent", StatusCode::OK, HeaderMap::new(), "decoy");
     Arc::new(decoy.unwrap())
 }
 
