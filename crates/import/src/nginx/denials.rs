@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::limits::CLOSE;
 use super::parse::Directive;
 use super::returns::{Return, content_type};
 use super::scopes::{Scopes, named};
@@ -69,11 +70,15 @@ impl Denial {
         let scopes = Scopes(server).within(&location.block);
         match Return::of_block(&location.block, scopes.server_name())? {
             Return::Redirect { to, status } => Self::redirect(status, &to),
-            // Without a text, the status is that of the page which nginx has for it.
-            Return::Response { status, body } if body.is_empty() => Some(Self {
-                headers: headers(&scopes),
-                ..Self::plain(status)
-            }),
+            // Without a text, the status is that of the page which nginx has for it. It has none for
+            // those below 400, and closes the connection at 444.
+            Return::Response { status, body } if body.is_empty() => {
+                let has_page = status >= 400 && status != CLOSE;
+                has_page.then(|| Self {
+                    headers: headers(&scopes),
+                    ..Self::plain(status)
+                })
+            }
             Return::Response { status: own, body } => {
                 let mut headers = headers(&scopes);
                 headers.insert("content-type".to_owned(), json!(content_type(&scopes)));

@@ -1621,6 +1621,9 @@ fn a_denied_client_gets_the_page_that_nginx_has_for_the_status_of_the_limit() {
         "error_page 503 /50x.html;",
         "error_page 503 =429 @p; location @p { proxy_pass http://a; }",
         "error_page 503 /p; location /p { return 200 $host; }",
+        "error_page 503 @p; location @p { return 200; }",
+        "error_page 503 =429 @p; location @p { return 204; }",
+        "error_page 503 @p; location @p { return 444; }",
         "error_page 503 https://a.test/$host;",
     ] {
         let (found, is_listed) = denied(directives);
