@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::limits::CLOSE;
 use super::parse::Directive;
-use super::returns::{Return, content_type};
+use super::returns::{CLOSE, Return, content_type};
 use super::scopes::{Scopes, named};
 use crate::configuration::Keys;
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::denials::Denial;
 use super::maps::{Case, Counting};
 use super::parse::Directive;
+use super::returns::CLOSE;
 use super::scopes::Scopes;
 use super::zones::{Zone, per};
 use crate::configuration::{Configuration, Keys, unused_name};
@@ -17,9 +18,6 @@ const MAX_DELAY_MICROS: u64 = 2_000_000;
 
 /// The status of a denial, unless the file says another.
 const DEFAULT_STATUS: u16 = 503;
-
-/// The status by which nginx closes a connection without a response.
-pub(super) const CLOSE: u16 = 444;
 
 const PER: &str = "`per` in docs/CONFIG.md lists what limits can count by";
 

@@ -22,12 +22,12 @@ use serde_json::json;
 
 use self::cases::{MAX_CONDITIONS, MethodRules, Watched};
 use self::client_address::Realip;
-use self::limits::{CLOSE, Limits};
+use self::limits::Limits;
 use self::listeners::{Addresses, Groups, is_default};
 use self::locations::{Location, closed, contested, is_closed, is_laxer, is_limited, locations};
 use self::maps::Case;
 use self::parse::{Directive, parse};
-use self::returns::Return;
+use self::returns::{CLOSE, Return};
 use self::scopes::{Scopes, named};
 use crate::configuration::{Configuration, Keys};
 use crate::difference::Effect;

@@ -7,6 +7,9 @@ use super::parse::Directive;
 use super::scopes::{Scopes, named, server_name};
 use crate::configuration::Keys;
 
+/// The status by which nginx closes a connection without a response.
+pub(super) const CLOSE: u16 = 444;
+
 /// What a `return` does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Return {
