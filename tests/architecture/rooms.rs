@@ -613,11 +613,8 @@ fn the_figures_of_the_house_never_grow_unnoticed() {
         lines(&|path| !is_tool(path))
     );
     println!("| `cfg(feature = \"gateway\")` in crates | {of_gateway} |");
-    println!(
-        "| files that list the fields of a log line | {} |",
-        list_fields
-    );
-    println!("| structs with the facts of a request | {} |", structs);
+    println!("| files that list the fields of a log line | {list_fields} |");
+    println!("| structs with the facts of a request | {structs} |");
     let found = (of_gateway, list_fields, structs);
     assert_eq!(
         found, MOST_FIGURES,
