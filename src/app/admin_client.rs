@@ -13,8 +13,8 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use weir_config::Diagnostics;
 use weir_telemetry::{printable, printable_lines};
+use weir_yaml::Diagnostics;
 
 /// Longer than the deadline of the gateway's own store. An answer is over by then.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,10 +10,11 @@ use std::time::Duration;
 use http::Method;
 use serde::Serialize;
 use serde_json::Value;
-use weir_config::{HumanDuration, Settings, pluralized};
+use weir_config::Settings;
 use weir_limit::time::{Clock, Nanos, SystemClock, Timestamp};
 use weir_limit::{Algorithm, Alignment, Quota};
 use weir_rules::Limit;
+use weir_yaml::{HumanDuration, pluralized};
 
 use super::admin_api::{is_enforced, quota_of};
 use super::admin_client::{AdminClient, AdminError};

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use weir_config::{Inputs, Settings, StoreSettings};
+use weir_config::{Settings, StoreSettings};
 use weir_middleware::{BackgroundTasks, KnownBans, TarpitSlots, UpstreamRouter, WaitSpreader};
 use weir_server::AdminApi;
 use weir_telemetry::{LogLevel, Metrics};
+use weir_yaml::Inputs;
 
 use super::admin_api;
 use super::decisions::DecisionStack;

@@ -71,8 +71,9 @@ use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
 pub(crate) use self::stack::refusal;
-use weir_config::{Diagnostics, Inputs, Settings};
+use weir_config::Settings;
 use weir_telemetry::{LogError, LogLevel, Metrics, Tracer};
+use weir_yaml::{Diagnostics, Inputs};
 
 use self::worker::WorkerContext;
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
-use weir_config::{Inputs, LoadResult, OverrideCheck, Settings};
+use weir_config::{LoadResult, OverrideCheck, Settings};
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_middleware::decoy::Shadow;
 use weir_middleware::{ConcurrencyLimiter, KnownBans, ShadowOwner, TarpitSlots, WaitSpreader};
@@ -26,6 +26,7 @@ use weir_rules::HashKey;
 use weir_runtime::blocking;
 use weir_runtime::sync::Mutex;
 use weir_telemetry::{Metrics, Tracer, UpstreamSample, events};
+use weir_yaml::Inputs;
 
 use super::acme::AcmeCertificates;
 use super::decisions::DecisionLayers;

@@ -112,7 +112,7 @@ pub(super) fn start_successor() {
 fn try_start_successor() -> io::Result<()> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or(ErrorKind::NotFound)?;
-    let configuration = weir_config::standard_input();
+    let configuration = weir_yaml::standard_input();
     let mut successor = Command::new(program)
         .args(successor_arguments(arguments))
         .stdin(match configuration {

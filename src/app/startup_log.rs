@@ -7,15 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{
-    EnvoyService, HumanDuration, Listener, ProcessSettings, Route, Settings, WrittenDescriptor,
-    pluralized,
-};
+use weir_config::{EnvoyService, Listener, ProcessSettings, Route, Settings, WrittenDescriptor};
 use weir_limit::{Algorithm, Alignment, Quota};
 use weir_middleware::{LocalResponse, OnDenied};
 use weir_rules::{AccessList, Ban, KeySource, Limit};
 use weir_telemetry::Metrics;
 use weir_telemetry::events::{self, Loaded};
+use weir_yaml::{HumanDuration, pluralized};
 
 use super::overrides::CheckedOverride;
 

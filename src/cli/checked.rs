@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use weir_config::{Diagnostic, Diagnostics, Location, Settings, StoreSettings, pluralized};
+use weir_config::{Settings, StoreSettings};
+use weir_yaml::{Diagnostic, Diagnostics, Location, pluralized};
 
 use super::BAD_CONFIGURATION;
 use super::excerpt::SourceFiles;
@@ -24,7 +25,7 @@ pub(super) struct Checked {
 impl Checked {
     /// Checks the configuration at `path`.
     pub(super) fn read(path: &Path) -> Self {
-        let file = weir_config::display_name(path);
+        let file = weir_yaml::display_name(path);
         match weir_config::check(path) {
             Ok(settings) => Self::loaded(file, settings),
             Err(diagnostics) => Self {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use weir_config::{Diagnostic, Diagnostics};
 use weir_telemetry::is_deceptive;
+use weir_yaml::{Diagnostic, Diagnostics};
 
 /// How many characters of a line are shown.
 const MAX_WIDTH: usize = 100;
@@ -36,14 +36,14 @@ impl SourceFiles {
             .text(&location.file)?
             .lines()
             .nth(line.checked_sub(1)?)?;
-        let shown = weir_config::shown_part(&location.path, source)?;
+        let shown = weir_yaml::shown_part(&location.path, source)?;
         Some(pointed_out(line, column, shown))
     }
 
     fn text(&mut self, file: &str) -> Option<&str> {
         let read = || {
-            let bytes = match weir_config::standard_input() {
-                Some(bytes) if file == weir_config::display_name(Path::new("-")) => bytes.to_vec(),
+            let bytes = match weir_yaml::standard_input() {
+                Some(bytes) if file == weir_yaml::display_name(Path::new("-")) => bytes.to_vec(),
                 _ => fs::read(file).ok()?,
             };
             let text = String::from_utf8(bytes).ok()?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use weir_config::pluralized;
 use weir_import::{Difference, Effect, ImportError};
+use weir_yaml::pluralized;
 
 use super::BAD_CONFIGURATION;
 use super::checked::Checked;

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use weir_config::{HumanDuration, Severity};
 use weir_rules::HashKey;
+use weir_yaml::{HumanDuration, Severity};
 
 use super::new_files::{NewFiles, WriteError};
 use super::{BAD_CONFIGURATION, checked::Checked};
@@ -109,7 +109,7 @@ impl Choices {
     /// Whether the URL of Redis may have a password.
     fn has_password(&self) -> bool {
         let url = self.redis.as_deref();
-        url.is_some_and(|url| weir_config::without_passwords(url) != url)
+        url.is_some_and(|url| weir_yaml::without_passwords(url) != url)
     }
 
     /// Why a configuration with these answers is refused, as far as it is for what stands under this

@@ -34,7 +34,6 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
-use weir_config::Diagnostics;
 
 use self::admin::{BanCommand, BucketCommand, GatewaysArgs, HealthArgs, OverrideCommand, TopArgs};
 use self::check::CheckArgs;
@@ -42,6 +41,8 @@ use self::import::ImportArgs;
 use self::init::InitArgs;
 use self::replay::{ReplayArgs, SuggestArgs};
 use self::shell::{CompletionsArgs, ManArgs, SchemaArgs};
+use weir_yaml::Diagnostics;
+
 use crate::app::{self, AdminError, RunError};
 
 /// The exit code for bad usage and bad configurations.

@@ -7,7 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use weir_config::Diagnostics;
+
+use weir_yaml::Diagnostics;
 
 use super::shell::SchemaFile;
 

@@ -9,10 +9,10 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
-use weir_config::HumanDuration;
 use weir_limit::time::Timestamp;
 use weir_replay::{Condition, Format, Options, ReplayError, Report, Sweep};
 use weir_telemetry::{printable_json, printable_lines};
+use weir_yaml::HumanDuration;
 
 use super::{BAD_CONFIGURATION, suggested};
 use crate::app;

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
-use weir_config::{Diagnostic, Location, Severity, pluralized};
 use weir_telemetry::printable;
+use weir_yaml::{Diagnostic, Location, Severity, pluralized};
 
 use super::checked::Checked;
 use crate::app::{EffectKind, LiveCheck};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use weir_config::{HumanDuration, pluralized};
 use weir_telemetry::printable;
+use weir_yaml::{HumanDuration, pluralized};
 
 /// The gateways, why no others are shown, and the limits that differ.
 pub(super) fn gateway_table(answer: &Value) -> String {

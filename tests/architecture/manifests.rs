@@ -57,6 +57,14 @@ fn the_table_of_crates_says_which_others_each_depends_on() {
 }
 
 #[test]
+fn the_frame_of_the_configuration_depends_on_no_other_crate_of_ours() {
+    let all = dependencies();
+    let ours = all["weir-yaml"].iter();
+    let ours: Vec<_> = ours.filter(|name| name.starts_with("weir-")).collect();
+    assert!(ours.is_empty(), "weir-yaml depends on {ours:?}");
+}
+
+#[test]
 fn only_the_store_speaks_to_redis() {
     let all = dependencies();
     let users = all.iter().filter(|(_, names)| names.contains("redis"));

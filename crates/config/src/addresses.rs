@@ -9,6 +9,14 @@ use thiserror::Error;
 use weir_proxy::{Server, ServerError};
 use weir_rules::{Nat64Prefixes, canonical_network};
 
+weir_yaml::read_from_text! {
+    DnsServer: "the address of a DNS server",
+    ListenAddress: "an IP address and a port",
+    Nat64Prefix: "a prefix of 96 bits",
+    Network: "an address or a network",
+    ServerUrl: "the URI of a server",
+}
+
 /// Where the gateway listens unless it is told.
 pub(crate) const DEFAULT_LISTEN: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use weir_yaml::{Diagnostics, Document, Inputs, STANDARD_INPUT};
+
 use super::addresses::ListenAddress;
-use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, STANDARD_INPUT};
-use super::yaml::Document;
 
 /// The key of `gateway.yaml` under which it stands.
 const KEY: &str = "admin:";

@@ -6,11 +6,9 @@ use weir_proxy::{Authorities, TlsError};
 
 use weir_limit::time::Timestamp;
 use weir_server::{CertificateError, Chain, Identity, PrivateKey};
+use weir_yaml::{Lowered, Lowering, Spanned};
 
-use super::diagnostics::Lowered;
-use super::lowering::Lowering;
-use super::values::Until;
-use super::yaml::Spanned;
+use crate::until::Until;
 
 /// A certificate that expires within this time should have been renewed by now.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -52,7 +50,7 @@ pub(super) fn usable<T>(
 
 /// Warns of a certificate that the other side refuses, or will soon.
 fn validity(cx: &mut Lowering<'_>, file: &Spanned<String>, chain: &Chain) {
-    let now = Duration::from_nanos(cx.now.as_nanos());
+    let now = cx.now;
     let (verb, moment, help) = match (chain.begins_after(now), chain.expires_before(now + SOON)) {
         (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
         (None, Some(end)) if end < now => ("expired at", end, RENEW),

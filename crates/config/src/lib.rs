@@ -3,7 +3,7 @@
 //! [`load()`] reads `gateway.yaml` and the two files of its limits folder. There is a folder for
 //! limits, for routes, for bans and for the gateway as a whole. What may be written is in the
 //! `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a folder
-//! leads from the one to the other, with what `lowering` provides, and never stops at the first
+//! leads from the one to the other, with what `weir-yaml` provides, and never stops at the first
 //! error.
 
 #![forbid(unsafe_code)]
@@ -13,29 +13,21 @@ mod admin_address;
 mod bans;
 mod certificates;
 mod defaults;
-mod diagnostics;
+mod foreign;
 mod gateway;
-mod inputs;
 mod limits;
 mod load;
-mod lowering;
-mod redaction;
 mod routes;
 mod settings;
 mod shown;
-mod suggestions;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod values;
-mod words;
-mod yaml;
+mod until;
 
 pub use admin_address::admin_address;
 pub use defaults::FileSchemas;
-pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
-pub use inputs::{Inputs, display_name, standard_input};
 pub use limits::OverrideCheck;
 #[cfg(any(test, fuzzing, feature = "fuzzing"))]
 pub use load::fuzz_configuration;
@@ -47,8 +39,4 @@ pub use settings::{
     JwksSettings, Listener, Parameters, ProcessSettings, RedisStore, Route, Settings,
     StoreSettings, Upstream, WrittenDescriptor, prefetched_units,
 };
-pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
-
-pub use diagnostics::pluralized;
-pub use redaction::{shown_part, without_passwords};
-pub use suggestions::suggest;
+pub use until::Until;

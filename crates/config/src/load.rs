@@ -4,21 +4,21 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use weir_limit::time::{Clock, SystemClock};
 use weir_rules::HashKey;
+use weir_yaml::{
+    Diagnostic, Diagnostics, Document, ErrorBuilder, FileId, Inputs, Location, Lowered, Lowering,
+    Reported, STANDARD_INPUT, Sources, Span, Spanned, Suggestions, WordOr, display_name,
+};
 
-use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::gateway::{ParsedFiles, settings};
-use super::inputs::{Inputs, STANDARD_INPUT, display_name};
 use super::limits::WrittenLimits;
 use super::limits::schema::{Defaults, Overrides};
-use super::lowering::Lowering;
 use super::settings::Settings;
-use super::suggestions::Suggestions;
-use super::yaml::{Document, FileId, Sources, Span, Spanned, WordOr};
 
 const SMALLEST: &str = "\
 the smallest useful gateway.yaml is:
@@ -98,10 +98,10 @@ pub fn fuzz_configuration(input: &[u8]) {
     };
     let read = || read_in_memory(files.clone(), Path::new("gateway.yaml"), &key).outcome;
     match (read(), read()) {
-        (Ok(settings), Ok(_)) => assert_eq!(settings.warnings.count(super::Severity::Error), 0),
+        (Ok(settings), Ok(_)) => assert_eq!(settings.warnings.count(weir_yaml::Severity::Error), 0),
         (Err(diagnostics), Err(again)) => {
             assert_ne!(
-                diagnostics.count(super::Severity::Error),
+                diagnostics.count(weir_yaml::Severity::Error),
                 0,
                 "refused without an error"
             );
@@ -203,7 +203,7 @@ impl Loader {
         self.servers_files(folder, &mut gateway.value);
         let written = ParsedFiles { gateway, limits };
         let mut lowering = Lowering {
-            now: SystemClock.now(),
+            now: Duration::from_nanos(SystemClock.now().as_nanos()),
             sources: &self.sources,
             folder,
             inputs: &mut self.inputs,

@@ -26,9 +26,7 @@ use weir_rules::{
 use weir_server::{Certificates, HttpSettings};
 use weir_store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
 use weir_telemetry::LogSettings;
-
-use super::diagnostics::Diagnostics;
-use super::values::HumanDuration;
+use weir_yaml::{Diagnostics, HumanDuration};
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);

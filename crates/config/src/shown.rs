@@ -6,12 +6,10 @@
 
 use serde_json::{Map, Value};
 use weir_rules::KeySource;
+use weir_yaml::{Diagnostics, Document, HIDDEN, SECRETS, VALUES, without_passwords};
 
 use super::defaults::{FileSchemas, add_defaults};
-use super::diagnostics::Diagnostics;
-use super::redaction::{HIDDEN, SECRETS, VALUES, without_passwords};
 use super::settings::Settings;
-use super::yaml::Document;
 
 impl Settings {
     /// The files of the configuration by their names, with their secrets hidden; and, with the

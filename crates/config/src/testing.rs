@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use weir_rules::HashKey;
+use weir_yaml::Diagnostics;
 
-use crate::{Diagnostics, Settings, load};
+use crate::{Settings, load};
 
 /// A key as the tests of reloading and of `explain` need it: the same each time.
 pub fn key() -> HashKey {

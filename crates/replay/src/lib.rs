@@ -40,10 +40,10 @@ use self::report::ReportInput;
 pub use self::report::{Condition, Report, csv, html, write_text};
 use self::ruleset::{LogFields, Partitioning, Ruleset, needs};
 pub use self::suggest::{Suggestions, suggest, write_suggestions};
-use weir_config::{Diagnostics, HumanDuration};
 use weir_limit::time::Timestamp;
 use weir_limit::{Algorithm, Quota};
 use weir_rules::{HashKey, Limit};
+use weir_yaml::{Diagnostics, HumanDuration};
 
 /// The number of partitions, on every machine, where requests can be divided at all.
 const PARTITIONS: usize = 64;

@@ -15,12 +15,12 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::Serialize;
-use weir_config::HumanDuration;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{
     Algorithm, Alignment, BucketKey, MAX_LOG_UNITS, Mode, Quota, Transaction, Window,
 };
 use weir_rules::KeySource;
+use weir_yaml::HumanDuration;
 
 use super::percent;
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Serialize;
-use weir_config::{HumanDuration, Parameters, Settings};
+use weir_config::{Parameters, Settings};
 use weir_limit::Quota;
 use weir_rules::{HashKey, KeySource, Limit, LimitUse, Missing};
+use weir_yaml::HumanDuration;
 
 use super::format::{LogLine, Names, ParseOptions, Parsed, split_query};
 use super::input::Input;

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use smallvec::smallvec;
 use tokio::time::Instant;
-use weir_config::{HumanDuration, Settings, Until, suggest};
+use weir_config::{Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, BucketKey, Decision, Mode, Transaction};
 use weir_middleware::{BanCause, BegunBan};
@@ -18,6 +18,7 @@ use weir_rules::{Ban, Banned};
 use weir_server::RequestBody;
 use weir_store::{Outcome, Owed, SharedEntry, StoreError};
 use weir_telemetry::audit;
+use weir_yaml::{HumanDuration, suggest};
 
 use super::authorization::Operator;
 use super::error::ApiError;

@@ -3,12 +3,13 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use weir_config::{Settings, suggest};
+use weir_config::Settings;
 use weir_limit::time::Timestamp;
 use weir_limit::{BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Limit, Override};
 use weir_store::{Owed, StoreError};
 use weir_telemetry::audit;
+use weir_yaml::suggest;
 
 use super::authorization::Operator;
 use super::error::ApiError;

@@ -2,9 +2,10 @@
 //! the store. No secret is in it.
 
 use serde_json::{Value, json};
-use weir_config::{HumanDuration, Route, Settings, StoreSettings};
+use weir_config::{Route, Settings, StoreSettings};
 use weir_middleware::{BanPolicy, OnDenied};
 use weir_rules::{KeySource, Limit, LimitUse};
+use weir_yaml::HumanDuration;
 
 use crate::app::startup_log::describe_quota;
 

@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_config::{HumanDuration, Settings, pluralized};
+use weir_config::Settings;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
 use weir_rules::{Ban, Enforcement, KeySource, Limit};
 use weir_telemetry::{Period, SubjectActivity};
+use weir_yaml::{HumanDuration, pluralized};
 
 use super::ban::{self, BanStores, BanTarget};
 use super::error::ApiError;

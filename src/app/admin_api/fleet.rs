@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
-use weir_config::{HumanDuration, pluralized};
 use weir_limit::time::Timestamp;
 use weir_telemetry::Metrics;
+use weir_yaml::{HumanDuration, pluralized};
 
 use super::error::ApiError;
 use super::gateway_findings;

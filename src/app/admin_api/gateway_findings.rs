@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{HumanDuration, Settings, pluralized};
+use weir_config::Settings;
 use weir_telemetry::{Metrics, RouteErrors, UpstreamSample, UpstreamServerSample};
+use weir_yaml::{HumanDuration, pluralized};
 
 use super::responses::{GatewayFinding, GatewayFindingKind as Kind};
 use crate::app::reloads::Snapshot;

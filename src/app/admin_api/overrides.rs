@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use http::{Method, request::Parts};
 use serde_json::{Map, Value};
-use weir_config::{ApiOverride, HumanDuration, Settings, Until};
+use weir_config::{ApiOverride, Settings, Until};
 use weir_limit::time::Timestamp;
 use weir_rules::{Limit, Override, OverrideOrigin};
 use weir_server::RequestBody;
 use weir_telemetry::audit;
+use weir_yaml::HumanDuration;
 
 use super::authorization::Operator;
 use super::bucket::limit_named;
@@ -225,8 +226,8 @@ fn parameters(body: &[u8], now: Timestamp) -> Result<Map<String, Value>, ApiErro
         return Err(refused("`for` and `until` do not go together".to_owned()));
     }
     let length = length.as_str().unwrap_or_default().parse();
-    let HumanDuration(length) = length
-        .map_err(|cause: weir_config::HumanDurationError| refused(format!("for: {cause}")))?;
+    let HumanDuration(length) =
+        length.map_err(|cause: weir_yaml::HumanDurationError| refused(format!("for: {cause}")))?;
     if length < Duration::from_secs(1) {
         return Err(refused("for: the duration must be at least 1s".to_owned()));
     }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
-use weir_config::{FileSchemas, HumanDuration};
+use weir_config::FileSchemas;
 use weir_limit::time::{Clock, SystemClock, Timestamp};
 use weir_server::RequestBody;
 use weir_telemetry::{LevelInForce, LogLevel, audit};
+use weir_yaml::HumanDuration;
 
 use super::authorization::Operator;
 use super::error::ApiError;

@@ -3,9 +3,10 @@
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 
-use weir_config::{HumanDuration, Settings};
+use weir_config::Settings;
 use weir_middleware::{BanPolicy, Treatment};
 use weir_rules::{Access, Account, ListEntry, RequestAttributes};
+use weir_yaml::HumanDuration;
 
 use super::{limits, write_rejection};
 

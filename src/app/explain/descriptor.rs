@@ -3,9 +3,10 @@
 use std::fmt::{self, Write};
 use std::path::Path;
 
-use weir_config::{Diagnostics, EnvoyService, Settings};
+use weir_config::{EnvoyService, Settings};
 use weir_limit::time::{Clock, SystemClock};
 use weir_rules::{DescriptorEntry, DescriptorValues};
+use weir_yaml::Diagnostics;
 
 use super::{explained, limits};
 

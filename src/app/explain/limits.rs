@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use weir_config::{ByteSize, HumanDuration, Route, Settings, Until};
+use weir_config::{Route, Settings, Until};
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Mode, Quota, Transaction};
 use weir_middleware::OnDenied;
@@ -13,6 +13,7 @@ use weir_rules::{
     Admission, Cost, Enforcement, Estimate, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost,
     Override, OverrideOrigin, OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
+use weir_yaml::{ByteSize, HumanDuration};
 
 use crate::app::startup_log::describe_quota;
 

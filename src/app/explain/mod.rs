@@ -20,13 +20,14 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response, Uri, Version, request};
 use http_body_util::Full;
 use serde_json::Value;
-use weir_config::{Diagnostics, HumanDuration, Route, Settings};
+use weir_config::{Route, Settings};
 use weir_limit::time::{Clock, SystemClock};
 use weir_middleware::{ClientIdentity, HeaderForm, HeaderForms, OnDenied, Rejection, RoutePolicy};
 use weir_rules::{
     Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
 };
+use weir_yaml::{Diagnostics, HumanDuration};
 
 pub use self::descriptor::{Descriptor, explain_descriptor, parse_entry};
 pub(super) use self::shedding::Load;

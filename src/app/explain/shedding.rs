@@ -3,11 +3,12 @@
 
 use std::fmt::{self, Write};
 
-use weir_config::{HumanDuration, Route, Settings};
+use weir_config::{Route, Settings};
 use weir_limit::{ConcurrencyBounds, Priority, ShedLevel};
 use weir_middleware::{ClientIdentity, ConcurrencySettings};
 use weir_rules::{Access, Enforcement};
 use weir_telemetry::ConcurrencySample;
+use weir_yaml::HumanDuration;
 
 /// How much a running gateway has to do.
 pub(in crate::app) struct Load {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use hmac_sha256::Hash;
 use serde_json::Value;
-use weir_config::{FileSchemas, HumanDuration, Settings};
+use weir_config::{FileSchemas, Settings};
 use weir_limit::Algorithm;
 use weir_rules::{KeySource, Limit};
+use weir_yaml::HumanDuration;
 
 use super::published::{LimitDefinition, PublishedLimits};
 use crate::app::schemas;

@@ -1,14 +1,13 @@
 //! The lists of clients that are allowed and blocked.
 
 use weir_rules::{AccessList, AccessLists, IdWarning, looks_hashed};
+use weir_yaml::{Location, Lowered, Lowering, Spanned, WordOr, message_and_help};
 
 use super::schema::{self, ListFile};
 use crate::addresses::{Network, NetworkError};
-use crate::diagnostics::{Location, Lowered};
+use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
 use crate::limits::LimitTable;
-use crate::lowering::{Lowering, message_and_help};
-use crate::yaml::{Spanned, WordOr};
 
 /// How many errors of one file are reported; the wrong file would have thousands.
 const MOST_ERRORS: usize = 10;
@@ -42,7 +41,7 @@ pub(crate) fn access_list(
     table: &LimitTable,
 ) -> Lowered<AccessList> {
     if let Some(first) = accounts.as_ref().and_then(|accounts| accounts.first())
-        && cx.lacks_accounts(gateway)
+        && lacks_accounts(cx, gateway)
     {
         cx.error(first.span, "no request names an account")
             .help("say under `account` where requests name their account");

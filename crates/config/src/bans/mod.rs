@@ -13,15 +13,15 @@ use http::StatusCode;
 use weir_limit::{Quota, QuotaError};
 use weir_middleware::{BanPolicy, Rejection, Tarpit, Treatment};
 use weir_rules::{Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet};
+use weir_yaml::{
+    HumanDuration, Lowered, Lowering, OneOrMany, PositiveDuration, SpanOf, Spanned, all,
+};
 
-use crate::diagnostics::{Lowered, all};
 use crate::gateway::capabilities::{of_ban, of_blocked, strikes};
+use crate::gateway::lacks_accounts;
 use crate::gateway::schema::Gateway;
 use crate::limits::{LimitTable, enforcement, key_sources, status_set};
-use crate::lowering::Lowering;
 use crate::routes::{Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection};
-use crate::values::{HumanDuration, PositiveDuration};
-use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
 use obeying_clients::warn_of_obeying_clients;
 use silent_waits::warn_of_silent_wait;
@@ -127,7 +127,7 @@ fn require_subjects(
 ) {
     for source in per {
         let help = match source {
-            KeySource::Account if cx.lacks_accounts(gateway) => {
+            KeySource::Account if lacks_accounts(cx, gateway) => {
                 "say under `account` where requests name their account".to_owned()
             }
             KeySource::Path(segment) if !routes.iter().any(|route| route.may_capture(segment)) => {

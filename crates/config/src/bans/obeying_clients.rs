@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use weir_limit::{Algorithm, Quota};
+use weir_yaml::{HumanDuration, Lowering};
 
 use super::schema::Strikes;
-use crate::lowering::Lowering;
 use crate::routes::LoweredRoute;
-use crate::values::HumanDuration;
 
 /// Clients are told whole seconds.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);

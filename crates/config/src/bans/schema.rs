@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
+use weir_yaml::{HumanDuration, OneOrMany, PositiveDuration, Required, Spanned, WordOr};
+
 use crate::limits::schema::{Enforce, StatusList};
 use crate::routes::schema::Rejection;
-use crate::values::{HumanDuration, PositiveDuration};
-use crate::yaml::{OneOrMany, Required, Spanned, WordOr};
 
 /// Which clients are banned, for what, and for how long.
 #[derive(Debug, Deserialize)]

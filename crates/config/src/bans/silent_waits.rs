@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use weir_yaml::{HumanDuration, Lowering};
+
 use super::schema::{Ban, Treatment};
-use crate::lowering::Lowering;
-use crate::values::HumanDuration;
 
 /// Nobody who started a program still waits for it after as long.
 const LONG_WAIT: Duration = Duration::from_secs(3600);

@@ -11,15 +11,13 @@ use http::uri::Scheme;
 use rustix::fs::{Access, access};
 use rustls::pki_types::DnsName;
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
+use weir_yaml::{Lowered, Lowering, OneOrMany, Spanned, WordOr, all};
 
 use super::schema::{self, Acme};
 use super::secrets::secret;
 use crate::certificates::authorities;
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
+use crate::foreign::Word;
 use crate::settings::{AcmeCertificate, AcmeChallenge, AcmeSettings, ExternalAccount, Listener};
-use crate::words::Word;
-use crate::yaml::{OneOrMany, Spanned, WordOr};
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 

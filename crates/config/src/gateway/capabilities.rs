@@ -5,10 +5,9 @@
 use http::StatusCode;
 use weir_middleware::{OnDenied, Rejection, RequestBounds, RouteAction, Treatment};
 use weir_rules::{AccessLists, AccountSource, LimitUse, ResponseUse, StatusSet};
+use weir_yaml::{Lowering, Span};
 
-use crate::lowering::Lowering;
 use crate::settings::{Route, Settings};
-use crate::yaml::Span;
 
 const FORWARD_INSTEAD: &str = "let Weir forward such requests, if that matters";
 

@@ -10,15 +10,13 @@ use weir_rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, ClientRules, HashKey,
     Jwt, JwtAlgorithm, JwtKeys, Nat64Prefixes, RemoteKeys, TokenKeys,
 };
+use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr, all};
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
 use crate::addresses::Network;
 use crate::certificates::authorities;
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
 use crate::settings::{Jwks, JwksSettings};
-use crate::yaml::{Span, Spanned, WordOr};
 
 /// The header of ids where no other is named.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -227,6 +225,17 @@ fn account_source(
             cx.ok(written.file.span, users).map(AccountSource::Basic)
         }
         schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
+    }
+}
+
+/// Whether nothing says where requests name their account; not even something in error.
+pub(crate) fn lacks_accounts(cx: &Lowering<'_>, gateway: &Spanned<Gateway>) -> bool {
+    match &gateway.account {
+        Some(account) => cx.is_empty(account),
+        None => cx
+            .sources
+            .key_in_error(gateway.span, &["account"])
+            .is_none(),
     }
 }
 

@@ -5,12 +5,11 @@ use std::collections::HashSet;
 use ipnet::IpNet;
 use weir_rules::AccountRules;
 use weir_server::Certificates;
+use weir_yaml::{Lowered, Lowering};
 
 use super::capabilities::{account, denial, limit};
 use super::listen::{plain, tls_certificates};
 use super::schema::{Decide, Gateway};
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 use crate::routes::LoweredRoute;
 use crate::settings::Listener;
 

@@ -2,14 +2,12 @@
 
 use weir_middleware::BanPolicy;
 use weir_rules::{Enforcement, KeySource};
+use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
 
 use super::schema::Gateway;
 use super::secrets::MAKE_A_KEY;
-use crate::diagnostics::Lowered;
 use crate::limits::enforcement;
-use crate::lowering::Lowering;
 use crate::routes::LoweredRoute;
-use crate::yaml::{Span, Spanned, WordOr};
 
 /// Who is enforced on only in part, and where that is said.
 struct Share {

@@ -10,15 +10,13 @@ use weir_proxy::Timeouts;
 use weir_rules::{
     Cost, DescriptorRule, DescriptorRules, KeySource, LimitUse, PathPattern, RouteMatcher,
 };
+use weir_yaml::{Lowered, Lowering, Reported, Span, Spanned, WordOr};
 
 use super::capabilities::limit;
 use super::schema::{EnvoyDescriptor, Gateway};
-use crate::diagnostics::{Lowered, Reported};
 use crate::limits::{self, LimitTable, enforcement, limit_use};
-use crate::lowering::Lowering;
 use crate::routes::default_header_forms;
 use crate::settings::{EnvoyService, Route, WrittenDescriptor};
-use crate::yaml::{Span, Spanned, WordOr};
 
 /// The name of the route that calls take, in logs and metrics.
 pub(crate) const ROUTE: &str = "envoy";

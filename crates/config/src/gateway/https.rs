@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use weir_middleware::{Hsts, Redirect, RequestTemplate};
+use weir_yaml::{Lowered, Lowering, SpanOf, WordOr};
 
 use super::schema::{self, Gateway};
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 use crate::settings::Listener;
-use crate::yaml::{SpanOf, WordOr};
 
 /// The method and the body of a request stay as they are, and browsers remember it.
 const PERMANENT: u16 = 308;

@@ -10,6 +10,7 @@ use weir_rules::{HostPattern, unmapped};
 use weir_server::{
     Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
 };
+use weir_yaml::{ByteSize, Lowered, Lowering, OneOrMany, SpanOf, Spanned, WordOr, all};
 
 use super::acme::{acme, each_domain_alike};
 use super::https::redirect_to_https;
@@ -18,11 +19,7 @@ use super::schema::{
 };
 use crate::addresses::{DEFAULT_LISTEN, ListenAddress, full_address};
 use crate::certificates::{identity, usable};
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
 use crate::settings::{AcmeCertificate, Listener};
-use crate::values::ByteSize;
-use crate::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
 
 /// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
 const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize(8 * 1024)..=ByteSize(1024 * 1024);

@@ -23,15 +23,14 @@ use http::StatusCode;
 use rustix::fs::{Access, access};
 
 use super::bans::{access_lists, bans, treatment, warn_of_undecided};
-use super::diagnostics::{Diagnostics, Lowered, all};
 use super::limits::{WrittenLimits, enforcement, limits, warn_of_limits, warn_of_prefetch};
-use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, client_priorities, decoys, error_pages, limits_of_routes, routes, upstreams,
     warn_of_routes,
 };
 use super::settings::{DEFAULT_GRACE, DEFAULT_MAX_DELAY, EnvoyService, ProcessSettings, Settings};
-use super::yaml::Spanned;
+use super::until::now;
+pub(crate) use clients::lacks_accounts;
 use clients::{
     account_rules, client_rules, ipv6_prefix, nat64_prefixes, refuse_unasked_certificates,
     request_id, warn_of_clients,
@@ -51,6 +50,7 @@ use schema::{Gateway, Log, Workers};
 use weir_middleware::{AccessSettings, OverloadSettings, ResponseSteps};
 use weir_rules::{AccountRules, AccountWildcards, HashKey};
 use weir_telemetry::LogSettings;
+use weir_yaml::{Diagnostics, Lowered, Lowering, Spanned, all};
 
 /// Where overrides by the admin API are kept, unless told otherwise: not in the folder of limits,
 /// whose files are the operator's own.
@@ -174,7 +174,7 @@ pub(crate) fn settings(
         overrides: Arc::default(),
         files: Vec::new(),
         limits_file: None,
-        loaded_at: cx.now,
+        loaded_at: now(cx),
         warnings: Diagnostics::default(),
     })
 }

@@ -6,16 +6,18 @@ use serde::Deserialize;
 use weir_rules::{CertificateField, JwtAlgorithm, Statuses};
 use weir_store::{ClockSource, OnFailure};
 use weir_telemetry::{LogFormat, Template};
+use weir_yaml::{
+    ByteSize, Entries, FieldName, HumanDuration, OneOrMany, PositiveDuration, Required, Secret,
+    Spanned, Within, WordOr, words,
+};
 
 use crate::addresses::{ListenAddress, Nat64Prefix, Network};
 use crate::bans::schema::{Allow, Ban, Block};
+use crate::foreign::{Config, Parsed, Word};
 use crate::limits::schema::LimitUse;
 use crate::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::settings::AcmeChallenge;
-use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, PositiveDuration, Within};
-use crate::words::{Word, words};
-use crate::yaml::{Entries, OneOrMany, Required, Secret, Spanned, WordOr};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -635,9 +637,9 @@ pub(crate) enum LogAccount {
     Plain,
 }
 
-words!(AcmeChallenge: "tls-alpn-01" => Self::TlsAlpn01, "http-01" => Self::Http01);
+words!(AcmeChallenge, by Config: "tls-alpn-01" => Self::TlsAlpn01, "http-01" => Self::Http01);
 
-words!(CertificateField:
+words!(CertificateField, by Config:
     "subject_cn" => Self::SubjectCn,
     "san_dns" => Self::SanDns,
     "san_email" => Self::SanEmail,
@@ -645,15 +647,15 @@ words!(CertificateField:
     "fingerprint" => Self::Fingerprint,
 );
 
-words!(JwtAlgorithm:
+words!(JwtAlgorithm, by Config:
     "HS256" => Self::Hs256,
     "RS256" => Self::Rs256,
     "ES256" => Self::Es256,
     "EdDSA" => Self::EdDsa,
 );
 
-words!(ClockSource: "store" => Self::Store, "local" => Self::Local);
+words!(ClockSource, by Config: "store" => Self::Store, "local" => Self::Local);
 
-words!(OnFailure: "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local);
+words!(OnFailure, by Config: "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local);
 
-words!(LogFormat: "auto" => Self::Auto, "human" => Self::Text, "json" => Self::Json);
+words!(LogFormat, by Config: "auto" => Self::Auto, "human" => Self::Text, "json" => Self::Json);

@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use weir_middleware::BanPolicy;
 use weir_rules::{HashKey, KeySource, Limit};
+use weir_yaml::{Lowered, Lowering, Secret, Span, Spanned, all, suggest};
 
 use super::schema::{Admin, Gateway};
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
 use crate::settings::AdminToken;
-use crate::suggestions::suggest;
-use crate::yaml::{Secret, Span, Spanned};
 
 pub(super) const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";

@@ -7,14 +7,11 @@ use weir_store::{
     ClockSource, GuardSettings, LoginPart, MemorySettings, RedisLogin, RedisNodes, RedisSettings,
     RedisUrlError,
 };
+use weir_yaml::{HumanDuration, Lowered, Lowering, Secret, Span, SpanOf, Spanned, WordOr};
 
 use super::schema;
 use super::secrets::secret;
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 use crate::settings::{RedisStore, StoreSettings};
-use crate::values::HumanDuration;
-use crate::yaml::{Secret, Span, SpanOf, Spanned, WordOr};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();

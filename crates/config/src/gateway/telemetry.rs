@@ -5,14 +5,12 @@ use std::time::Duration;
 use http::Uri;
 use http::header::HeaderValue;
 use weir_proxy::{Server, TlsSettings, UpstreamTls};
+use weir_yaml::{Lowered, Lowering, Secret, Spanned, WordOr, all};
 
 use super::schema::{self, Gateway};
 use super::secrets::secret;
 use crate::certificates::authorities;
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
 use crate::settings::OtlpSettings;
-use crate::yaml::{Secret, Spanned, WordOr};
 
 const MILLION: u32 = 1_000_000;
 

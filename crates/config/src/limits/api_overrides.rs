@@ -4,22 +4,22 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use weir_limit::Algorithm;
 use weir_limit::time::Timestamp;
 use weir_rules::{AccountWildcards, Cost, Limit, Override, OverrideOrigin};
+use weir_yaml::{
+    Diagnostic, Diagnostics, Document, Inputs, Lowered, Lowering, Severity, Sources, Spanned,
+    Suggestions,
+};
 
 use super::log_entries::too_many_log_entries;
 use super::overrides::{overriding_quota, parameters};
 use super::schema::{OverrideEntry, Overrides};
 use super::table::{OverrideDef, warn_of_parameters};
-use crate::diagnostics::{Diagnostic, Diagnostics, Lowered, Severity};
-use crate::inputs::Inputs;
-use crate::lowering::Lowering;
 use crate::settings::{ApiOverride, CheckedOverride, FitOverride, Parameters, Settings};
-use crate::suggestions::Suggestions;
-use crate::yaml::{Document, Sources, Spanned};
 
 /// The name of the document that an override is read from. No message shows it.
 const FILE: &str = "override";
@@ -56,7 +56,7 @@ impl ApiOverride {
             diagnostics,
             suggestions: Suggestions::default(),
             retained: None,
-            now,
+            now: Duration::from_nanos(now.as_nanos()),
         };
         let overrides = read.ok().flatten();
         let items = overrides.iter().flat_map(|overrides| &overrides.value);

@@ -13,17 +13,13 @@ mod usage;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::diagnostics::{Lowered, all};
-use super::lowering::Lowering;
-use super::suggestions::suggest;
-use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
-
 use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
 use prefetch::{prefetch, prefetched};
 use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 use weir_rules::{HashKey, KeySource, Limit, Missing, Nat64Prefixes, SourceError};
+use weir_yaml::{Lowered, Lowering, OneOrMany, Span, SpanOf, Spanned, WordOr, all, suggest};
 
 pub use api_overrides::OverrideCheck;
 pub(super) use log_entries::{HELP as FEWER_LOG_ENTRIES, too_many_log_entries};

@@ -4,15 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use weir_limit::{Algorithm, Quota};
 use weir_rules::{IdError, Limit, Override, OverrideOrigin};
+use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
 
 use super::boulder;
 use super::quota::{QuotaParameters, quota};
 use super::schema::{LimitUse, OverrideEntry, Overrides};
 use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 use crate::settings::PrefetchRule;
-use crate::yaml::{Span, Spanned, WordOr};
 
 /// Adds the overrides to their limits. Retained overrides must not make a valid configuration fail,
 /// so one whose limit was removed is left out.

@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use weir_limit::{Algorithm, Prefetch, Quota};
 use weir_rules::hundredths;
+use weir_yaml::{HumanDuration, Lowered, Lowering, Span, SpanOf, Spanned, WordOr, whole_number};
 
 use super::quota::refuse_beside_in_flight;
 use super::schema::DefaultLimit;
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 use crate::settings::{PrefetchRule, PrefetchUnits};
-use crate::values::{HumanDuration, whole_number};
-use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 
 /// How long units may be held. A shorter time saves nothing, and a longer one would hide for too
 /// long what other gateways take.

@@ -2,12 +2,9 @@
 
 use weir_limit::{Algorithm, Alignment, Calendar, Quota, QuotaError};
 use weir_rules::Enforcement;
+use weir_yaml::{HumanDuration, Lowered, Lowering, Reported, Span, SpanOf, Spanned};
 
 use super::schema::{DefaultLimit, Enforce};
-use crate::diagnostics::{Lowered, Reported};
-use crate::lowering::Lowering;
-use crate::values::HumanDuration;
-use crate::yaml::{Span, SpanOf, Spanned};
 
 /// The parameters of a limit or of an override, as they are written.
 pub(super) struct QuotaParameters {

@@ -4,10 +4,12 @@
 use serde::Deserialize;
 use weir_limit::{Algorithm, Alignment, CalendarUnit, Mode};
 use weir_rules::{Enforcement, JsonPointer, Missing, Statuses};
+use weir_yaml::{
+    ByteSize, Entries, FieldName, HumanDuration, Note, OneOrMany, Spanned, WordOr, words,
+};
 
-use crate::values::{ByteSize, FieldName, HumanDuration, Parsed, Until};
-use crate::words::{Word, words};
-use crate::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
+use crate::foreign::{Config, Parsed, Word};
+use crate::until::Until;
 
 /// `defaults.yaml`, or `limits` in `gateway.yaml`.
 pub(crate) type Defaults = Spanned<DefaultLimits>;
@@ -179,7 +181,7 @@ pub(crate) type Enforce = Parsed<Enforcement>;
 pub(crate) type StatusList = Spanned<OneOrMany<Spanned<Parsed<Statuses>>>>;
 
 // Other keys say what else there is to say of a window.
-words!(Algorithm:
+words!(Algorithm, by Config:
     "gcra" => Self::Gcra,
     "token_bucket" => Self::Gcra,
     "fixed_window" => Self::FixedWindow(Alignment::Period),
@@ -187,13 +189,13 @@ words!(Algorithm:
     "sliding_log" => Self::SlidingLog { count_denied: false },
 );
 
-words!(Alignment: "period" => Self::Period, "first_request" => Self::FirstRequest);
+words!(Alignment, by Config: "period" => Self::Period, "first_request" => Self::FirstRequest);
 
-words!(CalendarUnit: "day" => Self::Day, "week" => Self::Week, "month" => Self::Month);
+words!(CalendarUnit, by Config: "day" => Self::Day, "week" => Self::Week, "month" => Self::Month);
 
-words!(Missing: "skip" => Self::Skip, "deny" => Self::Deny);
+words!(Missing, by Config: "skip" => Self::Skip, "deny" => Self::Deny);
 
-words!(Mode:
+words!(Mode, by Config:
     "check_and_spend" => Self::CheckAndSpend,
     "check_only" => Self::CheckOnly,
     "spend_only" => Self::SpendOnly,

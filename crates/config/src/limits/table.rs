@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use weir_limit::{Algorithm, Quota};
 use weir_rules::{Enforcement, HashKey, KeySource, Limit, Missing, Nat64Prefixes};
+use weir_yaml::{
+    HumanDuration, Lowered, Lowering, Reported, Sources, Span, SpanOf, Spanned, WordOr,
+};
 
 use super::schema::{DefaultLimit, LimitUse, OverrideEntry};
-use crate::diagnostics::{Lowered, Reported};
-use crate::lowering::Lowering;
+use crate::foreign::Word;
 use crate::settings::{OverrideRules, Parameters, PrefetchRule};
-use crate::values::{HumanDuration, Until};
-use crate::words::Word;
-use crate::yaml::{Sources, Span, SpanOf, Spanned, WordOr};
+use crate::until::{Until, now};
 
 /// With a longer period, a limit remembers for longer than an operator keeps a store.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -334,7 +334,7 @@ pub(super) fn warn_of_parameters(
 
 /// Overrides that are there for nothing.
 fn warn_if_ended(cx: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
-    if let Some(until) = until.filter(|until| until.value.0 <= cx.now) {
+    if let Some(until) = until.filter(|until| until.value.0 <= now(cx)) {
         let message = format!("this override ended at {}", until.value);
         cx.warn(until.span, message)
             .help("it does not apply any more; remove it, or let it end later");

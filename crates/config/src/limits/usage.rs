@@ -8,15 +8,16 @@ use weir_rules::{
     Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet,
     YieldsTo,
 };
+use weir_yaml::{
+    ByteSize, FieldName, Lowered, Lowering, OneOrMany, Reported, Span, SpanOf, Spanned, WordOr,
+    whole_number,
+};
 
 use super::key_sources;
 use super::quota::{enforcement, refuse_beside_in_flight};
 use super::schema::{self, StatusList};
 use super::table::{LimitDef, LimitTable};
-use crate::diagnostics::{Lowered, Reported};
-use crate::lowering::Lowering;
-use crate::values::{ByteSize, FieldName, Parsed, whole_number};
-use crate::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
+use crate::foreign::Parsed;
 
 /// A limit as a route uses it, enforced at most as the route is.
 pub(crate) fn limit_use(

@@ -8,13 +8,12 @@ use weir_middleware::{
     HeaderEdits, HeaderTemplate, LocalResponse, PathRewrite, Redirect, RequestTemplate, RouteAction,
 };
 use weir_rules::{PathPrefix, RouteMatcher};
+use weir_yaml::{
+    Entries, FieldName, Lowered, Lowering, SpanOf, Spanned, WordOr, all, is_of_connection,
+};
 
 use super::responses::fixed_response;
 use super::schema::{self, Route, RouteDefaults};
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::{Lowering, is_of_connection};
-use crate::values::FieldName;
-use crate::yaml::{Entries, SpanOf, Spanned, WordOr};
 
 /// The status of a redirect that does not say its own.
 const FOUND: u16 = 302;
@@ -298,7 +297,7 @@ fn require_captures(
     cx: &mut Lowering<'_>,
     template: &RequestTemplate,
     matcher: Option<&RouteMatcher>,
-    span: crate::yaml::Span,
+    span: weir_yaml::Span,
 ) -> Lowered<()> {
     let Some(matcher) = matcher else {
         return Ok(());
@@ -314,7 +313,7 @@ fn require_captures(
 }
 
 /// Two would tell browsers who may read a response.
-fn refuse_cors_headers(cx: &mut Lowering<'_>, edits: &HeaderEdits, span: crate::yaml::Span) {
+fn refuse_cors_headers(cx: &mut Lowering<'_>, edits: &HeaderEdits, span: weir_yaml::Span) {
     let set = edits.set.iter().chain(&edits.add).map(|(name, _)| name);
     let mut names = set.chain(&edits.remove);
     if let Some(name) = names.find(|name| name.as_str().starts_with("access-control-")) {

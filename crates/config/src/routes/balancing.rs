@@ -6,23 +6,18 @@ use http::HeaderName;
 use http::uri::PathAndQuery;
 use weir_proxy::{Balance, Ejection, HealthCheck, Retries, Sticky, UpstreamSettings};
 use weir_rules::SubjectHash;
+use weir_yaml::{Lowered, Lowering, SpanOf, Spanned, WordOr, keys_or_off};
 
 use super::schema::{self, RetryReason, Upstream};
-use crate::diagnostics::Lowered;
 use crate::gateway::schema::Gateway;
-use crate::gateway::secret;
+use crate::gateway::{lacks_accounts, secret};
 use crate::limits::{key_sources, status_set};
-use crate::lowering::Lowering;
-use crate::yaml::{SpanOf, Spanned, WordOr};
 
 /// The greatest weight: with more, a server beside it gets too few requests to be of use.
 const MAX_WEIGHT: u32 = 1000;
 
 /// The least length of the key that signs cookies.
 const MIN_KEY_BYTES: usize = 16;
-
-/// What keeps a word from being taken for a mistake.
-const OFF: &str = "off";
 
 /// The source that needs something to find it by.
 const ACCOUNT: &str = "account";
@@ -119,7 +114,7 @@ pub(super) fn require_accounts(
         return;
     };
     let mut sources = sources.0.iter();
-    if sources.any(|source| source.as_str() == ACCOUNT) && cx.lacks_accounts(gateway) {
+    if sources.any(|source| source.as_str() == ACCOUNT) && lacks_accounts(cx, gateway) {
         cx.error(
             balance.span,
             "the servers are chosen by a hash of the account, which is never there",
@@ -230,23 +225,6 @@ fn health_check(
         check.expect = status_set(cx, expect)?;
     }
     Ok(check)
-}
-
-/// The keys of what may be turned off.
-pub(super) fn keys_or_off<'w, T>(
-    cx: &mut Lowering<'_>,
-    written: &'w Spanned<WordOr<T>>,
-    key: &str,
-) -> Lowered<Option<&'w T>> {
-    match &written.value {
-        WordOr::More(keys) => Ok(Some(keys)),
-        WordOr::Word(word) if word == OFF => Ok(None),
-        WordOr::Word(word) => {
-            let message = format!("`{word}` is neither `off` nor keys and values");
-            let help = format!("say `{key}: off`, or leave it out for the defaults");
-            Err(cx.error(written.span, message).help(help))
-        }
-    }
 }
 
 pub(super) fn weight(cx: &mut Lowering<'_>, weight: Spanned<u32>) -> Lowered<u32> {

@@ -1,11 +1,9 @@
 //! Which responses are compressed.
 
 use weir_middleware::Compression;
+use weir_yaml::{Lowered, Lowering, keys_or_off};
 
-use super::balancing::keys_or_off;
 use super::schema::{self, RouteDefaults};
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
 
 /// What the route says, or else the defaults; none where responses are not compressed.
 pub(super) fn compression(

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use weir_limit::{ConcurrencyBounds, Priority};
 use weir_middleware::{ClientPriorities, ConcurrencySettings};
 use weir_rules::Enforcement;
+use weir_yaml::{Lowered, Lowering, Span, Spanned, WordOr};
 
 use super::schema::{self, RouteDefaults, Upstream};
 use crate::bans::access_list;
-use crate::diagnostics::Lowered;
 use crate::gateway::schema::{Gateway, Priorities};
 use crate::limits::{LimitTable, enforcement};
-use crate::lowering::Lowering;
-use crate::yaml::{Span, Spanned, WordOr};
 
 const ADAPTIVE: &str = "adaptive";
 

@@ -2,12 +2,9 @@
 
 use http::{HeaderValue, Uri};
 use weir_middleware::{Cors, HeaderForms, OriginPattern, Origins, PreflightResponse};
+use weir_yaml::{FieldName, Lowered, Lowering, MethodName, OneOrMany, SpanOf, Spanned, all};
 
 use super::schema;
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
-use crate::values::{FieldName, MethodName};
-use crate::yaml::{OneOrMany, SpanOf, Spanned};
 
 const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
 

@@ -4,9 +4,9 @@
 use http::StatusCode;
 use weir_middleware::OnDenied;
 use weir_rules::LimitUse;
+use weir_yaml::Lowering;
 
 use super::LoweredRoute;
-use crate::lowering::Lowering;
 use crate::settings::Route;
 
 /// Where Prometheus delivers samples: to itself, Cortex and Mimir.

@@ -4,11 +4,9 @@ use http::HeaderName;
 use weir_rules::{
     AnchoredRegex, HostPattern, PathPattern, PathRegex, PatternError, RouteMatcher, ValuePattern,
 };
+use weir_yaml::{Lowered, Lowering, Spanned, WordOr, all};
 
 use super::schema::{HeaderMatches, Match, PathCase, ValueMatch};
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::Lowering;
-use crate::yaml::{Spanned, WordOr};
 
 /// What a request must be like. With `preflights`, those of CORS take the route of the request that
 /// they are about.

@@ -15,16 +15,12 @@ mod upstreams;
 mod warnings;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
-use crate::diagnostics::{Lowered, all};
-use crate::gateway::ENVOY_ROUTE;
 use crate::gateway::schema::Gateway;
+use crate::gateway::{ENVOY_ROUTE, lacks_accounts};
 use crate::limits::{self, LimitTable, enforcement, limit_use, yield_denials};
-use crate::lowering::Lowering;
 use crate::settings::Route;
-use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 use actions::action;
 use compression::compression;
 use concurrency::priority;
@@ -36,6 +32,7 @@ use responses::{header_forms, on_denied, require_delayable};
 use schema::{Match, RouteDefaults, ValueMatch};
 use weir_middleware::{LimitHook, OnDenied, ResponseSteps, RouteAction, RoutePolicy};
 use weir_rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
+use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
 pub(super) use concurrency::client_priorities;
 pub(super) use responses::{
@@ -233,7 +230,7 @@ fn require_sources(
     let optional = !own && limit.missing() == Missing::Skip;
     for source in limit.per() {
         let lacks = match source {
-            KeySource::Account => cx.lacks_accounts(gateway),
+            KeySource::Account => lacks_accounts(cx, gateway),
             KeySource::Path(name) if !optional => {
                 matcher.is_some_and(|matcher| !captures(matcher, name))
             }
@@ -365,17 +362,15 @@ impl schema::Route {
     }
 }
 
-/// As it follows the name of what has the value.
-impl fmt::Display for WordOr<ValueMatch> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Word(text) => write!(f, ": {text}"),
-            Self::More(ValueMatch { regex, present }) => match (regex, present) {
-                (Some(regex), _) => write!(f, " matching {}", regex.value),
-                (None, Some(false)) => f.write_str(" absent"),
-                (None, _) => f.write_str(" present"),
-            },
-        }
+/// What a value must be like, as it follows the name of what has the value.
+fn written_match(written: &WordOr<ValueMatch>) -> String {
+    match written {
+        WordOr::Word(text) => format!(": {text}"),
+        WordOr::More(ValueMatch { regex, present }) => match (regex, present) {
+            (Some(regex), _) => format!(" matching {}", regex.value),
+            (None, Some(false)) => " absent".to_owned(),
+            (None, _) => " present".to_owned(),
+        },
     }
 }
 
@@ -389,9 +384,11 @@ impl Match {
         let regex = self.path_regex.iter();
         let regex = regex.map(|regex| format!("path matching {}", regex.value));
         let headers = self.headers.iter().flat_map(|headers| &headers.value.0);
-        let headers = headers.map(|(name, value)| format!("header {}{}", name.0, **value));
+        let headers =
+            headers.map(|(name, value)| format!("header {}{}", name.0, written_match(value)));
         let query = self.query.iter().flat_map(|query| &query.0);
-        let query = query.map(|(name, value)| format!("query {}{}", name.value, **value));
+        let query =
+            query.map(|(name, value)| format!("query {}{}", name.value, written_match(value)));
         let parts = host.chain(path).chain(regex).chain(methods);
         let parts: Vec<String> = parts.chain(headers).chain(query).collect();
         if parts.is_empty() {

@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use weir_proxy::RequestBuffering;
+use weir_yaml::{ByteSize, Lowered, Lowering, Spanned, WordOr, keys_or_off};
 
-use super::balancing::keys_or_off;
 use super::schema;
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
-use crate::values::ByteSize;
-use crate::yaml::{Spanned, WordOr};
 
 /// How much is kept of all bodies together, unless told otherwise.
 const TOTAL_BUFFERED: u64 = 64 * 1024 * 1024;

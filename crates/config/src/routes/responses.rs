@@ -14,15 +14,13 @@ use weir_middleware::{
     Delay, ErrorPages, FixedResponse, HeaderForm, HeaderForms, OnDenied, Rejection,
 };
 use weir_rules::{LimitUse, Statuses};
+use weir_yaml::{
+    Entries, FieldName, HumanDuration, Lowered, Lowering, PositiveDuration, PositiveDurationError,
+    ResponseStatus, Span, Spanned, WordOr, all, is_of_connection,
+};
 
 use super::schema::{self, HeaderFormsList, RouteDefaults};
-use crate::diagnostics::{Lowered, all};
-use crate::lowering::{Lowering, is_of_connection};
-use crate::values::{
-    FieldName, HumanDuration, Parsed, PositiveDuration, PositiveDurationError, ResponseStatus,
-};
-use crate::words::Word;
-use crate::yaml::{Entries, Span, Spanned, WordOr};
+use crate::foreign::{Parsed, Word};
 
 /// As many requests of a route as wait for their turn unless told otherwise.
 const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();

@@ -9,16 +9,14 @@ use weir_limit::Priority;
 use weir_middleware::{ContentCoding, HeaderForm, HeaderForms, RequestBounds};
 use weir_proxy::{Protocol, ProxyProtocol, Timeouts};
 use weir_rules::Statuses;
+use weir_yaml::{
+    ByteSize, Entries, FieldName, HumanDuration, MediaType, MethodName, OneOrMany, Percent,
+    PositiveDuration, PositiveSize, Reported, ResponseStatus, Secret, Spanned, WordOr, words,
+};
 
 use crate::addresses::{DnsServer, ServerUrl};
-use crate::diagnostics::Reported;
+use crate::foreign::{Config, Parsed, Word};
 use crate::limits::schema::{Enforce, LimitUse, StatusList};
-use crate::values::{
-    ByteSize, FieldName, HumanDuration, MediaType, MethodName, Parsed, Percent, PositiveDuration,
-    PositiveSize, ResponseStatus,
-};
-use crate::words::{Word, words};
-use crate::yaml::{Entries, OneOrMany, Secret, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
 #[derive(Debug, Default, Deserialize)]
@@ -612,16 +610,16 @@ pub(crate) struct HealthCheck {
     pub(crate) unhealthy_after: Option<Spanned<u32>>,
 }
 
-words!(Priority:
+words!(Priority, by Config:
     "low" => Self::Low,
     "normal" => Self::Normal,
     "high" => Self::High,
     "critical" => Self::Critical,
 );
 
-words!(ContentCoding: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
+words!(ContentCoding, by Config: "zstd" => Self::Zstd, "br" => Self::Brotli, "gzip" => Self::Gzip);
 
-words!(HeaderForms:
+words!(HeaderForms, by Config:
     "draft" => Self::NONE.with(HeaderForm::Draft),
     "draft-03" => Self::NONE.with(HeaderForm::Draft03),
     "draft-06" => Self::NONE.with(HeaderForm::Draft06),
@@ -631,6 +629,6 @@ words!(HeaderForms:
     "none" => Self::NONE,
 );
 
-words!(Protocol: "http1" => Self::Http1, "http2" => Self::Http2, "auto" => Self::Auto);
+words!(Protocol, by Config: "http1" => Self::Http1, "http2" => Self::Http2, "auto" => Self::Auto);
 
-words!(ProxyProtocol: "v1" => Self::V1, "v2" => Self::V2);
+words!(ProxyProtocol, by Config: "v1" => Self::V1, "v2" => Self::V2);

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use weir_proxy::{Protocol, ProxyProtocol, Server, TlsSettings, UpstreamTls};
+use weir_yaml::{Lowered, Lowering, Spanned};
 
 use super::schema;
 use crate::certificates::{authorities, identity};
-use crate::diagnostics::Lowered;
-use crate::lowering::Lowering;
-use crate::yaml::Spanned;
 
 /// The servers, with TLS where their URI asks for it.
 pub(super) fn tls(

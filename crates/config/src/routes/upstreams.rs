@@ -7,18 +7,16 @@ use std::sync::Arc;
 use weir_middleware::UpstreamId;
 use weir_proxy::{HostHeader, Protocol, RequestBuffering, Server, UpstreamSettings};
 use weir_rules::Enforcement;
+use weir_yaml::{Lowered, Lowering, Span, SpanOf, Spanned, WordOr, all};
 
 use super::balancing::{balancing, require_accounts, weight};
 use super::concurrency::concurrency;
 use super::request_buffering::request_buffering;
 use super::schema;
 use super::upstream_tls::tls;
-use crate::diagnostics::{Lowered, all};
 use crate::gateway::schema::Gateway;
 use crate::limits::enforcement;
-use crate::lowering::Lowering;
 use crate::settings::{Listener, Upstream};
-use crate::yaml::{Span, SpanOf, Spanned, WordOr};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {

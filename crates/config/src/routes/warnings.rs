@@ -13,6 +13,7 @@ use weir_rules::{
     HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable,
     SpendWhen, ValuePattern,
 };
+use weir_yaml::{Lowering, WordOr};
 
 use super::LoweredRoute;
 use super::machine_clients::warn_of_machine_clients;
@@ -20,9 +21,7 @@ use super::schema::OnDenied;
 use super::upstreams::warn_of_loops;
 use crate::bans::schema::Treatment;
 use crate::gateway::schema::Gateway;
-use crate::lowering::Lowering;
 use crate::settings::{Listener, Route};
-use crate::yaml::WordOr;
 
 /// A burst that may have been chosen without a thought of clients that wait whole seconds.
 const SMALL_BURST: u64 = 4;

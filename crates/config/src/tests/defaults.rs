@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use weir_yaml::Diagnostics;
 
 use super::documented::{beside, completed, examples};
 use super::json_schema::{Defaults, key_docs, schemas};

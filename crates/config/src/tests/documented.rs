@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use weir_testing::certificates::{Authority, Certificate};
+use weir_yaml::Severity;
 
 use super::json_schema::all_keys;
 use super::*;

@@ -1,6 +1,7 @@
 //! What is refused, in which words.
 
 use proptest::prelude::*;
+use weir_yaml::Severity;
 
 use super::*;
 

@@ -1,7 +1,6 @@
 //! The JSON Schemas of the files, by which editors complete keys and mark errors: derived from the
 //! types that the files are read as, with their doc comments.
 
-use std::borrow::Cow;
 use std::fs;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -9,137 +8,32 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use weir_rules::{Enforcement, JsonPointer, KeySource, Statuses};
 use weir_telemetry::Template;
+use weir_yaml::{Diagnostics, Document, KeySchema};
 
 use super::documented::{examples, top_level};
 use super::reference::{KeyDoc, keys_of};
 use crate::addresses::{DnsServer, ListenAddress, Nat64Prefix, Network, ServerUrl};
 use crate::defaults::TAKES_RESTART;
-use crate::diagnostics::Diagnostics;
+use crate::foreign::Parsed;
 use crate::gateway::schema::Gateway;
 use crate::limits::schema::{DefaultLimits, Overrides};
 use crate::routes::schema::RetryReason;
-use crate::values::{
-    ByteSize, FieldName, HumanDuration, MediaType, MethodName, Parsed, Percent, PositiveDuration,
-    PositiveSize, ResponseStatus, SIZE_UNITS, Until, Within,
-};
-use crate::words::{Word, Words};
-use crate::yaml::{Document, Entries, Note, OneOrMany, Required, Spanned, WordOr};
+use crate::until::Until;
 
-/// Types whose schema stands wherever they are used.
-macro_rules! inline {
-    ($([$($generics:tt)*] $type:ty = |$generator:pat_param| $schema:expr;)+) => {$(
-        impl<$($generics)*> JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
-                $schema
-            }
-        }
-    )+};
-}
-
-inline! {
-    [T: JsonSchema] Spanned<T> = |generator| generator.subschema_for::<T>();
-    [T: JsonSchema] Required<T> = |generator| generator.subschema_for::<T>();
-    [T: JsonSchema] OneOrMany<T> = |generator| {
-        let one = generator.subschema_for::<T>();
-        json_schema!({"anyOf": [one, {"type": "array", "items": one}]})
-    };
-    [T: JsonSchema, W: JsonSchema] WordOr<T, W> = |generator| {
-        let (word, more) = (generator.subschema_for::<W>(), generator.subschema_for::<T>());
-        json_schema!({"anyOf": [word, more]})
-    };
-    [T: JsonSchema] Entries<T> = |generator| {
-        let value = generator.subschema_for::<T>();
-        json_schema!({"type": "object", "additionalProperties": value})
-    };
-    [T: JsonSchema] Entries<T, FieldName> = |generator| {
-        let (name, value) =
-            (generator.subschema_for::<FieldName>(), generator.subschema_for::<T>());
-        json_schema!({"type": "object", "propertyNames": name, "additionalProperties": value})
-    };
-    [T: JsonSchema] Entries<T, Parsed<Statuses>> = |generator| {
-        let value = generator.subschema_for::<T>();
-        json_schema!({
-            "type": "object",
-            "propertyNames": {"pattern": STATUSES},
-            "additionalProperties": value,
-        })
-    };
-    [T: Words] Word<T> = |_| json_schema!({"type": "string", "enum": T::WORDS});
-    [] Note = |_| json_schema!({"anyOf": [{"type": "string"}, {"const": null}]});
-    [] PositiveDuration = |generator| generator.subschema_for::<HumanDuration>();
-    [] PositiveSize = |generator| generator.subschema_for::<ByteSize>();
-    [const LEAST: u32, const MOST: u32] Within<LEAST, MOST> =
-        |_| json_schema!({"type": "integer", "minimum": LEAST, "maximum": MOST});
-    [] ResponseStatus = |_| {
-        let (least, most) = Self::NUMBERS.into_inner();
-        json_schema!({"type": "integer", "minimum": least, "maximum": most})
-    };
+impl KeySchema for Parsed<Statuses> {
+    fn key_schema(_: &mut SchemaGenerator) -> Option<Schema> {
+        Some(json_schema!({"pattern": STATUSES}))
+    }
 }
 
 const STATUSES: &str = r"^[1-5](xx|\d\d(-[1-5]\d\d)?)$";
 
-/// Types of values, each with a name in the schema; the title is its name in docs/CONFIG.md.
-macro_rules! named {
-    ($($type:ty, $name:literal: $schema:tt)+) => {$(
-        impl JsonSchema for $type {
-            fn schema_name() -> Cow<'static, str> {
-                $name.into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!($schema)
-            }
-        }
-    )+};
-}
-
-named! {
-    HumanDuration, "Duration": {
-        "title": "duration",
-        "description": "A duration with its unit, such as 1h30m; units are ns, us, ms, s, m, h and d.",
-        "type": "string",
-        "pattern": "^((\\d+\\.?\\d*|\\.\\d+)(d|h|m|s|ms|us|\u{b5}s|\u{3bc}s|ns))+$",
-    }
-    ByteSize, "Size": {
-        "title": "size",
-        "description": "A size in bytes, such as 512, 64kB or 1MiB.",
-        "type": ["integer", "string"],
-        "minimum": 0,
-        "pattern": format!("^\\d+({})$", SIZE_UNITS.map(|(unit, _)| unit).join("|")),
-    }
+weir_yaml::named_schemas! {
     Until, "Until": {
         "title": "day or moment",
         "description": "A day, to the end of it in UTC, or a moment such as 2026-12-31T18:00:00+01:00.",
         "type": "string",
         "pattern": "^\\d{4}-\\d{2}-\\d{2}([Tt].+)?$",
-    }
-    Percent, "Percent": {
-        "title": "percent",
-        "type": "string",
-        "pattern": "^(100|\\d\\d?)%$",
-    }
-    FieldName, "HeaderName": {
-        "title": "header name",
-        "type": ["string", "number", "boolean"],
-        "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
-    }
-    MethodName, "Method": {
-        "title": "method",
-        "type": ["string", "number"],
-        "pattern": "^[!#$%&'*+.^_`|~0-9A-Z-]+$",
-    }
-    MediaType, "MediaType": {
-        "title": "media type",
-        "type": "string",
-        "pattern": "^[A-Za-z0-9!#$&^_.+-]+/([A-Za-z0-9!#$&^_.+-]+|\\*)$",
     }
     ListenAddress, "ListenAddress": {
         "title": "address and port",

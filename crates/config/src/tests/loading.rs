@@ -8,6 +8,7 @@ use std::sync::Arc;
 use weir_middleware::{Cors, OnDenied};
 use weir_rules::KeySource;
 use weir_store::ClockSource;
+use weir_yaml::Inputs;
 
 use super::*;
 

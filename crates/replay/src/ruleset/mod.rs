@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_config::{Diagnostics, Route, Settings};
+use weir_config::{Route, Settings};
 use weir_limit::Quota;
 use weir_middleware::{
     AccessControl, Cors, HeaderForms, KnownBans, OnDenied, Rejection, RouteAction, RoutePolicy,
@@ -18,6 +18,7 @@ use weir_rules::{
 };
 use weir_store::MemorySettings;
 use weir_telemetry::Metrics;
+use weir_yaml::Diagnostics;
 
 use super::format::{DetailSet, Format, LogNeeds, Name, Names, Seen};
 use super::need::Rate;

@@ -1,4 +1,4 @@
-//! Values that are written as text: durations, ends, sizes, and names of HTTP.
+//! Values that are written as text: durations, sizes, and names of HTTP.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,22 +6,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use jiff::{RoundMode, TimestampRound, Unit};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use thiserror::Error;
-use weir_limit::time::Timestamp;
-
-use super::addresses::{DnsServer, ListenAddress, Nat64Prefix, Network, ServerUrl};
-use super::yaml::parsed;
 
 /// Has types read from the texts that they are written as; the words say what should stand there.
+#[macro_export]
 macro_rules! read_from_text {
     ($($type:ty: $expected:literal,)+) => {$(
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                parsed(deserializer, $expected)
+        impl<'de> ::serde::Deserialize<'de> for $type {
+            fn deserialize<D: ::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> ::std::result::Result<Self, D::Error> {
+                $crate::parsed(deserializer, $expected)
             }
         }
     )+};
@@ -30,17 +26,11 @@ macro_rules! read_from_text {
 read_from_text! {
     HumanDuration: "a duration such as `1m30s`",
     PositiveDuration: "a duration such as `1m30s`",
-    Until: "a date such as 2026-12-31",
     ByteSize: "a size such as `64KiB`",
     FieldName: "the name of a header",
     MethodName: "a method",
     MediaType: "a media type",
     Percent: "a percentage",
-    DnsServer: "the address of a DNS server",
-    ListenAddress: "an IP address and a port",
-    Nat64Prefix: "a prefix of 96 bits",
-    Network: "an address or a network",
-    ServerUrl: "the URI of a server",
 }
 
 /// The units, longest first, in nanoseconds. Both of Unicode's micro signs are in use.
@@ -163,13 +153,15 @@ impl fmt::Display for HumanDuration {
 
 /// A duration that is not zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PositiveDuration(pub(crate) Duration);
+pub struct PositiveDuration(pub Duration);
 
 /// Why a duration leaves no time, or a text is no duration.
 #[derive(Debug, Error)]
-pub(crate) enum PositiveDurationError {
+pub enum PositiveDurationError {
+    /// It is zero.
     #[error("a time of zero leaves no time at all\nleave it out for the default")]
     Zero,
+    /// It is no duration.
     #[error(transparent)]
     Duration(#[from] HumanDurationError),
 }
@@ -193,79 +185,7 @@ impl FromStr for PositiveDuration {
     }
 }
 
-/// When something ends, as it is written in a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Until(pub Timestamp);
-
-/// A text that is not an end. The first line says what is wrong, the second what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "`{0}` is not a date\nwrite a day such as 2026-12-31, to the end of it in UTC, or a moment such as \
-     2026-12-31T18:00:00+01:00"
-)]
-pub struct NotADate(String);
-
-impl FromStr for Until {
-    type Err = NotADate;
-
-    fn from_str(text: &str) -> Result<Self, NotADate> {
-        let moment = match is_day(text) {
-            true => end_of_day(text),
-            false => moment(text),
-        };
-        moment
-            .map(|moment| Self(timestamp(moment)))
-            .ok_or_else(|| NotADate(text.to_owned()))
-    }
-}
-
-/// Whether a text has the form of a day, and not just one of the forms that a library would read.
-fn is_day(text: &str) -> bool {
-    let form = b"0000-00-00";
-    text.len() == form.len()
-        && text.bytes().zip(form).all(|(byte, form)| match form {
-            b'0' => byte.is_ascii_digit(),
-            other => byte == *other,
-        })
-}
-
-/// The last day of the calendar, which people write for "never", has no tomorrow.
-fn end_of_day(text: &str) -> Option<jiff::Timestamp> {
-    let day: Date = text.parse().ok()?;
-    let midnight = day.tomorrow().and_then(|next| next.to_zoned(TimeZone::UTC));
-    Some(midnight.map_or(jiff::Timestamp::MAX, |midnight| midnight.timestamp()))
-}
-
-/// A moment has a day, a `T` and an offset.
-fn moment(text: &str) -> Option<jiff::Timestamp> {
-    let (day, time) = text.split_once(['T', 't'])?;
-    let has_seconds = time.bytes().filter(|byte| *byte == b':').count() >= 2;
-    (is_day(day) && has_seconds && !text.contains('[')).then(|| text.parse().ok())?
-}
-
-/// A moment before 1970 is 1970: it is over either way.
-fn timestamp(moment: jiff::Timestamp) -> Timestamp {
-    let nanos = u64::try_from(moment.as_nanosecond().max(0)).unwrap_or(u64::MAX);
-    Timestamp::from_nanos(nanos)
-}
-
-/// In UTC, to the second, or to the millisecond where a precision is asked for.
-impl fmt::Display for Until {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.0.as_nanos().into();
-        let moment = jiff::Timestamp::from_nanosecond(nanos).map_err(|_| fmt::Error)?;
-        let smallest = match f.precision() {
-            None => Unit::Second,
-            Some(_) => Unit::Millisecond,
-        };
-        let round = TimestampRound::new()
-            .smallest(smallest)
-            .mode(RoundMode::Ceil);
-        write!(f, "{}", moment.round(round).map_err(|_| fmt::Error)?)
-    }
-}
-
-pub(super) const SIZE_UNITS: [(&str, u64); 9] = [
+pub const SIZE_UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("B", 1),
     ("kB", 1000),
@@ -285,6 +205,7 @@ pub struct ByteSize(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ByteSizeError {
+    /// Its unit is none of those known.
     #[error("the size `{0}` has the unknown unit `{1}`\nunits are B, kB, KiB, MB, MiB, GB and GiB")]
     UnknownUnit(String, String),
     /// It is 2^64 bytes or more.
@@ -329,7 +250,7 @@ impl fmt::Display for ByteSize {
 
 /// A size that is not zero, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PositiveSize(pub(crate) u64);
+pub struct PositiveSize(pub u64);
 
 impl<'de> Deserialize<'de> for PositiveSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -345,7 +266,7 @@ impl<'de> Deserialize<'de> for PositiveSize {
 
 /// A number within bounds, both of which it may have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Within<const LEAST: u32, const MOST: u32>(pub(crate) u32);
+pub struct Within<const LEAST: u32, const MOST: u32>(pub u32);
 
 impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Within<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -361,10 +282,11 @@ impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Within<LEAST, 
 
 /// A status that ends an exchange.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResponseStatus(pub(crate) StatusCode);
+pub struct ResponseStatus(pub StatusCode);
 
 impl ResponseStatus {
-    pub(crate) const NUMBERS: RangeInclusive<u16> = 200..=599;
+    /// The statuses of responses.
+    pub const NUMBERS: RangeInclusive<u16> = 200..=599;
 }
 
 impl<'de> Deserialize<'de> for ResponseStatus {
@@ -384,12 +306,12 @@ impl<'de> Deserialize<'de> for ResponseStatus {
 
 /// The name of a header.
 #[derive(Clone, Debug)]
-pub(crate) struct FieldName(pub(crate) HeaderName);
+pub struct FieldName(pub HeaderName);
 
 /// A text that is not the name of a header.
 #[derive(Debug, Error)]
 #[error("`{0}` is not the name of a header")]
-pub(crate) struct NotAFieldName(String);
+pub struct NotAFieldName(String);
 
 impl FromStr for FieldName {
     type Err = NotAFieldName;
@@ -402,13 +324,15 @@ impl FromStr for FieldName {
 
 /// A method.
 #[derive(Clone, Debug)]
-pub(crate) struct MethodName(pub(crate) Method);
+pub struct MethodName(pub Method);
 
 /// A text that is not a method.
 #[derive(Debug, Error)]
-pub(crate) enum MethodError {
+pub enum MethodError {
+    /// It has lower-case letters.
     #[error("methods are case-sensitive: `{0}`\ndid you mean \"{1}\"?")]
     Case(String, String),
+    /// It is no token.
     #[error("`{0}` is not a method")]
     Malformed(String),
 }
@@ -428,12 +352,12 @@ impl FromStr for MethodName {
 
 /// A media type without parameters, or all of a kind; in lower case.
 #[derive(Clone, Debug)]
-pub(crate) struct MediaType(pub(crate) String);
+pub struct MediaType(pub String);
 
 /// A text that is not a media type.
 #[derive(Debug, Error)]
 #[error("`{0}` is not a media type\nwrite it like text/html, without parameters, or text/*")]
-pub(crate) struct MediaTypeError(String);
+pub struct MediaTypeError(String);
 
 impl FromStr for MediaType {
     type Err = MediaTypeError;
@@ -454,12 +378,12 @@ impl FromStr for MediaType {
 
 /// A whole number of percent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Percent(pub(crate) u8);
+pub struct Percent(pub u8);
 
 /// A text that is not a percentage.
 #[derive(Debug, Error)]
 #[error("`{0}` is not a percentage\nwrite a whole number from 0% to 100%, such as 20%")]
-pub(crate) struct PercentError(String);
+pub struct PercentError(String);
 
 impl FromStr for Percent {
     type Err = PercentError;
@@ -473,27 +397,8 @@ impl FromStr for Percent {
     }
 }
 
-/// A text that a type of another module reads, whose errors say what is wrong and, behind a
-/// semicolon, what to do about it.
-#[derive(Clone, Debug)]
-pub(crate) struct Parsed<T>(pub(crate) T);
-
-impl<T: FromStr> FromStr for Parsed<T> {
-    type Err = T::Err;
-
-    fn from_str(text: &str) -> Result<Self, T::Err> {
-        text.parse().map(Self)
-    }
-}
-
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Parsed<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parsed(deserializer, "a text")
-    }
-}
-
 /// Reads a whole number in decimal digits, as a number of YAML is read.
-pub(super) fn whole_number(text: &str) -> Option<u64> {
+pub fn whole_number(text: &str) -> Option<u64> {
     let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
     let is_plain = text == "0" || !text.starts_with('0');
     (is_decimal && is_plain).then(|| text.parse().ok())?
@@ -551,53 +456,6 @@ mod tests {
         #[test]
         fn no_text_makes_reading_panic(text in "[0-9.a-zµ ]{0,60}|.*") {
             let _ = text.parse::<HumanDuration>();
-        }
-    }
-
-    fn end(text: &str) -> String {
-        text.parse::<Until>().unwrap().to_string()
-    }
-
-    #[test]
-    fn a_day_ends_at_midnight_utc() {
-        assert_eq!(end("2026-12-31"), "2027-01-01T00:00:00Z");
-        assert_eq!(end("2028-02-28"), "2028-02-29T00:00:00Z");
-    }
-
-    #[test]
-    fn a_moment_is_itself_in_any_zone() {
-        assert_eq!(end("2026-12-31T18:00:00Z"), "2026-12-31T18:00:00Z");
-        assert_eq!(end("2026-12-31T18:00:00+01:00"), "2026-12-31T17:00:00Z");
-        assert_eq!(end("2026-12-31t18:00:00.5z"), "2026-12-31T18:00:01Z");
-    }
-
-    #[test]
-    fn ends_beyond_what_buckets_can_hold_are_cut_to_it() {
-        assert_eq!(end("1969-07-20"), "1970-01-01T00:00:00Z");
-        for never in ["9000-01-01", "9999-12-30", "9999-12-31"] {
-            assert_eq!(never.parse(), Ok(Until(Timestamp::MAX)), "{never}");
-        }
-    }
-
-    #[test]
-    fn other_texts_are_no_ends() {
-        for text in [
-            "",
-            "soon",
-            "2026",
-            "2026-13-01",
-            "2026-02-30",
-            "31.12.2026",
-            "20261231",
-            "9999-12-31x",
-            "2026-12-31T18:00",
-            "2026-12-31T18:00:00",
-            "2026-12-31 18:00:00Z",
-            "2026-12-31T18:00:00+01:00[Europe/Berlin]",
-            "1h",
-            "2026-W53-4",
-        ] {
-            assert!(text.parse::<Until>().is_err(), "{text} was read");
         }
     }
 

@@ -4,8 +4,6 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::diagnostics::Diagnostics;
-use crate::values::HumanDuration;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

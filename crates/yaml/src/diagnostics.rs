@@ -97,34 +97,34 @@ impl Diagnostic {
 /// The proof that an error was reported. A function that has no value for what is in error returns
 /// this instead, and only reporting an error makes one: nothing is refused without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reported(());
+pub struct Reported(());
 
 /// A value, or the proof that the error which stands in its way was reported.
-pub(super) type Lowered<T> = Result<T, Reported>;
+pub type Lowered<T> = Result<T, Reported>;
 
 /// All values, once each was lowered, so that every error among them is reported.
-pub(super) fn all<T, C: FromIterator<T>>(items: impl Iterator<Item = Lowered<T>>) -> Lowered<C> {
+pub fn all<T, C: FromIterator<T>>(items: impl Iterator<Item = Lowered<T>>) -> Lowered<C> {
     let items: Vec<Lowered<T>> = items.collect();
     items.into_iter().collect()
 }
 
 /// An error that was just reported, and which may still get help.
 #[derive(Debug)]
-pub(super) struct ErrorBuilder<'d>(&'d mut Diagnostic);
+pub struct ErrorBuilder<'d>(&'d mut Diagnostic);
 
 impl ErrorBuilder<'_> {
     /// Says what to do about it.
-    pub(super) fn help(self, help: impl Into<String>) -> Reported {
+    pub fn help(self, help: impl Into<String>) -> Reported {
         self.maybe_help(Some(help.into()))
     }
 
     /// Says what to do about it, if anything is known.
-    pub(super) fn maybe_help(self, help: Option<String>) -> Reported {
+    pub fn maybe_help(self, help: Option<String>) -> Reported {
         self.first_help(help).into()
     }
 
     /// Help that takes the place of what is said later.
-    pub(super) fn first_help(self, help: Option<String>) -> Self {
+    pub fn first_help(self, help: Option<String>) -> Self {
         let help = help.map(|help| redacted_message(&help));
         self.0.help = self.0.help.take().or(help);
         self
@@ -156,26 +156,19 @@ impl Diagnostics {
         &mut self.0[at]
     }
 
-    pub(super) fn error(
-        &mut self,
-        location: Location,
-        message: impl Into<String>,
-    ) -> ErrorBuilder<'_> {
+    /// Adds an error.
+    pub fn error(&mut self, location: Location, message: impl Into<String>) -> ErrorBuilder<'_> {
         ErrorBuilder(self.push(Diagnostic::error(location, message)))
     }
 
     /// Adds a warning about what is in error and is done without.
-    pub(super) fn left_out(
-        &mut self,
-        location: Location,
-        message: impl Into<String>,
-    ) -> ErrorBuilder<'_> {
+    pub fn left_out(&mut self, location: Location, message: impl Into<String>) -> ErrorBuilder<'_> {
         let message = format!("left out: {}", message.into());
         ErrorBuilder(self.push(Diagnostic::warning(location, message)))
     }
 
     /// The proof that there is an error, if there is.
-    pub(super) fn reported(&self) -> Option<Reported> {
+    pub fn reported(&self) -> Option<Reported> {
         self.has_errors().then_some(Reported(()))
     }
 

@@ -45,7 +45,7 @@ struct Builder<'d> {
 
 impl Document {
     /// Reads a text. What is wrong with it is added to `diagnostics`; the rest is in the document.
-    pub(crate) fn parse(id: FileId, file: &str, text: &str, diagnostics: &mut Diagnostics) -> Self {
+    pub fn parse(id: FileId, file: &str, text: &str, diagnostics: &mut Diagnostics) -> Self {
         let mut builder = Builder {
             document: Self {
                 id,

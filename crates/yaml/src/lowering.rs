@@ -7,34 +7,41 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::Duration;
 
 use http::HeaderValue;
-use weir_limit::time::Timestamp;
 
 use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
-use super::gateway::schema::Gateway;
+use super::document::{FileId, Sources, Span};
 use super::inputs::Inputs;
+use super::shapes::{Required, Spanned, WordOr};
 use super::suggestions::Suggestions;
-use super::yaml::{FileId, Required, Sources, Span, Spanned};
+
+/// The word that turns off what has keys.
+const OFF: &str = "off";
 
 /// What every part of the lowering needs.
-pub(super) struct Lowering<'s> {
-    pub(super) sources: &'s Sources,
+pub struct Lowering<'s> {
+    /// The files, to say where something is.
+    pub sources: &'s Sources,
     /// The folder of `gateway.yaml`, which paths are relative to.
-    pub(super) folder: &'s Path,
+    pub folder: &'s Path,
     /// Where files are read through, so that they are watched.
-    pub(super) inputs: &'s mut Inputs,
-    pub(super) diagnostics: Diagnostics,
-    pub(super) suggestions: Suggestions,
+    pub inputs: &'s mut Inputs,
+    /// What was found.
+    pub diagnostics: Diagnostics,
+    /// Help with unknown names.
+    pub suggestions: Suggestions,
     /// The file of the overrides that are kept, as theirs is empty or missing. They refuse
     /// nothing: what is wrong with one of them leaves it out, with a warning.
-    pub(super) retained: Option<FileId>,
-    /// The present, to tell what has ended.
-    pub(super) now: Timestamp,
+    pub retained: Option<FileId>,
+    /// The present as the time since 1970, to tell what has ended.
+    pub now: Duration,
 }
 
 impl Lowering<'_> {
-    pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> ErrorBuilder<'_> {
+    /// Reports an error.
+    pub fn error(&mut self, span: Span, message: impl Into<String>) -> ErrorBuilder<'_> {
         let location = self.sources.location(span);
         if self.retained == Some(span.file()) {
             return self.diagnostics.left_out(location, message);
@@ -43,7 +50,8 @@ impl Lowering<'_> {
         self.diagnostics.error(location, message).first_help(first)
     }
 
-    pub(super) fn warn(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
+    /// Reports a warning, which may get help.
+    pub fn warn(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
         let location = self.sources.location(span);
         self.diagnostics
             .push(Diagnostic::warning(location, message))
@@ -51,23 +59,25 @@ impl Lowering<'_> {
 
     /// Passes a result's value on and reports its error. Other modules say what is wrong and,
     /// behind a semicolon, what to do about it.
-    pub(super) fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
+    pub fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
         result.map_err(|error| self.refuse(span, &error))
     }
 
-    pub(super) fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
+    /// Reports an error of another module.
+    pub fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
         let error = error.to_string();
         let (message, help) = message_and_help(&error);
         self.error(span, message).maybe_help(help)
     }
 
     /// Reports a warning of another module, told like an error.
-    pub(super) fn warn_of(&mut self, span: Span, warning: &dyn Display) {
+    pub fn warn_of(&mut self, span: Span, warning: &dyn Display) {
         let location = self.sources.location(span);
         self.warn_at(location, warning);
     }
 
-    pub(super) fn warn_at(&mut self, location: Location, warning: &dyn Display) {
+    /// As [`Self::warn_of`], at a place that is known already.
+    pub fn warn_at(&mut self, location: Location, warning: &dyn Display) {
         let warning = warning.to_string();
         let (message, help) = message_and_help(&warning);
         let diagnostic = Diagnostic::warning(location, message);
@@ -75,7 +85,7 @@ impl Lowering<'_> {
     }
 
     /// Reports that a name is not among the keys at `known`, unless its value there is in error.
-    pub(super) fn unknown(
+    pub fn unknown(
         &mut self,
         kind: &str,
         name: &Spanned<String>,
@@ -98,14 +108,14 @@ impl Lowering<'_> {
     }
 
     /// Help with a name that is not among the keys at `known`, unless enough were compared.
-    pub(super) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
+    pub fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
         let sources = self.sources;
         let known = known.into_iter().flat_map(|span| sources.keys_at(span));
         self.suggestions.suggest(name, known)
     }
 
     /// A list that must have items. If all its items are in error, only those are reported.
-    pub(super) fn filled<'w, T>(
+    pub fn filled<'w, T>(
         &mut self,
         list: &'w Spanned<impl AsRef<[T]>>,
         message: &str,
@@ -119,7 +129,7 @@ impl Lowering<'_> {
     }
 
     /// A value that is there. One in error was reported as it was read.
-    pub(super) fn required<T: Clone>(&mut self, written: &Spanned<Required<T>>) -> Lowered<T> {
+    pub fn required<T: Clone>(&mut self, written: &Spanned<Required<T>>) -> Lowered<T> {
         let in_error = || self.sources.in_error(written.span);
         match (&written.value.0, in_error()) {
             (Some(value), _) => Ok(value.clone()),
@@ -129,37 +139,31 @@ impl Lowering<'_> {
     }
 
     /// The items of a list, unless one of them is in error.
-    pub(super) fn items<'w, T>(&self, list: &'w Spanned<impl AsRef<[T]>>) -> Lowered<&'w [T]> {
+    pub fn items<'w, T>(&self, list: &'w Spanned<impl AsRef<[T]>>) -> Lowered<&'w [T]> {
         let in_error = self.sources.child_in_error(list.span);
         in_error.map_or_else(|| Ok(list.value.as_ref()), Err)
     }
 
     /// Whether a list is empty as it was written.
-    pub(super) fn is_empty<T>(&self, list: &Spanned<impl AsRef<[T]>>) -> bool {
+    pub fn is_empty<T>(&self, list: &Spanned<impl AsRef<[T]>>) -> bool {
         list.value.as_ref().is_empty() && self.sources.child_in_error(list.span).is_none()
     }
 
     /// Reports that keys are not there as they should be, unless one of them is in error.
-    pub(super) fn lacking(
-        &mut self,
-        span: Span,
-        keys: &[&str],
-        message: &str,
-        help: &str,
-    ) -> Reported {
+    pub fn lacking(&mut self, span: Span, keys: &[&str], message: &str, help: &str) -> Reported {
         let in_error = self.sources.key_in_error(span, keys);
         in_error.unwrap_or_else(|| self.error(span, message).help(help))
     }
 
     /// Reads a text that the configuration names, relative to its folder.
-    pub(super) fn read_file(&mut self, path: &str, span: Span) -> Lowered<String> {
+    pub fn read_file(&mut self, path: &str, span: Span) -> Lowered<String> {
         let full = self.folder.join(path);
         let read = self.inputs.read(&full);
         self.was_read(&full, span, read)
     }
 
     /// Reads a file that the configuration names and that need not be a text.
-    pub(super) fn read_bytes(&mut self, path: &str, span: Span) -> Lowered<Vec<u8>> {
+    pub fn read_bytes(&mut self, path: &str, span: Span) -> Lowered<Vec<u8>> {
         let full = self.folder.join(path);
         let read = self.inputs.read_bytes(&full);
         self.was_read(&full, span, read)
@@ -181,29 +185,36 @@ impl Lowering<'_> {
         })
     }
 
-    pub(super) fn header_value(&mut self, text: &Spanned<String>) -> Lowered<HeaderValue> {
+    /// A text as the value of a header.
+    pub fn header_value(&mut self, text: &Spanned<String>) -> Lowered<HeaderValue> {
         text.value.parse().map_err(|_| {
             let what = "the value of a header: control characters are not allowed";
             self.error(text.span, format!("`{}` is not {what}", text.value))
                 .into()
         })
     }
+}
 
-    /// Whether nothing says where requests name their account; not even something in error.
-    pub(super) fn lacks_accounts(&self, gateway: &Spanned<Gateway>) -> bool {
-        match &gateway.account {
-            Some(account) => self.is_empty(account),
-            None => self
-                .sources
-                .key_in_error(gateway.span, &["account"])
-                .is_none(),
+/// The keys of what may be turned off.
+pub fn keys_or_off<'w, T>(
+    cx: &mut Lowering<'_>,
+    written: &'w Spanned<WordOr<T>>,
+    key: &str,
+) -> Lowered<Option<&'w T>> {
+    match &written.value {
+        WordOr::More(keys) => Ok(Some(keys)),
+        WordOr::Word(word) if word == OFF => Ok(None),
+        WordOr::Word(word) => {
+            let message = format!("`{word}` is neither `off` nor keys and values");
+            let help = format!("say `{key}: off`, or leave it out for the defaults");
+            Err(cx.error(written.span, message).help(help))
         }
     }
 }
 
 /// Whether a header concerns one connection, or says where a message ends: the server and the proxy
 /// themselves decide about those.
-pub(super) fn is_of_connection(header: &str) -> bool {
+pub fn is_of_connection(header: &str) -> bool {
     const NAMES: [&str; 11] = [
         "connection",
         "content-length",
@@ -222,7 +233,7 @@ pub(super) fn is_of_connection(header: &str) -> bool {
 
 /// What an error says is wrong, and what it says to do about it: behind a line end, or in other
 /// modules behind a semicolon.
-pub(super) fn message_and_help(error: &str) -> (&str, Option<String>) {
+pub fn message_and_help(error: &str) -> (&str, Option<String>) {
     let parts = error.split_once('\n').or_else(|| error.split_once("; "));
     match parts {
         Some((message, help)) => (message, Some(help.to_owned())),

@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use crate::diagnostics::{Location, Reported};
 
 /// Says which file of several a document is.
-pub(crate) type FileId = u16;
+pub type FileId = u16;
 
 /// An index into a document's nodes.
 pub(super) type NodeId = u32;
@@ -19,14 +19,15 @@ pub(super) type Position = (usize, usize);
 /// Where a value, or the key before it, stands.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
 #[serde(from = "u64")]
-pub(crate) struct Span {
+pub struct Span {
     pub(super) file: FileId,
     pub(super) node: NodeId,
     /// The key rather than the value.
     pub(super) on_key: bool,
 }
 
-pub(crate) struct Document {
+/// A file of YAML: its values with their places.
+pub struct Document {
     pub(super) id: FileId,
     pub(super) file: String,
     pub(super) nodes: Vec<Node>,
@@ -88,7 +89,8 @@ impl Node {
 }
 
 impl Span {
-    pub(crate) fn file(self) -> FileId {
+    /// The file in which it is.
+    pub fn file(self) -> FileId {
         self.file
     }
 
@@ -129,7 +131,7 @@ impl From<u64> for Span {
 impl Document {
     /// The document as JSON, where `show` says what stands in the place of each scalar, by the keys
     /// that lead to it; in lists, that of the list.
-    pub(crate) fn to_json(&self, show: &dyn Fn(&[&str], &str) -> Option<String>) -> Value {
+    pub fn to_json(&self, show: &dyn Fn(&[&str], &str) -> Option<String>) -> Value {
         let root = self.root.and_then(|root| self.node(root));
         root.map_or(Value::Null, |root| {
             self.node_to_json(root, &mut Vec::new(), show)
@@ -212,7 +214,7 @@ impl Document {
 
     /// The proof that one of some keys is missing only because of an error, if it is: what stands
     /// under it was cut out, or it was written under another name.
-    pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
+    pub fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         let is_meant = |pruned: &&PrunedNode| {
             let key = self.key(pruned.node);
             key.is_some_and(|key| keys.contains(&key))
@@ -225,7 +227,7 @@ impl Document {
     }
 
     /// As [`Self::key_in_error`], for a key of any item of a list.
-    pub(crate) fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
+    pub fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
         let mut items = self.pruned_nodes.iter().filter_map(|pruned| {
             let item = self.node(pruned.node)?.parent?;
             (self.node(item)?.parent? == list.node).then_some(item)
@@ -234,7 +236,7 @@ impl Document {
     }
 
     /// The proof that something right below a node is in error, if anything is.
-    pub(crate) fn child_in_error(&self, span: Span) -> Option<Reported> {
+    pub fn child_in_error(&self, span: Span) -> Option<Reported> {
         let pruned = self.pruned_below(span).next()?;
         self.pruned(pruned.node)
     }
@@ -257,12 +259,12 @@ impl Document {
     }
 
     /// The keys that a mapping has in the file, those included whose values are in error.
-    pub(crate) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+    pub fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
         self.all_children(span.node).filter_map(|id| self.key(id))
     }
 
     /// Where a span is: file, line, and the path of keys to it.
-    pub(crate) fn location(&self, span: Span) -> Location {
+    pub fn location(&self, span: Span) -> Location {
         Location {
             file: self.file.clone(),
             position: self.position(span),
@@ -271,7 +273,7 @@ impl Document {
     }
 
     /// Help with a text that names a variable of the environment.
-    pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
+    pub fn variable_help(&self, span: Span) -> Option<String> {
         match &self.node(span.node)?.content {
             Content::Scalar { text, .. } if text.contains("${") && !span.on_key => Some(
                 "write the value; for a secret, write {env: NAME}; or fill the file in before: \
@@ -315,53 +317,55 @@ impl Document {
 
 /// All documents that were read, by their ids.
 #[derive(Default)]
-pub(crate) struct Sources(Vec<Document>);
+pub struct Sources(Vec<Document>);
 
 impl Sources {
-    pub(crate) fn next_id(&self) -> FileId {
+    /// The id of the next document that is added.
+    pub fn next_id(&self) -> FileId {
         FileId::try_from(self.0.len()).unwrap_or(FileId::MAX)
     }
 
     /// Keeps a document, whose id must be the number of those before it.
-    pub(crate) fn add(&mut self, document: Document) {
+    pub fn add(&mut self, document: Document) {
         self.0.push(document);
     }
 
-    pub(crate) fn location(&self, span: Span) -> Location {
+    /// Where a span is: file, line, and the path of keys to it.
+    pub fn location(&self, span: Span) -> Location {
         self.document(span)
             .map(|document| document.location(span))
             .unwrap_or_default()
     }
 
     /// Help with a text that names a variable of the environment.
-    pub(crate) fn variable_help(&self, span: Span) -> Option<String> {
+    pub fn variable_help(&self, span: Span) -> Option<String> {
         self.document(span)?.variable_help(span)
     }
 
     /// The keys that a mapping has in its file, those included whose values are in error.
-    pub(crate) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+    pub fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
         self.document(span)
             .into_iter()
             .flat_map(move |document| document.keys_at(span))
     }
 
     /// The proof that a value is in error, if it is.
-    pub(crate) fn in_error(&self, span: Span) -> Option<Reported> {
+    pub fn in_error(&self, span: Span) -> Option<Reported> {
         self.document(span)?.pruned(span.node)
     }
 
     /// The proof that what stands under one of some keys of a mapping is in error, if it is.
-    pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
+    pub fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         self.document(span)?.key_in_error(span, keys)
     }
 
     /// The proof that a key of an item of a list is in error, if it is.
-    pub(crate) fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
+    pub fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
         self.document(list)?.key_of_item_in_error(list, key)
     }
 
     /// The proof that something right within a list or mapping is in error, if anything is.
-    pub(crate) fn child_in_error(&self, span: Span) -> Option<Reported> {
+    pub fn child_in_error(&self, span: Span) -> Option<Reported> {
         self.document(span)?.child_in_error(span)
     }
 

@@ -1,19 +1,4 @@
-//! Reading YAML in such a way that every value knows its span, and that one error does not hide
-//! the next.
-//!
-//! A [`Document`] is a tree of nodes with their positions, made from the parser's events. It is
-//! deserialised by what the schema asks for: scalars are text until a type wants a number, so
-//! an id like `0123` keeps its zero and a country code `NO` is not false. What does not fit is
-//! reported, cut out of the tree, and the rest is tried again.
-//!
-//! Here are the shapes of YAML that serde has no type for. The reader knows them by their names.
-
-mod document;
-mod errors;
-mod parse;
-mod reader;
-#[cfg(test)]
-mod tests;
+//! The shapes of YAML that serde has no type for. The reader knows them by their names.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,43 +8,46 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-pub(super) use document::{Document, FileId, Sources, Span};
+use super::document::Span;
 
 /// The name of [`Spanned`].
-const SPANNED: &str = "$weir::Spanned";
+pub(super) const SPANNED: &str = "$weir::Spanned";
 
 /// The name of [`OneOrMany`].
-const ONE_OR_MANY: &str = "$weir::OneOrMany";
+pub(super) const ONE_OR_MANY: &str = "$weir::OneOrMany";
 
 /// The name of a newtype whose value may be left empty.
-const MAY_BE_EMPTY: &str = "$weir::MayBeEmpty";
+pub(super) const MAY_BE_EMPTY: &str = "$weir::MayBeEmpty";
 
 /// The name of [`WordOr`].
-const WORD_OR: &str = "$weir::WordOr";
+pub(super) const WORD_OR: &str = "$weir::WordOr";
 
 /// The name of [`Required`].
-const REQUIRED: &str = "$weir::Required";
+pub(super) const REQUIRED: &str = "$weir::Required";
 
 /// The name of an enum whose bare words are never repeated: people write secrets there.
-const SECRET: &str = "$weir::Secret";
+pub(super) const SECRET: &str = "$weir::Secret";
 
 /// Something that is not written into the file itself.
 #[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(title = "secret", rename = "Secret"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(title = "secret", rename = "Secret"))]
 #[serde(rename = "$weir::Secret", rename_all = "snake_case")]
-pub(crate) enum Secret {
+pub enum Secret {
+    #[expect(missing_docs, reason = "its comment would be shown to users")]
     File(String),
+    #[expect(missing_docs, reason = "its comment would be shown to users")]
     Env(String),
 }
 
 /// A value, and where it was written. Only the reader of this module can make one.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename = "$weir::Spanned")]
-pub(crate) struct Spanned<T> {
+pub struct Spanned<T> {
     /// Where it was written.
-    pub(crate) span: Span,
-    pub(crate) value: T,
+    pub span: Span,
+    /// What was written.
+    pub value: T,
 }
 
 impl<T> Deref for Spanned<T> {
@@ -71,7 +59,8 @@ impl<T> Deref for Spanned<T> {
 }
 
 /// Where something was written, if it was.
-pub(crate) trait SpanOf {
+pub trait SpanOf {
+    /// Where it was written; none if it was not.
     fn span(&self) -> Option<Span>;
 }
 
@@ -84,7 +73,7 @@ impl<T> SpanOf for Option<Spanned<T>> {
 /// One value, or a list of them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "$weir::OneOrMany")]
-pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
+pub struct OneOrMany<T>(pub Vec<T>);
 
 impl<T> AsRef<[T]> for OneOrMany<T> {
     fn as_ref(&self) -> &[T] {
@@ -95,16 +84,16 @@ impl<T> AsRef<[T]> for OneOrMany<T> {
 /// A text for people, which may be empty.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename = "$weir::MayBeEmpty")]
-pub(crate) struct Note(pub(crate) Option<String>);
+pub struct Note(pub Option<String>);
 
 /// What must be there. If it is in error, the keys beside it are read all the same.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "$weir::Required")]
-pub(crate) struct Required<T>(pub(crate) Option<T>);
+pub struct Required<T>(pub Option<T>);
 
 /// A mapping with free keys, in the order in which it is written.
 #[derive(Clone, Debug)]
-pub(crate) struct Entries<T, K = String>(pub(crate) Vec<(Spanned<K>, T)>);
+pub struct Entries<T, K = String>(pub Vec<(Spanned<K>, T)>);
 
 impl<T, K> AsRef<[(Spanned<K>, T)]> for Entries<T, K> {
     fn as_ref(&self) -> &[(Spanned<K>, T)] {
@@ -148,8 +137,10 @@ impl<'de, T: Deserialize<'de>, K: Deserialize<'de>> Visitor<'de> for EntriesVisi
 
 /// A word, or keys and values that say more than the word could.
 #[derive(Clone, Debug)]
-pub(crate) enum WordOr<T, W = String> {
+pub enum WordOr<T, W = String> {
+    /// The word.
     Word(W),
+    /// The keys and values.
     More(T),
 }
 
@@ -189,7 +180,7 @@ where
 }
 
 /// Reads a text as a `T`; `expected` says what should stand there.
-pub(crate) fn parsed<'de, T, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+pub fn parsed<'de, T, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     T: FromStr<Err: fmt::Display>,
     D: Deserializer<'de>,

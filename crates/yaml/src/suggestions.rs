@@ -88,14 +88,14 @@ fn remedy(unknown: &str, known: &[&str]) -> Option<String> {
 }
 
 /// The known name that an unknown one was most likely written for.
-pub(crate) fn best_match<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+pub fn best_match<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     synonym(unknown, known).or_else(|| nearest(unknown, known))
 }
 
 /// Help with the unknown names of a whole configuration. Many unknown names among many known
 /// ones would take a time that grows with their square, so only the first of them are compared.
 #[derive(Debug)]
-pub(super) struct Suggestions {
+pub struct Suggestions {
     /// How many names may still be compared.
     comparisons: usize,
 }
@@ -110,7 +110,7 @@ impl Default for Suggestions {
 
 impl Suggestions {
     /// As [`suggest`], unless enough names have been compared.
-    pub(super) fn suggest<'n>(
+    pub fn suggest<'n>(
         &mut self,
         unknown: &str,
         known: impl IntoIterator<Item = &'n str>,

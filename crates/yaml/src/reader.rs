@@ -9,7 +9,7 @@ use serde::forward_to_deserialize_any;
 
 use super::document::{Content, Document, Node, NodeId, PrunedNode, Span, Step};
 use super::errors::{Error, RATE, rate};
-use super::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
+use super::shapes::{MAY_BE_EMPTY, ONE_OR_MANY, REQUIRED, SECRET, SPANNED, WORD_OR};
 use crate::diagnostics::{Diagnostics, Location, Lowered, Reported};
 use crate::redaction::may_show_secret;
 use crate::suggestions::best_match;
@@ -25,7 +25,7 @@ impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
     /// `diagnostics`, and what is in error is left out of the result; there is no result when too much
     /// is.
-    pub(crate) fn read<T: DeserializeOwned>(
+    pub fn read<T: DeserializeOwned>(
         &mut self,
         diagnostics: &mut Diagnostics,
     ) -> Lowered<Option<T>> {
@@ -511,7 +511,7 @@ impl<'d> Deserializer<'d> for InError {
     }
 }
 
-/// What [`super::Spanned`] is read from: the span as a number, and then the value.
+/// What [`crate::Spanned`] is read from: the span as a number, and then the value.
 struct SpanThenValue<D> {
     span: Option<Span>,
     value: Option<D>,

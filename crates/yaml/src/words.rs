@@ -5,48 +5,55 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, VariantAccess, Visitor};
 
-/// A type some of whose values have words, which [`words`] lists.
-pub(crate) trait Words: Sized + 'static {
+/// A type some of whose values have words, which [`words!`](crate::words!) lists.
+///
+/// `By` is who gives it its words: `()` for the crate that has the type, and a type of its own for
+/// a crate that takes it from another one, as Rust wants.
+pub trait Words<By = ()>: Sized + 'static {
+    /// The words, in the order in which they are listed to people.
     const WORDS: &'static [&'static str];
 
+    /// The value that a word stands for.
     fn from_word(word: &str) -> Option<Self>;
 }
 
 /// Lists the words of a type, and the value that each stands for.
+#[macro_export]
 macro_rules! words {
     ($type:ty: $($word:literal => $value:expr),+ $(,)?) => {
-        impl crate::words::Words for $type {
+        $crate::words!($type, by (): $($word => $value),+);
+    };
+    ($type:ty, by $by:ty: $($word:literal => $value:expr),+ $(,)?) => {
+        impl $crate::Words<$by> for $type {
             const WORDS: &'static [&'static str] = &[$($word),+];
 
-            fn from_word(word: &str) -> Option<Self> {
+            fn from_word(word: &str) -> ::std::option::Option<Self> {
                 match word {
-                    $($word => Some($value),)+
-                    _ => None,
+                    $($word => ::std::option::Option::Some($value),)+
+                    _ => ::std::option::Option::None,
                 }
             }
         }
     };
 }
 
-pub(crate) use words;
-
 /// A value that is written as one of the words of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word<T>(pub(crate) T);
+pub struct Word<T, By = ()>(pub T, PhantomData<By>);
 
-impl<'de, T: Words> serde::Deserialize<'de> for Word<T> {
+impl<'de, T: Words<By>, By: 'static> serde::Deserialize<'de> for Word<T, By> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let visitor = WordVisitor(PhantomData);
+        let visitor = WordVisitor::<T, By>(PhantomData);
         deserializer
             .deserialize_enum("", T::WORDS, visitor)
-            .map(Self)
+            .map(|value| Self(value, PhantomData))
     }
 }
 
 /// Finds the value of a word, whether the word stands alone or as a key without a value.
-struct WordVisitor<T>(PhantomData<T>);
+struct WordVisitor<T, By>(PhantomData<(T, By)>);
 
-impl<'de, T: Words> Visitor<'de> for WordVisitor<T> {
+impl<'de, T: Words<By>, By> Visitor<'de> for WordVisitor<T, By> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +71,7 @@ impl<'de, T: Words> Visitor<'de> for WordVisitor<T> {
     }
 }
 
-impl<'de, T: Words> DeserializeSeed<'de> for WordVisitor<T> {
+impl<'de, T: Words<By>, By> DeserializeSeed<'de> for WordVisitor<T, By> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The path that stands for standard input, as with other commands.
-pub(super) const STANDARD_INPUT: &str = "-";
+pub const STANDARD_INPUT: &str = "-";
 
 /// What standard input held. It can be read only once, and reloads and a successor need it again.
 static STANDARD_INPUT_BYTES: OnceLock<io::Result<Vec<u8>>> = OnceLock::new();
@@ -95,7 +95,7 @@ type Contents = Result<u64, ErrorKind>;
 
 impl Inputs {
     /// Inputs that are read from these files, and none from the disk.
-    pub(super) fn in_memory(files: HashMap<PathBuf, Vec<u8>>) -> Self {
+    pub fn in_memory(files: HashMap<PathBuf, Vec<u8>>) -> Self {
         Self {
             source: Source::Memory(Arc::new(files)),
             read: Vec::new(),
@@ -103,7 +103,7 @@ impl Inputs {
     }
 
     /// Inputs that are read from the disk as it would be with these files.
-    pub(super) fn on_disk_with(files: HashMap<PathBuf, Vec<u8>>) -> Self {
+    pub fn on_disk_with(files: HashMap<PathBuf, Vec<u8>>) -> Self {
         Self {
             source: Source::DiskWith(Arc::new(files)),
             read: Vec::new(),
@@ -114,7 +114,7 @@ impl Inputs {
     ///
     /// # Errors
     /// When the file cannot be read, or is not in UTF-8; that is remembered as well.
-    pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
+    pub fn read(&mut self, path: &Path) -> io::Result<String> {
         utf8(self.read_bytes(path)?)
     }
 
@@ -122,7 +122,7 @@ impl Inputs {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(super) fn read_standard_input(&mut self) -> io::Result<String> {
+    pub fn read_standard_input(&mut self) -> io::Result<String> {
         let bytes = STANDARD_INPUT_BYTES.get_or_init(|| read_bounded(io::stdin()));
         let bytes = match bytes {
             Ok(bytes) => Ok(bytes.clone()),
@@ -138,7 +138,7 @@ impl Inputs {
     /// # Errors
     /// When the file cannot be read, is larger than 64 MiB, or is a device, a pipe or a folder;
     /// that is remembered as well.
-    pub(super) fn read_bytes(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+    pub fn read_bytes(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         // What is written after this look differs from it, be it read below or not.
         let (stamp, bytes) = match &self.source {
             Source::Disk => (stamp(path), read_file(path)),
@@ -156,7 +156,7 @@ impl Inputs {
     }
 
     /// Whether there is a file, which is not read and not remembered.
-    pub(super) fn has_file(&self, path: &Path) -> bool {
+    pub fn has_file(&self, path: &Path) -> bool {
         match &self.source {
             Source::Disk => path.is_file(),
             Source::Memory(files) => files.contains_key(path),

@@ -2,13 +2,13 @@
 //! names of accounts.
 
 /// What stands in the place of a secret.
-pub(super) const HIDDEN: &str = "***";
+pub const HIDDEN: &str = "***";
 
 /// The keys below which values of headers and queries stand, by their names.
-pub(super) const VALUES: [&str; 4] = ["add", "headers", "query", "set"];
+pub const VALUES: [&str; 4] = ["add", "headers", "query", "set"];
 
 /// The keys of secrets proper. A configuration that has one there is refused.
-pub(super) const SECRETS: [&str; 5] = ["hash_key", "hmac_key", "password", "secret", "token"];
+pub const SECRETS: [&str; 5] = ["hash_key", "hmac_key", "password", "secret", "token"];
 
 /// The keys of names of accounts.
 const ACCOUNTS: [&str; 2] = ["accounts", "ids"];
@@ -29,7 +29,7 @@ pub fn shown_part<'l>(path: &str, line: &'l str) -> Option<&'l str> {
 /// Whether a line of a configuration may hold a secret, by the names in it, by its URLs, or by the
 /// path of the value that stands there. Names count wherever they stand, also within longer ones such
 /// as `tokens`: a line that is in error need not be YAML.
-pub(super) fn may_show_secret(path: &str, line: &str) -> bool {
+pub fn may_show_secret(path: &str, line: &str) -> bool {
     let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
     let is_secret = |text: &str| {
         let text = text.to_ascii_lowercase();
@@ -49,7 +49,7 @@ pub fn without_passwords(text: &str) -> String {
 }
 
 /// The same of a message, where URLs without quotes are examples.
-pub(super) fn redacted_message(message: &str) -> String {
+pub fn redacted_message(message: &str) -> String {
     redacted(message, |is_quoted| is_quoted)
 }
 

@@ -1,0 +1,33 @@
+//! Values of types of other crates, which know nothing of YAML.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer};
+use weir_yaml::parsed;
+
+/// A text that a type of another module reads, whose errors say what is wrong and, behind a
+/// semicolon, what to do about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed<T>(pub(crate) T);
+
+impl<T: FromStr> FromStr for Parsed<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Parsed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, "a text")
+    }
+}
+
+/// Who gives words to types of other crates: this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Config {}
+
+/// A value that is written as one of the words of its type.
+pub(crate) type Word<T> = weir_yaml::Word<T, Config>;
