@@ -247,14 +247,20 @@ fn asked(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-#[test]
-fn commands_show_and_change_what_a_gateway_counts() {
-    let upstream = Upstream::start();
-    let gateway = Setup::before(&upstream)
+/// A gateway whose limit "L" has passed two requests of this machine and denied a third.
+fn with_a_denied_client(upstream: &Upstream) -> Gateway {
+    let gateway = Setup::before(upstream)
         .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
         .limited_by("L")
         .start();
     assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    gateway
+}
+
+#[test]
+fn commands_show_and_change_what_a_gateway_counts() {
+    let upstream = Upstream::start();
+    let gateway = with_a_denied_client(&upstream);
     let (code, top) = asked(&gateway, &["top", "--sort", "denied"]);
     assert_eq!(code, Some(0), "{top}");
     // What needs attention stands above it.
@@ -456,11 +462,7 @@ fn no_line_of_a_pasted_block_is_taken_for_an_answer_to_a_question_of_init() {
 #[test]
 fn a_typo_in_the_file_of_a_gateway_that_runs_takes_no_command_away() {
     let upstream = Upstream::start();
-    let gateway = Setup::before(&upstream)
-        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
-        .limited_by("L")
-        .start();
-    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    let gateway = with_a_denied_client(&upstream);
     let path = gateway.folder().join("gateway.yaml");
     let text = fs::read_to_string(&path).unwrap();
     let admin = gateway.admin_address().to_string();

@@ -33,6 +33,16 @@ async fn client(gateway: &Gateway) -> HealthClient<Channel> {
     HealthClient::new(channel.connect().await.unwrap())
 }
 
+/// A gateway whose limit is spent by a call of this client.
+async fn after_the_only_call_of_the_hour(server: SocketAddr) -> (Gateway, HealthClient<Channel>) {
+    let setup = before(server, "").limited_by("Calls");
+    let limit = "Calls: {per: address, burst: 1, count: 1, period: 1h}";
+    let gateway = setup.limits(&[limit]).start();
+    let mut client = client(&gateway).await;
+    check(&mut client, "").await.unwrap();
+    (gateway, client)
+}
+
 fn about(service: &str) -> HealthCheckRequest {
     HealthCheckRequest {
         service: service.to_owned(),
@@ -74,11 +84,7 @@ fn calls_and_streams_pass_with_their_status() {
 fn a_denied_call_is_told_that_resources_are_exhausted_and_when_to_call_again() {
     http2::run(async {
         let (server, _reporter) = serve();
-        let setup = before(server, "").limited_by("Calls");
-        let limit = "Calls: {per: address, burst: 1, count: 1, period: 1h}";
-        let gateway = setup.limits(&[limit]).start();
-        let mut client = client(&gateway).await;
-        check(&mut client, "").await.unwrap();
+        let (gateway, mut client) = after_the_only_call_of_the_hour(server).await;
         let denied = check(&mut client, "").await.unwrap_err();
         assert_eq!(denied.code(), Code::ResourceExhausted);
         let metadata = denied.metadata();
@@ -103,11 +109,7 @@ fn a_denied_call_is_told_that_resources_are_exhausted_and_when_to_call_again() {
 fn a_call_whose_deadline_comes_before_the_wait_is_told_not_to_retry() {
     http2::run(async {
         let (server, _reporter) = serve();
-        let setup = before(server, "").limited_by("Calls");
-        let limit = "Calls: {per: address, burst: 1, count: 1, period: 1h}";
-        let gateway = setup.limits(&[limit]).start();
-        let mut client = client(&gateway).await;
-        check(&mut client, "").await.unwrap();
+        let (_gateway, mut client) = after_the_only_call_of_the_hour(server).await;
         for (timeout, is_told) in [(60, false), (36_000, true)] {
             let mut call = tonic::Request::new(about(""));
             call.set_timeout(Duration::from_secs(timeout));
