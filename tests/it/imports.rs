@@ -232,7 +232,7 @@ fn what_nginx_returns_is_neither_counted_nor_forwarded() {
              location / { proxy_set_header X-Real-IP $remote_addr; proxy_pass http://APP; }
              location /gone/ { return 410; }
              location /old/ { return 301 https://b.test$request_uri; }
-             location = /health { return 200 fine; }
+             location = /health { return 200 good; }
              location = /json { default_type application/json; return 200 '{}'; }
              location /login { proxy_pass http://APP; }
          }
@@ -332,6 +332,49 @@ fn a_denied_client_gets_the_page_that_it_gets_from_nginx() {
             (6, "GET", "a.test/away/x", 8),
             (7, "GET", "a.test/moved/x", 8),
             (8, "POST", "a.test/kept/x", 8),
+        ],
+    );
+}
+
+/// The type goes by the extension of the page, and some headers by the status that clients get.
+#[test]
+fn a_denied_client_gets_the_type_and_the_headers_that_it_gets_from_nginx() {
+    answer_alike(
+        "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;
+         limit_req zone=a burst=1 nodelay;
+         server {
+             listen PORT;
+             types { application/json json; text/x-slow SLOW; }
+             location / { proxy_pass http://APP; }
+             location /json/ { error_page 503 =429 /slow.json; proxy_pass http://APP; }
+             location /upper/ { error_page 503 =429 /slow.JSON; proxy_pass http://APP; }
+             location /slow/ { error_page 503 /a.b/page.slow; proxy_pass http://APP; }
+             location /html/ { error_page 503 =429 /slow.html; proxy_pass http://APP; }
+             location /fine/ { error_page 503 =200 /good; proxy_pass http://APP; }
+             location = /slow.json { add_header X-Page a always; return 200 '{}'; }
+             location = /slow.JSON { add_header X-Page b always; default_type text/x; return 200 a; }
+             location = /a.b/page.slow { add_header X-Page c always; return 200 slow; }
+             location = /slow.html { add_header X-Page d always; default_type text/x; return 200 a; }
+             location = /good { add_header X-Page e; return 200 good; }
+         }
+         server {
+             listen PORT;
+             server_name b.test;
+             location / { error_page 503 =429 /slow.html; proxy_pass http://APP; }
+             location = /slow.html { add_header X-Page f always; return 200 a; }
+             location = /a.jpg { return 200 a; }
+             location = /a.png { return 200 a; }
+         }",
+        &[
+            (1, "GET", "a.test/x", 4),
+            (2, "GET", "a.test/json/x", 8),
+            (3, "GET", "a.test/upper/x", 8),
+            (4, "GET", "a.test/slow/x", 8),
+            (5, "GET", "a.test/html/x", 8),
+            (6, "GET", "a.test/fine/x", 8),
+            (7, "GET", "b.test/x", 8),
+            (8, "GET", "b.test/a.jpg", 4),
+            (8, "GET", "b.test/a.png", 4),
         ],
     );
 }

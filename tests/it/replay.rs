@@ -1303,7 +1303,7 @@ fn a_gate_never_passes_where_routes_are_found_by_what_the_log_does_not_have() {
     ] {
         let own = format!("{{name: own, match: {matches}, upstream: app, limits: [L]}}");
         let rest = "{name: rest, match: {}, upstream: app, limits: [L]}";
-        let log = combined(&["192.0.2.1"], 8).replace("?b=c", "");
+        let log = granian(8);
         let folder = with_routes(&[&own, rest])
             .file("access.log", &log)
             .written();
@@ -1320,6 +1320,62 @@ fn a_gate_never_passes_where_routes_are_found_by_what_the_log_does_not_have() {
         let report = report(folder.path(), &["--log", "access.log"]);
         assert_eq!(report["not_replayed"][0]["what"], "route own", "{report:#}");
     }
+    // Weir's own log names the route that requests took: `pro` once, now `own`.
+    let own = "{name: own, match: {headers: {x-plan: pro}}, upstream: app, limits: [L]}";
+    let rest = "{name: rest, match: {}, upstream: app, limits: []}";
+    for (named, code, said) in [
+        ("own", 1, "denied>0: "),
+        (
+            "pro",
+            1,
+            "the names of the routes that requests took: own is new",
+        ),
+        (
+            "rest",
+            1,
+            "the names of the routes that requests took: own is new",
+        ),
+    ] {
+        let line = |second: usize| {
+            format!(
+                r#"{{"timestamp":"2026-11-21T10:00:{second:02}Z","target":"weir::access","client":"192.0.2.1","method":"GET","path":"/a","route":"{named}","status":200,"decision":"allowed"}}"#
+            )
+        };
+        let log: Vec<String> = (0..8).map(line).collect();
+        let folder = with_routes(&[own, rest])
+            .file("access.log", &log.join("\n"))
+            .written();
+        let (found, errors) = judged(folder.path(), &["--fail-if", "denied>0"]);
+        assert_eq!(found, Some(code), "{named}: {errors}");
+        assert!(errors.contains(said), "{named}: {errors}");
+    }
+}
+
+/// A form whose whole target is logged has the queries of requests, if they had one.
+#[test]
+fn a_gate_is_judged_where_no_request_of_a_log_has_a_query() {
+    let own = "{name: own, match: {query: {plan: pro}}, upstream: app, limits: [L]}";
+    let rest = "{name: rest, match: {}, upstream: app, limits: [L]}";
+    let log = combined(&["192.0.2.1"], 8).replace("?b=c", "");
+    let folder = with_routes(&[own, rest]).file("access.log", &log).written();
+    let (code, errors) = judged(folder.path(), &["--fail-if", "denied>90%"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let why = report["not_replayed"][0]["why"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(
+        why.contains("no request at the log's beginning has a query"),
+        "{report:#}"
+    );
+}
+
+/// Lines of a server that logs neither queries nor headers, a second apart.
+fn granian(requests: usize) -> String {
+    let line = |second: usize| {
+        format!("[2026-11-21 10:00:{second:02} +0000] 192.0.2.1 - \"GET /a HTTP/1.1\" 200 1.5\n")
+    };
+    (0..requests).map(line).collect()
 }
 
 #[test]
@@ -1405,8 +1461,10 @@ fn a_limit_on_what_a_log_does_not_have_is_listed_and_denies_nothing() {
             format!(r#"CLIENT - - [21/Nov/2026:10:00:NN +0000] "GET /a HTTP/1.1" 200 5{more}"#);
         lines(&line, &["192.0.2.1"; 4])
     };
-    let all = "ByAccount ByAgent ByHost ByQuery Flying";
+    let all = "ByAccount ByAgent ByHost Flying";
     assert_eq!(listed(&common(""), &[]), all);
+    // The common form has queries, if requests have one.
+    assert_eq!(listed(&granian(4), &[]), "ByAccount ByAgent ByHost ByQuery");
     // As Traefik writes it, whose logs have no headers by default.
     assert_eq!(listed(&common(r#" "-" "-""#), &[]), all);
     // What the lines have is asked about: here are as many of each as requests.

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// What editors on Windows begin a file with.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Upper bound on routes, those included that an earlier one leaves no requests.
 pub(crate) const MAX_ROUTES: usize = 10_000;
 
@@ -62,7 +65,11 @@ pub(crate) fn read(path: &Path) -> Result<String, ImportError> {
     let text = match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(io::Error::other("it is not a regular file")),
         // Comments may be in another encoding.
-        _ => fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).replace("\r\n", "\n")),
+        _ => fs::read(path).map(|bytes| {
+            let text = String::from_utf8_lossy(&bytes);
+            text.trim_start_matches(BYTE_ORDER_MARK)
+                .replace("\r\n", "\n")
+        }),
     };
     let path = path.to_owned();
     text.map_err(|cause| ImportError::Unreadable { path, cause })

@@ -184,6 +184,7 @@ impl Input {
                     seen.note(&line);
                 }
             }
+            seen.note_form(&parser);
             if seen.is_enough(needs) {
                 break;
             }

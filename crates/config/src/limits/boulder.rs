@@ -1,6 +1,7 @@
 //! Ids that Boulder refuses for its own limits, and that Weir takes.
 
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
@@ -79,8 +80,12 @@ fn range(id: &str) -> Option<&'static str> {
 }
 
 fn is_reserved(network: IpNet) -> bool {
-    let mut reserved = RESERVED.iter().filter_map(|it| it.parse::<IpNet>().ok());
-    reserved.any(|it| it.contains(&network) || network.contains(&it))
+    static NETWORKS: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+        let parsed = RESERVED.iter().filter_map(|it| it.parse().ok());
+        parsed.collect()
+    });
+    let mut reserved = NETWORKS.iter();
+    reserved.any(|it| it.contains(&network) || network.contains(it))
 }
 
 fn account(id: &str) -> Option<&'static str> {

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::parse::Directive;
-use super::returns::{CLOSE, Return, content_type};
+use super::responses::{added_headers, headers_of_text};
+use super::returns::{CLOSE, Return};
 use super::scopes::{Scopes, named};
-use crate::configuration::Keys;
+use crate::configuration::{Configuration, Keys};
 
 /// What a client gets whose request is denied.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,7 +30,11 @@ impl Denial {
     ///
     /// # Errors
     /// The `error_page`, if Weir has no words for its response.
-    pub(super) fn of_status<'d>(scopes: &Scopes<'d>, status: u16) -> Result<Self, &'d Directive> {
+    pub(super) fn of_status<'d>(
+        scopes: &Scopes<'d>,
+        status: u16,
+        configuration: &mut Configuration,
+    ) -> Result<Self, &'d Directive> {
         let code = status.to_string();
         let pages = scopes.all(&["error_page"]);
         // The target may be called as a status.
@@ -39,7 +44,7 @@ impl Denial {
         let Some(page) = pages.next() else {
             return Ok(Self::plain(status));
         };
-        let denial = Self::of_page(scopes, page, status).ok_or(page)?;
+        let denial = Self::of_page(scopes, page, status, configuration).ok_or(page)?;
         let is_own = |it: &String| *it == code || it.starts_with('=');
         let target = page.arguments.len().saturating_sub(1);
         // It may be for the errors of upstreams as well, which go untranslated.
@@ -49,7 +54,12 @@ impl Denial {
         Ok(denial)
     }
 
-    fn of_page(scopes: &Scopes<'_>, page: &Directive, status: u16) -> Option<Self> {
+    fn of_page(
+        scopes: &Scopes<'_>,
+        page: &Directive,
+        status: u16,
+        configuration: &mut Configuration,
+    ) -> Option<Self> {
         let (target, others) = page.arguments.split_last()?;
         let change = others.last().and_then(|it| it.strip_prefix('='));
         let changed: Option<u16> = change
@@ -59,7 +69,7 @@ impl Denial {
             .ok()?;
         if target.contains("://") {
             let status = changed.filter(|it| matches!(it, 301 | 302 | 303 | 307 | 308));
-            return Self::redirect(status.unwrap_or(302), target);
+            return Self::redirect(scopes, status.unwrap_or(302), target, configuration);
         }
         let location = scopes
             .0
@@ -68,24 +78,24 @@ impl Denial {
         let server = scopes.0.iter().take(2).copied().collect();
         let scopes = Scopes(server).within(&location.block);
         match Return::of_block(&location.block, scopes.server_name())? {
-            Return::Redirect { to, status } => Self::redirect(status, &to),
+            Return::Redirect { to, status } => Self::redirect(&scopes, status, &to, configuration),
             // Without a text, the status is that of the page which nginx has for it. It has none for
             // those below 400, and closes the connection at 444.
             Return::Response { status, body } if body.is_empty() => {
                 let has_page = status >= 400 && status != CLOSE;
                 has_page.then(|| Self {
-                    headers: headers(&scopes),
+                    headers: added_headers(&scopes, status, configuration),
                     ..Self::plain(status)
                 })
             }
             Return::Response { status: own, body } => {
-                let mut headers = headers(&scopes);
-                headers.insert("content-type".to_owned(), json!(content_type(&scopes)));
                 let kept = if change.is_some() { own } else { status };
                 let status = changed.unwrap_or(kept);
+                // A location by its name leaves the path of the request.
+                let path = Some(target.as_str()).filter(|path| !path.starts_with('@'));
                 Some(Self {
                     status,
-                    headers,
+                    headers: headers_of_text(&scopes, (status, path), location, configuration),
                     body,
                 })
             }
@@ -93,10 +103,19 @@ impl Denial {
         }
     }
 
-    fn redirect(status: u16, to: &str) -> Option<Self> {
-        let is_text = !to.contains(['$', '{']);
-        is_text.then(|| Self {
-            headers: Keys::from_iter([("location".to_owned(), json!(to))]),
+    fn redirect(
+        scopes: &Scopes<'_>,
+        status: u16,
+        to: &str,
+        configuration: &mut Configuration,
+    ) -> Option<Self> {
+        if to.contains(['$', '{']) {
+            return None;
+        }
+        let mut headers = added_headers(scopes, status, configuration);
+        headers.insert("location".to_owned(), json!(to));
+        Some(Self {
+            headers,
             ..Self::plain(status)
         })
     }
@@ -125,12 +144,4 @@ fn location<'d>(server: &'d [Directive], target: &str) -> Option<&'d Directive> 
         [modifier, path] => modifier == "=" && path == target,
         _ => false,
     })
-}
-
-/// The headers of a response that is an error, but for those with variables.
-fn headers(scopes: &Scopes<'_>) -> Keys {
-    let added = scopes.all(&["add_header"]).into_iter();
-    let added = added.filter(|it| it.argument(2) == "always" && !it.argument(1).contains('$'));
-    let added = added.map(|it| (it.argument(0).to_ascii_lowercase(), json!(it.argument(1))));
-    added.collect()
 }

@@ -9,7 +9,7 @@ use crate::configuration::{Configuration, Keys};
 use crate::difference::Effect;
 
 /// Headers of connections and framing, which Weir does not let anybody change.
-const FRAMING: [&str; 9] = [
+pub(super) const FRAMING: [&str; 9] = [
     "connection",
     "content-length",
     "keep-alive",

@@ -156,25 +156,31 @@ impl Limits {
             directive.is_reached.set(true);
             let zone = directive.parameter("zone").unwrap_or_default();
             let burst = number(directive.parameter("burst"));
-            let mut at_once = burst.saturating_add(1);
-            if let Some(wait) = self.wait(zone, directive, burst) {
-                if requests.len() == 1 && wait <= MAX_DELAY_MICROS {
-                    at_once = number(directive.parameter("delay")).saturating_add(1);
-                    *delay = Some(duration(wait));
-                } else {
-                    let what = "holds no request: as many pass, but at once";
-                    let remedy = "a smaller `burst` and `on_denied: {delay: 2s}` hold some";
-                    directive.report(Effect::Differs, what, remedy, configuration);
-                }
-            }
+            let wait = self.wait(zone, directive, burst);
+            let held = wait.filter(|wait| requests.len() == 1 && *wait <= MAX_DELAY_MICROS);
+            let at_once = match held {
+                Some(_) => number(directive.parameter("delay")),
+                None => burst,
+            };
             let one = Use {
                 zone,
-                at_once,
+                at_once: at_once.saturating_add(1),
                 is_dry_run: scopes.value("limit_req_dry_run") == "on",
                 directive,
                 server: scopes.server_name(),
             };
-            uses.extend(self.used(one, case, configuration));
+            // Where nothing is counted, nothing is held.
+            let Some(used) = self.used(one, case, configuration) else {
+                continue;
+            };
+            uses.push(used);
+            if let Some(held) = held {
+                *delay = Some(duration(held));
+            } else if wait.is_some() {
+                let what = "holds no request: as many pass, but at once";
+                let remedy = "a smaller `burst` and `on_denied: {delay: 2s}` hold some";
+                directive.report(Effect::Differs, what, remedy, configuration);
+            }
         }
         uses
     }
@@ -333,7 +339,7 @@ fn denial(scopes: &Scopes<'_>, kind: &str, configuration: &mut Configuration) ->
         let remedy = "a ban with `on_denied: drop` closes the connections of clients that go on";
         directive.report(Effect::Differs, what, remedy, configuration);
     }
-    Denial::of_status(scopes, status).unwrap_or_else(|page| {
+    Denial::of_status(scopes, status, configuration).unwrap_or_else(|page| {
         let what = format!("is not translated: a denied client gets {status} and Weir's page");
         let remedy = "write `on_denied: {reject: {status: ..., headers: ..., body: ...}}`";
         page.report(Effect::Differs, &what, remedy, configuration);

@@ -335,6 +335,11 @@ impl<'d> Location<'d> {
         }
     }
 
+    /// The path of its requests, if that is one.
+    pub(super) fn one_path(&self) -> Option<&'d str> {
+        (self.modifier == "=").then_some(self.pattern)
+    }
+
     /// The path that it alone ends at, without a slash at its end.
     pub(super) fn end(&self) -> Option<&'d str> {
         let is_exact = self.modifier == "=" && !self.pattern.ends_with('/');

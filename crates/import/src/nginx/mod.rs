@@ -10,6 +10,7 @@ mod locations;
 mod maps;
 mod networks;
 mod parse;
+mod responses;
 mod returns;
 mod scopes;
 mod untranslated;
@@ -251,7 +252,13 @@ impl Importer<'_> {
             let remedy = "`block: {addresses: [...], on_denied: drop}` closes connections";
             directive.report(Effect::Differs, what, remedy, &mut self.configuration);
         }
-        Some(returned.keys(&location.scopes))
+        let configuration = &mut self.configuration;
+        Some(returned.keys(
+            &location.scopes,
+            location.one_path(),
+            directive,
+            configuration,
+        ))
     }
 
     /// Says once that Weir takes several spellings for one path, where that matters.

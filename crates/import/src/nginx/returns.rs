@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::headers::template;
 use super::parse::Directive;
+use super::responses::headers_of_text;
 use super::scopes::{Scopes, named, server_name};
-use crate::configuration::Keys;
+use crate::configuration::{Configuration, Keys};
 
 /// The status by which nginx closes a connection without a response.
 pub(super) const CLOSE: u16 = 444;
@@ -56,15 +57,22 @@ impl Return {
         }
     }
 
-    /// The keys of a route that does the same in these scopes. No limit of nginx counts its requests.
-    pub(super) fn keys(&self, scopes: &Scopes<'_>) -> Option<Keys> {
+    /// The keys of a route that does the same in the scopes of a location, for one path or several.
+    /// No limit of nginx counts its requests.
+    pub(super) fn keys(
+        &self,
+        scopes: &Scopes<'_>,
+        path: Option<&str>,
+        location: &Directive,
+        configuration: &mut Configuration,
+    ) -> Option<Keys> {
         let (key, value) = match self {
             Self::Redirect { to, status } => ("redirect", json!({"to": to, "status": status})),
             Self::Response { status, body } if body.is_empty() => {
                 ("response", json!({"status": status}))
             }
             Self::Response { status, body } => {
-                let headers = json!({"content-type": content_type(scopes)});
+                let headers = headers_of_text(scopes, (*status, path), location, configuration);
                 (
                     "response",
                     json!({"status": status, "headers": headers, "body": body}),
@@ -108,14 +116,6 @@ impl Return {
             None => Some((authority, None)),
         }
         .filter(|(host, _)| !host.contains('/'))
-    }
-}
-
-/// The type of a text that is returned.
-pub(super) fn content_type<'d>(scopes: &Scopes<'d>) -> &'d str {
-    match scopes.value("default_type") {
-        "" => "text/plain",
-        kind => kind,
     }
 }
 

@@ -1327,6 +1327,13 @@ fn a_return_is_what_nginx_returns_and_is_not_counted() {
             .unwrap();
         assert!(route.contains(expected), "{directive}: {route}");
     }
+    // The type goes by the extension, where there is one path.
+    let returned = "location = /a.html { add_header X-B b; return 200 ok; }";
+    let expected = "{status: 200, headers: {x-b: b, content-type: text/html}, body: ok}";
+    assert!(routes(returned).contains(expected), "{}", routes(returned));
+    assert!(!differences(returned).join("").contains("one type"));
+    let several = differences("location /x/ { return 200 ok; }").join("");
+    assert!(several.contains("gets one type for all paths"), "{several}");
     // Weir takes both for one path, and would redirect for ever.
     let loops =
         routes("location = /blog { return 301 /blog/; } location /blog/ { proxy_pass http://a; }");
@@ -1580,7 +1587,7 @@ fn a_denied_client_gets_the_page_that_nginx_has_for_the_status_of_the_limit() {
         let reject = lines.find_map(|line| line.split_once("on_denied: {reject: "));
         let reject = reject.map_or("none", |(_, reject)| reject.strip_suffix('}').unwrap());
         let is_listed = shown(&imported).contains("error_page");
-        (reject.to_owned(), is_listed)
+        (reject.to_owned(), is_listed, shown(&imported))
     };
     let json = "default_type application/json; return 418 '{}';";
     for (directives, reject) in [
@@ -1612,7 +1619,7 @@ fn a_denied_client_gets_the_page_that_nginx_has_for_the_status_of_the_limit() {
             "{status: 429, headers: {retry-after: '9', content-type: text/plain}, body: slow}",
         ),
     ] {
-        let (found, is_listed) = denied(&directives);
+        let (found, is_listed, _) = denied(&directives);
         let loose = |text: &str| text.replace(['\'', '"'], "");
         assert_eq!(loose(&found), loose(reject), "{directives}");
         assert!(!is_listed || directives.contains("502"), "{directives}");
@@ -1626,9 +1633,78 @@ fn a_denied_client_gets_the_page_that_nginx_has_for_the_status_of_the_limit() {
         "error_page 503 @p; location @p { return 444; }",
         "error_page 503 https://a.test/$host;",
     ] {
-        let (found, is_listed) = denied(directives);
+        let (found, is_listed, _) = denied(directives);
         assert!(found.contains("503"), "{directives}: {found}");
         assert!(is_listed, "{directives}");
+    }
+    let pages = "error_page 503 =429 /p.JSON; location = /p.JSON";
+    let types = "types { application/json json js; text/x j; }";
+    for (directives, reject, listed) in [
+        // By the extension, if a type is known for it.
+        (
+            format!("{types} default_type text/x; {pages} {{ return 200 x; }}"),
+            "{status: 429, headers: {content-type: application/json}, body: x}",
+            "",
+        ),
+        (
+            format!("{types} {pages} {{ types {{ text/y y; }} return 200 x; }}"),
+            "{status: 429, headers: {content-type: text/plain}, body: x}",
+            "",
+        ),
+        (
+            format!("{pages} {{ default_type text/x; return 200 x; }}"),
+            "{status: 429, headers: {content-type: text/x}, body: x}",
+            "",
+        ),
+        (
+            "error_page 503 =429 /p.html; location = /p.html { return 200 x; }".to_owned(),
+            "{status: 429, headers: {content-type: text/html}, body: x}",
+            "",
+        ),
+        // A location by its name has paths of all kinds.
+        (
+            "error_page 503 =429 @p; location @p { return 200 x; }".to_owned(),
+            "{status: 429, headers: {content-type: text/plain}, body: x}",
+            "gets one type for all paths",
+        ),
+        (
+            "error_page 503 =429 @p; location @p { types {} return 200 x; }".to_owned(),
+            "{status: 429, headers: {content-type: text/plain}, body: x}",
+            "",
+        ),
+        // Without `always`, by the status that clients get.
+        (
+            "error_page 503 =200 /p; location = /p { add_header X-B b; return 200 x; }".to_owned(),
+            "{status: 200, headers: {x-b: b, content-type: text/plain}, body: x}",
+            "",
+        ),
+        (
+            "add_header X-B b; error_page 503 https://a.test/slow;".to_owned(),
+            "{status: 302, headers: {x-b: b, location: https://a.test/slow}}",
+            "",
+        ),
+        (
+            "error_page 503 /p; location = /p { add_header X-B b always; return 302 /slow; }"
+                .to_owned(),
+            "{status: 302, headers: {x-b: b, location: /slow}}",
+            "",
+        ),
+        (
+            "error_page 503 @p; location @p { types {} add_header X-B $host always; \
+             add_header Content-Type text/x always; add_header X-C '' always; return 429 x; }"
+                .to_owned(),
+            "{status: 503, headers: {content-type: text/plain}, body: x}",
+            "also nginx.conf:2 `add_header X-B $host always`",
+        ),
+    ] {
+        let (found, _, shown) = denied(&directives);
+        let loose = |text: &str| text.replace(['\'', '"'], "");
+        assert_eq!(loose(&found), loose(reject), "{directives}");
+        let is_quiet = !shown.contains("one type for all") && !shown.contains("responses without");
+        match listed {
+            "" => assert!(is_quiet, "{directives}: {shown}"),
+            listed => assert!(shown.contains(listed), "{directives}: {shown}"),
+        }
     }
     // Of another status.
     assert!(
@@ -1718,9 +1794,36 @@ fn a_zone_that_is_defined_elsewhere_is_not_said_to_be_untranslated() {
 #[test]
 fn a_dump_of_the_overrides_of_boulder_is_called_what_it_is() {
     let text = "name,id,count,burst,period,comment\nNewOrdersPerAccount,1,2,2,3h0m0s,\"a, b\"\n";
-    let error = imported(&[("overrides.csv", text)]).unwrap_err();
-    assert!(
-        error.starts_with("overrides.csv:1: this is CSV, as Boulder dumps"),
-        "{error}"
-    );
+    for text in [text.to_owned(), format!("\u{feff}{text}")] {
+        let error = imported(&[("overrides.csv", &text)]).unwrap_err();
+        assert!(
+            error.starts_with("overrides.csv:1: this is CSV, as Boulder dumps"),
+            "{error}"
+        );
+    }
+}
+
+/// What editors on Windows begin a file with was taken for a part of the first word.
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let server = "server { listen 80; location / { proxy_pass http://a; } }";
+    let nginx = format!("\u{feff}{server}");
+    assert!(imported(&[("nginx.conf", &nginx)]).is_ok());
+    let included = [
+        ("nginx.conf", "http { include a.conf; }"),
+        ("a.conf", &nginx),
+    ];
+    assert!(imported(&included).is_ok());
+}
+
+/// A server without a name has an empty `$server_name`, which nginx does not count.
+#[test]
+fn a_limit_that_counts_nothing_is_not_said_to_hold_no_request() {
+    let zone = "limit_req_zone $server_name zone=a:1m rate=1r/m;";
+    let limited = |name: &str| {
+        let server = format!("server {{ {name} limit_req zone=a burst=5; proxy_pass http://a; }}");
+        shown(&imported_http(&format!("{zone} {server}")))
+    };
+    assert!(limited("server_name a.test;").contains("holds no request"));
+    assert!(!limited("").contains("holds no request"), "{}", limited(""));
 }

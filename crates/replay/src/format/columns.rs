@@ -59,6 +59,11 @@ impl Columns {
         })
     }
 
+    /// Whether lines have the query of a request that has one.
+    pub fn tells_query(&self) -> bool {
+        self.fields.contains(&Some(Field::Query))
+    }
+
     /// The fields of a line.
     ///
     /// # Errors

@@ -46,6 +46,17 @@ pub enum Field {
     User,
 }
 
+impl Field {
+    /// Whether it tells the query, by the name of this rank among those of the field. The first name
+    /// of a target is that of the whole one; others may stand for its path.
+    pub(super) const fn tells_query(self, rank: usize) -> bool {
+        matches!(
+            (self, rank),
+            (Self::Request | Self::Query, _) | (Self::Target, 0)
+        )
+    }
+}
+
 pub(super) const FIELDS: usize = Field::User as usize + 1;
 
 /// The names of fields. Of several names, the first that a line has counts.

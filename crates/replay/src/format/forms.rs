@@ -14,6 +14,8 @@ pub struct Form {
     pub knows_client: bool,
     /// Whether lines have all headers of requests.
     pub has_headers: bool,
+    /// Whether queries that requests had may be missing in lines, although those have a target.
+    pub may_omit_queries: bool,
     pub notes: Notes,
 }
 
@@ -71,6 +73,7 @@ pub static OWN: Form = Form {
     shape: Shape::Own,
     knows_client: false,
     has_headers: false,
+    may_omit_queries: false,
     notes: Notes {
         written_by: "`--format` with a pattern",
         time: "as its variables",
@@ -89,6 +92,7 @@ pub static FORMS: [Form; 18] = [
         shape: Shape::Weir,
         knows_client: true,
         has_headers: false,
+        may_omit_queries: true,
         notes: Notes {
             written_by: "Weir's [own log](LOGS.md#the-access-log) with `log.format: json`",
             time: "decision, ns",
@@ -103,6 +107,7 @@ pub static FORMS: [Form; 18] = [
         shape: Shape::Combined,
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "nginx 1.22, Apache 2.4, lighttpd 1.4, ingress-nginx's format, Weir's \
                          `access_format: combined`, Traefik's text, gunicorn, h2o, Varnish, Tomcat, \
@@ -135,6 +140,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "HAProxy 2.6: `option httplog`, `option httpslog`",
             time: "begin, ms, no offset (read as UTC)",
@@ -160,6 +166,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Envoy 1.40's default text; Istio's default text by its documentation, not run",
             time: "begin, ms",
@@ -181,6 +188,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "AWS Application Load Balancer; by its documentation, not run",
             time: "begin, and when the response was made; µs, UTC",
@@ -202,6 +210,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: true,
         notes: Notes {
             written_by: "Squid 5.7, native",
             time: "end, ms, with duration",
@@ -224,6 +233,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: true,
         notes: Notes {
             written_by: "hypercorn 0.18 (queries are not logged)",
             time: "end, s",
@@ -242,6 +252,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: true,
         notes: Notes {
             written_by: "granian 2.8 (queries are not logged)",
             time: "begin, s, with duration",
@@ -260,6 +271,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "uvicorn 0.54, behind a prefix that has a time",
             time: "that of the prefix",
@@ -274,6 +286,7 @@ pub static FORMS: [Form; 18] = [
         shape: Shape::Columns,
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "IIS, AWS CloudFront: columns that `#Fields:` names; by their documentation, \
                          not run",
@@ -311,6 +324,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: true,
         has_headers: true,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Caddy 2.11, JSON; it has all headers but secret ones",
             time: "end, ns, with duration",
@@ -341,6 +355,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Traefik 3.7, JSON",
             time: "begin, ns, with duration",
@@ -375,6 +390,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Envoy 1.40, JSON with the names of its documentation",
             time: "begin, ms, with duration",
@@ -402,6 +418,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "pino-http 11.0 and Fastify 5.12, JSON",
             time: "end, ms, with duration; Fastify: begin, ms, without",
@@ -429,6 +446,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: true,
         has_headers: true,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Kong's `file-log` and `http-log`, an object a line; by its source, not run",
             time: "begin, ms, with duration",
@@ -456,6 +474,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Google Cloud's external Application Load Balancers, an entry a line; by \
                          their documentation, not run",
@@ -485,6 +504,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "Cloudflare Logpush, `http_requests` as `ndjson`; by its documentation, not \
                          run; subrequests of Workers count",
@@ -504,6 +524,7 @@ pub static FORMS: [Form; 18] = [
         }),
         knows_client: false,
         has_headers: false,
+        may_omit_queries: false,
         notes: Notes {
             written_by: "nginx 1.22, JSON of its variables, by their names or other common ones",
             time: "end; `msec`: ms, `time_iso8601`: s; with `request_time`",

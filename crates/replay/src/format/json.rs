@@ -358,6 +358,7 @@ pub(super) fn object(
     if !is_object {
         return Err(NOT_JSON);
     }
+    make.had_query_field |= found.tells_query;
     let mut marks = form.marks.iter();
     if !marks.all(|mark| found.texts.get(*mark).is_some()) {
         return Ok(Parsed::Other);
@@ -427,6 +428,8 @@ struct Found<'l> {
     texts: Texts<'l>,
     /// The places of the names that the texts were found by.
     ranks: [usize; FIELDS],
+    /// Whether a field tells the query of the request, if it has one.
+    tells_query: bool,
     wants_headers: bool,
     headers: Vec<(Cow<'l, str>, Value<'l>)>,
 }
@@ -447,6 +450,7 @@ impl<'l> Found<'l> {
         let field = place.and_then(|place| place.field);
         // The host is a field of its own.
         let header = header.filter(|name| !name.eq_ignore_ascii_case("host"));
+        self.tells_query |= field.is_some_and(|(field, rank)| field.tells_query(rank));
         match (field, header, value) {
             (Some((field, rank)), header, Value::Text(text)) => {
                 if let Some(name) = header {

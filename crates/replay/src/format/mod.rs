@@ -302,6 +302,18 @@ impl Parser<'_> {
         }
     }
 
+    /// Whether the lines that were parsed have the queries of those requests that had one, whether
+    /// or not any had.
+    pub fn logs_queries(&self) -> bool {
+        let tells_query = match &self.format.form.shape {
+            Shape::Weir | Shape::Combined => true,
+            Shape::Json(_) => self.make.had_query_field,
+            Shape::Text(_) | Shape::Own => self.patterns.iter().all(|it| it.tells_query),
+            Shape::Columns => self.columns.tells_query(),
+        };
+        tells_query && !self.format.form.may_omit_queries
+    }
+
     /// How many requests had a list of addresses for a client, of which the leftmost was taken.
     pub const fn leftmost(&self) -> u64 {
         self.make.leftmost
@@ -520,6 +532,8 @@ struct LineMaker<'n> {
     targets: TargetMaker,
     /// The time of the prefix of the line, for forms that have none.
     outer: Option<Timestamp>,
+    /// Whether a line in JSON had a field that tells the query.
+    had_query_field: bool,
     /// How many requests had a list of addresses for a client, of which the leftmost was taken.
     leftmost: u64,
 }
@@ -530,6 +544,7 @@ impl<'n> LineMaker<'n> {
             options,
             targets: TargetMaker::default(),
             outer: None,
+            had_query_field: false,
             leftmost: 0,
         }
     }

@@ -17,6 +17,8 @@ pub struct Pattern<'p> {
     /// The text before the first variable.
     start: &'p str,
     variables: Vec<Variable<'p>>,
+    /// Whether lines have the query of a request that has one.
+    pub tells_query: bool,
 }
 
 #[derive(Debug)]
@@ -49,9 +51,12 @@ impl<'p> Pattern<'p> {
                 until,
             }
         });
+        let variables = variables.collect();
+        let mut fields = parts.iter().filter_map(|(name, _)| best(name));
         Self {
             start,
-            variables: variables.collect(),
+            variables,
+            tells_query: fields.any(|(field, rank)| field.tells_query(rank)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use http::HeaderName;
 
-use super::{Format, LogLine, split_query};
+use super::{Format, LogLine, Parser, split_query};
 
 /// What rules ask of a log.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +25,13 @@ pub struct Seen {
     pub requests: u64,
     with_host: u64,
     headers: HashSet<HeaderName>,
+    /// The routes that requests took, by Weir's log.
+    routes: HashSet<Box<str>>,
     pub has_accounts: bool,
+    /// Whether the lines have the queries of those requests that had one.
     pub has_queries: bool,
+    /// Whether any request has a query.
+    pub is_any_query_given: bool,
     pub has_durations: bool,
     pub has_statuses: bool,
     /// Whether the lines are of a form that always has these headers, but for those that a request
@@ -47,9 +52,14 @@ impl Seen {
         self.has_durations |= line.ended > line.at;
         self.has_statuses |= line.status.is_some();
         let target = str::from_utf8(&line.target).unwrap_or_default();
-        self.has_queries |= split_query(target).1.is_some();
+        self.is_any_query_given |= split_query(target).1.is_some();
+        self.has_queries |= self.is_any_query_given;
         let Some(details) = &line.details else { return };
         self.has_accounts |= details.account.is_some();
+        let route = details.route.as_ref();
+        if let Some(route) = route.filter(|route| !self.routes.contains(*route)) {
+            self.routes.insert(route.clone());
+        }
         for name in details.headers.keys() {
             match *name == http::header::HOST {
                 true => self.with_host += 1,
@@ -68,6 +78,16 @@ impl Seen {
     /// Whether any request has a header of this name.
     pub fn has_header(&self, name: &HeaderName) -> bool {
         self.headers.contains(name)
+    }
+
+    /// Whether any request took a route of this name.
+    pub fn has_route(&self, name: &str) -> bool {
+        self.routes.contains(name)
+    }
+
+    /// Notes what the form says of all lines that were parsed.
+    pub fn note_form(&mut self, parser: &Parser<'_>) {
+        self.has_queries |= parser.logs_queries();
     }
 
     /// Whether all is there that rules ask for.

@@ -554,43 +554,57 @@ const BY_HOST: &str = "; say by --host which one requests were for";
 
 /// Says what routes are found by that the log does not have: requests take others in their place.
 fn unlogged_matches(settings: &Settings, log: &LogFields) -> Option<String> {
-    let any = |lacks: fn(&RouteMatcher, &LogFields) -> bool| {
-        let mut routes = settings.routes.iter();
-        routes.any(|route| lacks(&route.matcher, log))
+    let all = |lacks: fn(&Route, &LogFields) -> bool| {
+        let routes = settings.routes.iter().filter(|route| lacks(route, log));
+        let names: Vec<&str> = routes.map(|route| &*route.policy.name).collect();
+        names
     };
-    let hosts = any(lacks_host).then_some("hosts");
-    let headers = any(lacks_headers).then_some("headers");
-    let queries = any(lacks_query).then_some("query parameters");
+    let hosts = (!all(lacks_host).is_empty()).then_some("hosts");
+    let by_headers = all(lacks_headers);
+    let headers = (!by_headers.is_empty()).then_some("headers");
+    let queries = (!all(lacks_query).is_empty()).then_some("query parameters");
     let missing: Vec<&str> = [hosts, headers, queries].into_iter().flatten().collect();
     let by_host = if hosts.is_some() { BY_HOST } else { "" };
+    let unnamed = match headers.filter(|_| log.format.is_weir()) {
+        Some(_) => format!(
+            " (Weir's log tells headers by the names of the routes that requests took: {} is new, \
+             has another name there, or matches by more than that tells)",
+            by_headers.join(", ")
+        ),
+        None => String::new(),
+    };
     let others = match headers.or(queries) {
         Some(_) => "; log what routes are found by, or replay a configuration without those routes",
         None => "",
     };
     (!missing.is_empty()).then(|| {
         let missing = missing.join(" and ");
-        format!("the log does not have {missing}, by which routes are found{by_host}{others}")
+        format!(
+            "the log does not have {missing}, by which routes are found{unnamed}{by_host}{others}"
+        )
     })
 }
 
-fn lacks_host(matcher: &RouteMatcher, log: &LogFields) -> bool {
-    matcher.host.is_some() && !log.has_host()
+fn lacks_host(route: &Route, log: &LogFields) -> bool {
+    route.matcher.host.is_some() && !log.has_host()
 }
 
-/// Weir's log says which route a request took, from which most headers can be concluded.
-fn lacks_headers(matcher: &RouteMatcher, log: &LogFields) -> bool {
-    let mut unlogged = matcher
+/// Weir's log says which route a request took, from which most headers can be concluded: of a route
+/// that had this name then.
+fn lacks_headers(route: &Route, log: &LogFields) -> bool {
+    let mut unlogged = route
+        .matcher
         .headers
         .iter()
         .filter(|(name, _)| !log.has_header(name));
-    let is_concluded = |pattern: &ValuePattern| {
-        log.format.is_weir() && matches!(pattern, ValuePattern::Exact(_) | ValuePattern::Present)
-    };
-    unlogged.any(|(_, pattern)| !is_concluded(pattern))
+    let is_named = log.seen.has_route(&route.policy.name);
+    let is_concluded =
+        |pattern: &ValuePattern| matches!(pattern, ValuePattern::Exact(_) | ValuePattern::Present);
+    unlogged.any(|(_, pattern)| !(is_named && is_concluded(pattern)))
 }
 
-fn lacks_query(matcher: &RouteMatcher, log: &LogFields) -> bool {
-    !matcher.query.is_empty() && !log.seen.has_queries
+fn lacks_query(route: &Route, log: &LogFields) -> bool {
+    !route.matcher.query.is_empty() && !log.seen.has_queries
 }
 
 /// The parts of a route that cannot be replayed.
@@ -602,7 +616,7 @@ fn route_gaps(route: &Route, log: &LogFields) -> Vec<Gap> {
             why,
         });
     };
-    if lacks_host(&route.matcher, log) {
+    if lacks_host(route, log) {
         add(format!(
             "it is found by its host, which the log does not have{BY_HOST}"
         ));
@@ -615,11 +629,17 @@ fn route_gaps(route: &Route, log: &LogFields) -> Vec<Gap> {
                 .to_owned(),
         );
     }
-    if lacks_query(&route.matcher, log) {
+    if lacks_query(route, log) {
         let remedy = log.query_remedy();
         add(format!(
             "it is found by query parameters, which the log does not have{remedy}"
         ));
+    } else if !route.matcher.query.is_empty() && !log.seen.is_any_query_given {
+        add(
+            "it is found by query parameters, and no request at the log's beginning has a query: \
+             some servers leave them out, as Weir does without `log: {query: true}`"
+                .to_owned(),
+        );
     }
     if has_cors(route) {
         add(

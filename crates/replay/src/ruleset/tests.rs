@@ -12,7 +12,9 @@ const COMBINED: &str =
 
 const WEIR: &str = r#"{"timestamp":"2026-11-21T10:00:00Z","target":"weir::access","client":"192.0.2.1","method":"GET","path":"/a","status":200,"decision":"allowed"}"#;
 
-/// The rules of `gateway.yaml`, to which `keys` are added, as a log with this line replays them.
+const GRANIAN: &str = r#"[2026-11-21 10:00:00 +0000] 192.0.2.1 - "GET /a HTTP/1.1" 200 1.5"#;
+
+/// The rules of `gateway.yaml`, to which `keys` are added, as a log of this text replays them.
 fn ruleset(line: &str, keys: &str) -> Ruleset {
     let folder = TempDir::new().unwrap();
     let gateway = "listen: [{address: '127.0.0.1:0'}]\n\
@@ -26,10 +28,13 @@ fn ruleset(line: &str, keys: &str) -> Ruleset {
         detail_set: DetailSet::ALL,
         ..ParseOptions::default()
     });
-    let Parsed::Request(request) = parser.parse(line.as_bytes()) else {
+    let mut lines = line.lines().map(|line| parser.parse(line.as_bytes()));
+    let Some(Parsed::Request(request)) = lines.find(|it| matches!(it, Parsed::Request(_))) else {
         panic!("not a request: {line}");
     };
+    drop(lines);
     seen.note(&request);
+    seen.note_form(&parser);
     drop(parser);
     let log = LogFields {
         format,
@@ -40,11 +45,14 @@ fn ruleset(line: &str, keys: &str) -> Ruleset {
     rules.unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-fn with_match(line: &str, matches: &str) -> Option<String> {
-    let routes = format!(
+fn routes(matches: &str) -> String {
+    format!(
         "routes: [{{name: own, match: {matches}, upstream: app}}, {{match: {{}}, upstream: app}}]"
-    );
-    ruleset(line, &routes).unlogged_matches
+    )
+}
+
+fn with_match(line: &str, matches: &str) -> Option<String> {
+    ruleset(line, &routes(matches)).unlogged_matches
 }
 
 /// Such a route was listed, and its requests were judged by others: every gate passed.
@@ -60,26 +68,86 @@ fn each_condition_of_routes_that_a_log_lacks_is_named() {
             "hosts and headers and query parameters,",
         ),
     ] {
-        let found = with_match(COMBINED, matches).unwrap_or_default();
+        let found = with_match(GRANIAN, matches).unwrap_or_default();
         let expected = format!("the log does not have {missing} by which routes are found");
         assert!(found.starts_with(&expected), "{matches}: {found}");
     }
-    let with_query = COMBINED.replace("/a ", "/a?plan=pro ");
+    let with_query = WEIR.replace(r#""status""#, r#""query":"plan=pro","status""#);
     let with_agent = COMBINED.replace(r#""-" "-""#, r#""-" "curl""#);
     for (line, matches) in [
         (COMBINED, "{methods: [POST], path: /a/*}"),
         (&*with_query, "{query: {plan: pro}}"),
         (&*with_agent, "{headers: {user-agent: curl}}"),
-        // It says which route a request took.
-        (WEIR, "{headers: {x-plan: pro}}"),
         (WEIR, "{host: a.test}"),
     ] {
         assert_eq!(with_match(line, matches), None, "{matches}");
     }
+}
+
+/// A route that was new, or had another name in the log, was taken by no request, and every gate
+/// passed.
+#[test]
+fn headers_are_concluded_only_from_a_log_that_names_the_route() {
+    let of_route =
+        |name: &str| WEIR.replace(r#""status""#, &format!(r#""route":"{name}","status""#));
+    let (named, other) = (of_route("own"), of_route("old"));
+    for pattern in ["pro", "{present: true}"] {
+        let matches = format!("{{headers: {{x-plan: {pattern}}}}}");
+        assert_eq!(with_match(&named, &matches), None, "{matches}");
+        for line in [WEIR, &other] {
+            let found = with_match(line, &matches).unwrap_or_default();
+            assert!(
+                found.contains("of the routes that requests took: own is new"),
+                "{found}"
+            );
+        }
+    }
     // What an expression matches, or whether a header was absent, cannot be concluded from that.
     for pattern in ["{regex: 'p.*'}", "{present: false}"] {
         let matches = format!("{{headers: {{x-plan: {pattern}}}}}");
-        assert!(with_match(WEIR, &matches).is_some(), "{matches}");
+        assert!(with_match(&named, &matches).is_some(), "{matches}");
+    }
+}
+
+/// Gates on a route by query failed where no request of the log had a query.
+#[test]
+fn the_form_of_a_log_says_whether_it_has_queries() {
+    let columns = "#Fields: date time c-ip cs-method cs-uri-stem cs-uri-query sc-status";
+    let line = "2026-11-21 10:00:00 192.0.2.1 GET /a - 200";
+    let w3c = format!("{columns}\n{line}");
+    let json = |target: &str| {
+        format!(r#"{{"msec":"1795255200.1","remote_addr":"192.0.2.1","status":"200",{target}}}"#)
+    };
+    let request = json(r#""request":"GET /a HTTP/1.1""#);
+    let uri = r#""request_method":"GET","uri":"/a""#;
+    let args = json(&format!(r#"{uri},"args":"""#));
+    let squid = "1795255200.123    44 192.0.2.1 TCP_MISS/200 5 GET http://a.test/a - \
+                 HIER_DIRECT/192.0.2.9 text/html";
+    for (line, has) in [
+        (COMBINED, true),
+        (&w3c, true),
+        (&w3c.replace(" cs-uri-query", "").replace(" - ", " "), false),
+        (&request, true),
+        (&args, true),
+        (&json(uri), false),
+        (GRANIAN, false),
+        (squid, false),
+        (WEIR, false),
+    ] {
+        let found = ruleset(line, &routes("{query: {plan: pro}}"));
+        assert_eq!(found.unlogged_matches.is_none(), has, "{line}");
+        // It is listed in any case, as a server may be told to leave queries out.
+        assert_eq!(found.gaps.len(), 1, "{line}: {:?}", found.gaps);
+    }
+    for (pattern, has) in [
+        ("$request_uri", true),
+        ("$uri", false),
+        ("$uri?$args", true),
+    ] {
+        let pattern = format!("$remote_addr [$time_local] $request_method {pattern} $status");
+        let format: Format = pattern.parse().unwrap();
+        let parser = format.parser(ParseOptions::default());
+        assert_eq!(parser.logs_queries(), has, "{pattern}");
     }
 }
 
