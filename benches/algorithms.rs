@@ -103,7 +103,7 @@ async fn measure(quota: Quota, users: u64) -> [f64; 2] {
             let asked = some.map(|user| {
                 // Users are spread over the time between two requests of one.
                 let now = start + Nanos::new(user * between.get() / users);
-                redis.decide(batch(quota, user), now)
+                redis.decide(&batch(quota, user), now)
             });
             for outcome in join_all(asked).await {
                 assert!(outcome.unwrap().is_allowed());

@@ -80,7 +80,7 @@ fn filled(buckets: usize) -> Memory {
 }
 
 fn decide_in(store: &Memory, batch: Batch) -> bool {
-    let outcome = store.decide(batch, SystemClock.now()).now_or_never();
+    let outcome = store.decide(&batch, SystemClock.now()).now_or_never();
     outcome.unwrap().unwrap().is_allowed()
 }
 
@@ -139,7 +139,7 @@ async fn connect(server: &RedisServer) -> Redis {
 }
 
 fn decide(runtime: &Runtime, store: &Redis, batch: Batch) -> bool {
-    let outcome = runtime.block_on(store.decide(batch, SystemClock.now()));
+    let outcome = runtime.block_on(store.decide(&batch, SystemClock.now()));
     outcome.unwrap().is_allowed()
 }
 

@@ -29,7 +29,7 @@ fn debt(buckets: &HashMap<BucketKey, Timestamp>, key: &BucketKey, now: Timestamp
 }
 
 impl Store for MapStore {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let decide = |transaction: &Transaction| {
             let debt = debt(&buckets, &transaction.key, now);
@@ -49,7 +49,7 @@ impl Store for MapStore {
             source: DecisionSource::Store,
         };
         if is_allowed {
-            for (transaction, decision) in outcome.taken(&batch) {
+            for (transaction, decision) in outcome.taken(batch) {
                 buckets.insert(transaction.key.clone(), now + decision.reset_in);
             }
         }

@@ -19,12 +19,12 @@
 //! let take = |key| Transaction::new(BucketKey::from(key), quota, NonZeroU64::MIN);
 //!
 //! let alice = Batch::from_iter([take("alice")]);
-//! assert!(store.decide(alice, now).await?.is_allowed());
+//! assert!(store.decide(&alice, now).await?.is_allowed());
 //! // A batch takes from all of its buckets or from none.
 //! let both = Batch::from_iter([take("alice"), take("bob")]);
-//! assert!(!store.decide(both, now).await?.is_allowed());
+//! assert!(!store.decide(&both, now).await?.is_allowed());
 //! let bob = Batch::from_iter([take("bob")]);
-//! assert!(store.decide(bob, now).await?.is_allowed());
+//! assert!(store.decide(&bob, now).await?.is_allowed());
 //! # Ok(())
 //! # }
 //! ```

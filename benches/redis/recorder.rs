@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
-use weir::limit::{Quota, Transaction};
+use weir::limit::{Batch, Quota, Transaction};
 use weir::store::{Redis, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, SystemClock};
 
@@ -36,9 +36,9 @@ pub(crate) fn record(server: &RedisServer, quota: Quota, keys: &[String]) -> Rec
         redis.connected(Duration::from_secs(20)).await.unwrap();
         let ask = async |key: &String| {
             let transaction = Transaction::new(key.as_str().into(), quota, NonZeroU64::MIN);
-            let batch = std::iter::once(transaction).collect();
+            let batch = Batch::from_iter([transaction]);
             written.lock().clear();
-            redis.decide(batch, SystemClock.now()).await.unwrap();
+            redis.decide(&batch, SystemClock.now()).await.unwrap();
             std::mem::take(&mut *written.lock())
         };
         let mut recorded = Recorded::default();

@@ -66,7 +66,7 @@ fn now() -> Timestamp {
 /// Whether a memory store with one clock lets the same request pass at that moment.
 fn by_one_clock(memory: &Memory, name: &str, quota: Quota, at: Timestamp) -> bool {
     let transaction = Transaction::new(BucketKey::from(name), quota, 1.try_into().unwrap());
-    let outcome = memory.decide(Batch::from_iter([transaction]), at);
+    let outcome = memory.decide(&Batch::from_iter([transaction]), at);
     outcome.now_or_never().unwrap().unwrap().is_allowed()
 }
 

@@ -81,7 +81,7 @@ impl Limiter for Weir {
 
     fn decide(&self, asked: &mut Batch) -> bool {
         let batch = std::mem::take(asked);
-        let outcome = self.store.decide(batch, SystemClock.now()).now_or_never();
+        let outcome = self.store.decide(&batch, SystemClock.now()).now_or_never();
         outcome.is_some_and(|outcome| outcome.is_ok_and(|outcome| outcome.is_allowed()))
     }
 }

@@ -338,7 +338,7 @@ fn decide(batch: impl Fn(usize) -> Batch) -> Box<dyn FnMut()> {
     let mut batches: Vec<Batch> = (0..WARM_UP + TIMES).map(batch).collect();
     Box::new(move || {
         let batch = batches.pop().unwrap();
-        let outcome = store.decide(batch, SystemClock.now()).now_or_never();
+        let outcome = store.decide(&batch, SystemClock.now()).now_or_never();
         black_box(outcome.unwrap().unwrap());
     })
 }
@@ -380,7 +380,9 @@ fn decide_remotely(
         let now = SystemClock.now();
         // Each in a task of its own, as requests are.
         runtime.block_on(async {
-            let asked = batches.drain(first..).map(|batch| store.decide(batch, now));
+            let asked = batches
+                .drain(first..)
+                .map(|batch| store.decide(&batch, now));
             let tasks: Vec<_> = asked.map(tokio::spawn).collect();
             for task in tasks {
                 assert!(black_box(task.await.unwrap().unwrap()).is_allowed());

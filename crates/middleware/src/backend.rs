@@ -41,7 +41,12 @@ impl Backend {
     /// Asks the store about a request's batch, unless it is empty. `passes` is a request that is
     /// let through whatever the store decides, and charged.
     #[inline(always)]
-    pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> StoreFuture<Outcome> {
+    pub(super) fn admit(
+        &self,
+        batch: &Batch,
+        now: Timestamp,
+        passes: bool,
+    ) -> StoreFuture<Outcome> {
         if batch.is_empty() {
             return StoreFuture::ready(Outcome {
                 decisions: SmallVec::new(),

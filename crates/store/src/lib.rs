@@ -59,14 +59,14 @@ pub use prefetch::{HotBuckets, PrefetchStore, Prefetching};
 pub trait Store: Send + Sync + 'static {
     /// Decides a batch and takes its costs: from all of its buckets, or, when one denies, from
     /// none.
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome>;
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome>;
 
     /// Decides like [`Store::decide`] whether to let a request through that waits for the answer.
     ///
     /// The request is not charged unless it is let through: if the answer comes after its deadline,
     /// when the request was denied without it, then what it took is given back. A caller that stops
     /// waiting is charged all the same. A store whose answers are never late has nothing to add.
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide(batch, now)
     }
 
@@ -201,11 +201,11 @@ pub struct ScannedKeys {
 
 /// A shared store is a store.
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         (**self).decide(batch, now)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         (**self).admit(batch, now)
     }
 

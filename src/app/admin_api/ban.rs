@@ -243,7 +243,7 @@ impl<'s> BanTarget<'s> {
         // So that this process knows of the ban at once, as if it had begun it itself. Without an
         // answer it learns of it with the subject's next request.
         let check = self.ban.check(subject);
-        let _ = by.stores.change.decide(smallvec![check], now).await;
+        let _ = by.stores.change.decide(&smallvec![check], now).await;
         by.shared.known().begun(BegunBan {
             ban: self.ban.name().clone(),
             subject: subject.as_str().to_owned(),
@@ -311,7 +311,7 @@ impl<'s> BanTarget<'s> {
             return Ok(response);
         };
         let peek: Batch = self.ban.peek(&subject);
-        let Outcome { decisions, .. } = by.stores.read.decide(peek, by.now).await?;
+        let Outcome { decisions, .. } = by.stores.read.decide(&peek, by.now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // Without a fallback, a store decides or fails.
@@ -373,13 +373,13 @@ async fn bring_to(
 ) -> Result<(), StoreError> {
     let outcome = stores
         .read
-        .decide(smallvec![ban.left(subject)], now)
+        .decide(&smallvec![ban.left(subject)], now)
         .await?;
     let left = outcome.decisions.first().copied().flatten();
     let left = Duration::from(left.ok_or(StoreError::OutOfReach)?.reset_in);
     if length >= left {
         let begin = ban.begin(subject, length - left);
-        stores.change.decide(smallvec![begin], now).await.map(drop)
+        stores.change.decide(&smallvec![begin], now).await.map(drop)
     } else {
         let shortening = ban.shortening(subject, left - length);
         let shortening = smallvec![Owed::whole(shortening)];
@@ -404,7 +404,8 @@ pub(super) async fn time_left(
             mode: Mode::Peek,
             ..ban.check(subject)
         });
-        let Outcome { decisions, .. } = by.stores.read.decide(looks.collect(), by.now).await?;
+        let looks: Batch = looks.collect();
+        let Outcome { decisions, .. } = by.stores.read.decide(&looks, by.now).await?;
         for ((index, ..), decision) in some.iter().zip(decisions) {
             if let Some((left, decision)) = all_left.get_mut(*index).zip(decision) {
                 *left = decision.reset_in.max(*left);
@@ -528,7 +529,7 @@ async fn check(
     let mut decisions = match looks.is_empty() {
         true => Vec::new().into_iter(),
         false => {
-            let outcome = by.stores.read.decide(looks, by.now).await?;
+            let outcome = by.stores.read.decide(&looks, by.now).await?;
             let decisions: Option<Vec<Decision>> = outcome.decisions.into_iter().collect();
             let decisions = decisions.ok_or(ApiError::Store(StoreError::OutOfReach))?;
             decisions.into_iter()
@@ -636,7 +637,7 @@ mod tests {
     }
 
     impl Store for Failing {
-        fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
             self.call(|store| store.decide(batch, now))
         }
 
@@ -665,7 +666,7 @@ mod tests {
             quota: ban.left(&subject).quota,
             ..ban.shortening(&subject, before)
         };
-        memory.decide(smallvec![held], NOW).await.unwrap();
+        memory.decide(&smallvec![held], NOW).await.unwrap();
         let failing = Arc::new(Failing {
             store: Arc::clone(&memory),
             calls_left: calls.into(),
@@ -677,7 +678,7 @@ mod tests {
             scan: None,
         };
         let set = bring_to(&ban, &subject, length, &stores, NOW).await;
-        let left = memory.decide(smallvec![ban.left(&subject)], NOW).await;
+        let left = memory.decide(&smallvec![ban.left(&subject)], NOW).await;
         let left = left.unwrap().decisions[0].unwrap().reset_in;
         (left.into(), set.is_err())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_config::Settings;
 use weir_limit::time::Timestamp;
-use weir_limit::{BucketKey, Decision, Mode, Quota, Transaction};
+use weir_limit::{Batch, BucketKey, Decision, Mode, Quota, Transaction};
 use weir_rules::{Limit, Override};
 use weir_store::{Owed, StoreError};
 use weir_telemetry::audit;
@@ -101,12 +101,7 @@ impl BucketTarget {
         let look = self.transaction(Mode::CheckOnly, NonZeroU64::MIN);
         let outcome = match look.claim() {
             Some(claim) => stores.leases.acquire([claim].into(), now).await?.outcome,
-            None => {
-                stores
-                    .read
-                    .decide([look].into_iter().collect(), now)
-                    .await?
-            }
+            None => stores.read.decide(&Batch::from_iter([look]), now).await?,
         };
         let decision = outcome.decisions.into_iter().flatten().next();
         // Without a fallback, a store decides or fails.

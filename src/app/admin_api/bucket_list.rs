@@ -157,7 +157,7 @@ async fn read(
     let looks: Batch = buckets.iter().map(BucketTarget::peek).collect();
     let claims: Claims = looks.iter().filter_map(Transaction::claim).collect();
     let outcome = match claims.is_empty() {
-        true => stores.read.decide(looks, now).await?,
+        true => stores.read.decide(&looks, now).await?,
         false => stores.leases.acquire(claims, now).await?.outcome,
     };
     let decisions: Option<Vec<Decision>> = outcome.decisions.into_iter().collect();

@@ -127,7 +127,7 @@ impl SharedBans {
         };
         let now = self.clock.now();
         let check = ban.check(&begun.subject.as_str().into());
-        let outcome = store.decide(smallvec![check], now).await?;
+        let outcome = store.decide(&smallvec![check], now).await?;
         let left = outcome.decisions.into_iter().flatten().next();
         let left = left.filter(|left| !left.reset_in.is_zero());
         let until = left.map_or(entry.until, |left| millis(now + left.reset_in));

@@ -337,6 +337,6 @@ impl Strike {
     }
 
     async fn ask_at(&self, now: Timestamp, batch: Batch) -> Option<Outcome> {
-        self.backend.store.decide(batch, now).await.ok()
+        self.backend.store.decide(&batch, now).await.ok()
     }
 }

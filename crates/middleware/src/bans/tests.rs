@@ -423,7 +423,7 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
         });
         assert_eq!(world.bans().as_deref(), Some("1"));
         let check = smallvec::smallvec![ban.check(&subject)];
-        let asked = world.stores[0].decide(check, world.clock.now());
+        let asked = world.stores[0].decide(&check, world.clock.now());
         let outcome = asked.now_or_never().unwrap().unwrap();
         let left = outcome.decisions[0].unwrap().retry_in;
         assert_eq!(Duration::from(left), 10 * MINUTE);
@@ -449,7 +449,7 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
         }
         world.tasks.settled().await;
         let asked =
-            world.stores[0].decide(smallvec::smallvec![ban.check(&subject)], world.clock.now());
+            world.stores[0].decide(&smallvec::smallvec![ban.check(&subject)], world.clock.now());
         let left = asked.await.unwrap().decisions[0].unwrap().retry_in;
         assert_eq!(Duration::from(left), 10 * MINUTE);
         assert_eq!(world.bans(), Some(host.to_string()));
@@ -844,7 +844,7 @@ async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of
 struct Broken;
 
 impl Store for Broken {
-    fn decide(&self, _: Batch, _: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, _: &Batch, _: Timestamp) -> StoreFuture<Outcome> {
         StoreFuture::failed(StoreError::OutOfReach)
     }
 
@@ -884,7 +884,7 @@ struct Faltering {
 }
 
 impl Store for Faltering {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let begins = batch
             .iter()
             .any(|transaction| transaction.mode == Mode::SpendOnly);
@@ -937,7 +937,7 @@ async fn of_two_turns_at_once_the_first_one_bans() {
     let prepared = &world.access.0.bans[0];
     let ban = &prepared.policy.ban;
     let subject = ban.subject_of(ABUSER).unwrap();
-    let late = world.stores[0].decide(ban.begin_for(&subject, 2), world.clock.now());
+    let late = world.stores[0].decide(&ban.begin_for(&subject, 2), world.clock.now());
     assert!(!ban.has_begun(&late.await.unwrap().decisions));
     let banned = world.send(ABUSER, "/200").await;
     assert_eq!(banned.field("retry-after"), Some("600"));
@@ -1012,8 +1012,8 @@ struct SlowToStrike {
 }
 
 impl Store for SlowToStrike {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        let answer = self.memory.decide(batch.clone(), now);
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        let answer = self.memory.decide(&batch.clone(), now);
         if !batch
             .iter()
             .any(|transaction| transaction.key.as_str().starts_with(":strikes:"))

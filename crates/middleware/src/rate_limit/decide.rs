@@ -199,18 +199,17 @@ impl<S> RateLimit<S> {
         }
         let now = backend.now();
         let mut pending = PendingState::new(&route, now);
-        let mut batch = Batch::new();
         let no_captures = Captures::default();
         let captures = routed.map_or(&no_captures, |routed| &routed.captures);
         let attributes = attributes(&request, route.name(), captures, now);
         let body_bytes = || size(request.body());
         let decision = &mut pending.decision;
-        decision.plan_kept_out(&attributes, body_bytes, &mut batch);
+        decision.plan_kept_out(&attributes, body_bytes);
         if decision.queried.is_empty() {
             let context = untold(&route);
             return kept_out.treat(&mut self.inner, request, &route, context);
         }
-        let answer = backend.admit(batch, now, decision.is_idle());
+        let answer = decision.ask(backend);
         pending.kept_out = Some(Box::new(kept_out));
         self.when_answered(answer, &mut pending, request, PendingState::decided)
     }
@@ -254,23 +253,17 @@ impl<S> RateLimit<S> {
         }
         let body_bytes = || size(request.body());
         let mut pending = PendingState::new(route, now);
-        let mut batch = Batch::new();
         let decision = &mut pending.decision;
-        if !decision.plan(
-            &attributes,
-            body_bytes,
-            (access, backend),
-            looks,
-            &mut batch,
-        ) {
+        if !decision.plan(&attributes, body_bytes, (access, backend), looks) {
             return self.pass(request, None);
         }
         if looks {
-            pending.look = Some(Box::new(batch.clone()));
-            let of_limits = batch.iter_mut().skip(decision.bans_asked());
+            pending.look = Some(Box::new(decision.batch.clone()));
+            let bans = decision.bans_asked();
+            let of_limits = decision.batch.iter_mut().skip(bans);
             of_limits.for_each(|asked| asked.mode = asked.mode.non_spending());
         }
-        let answer = backend.admit(batch, now, decision.is_idle());
+        let answer = decision.ask(backend);
         self.when_answered(answer, &mut pending, request, PendingState::decided)
     }
 
@@ -364,7 +357,7 @@ impl PendingState {
             if !self.is_refused(ban.as_ref(), &outcome) {
                 return limiter.verify_password(request);
             }
-            self.refused_by_look(*look, &limiter.settings.backend);
+            self.refused_by_look(&look, &limiter.settings.backend);
         }
         let path = request.uri().path();
         self.decision.count_bans(ban.is_some(), path);
@@ -406,7 +399,7 @@ impl PendingState {
     }
 
     /// Counts a request that was refused before its limits were asked for more than a look.
-    fn refused_by_look(&mut self, batch: Batch, backend: &Backend) {
+    fn refused_by_look(&mut self, batch: &Batch, backend: &Backend) {
         let decision = &mut self.decision;
         let (policy, now) = (&decision.route.policy, decision.arrived);
         let of_limits = batch.iter().skip(decision.bans_asked());

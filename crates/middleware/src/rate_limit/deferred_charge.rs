@@ -370,7 +370,7 @@ async fn take_remaining(
         ..transaction
     };
     for _ in 0..TRIES {
-        let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
+        let outcome = store.decide(&smallvec![next.clone()], clock.now()).await;
         let decision = (*outcome.ok()?.decisions.first()?)?;
         let is_done = match decision.fits() {
             true => next.mode.spends(),

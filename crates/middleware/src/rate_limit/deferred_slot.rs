@@ -49,15 +49,14 @@ pub(super) enum UpstreamSlot {
 /// Why there will be no slot, and what limits have got back.
 pub(super) struct ShedAtGate {
     pub(super) shed: Shed,
-    pub(super) batch: Option<Box<Batch>>,
+    /// What limits were asked; empty where none was.
+    pub(super) batch: Batch,
 }
 
 impl ShedAtGate {
     /// Takes what limits have got back off the decisions about the request.
     pub(super) fn take_off(&self, queried: &QueriedLimits, outcome: &mut Outcome) {
-        if let Some(batch) = &self.batch {
-            take_off(batch, queried, outcome);
-        }
+        take_off(&self.batch, queried, outcome);
     }
 }
 
@@ -124,9 +123,10 @@ impl DeferredSlot {
     /// Gives back what the limits took.
     fn shed(&mut self) -> ShedAtGate {
         self.route.metrics.shed_by_upstream();
+        let batch = self.spent.take().map(|spent| spent.batch);
         ShedAtGate {
             shed: by_upstream(self.claim.priority),
-            batch: self.spent.take().and_then(|spent| spent.batch),
+            batch: batch.unwrap_or_default(),
         }
     }
 

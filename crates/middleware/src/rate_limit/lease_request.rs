@@ -11,10 +11,9 @@ use super::in_flight::InFlight;
 use super::policy::{PreparedLimit, RoutePolicy};
 use crate::backend::Backend;
 
-/// The leases to ask for, and what the other limits were asked before.
+/// The leases to ask for.
 pub(super) struct LeaseRequest {
     pub(super) claims: Claims,
-    pub(super) batch: Batch,
 }
 
 impl LeaseRequest {
@@ -30,15 +29,17 @@ impl LeaseRequest {
         }
     }
 
-    /// What the request holds of the limits that granted it a lease, if any did.
+    /// What the request holds of the limits that granted it a lease, if any did: those behind so
+    /// many others.
     pub(super) fn in_flight(
         &self,
         policy: &RoutePolicy<PreparedLimit>,
         queried: &QueriedLimits,
+        others: usize,
         leased: Leased,
     ) -> Option<InFlight> {
         let claims = self.claims.iter().zip(&leased.outcome.decisions);
-        let limits = queried.limits.iter().skip(self.batch.len());
+        let limits = queried.limits.iter().skip(others);
         let gauges = claims
             .zip(limits)
             .filter(|((claim, decision), _)| {
@@ -49,18 +50,6 @@ impl LeaseRequest {
             .filter_map(|(_, queried)| Some(policy.limit(queried.limit.into())?.metrics.leased()))
             .collect();
         (!leased.guard.is_empty()).then(|| InFlight::new(leased.guard, gauges))
-    }
-
-    /// Gives back what the other limits took, because no lease was granted, and takes it off their
-    /// decisions, by which it is owed `until` then.
-    pub(super) fn undo(
-        &self,
-        queried: &QueriedLimits,
-        outcome: &mut Outcome,
-        until: impl Fn(&Transaction, &Decision) -> Timestamp,
-        backend: &Backend,
-    ) {
-        give_back(&self.batch, queried, outcome, until, backend);
     }
 }
 

@@ -10,7 +10,7 @@ use http::header::RETRY_AFTER;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{Batch, Decision, Transaction};
 use weir_rules::RequestAttributes;
-use weir_store::{DecisionSource, Leased, Outcome, OwedBatch, StoreError, StoreFuture};
+use weir_store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
 
 use super::borrowing::{apply_wait, borrow};
@@ -19,7 +19,7 @@ use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::delay::DelayedRequest;
 use super::header_fields::HeaderForm;
 use super::in_flight::InFlight;
-use super::lease_request::{LeaseRequest, join, owed, take_off, undecided};
+use super::lease_request::{LeaseRequest, give_back, join, owed, take_off, undecided};
 use super::plan::{MissingValue, StoreQuery};
 use super::policy::{OnDenied, PreparedLimit, RoutePolicy};
 use super::response_context::ResponseContext;
@@ -33,15 +33,14 @@ use crate::{Shed, Verdict};
 /// A request that bans and limits decide about.
 pub(super) struct PendingDecision {
     pub(super) route: Arc<RouteState>,
+    /// What the store is asked: about bans first, until it has replied, and about the limits of
+    /// `queried` in their order.
+    pub(super) batch: Batch,
     pub(super) queried: QueriedLimits,
     /// What is charged when the request is through; most requests leave nothing.
     charges: Vec<DeferredCharge>,
     /// The leases to ask for when the store has allowed the request; most requests need none.
     pub(super) leases: Option<Box<LeaseRequest>>,
-    /// What the limits are asked, on a route that delays requests.
-    pub(super) delayed: Option<Box<Batch>>,
-    /// What the limits are asked, on a route whose requests may be shed afterwards.
-    sheddable: Option<Box<Batch>>,
     /// How long the request has waited for its turn.
     delay: Option<Duration>,
     /// What bans have to do with it, where there are any; their decisions come first.
@@ -57,11 +56,10 @@ impl PendingDecision {
     pub(super) fn new(route: &Arc<RouteState>, arrived: Timestamp) -> Self {
         Self {
             route: Arc::clone(route),
+            batch: Batch::new(),
             queried: QueriedLimits::default(),
             charges: Vec::new(),
             leases: None,
-            delayed: None,
-            sheddable: None,
             delay: None,
             bans: None,
             missing: None,
@@ -79,20 +77,15 @@ impl PendingDecision {
         body_bytes: impl Fn() -> Option<u64>,
         (access, backend): (Option<&AccessControl>, &Backend),
         looks: bool,
-        batch: &mut Batch,
     ) -> bool {
         let bans = access.and_then(|access| access.check(attributes, backend));
-        self.missing = self.plan_limits(attributes, body_bytes, looks, batch, |_| ());
+        self.missing = self.plan_limits(attributes, body_bytes, looks, |_| ());
         let asks = bans.is_some() || self.missing.is_some() || !self.queried.is_empty();
         if !asks && self.route.decoys().next().is_none() {
             return false;
         }
-        let delays = self.route.policy.delay.is_some();
-        self.delayed = delays.then(|| Box::new(batch.clone()));
-        let sheds = self.route.concurrency.is_some();
-        self.sheddable = sheds.then(|| Box::new(batch.clone()));
         if let Some((bans, checks)) = bans {
-            batch.insert_many(0, checks);
+            self.batch.insert_many(0, checks);
             self.bans = Some(bans);
         }
         true
@@ -104,10 +97,9 @@ impl PendingDecision {
         &mut self,
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
-        batch: &mut Batch,
     ) {
         let aside = |query: &mut StoreQuery<'_>| query.set_aside();
-        drop(self.plan_limits(attributes, body_bytes, true, batch, aside));
+        drop(self.plan_limits(attributes, body_bytes, true, aside));
     }
 
     /// Plans what the limits are asked, changed by `change`: nothing if one lacks its value.
@@ -117,11 +109,10 @@ impl PendingDecision {
         attributes: &RequestAttributes<'_>,
         body_bytes: impl Fn() -> Option<u64>,
         looks: bool,
-        batch: &mut Batch,
         change: impl FnOnce(&mut StoreQuery<'_>),
     ) -> Option<Box<MissingValue>> {
         let mut query = StoreQuery {
-            batch,
+            batch: &mut self.batch,
             claims: Vec::new(),
             queried: &mut self.queried,
             charges: &mut self.charges,
@@ -135,11 +126,17 @@ impl PendingDecision {
         if !query.claims.is_empty() {
             self.leases = Some(Box::new(LeaseRequest {
                 claims: query.claims.into(),
-                batch: query.batch.clone(),
             }));
         }
         None
     }
+
+    /// Asks the store.
+    #[inline(always)]
+    pub(super) fn ask(&self, backend: &Backend) -> StoreFuture<Outcome> {
+        backend.admit(&self.batch, self.arrived, self.is_idle())
+    }
+
     /// Whether no decision of the store would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
         self.queried.never_deny() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
@@ -164,9 +161,12 @@ impl PendingDecision {
         Ok(undecided(limits + self.bans_asked()))
     }
 
-    /// The ban that keeps the request out.
+    /// The ban that keeps the request out. From now on the batch and the decisions are those of
+    /// limits alone.
     pub(super) fn apply_bans(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
-        self.bans.as_mut().and_then(|bans| bans.apply(outcome))
+        let bans = self.bans.as_mut()?;
+        drop(self.batch.drain(..bans.len()));
+        bans.apply(outcome)
     }
 
     /// Counts the bans that hold, and strikes by the path.
@@ -183,14 +183,14 @@ impl PendingDecision {
         backend: &Backend,
     ) -> Option<DelayedRequest> {
         let policy = &self.route.policy;
-        let (delay, batch) = policy.delay.as_ref().zip(self.delayed.take())?;
+        let delay = policy.delay.as_ref()?;
         // What could be lent is not left.
         apply_wait(&self.queried, outcome, Nanos::ZERO);
         if policy.denial(&self.queried, outcome).is_some() {
             return None;
         }
         let asked = (backend, self.arrived);
-        borrow(delay, &batch, &self.queried, outcome, asked)
+        borrow(delay, &self.batch, &self.queried, outcome, asked)
     }
 
     /// Goes on from when the request's turn has come.
@@ -234,15 +234,15 @@ impl PendingDecision {
             Ok(leased) => leased,
             Err(_) if queried.never_deny() => leases.undecided(),
             Err(error) => {
-                leases.undo(queried, outcome, until, backend);
+                give_back(&self.batch, queried, outcome, until, backend);
                 return Err(error);
             }
         };
         join(outcome, &leased.outcome);
         if policy.denial(queried, outcome).is_some() {
-            leases.undo(queried, outcome, until, backend);
+            give_back(&self.batch, queried, outcome, until, backend);
         }
-        Ok(leases.in_flight(policy, queried, leased))
+        Ok(leases.in_flight(policy, queried, self.batch.len(), leased))
     }
 
     /// What is charged later for the request.
@@ -347,9 +347,7 @@ impl PendingDecision {
     /// What its limits get back if it is shed, or its client leaves before it has a slot.
     pub(super) fn refund(&self, outcome: &Outcome, backend: &Backend) -> Refund {
         let until = |taken: &Transaction, decision: &Decision| self.owed_until(taken, decision);
-        let batch = self.sheddable.as_ref();
-        let owed = batch.map_or_else(OwedBatch::new, |batch| owed(batch, outcome, until));
-        Refund::new(owed, backend)
+        Refund::new(owed(&self.batch, outcome, until), backend)
     }
 
     /// The same where the request asks for its slot later.
@@ -359,7 +357,7 @@ impl PendingDecision {
             queried: self.queried.clone(),
             outcome: outcome.clone(),
             arrived: self.arrived,
-            batch: self.sheddable.take(),
+            batch: mem::take(&mut self.batch),
             charges: None,
         }
     }
@@ -367,9 +365,7 @@ impl PendingDecision {
     /// The result for a request that its limits allowed and that is shed: they have got back what
     /// they took, and it counts for no ban.
     pub(super) fn shed(&mut self, shed: Shed, mut outcome: Outcome) -> ResponseContext {
-        if let Some(batch) = &self.sheddable {
-            take_off(batch, &self.queried, &mut outcome);
-        }
+        take_off(&self.batch, &self.queried, &mut outcome);
         let verdict = Verdict {
             shed: Some(shed),
             ..self.verdict(Disposition::Shed, &outcome)

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Empty;
 use weir_limit::time::{ManualClock, Timestamp};
-use weir_limit::{Batch, BucketKey, Quota};
+use weir_limit::{BucketKey, Quota};
 use weir_rules::{Access, RequestAttributes};
 use weir_store::{Memory, Outcome, StoreError, StoreFuture};
 use weir_telemetry::Disposition;
@@ -67,7 +67,6 @@ pub struct LimitDecision<'d> {
 /// A request that waits for its turn.
 pub struct Waiting {
     decision: PendingDecision,
-    asked: Batch,
     outcome: Outcome,
     delayed: DelayedRequest,
 }
@@ -124,12 +123,10 @@ impl Simulation {
         }
         let backend = &self.backend;
         let mut decision = PendingDecision::new(route, attributes.now);
-        let mut asked = Batch::new();
-        if !decision.plan(attributes, || Some(0), (access, backend), false, &mut asked) {
+        if !decision.plan(attributes, || Some(0), (access, backend), false) {
             return decided(Verdict::new(Disposition::Unlimited));
         }
-        let answer = backend.admit(asked.clone(), attributes.now, decision.is_idle());
-        let Ok(mut outcome) = decision.outcome(at_once(answer)) else {
+        let Ok(mut outcome) = decision.outcome(at_once(decision.ask(backend))) else {
             return decided(Verdict::new(Disposition::Unavailable));
         };
         let ban = decision.apply_bans(&mut outcome);
@@ -144,10 +141,9 @@ impl Simulation {
             return Progress::Decided(decision.lacking(&missing).into());
         }
         match decision.turn(&mut outcome, backend) {
-            None => Progress::Decided(self.conclude(decision, &asked, outcome, tell)),
+            None => Progress::Decided(self.conclude(decision, outcome, tell)),
             Some(delayed) => Progress::Waits(Box::new(Waiting {
                 decision,
-                asked,
                 outcome,
                 delayed,
             })),
@@ -163,27 +159,25 @@ impl Simulation {
         self.clock.set(waiting.until());
         let Waiting {
             mut decision,
-            asked,
             mut outcome,
             delayed,
         } = waiting;
         decision.has_waited(&mut outcome, delayed.wait);
         delayed.finish();
-        self.conclude(decision, &asked, outcome, tell)
+        self.conclude(decision, outcome, tell)
     }
 
     /// Decides about a request whose turn it is, or that was denied.
     fn conclude(
         &self,
         mut decision: PendingDecision,
-        asked: &Batch,
         mut outcome: Outcome,
         tell: impl FnMut(LimitDecision<'_>),
     ) -> Simulated {
         let backend = &self.backend;
         let leased = decision.lease(&mut outcome, backend);
         let leased = leased.map(|leased| decision.leased(at_once(leased), &mut outcome, backend));
-        tell_decisions(&decision, asked, &outcome, tell);
+        tell_decisions(&decision, &outcome, tell);
         let route = Arc::clone(&decision.route);
         let decided = match (
             leased.transpose(),
@@ -247,12 +241,13 @@ impl Simulated {
 /// Passes on what each limit of the batch decided, and then those on requests in flight.
 fn tell_decisions(
     decision: &PendingDecision,
-    asked: &Batch,
     outcome: &Outcome,
     mut tell: impl FnMut(LimitDecision<'_>),
 ) {
-    let of_limits = asked.iter().skip(decision.bans_asked());
-    let of_limits = of_limits.map(|transaction| (&transaction.key, transaction.cost));
+    let of_limits = decision
+        .batch
+        .iter()
+        .map(|transaction| (&transaction.key, transaction.cost));
     let claims = decision.leases.iter().flat_map(|leases| &leases.claims);
     let claims = claims.map(|claim| (&claim.key, NonZeroU64::MIN));
     let decided = decision.queried.decided(outcome);

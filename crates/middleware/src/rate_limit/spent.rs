@@ -16,7 +16,7 @@ pub(super) struct Spent {
     pub(super) queried: QueriedLimits,
     pub(super) outcome: Outcome,
     pub(super) arrived: Timestamp,
-    pub(super) batch: Option<Box<Batch>>,
+    pub(super) batch: Batch,
     pub(super) refund: Refund,
     /// What else would be given back, or charged, when there is no response.
     pub(super) charges: Option<Arc<DeferredCharges>>,

@@ -321,9 +321,7 @@ async fn the_store_answers_alike_on_a_real_server_a_simulated_one_and_a_cluster_
             match script.random.weighted(&[50, 8, 3, 12, 5, 8, 6, 2, 10]) {
                 0 => {
                     let batch = script.batch();
-                    let outcome = stores
-                        .same(&batch, |store| store.decide(batch.clone(), now))
-                        .await;
+                    let outcome = stores.same(&batch, |store| store.decide(&batch, now)).await;
                     *(if outcome.is_allowed() {
                         &mut allowed
                     } else {

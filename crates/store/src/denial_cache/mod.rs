@@ -336,11 +336,11 @@ impl DenialRecorder {
 }
 
 impl<S: Store> Store for DenialCached<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.cached_or(S::decide, batch, now)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.cached_or(S::admit, batch, now)
     }
 
@@ -380,19 +380,19 @@ impl<S: Store> DenialCached<S> {
     /// Answers from the cache, or else asks the store and records what it denies.
     fn cached_or(
         &self,
-        ask: impl FnOnce(&S, Batch, Timestamp) -> StoreFuture<Outcome>,
-        batch: Batch,
+        ask: impl FnOnce(&S, &Batch, Timestamp) -> StoreFuture<Outcome>,
+        batch: &Batch,
         now: Timestamp,
     ) -> StoreFuture<Outcome> {
         let keys: Keys = batch
             .iter()
             .map(|transaction| self.hash(&transaction.key))
             .collect();
-        if let Some(outcome) = self.cached(&batch, &keys, now) {
+        if let Some(outcome) = self.cached(batch, &keys, now) {
             return StoreFuture::ready(outcome);
         }
         let denials = Arc::clone(&self.denials);
-        let recorder = DenialRecorder::new(&batch, &keys, &denials, now);
+        let recorder = DenialRecorder::new(batch, &keys, &denials, now);
         match ask(&self.store, batch, now) {
             StoreFuture::Ready(answer) => {
                 if let Some(Ok(outcome)) = &answer {

@@ -20,11 +20,11 @@ struct Counting {
 }
 
 impl Store for Counting {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let outcome = Outcome {
             source: self.source,
-            ..self.memory.decide_now(&batch, now)
+            ..self.memory.decide_now(batch, now)
         };
         StoreFuture::ready(outcome)
     }
@@ -59,7 +59,7 @@ fn decide(subject: &Subject, transaction: Transaction, now: Timestamp) -> Outcom
 }
 
 fn decide_all(subject: &Subject, batch: Batch, now: Timestamp) -> Outcome {
-    subject.decide(batch, now).now_or_never().unwrap().unwrap()
+    subject.decide(&batch, now).now_or_never().unwrap().unwrap()
 }
 
 fn asked(subject: &Subject) -> usize {
@@ -457,7 +457,7 @@ fn what_stood_in_for_the_store_is_asked_each_time() {
 fn a_denial_is_remembered_for_those_who_wait_to_be_let_through_too() {
     let subject = subject();
     deny(&subject);
-    let outcome = subject.admit(batch([spend("L:a", 1)]), NOW);
+    let outcome = subject.admit(&batch([spend("L:a", 1)]), NOW);
     let outcome = outcome.now_or_never().unwrap().unwrap();
     assert_eq!(
         (outcome.source, asked(&subject)),

@@ -318,17 +318,18 @@ impl<S: Remote> Guarded<S> {
     /// late, or not from all nodes, gets back what was taken.
     fn decide_or_fall_back(
         &self,
-        batch: Batch,
+        batch: &Batch,
         now: Timestamp,
         refunds_late: bool,
     ) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
-            let outcome = guard.decide_without(&batch, now, StoreError::OutOfReach);
+            let outcome = guard.decide_without(batch, now, StoreError::OutOfReach);
             return StoreFuture::Ready(Some(outcome));
         }
+        let batch = batch.clone();
         StoreFuture::waiting(async move {
-            let answer = guard.store.decide(batch.clone(), now);
+            let answer = guard.store.decide(&batch, now);
             let CallFailure { error, call } = match guard.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(failure) => failure,
@@ -350,11 +351,11 @@ impl<S: Remote> Guarded<S> {
 
 impl<S: Remote> Store for Guarded<S> {
     /// What is taken for an answer that comes too late stays taken.
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide_or_fall_back(batch, now, false)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide_or_fall_back(batch, now, true)
     }
 
@@ -487,7 +488,7 @@ impl<S: Remote> PrefetchStore for Guarded<S> {
             return StoreFuture::failed(StoreError::OutOfReach);
         }
         StoreFuture::waiting(async move {
-            let answer = guard.store.decide(batch.clone(), now);
+            let answer = guard.store.decide(&batch, now);
             match guard.in_time(Call::Prefetch, answer).await {
                 Ok(outcome) => Ok(outcome),
                 Err(CallFailure { error, call }) => {

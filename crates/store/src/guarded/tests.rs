@@ -89,7 +89,7 @@ impl PendingReply<Outcome> for PuppetAnswer {
 }
 
 impl Store for Puppet {
-    fn decide(&self, batch: Batch, _: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, _: Timestamp) -> StoreFuture<Outcome> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         let debt = minutes(self.0.debt.load(Ordering::SeqCst));
         let answer = self.answer(Outcome {
@@ -204,15 +204,15 @@ impl Fixture {
     }
 
     async fn decide(&self) -> Result<Outcome, StoreError> {
-        self.guarded.decide(batch([spend("L:a", 1)]), NOW).await
+        self.guarded.decide(&batch([spend("L:a", 1)]), NOW).await
     }
 
     async fn admit(
         &self,
         all: impl IntoIterator<Item = Transaction>,
     ) -> Result<Outcome, StoreError> {
-        let all = all.into_iter().collect();
-        self.guarded.admit(all, NOW).await
+        let all: Batch = all.into_iter().collect();
+        self.guarded.admit(&all, NOW).await
     }
 
     /// Lets each answer take so long.

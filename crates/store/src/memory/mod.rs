@@ -150,8 +150,8 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        StoreFuture::ready(self.decide_now(&batch, now))
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        StoreFuture::ready(self.decide_now(batch, now))
     }
 
     fn refund(&self, owed: OwedBatch, now: Timestamp) -> StoreFuture<()> {

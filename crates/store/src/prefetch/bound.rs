@@ -94,14 +94,14 @@ impl Model {
             } => {
                 for _ in 0..count {
                     let batch = smallvec![self.spend(cost)];
-                    let answer = self.gateways[gateway].admit(batch, self.now);
+                    let answer = self.gateways[gateway].admit(&batch, self.now);
                     self.waiting.push((answer, cost));
                     self.poll();
                 }
             }
             Step::Undone { gateway, cost } => {
                 let batch: Batch = smallvec![self.spend(cost)];
-                let answer = self.gateways[gateway].admit(batch.clone(), self.now);
+                let answer = self.gateways[gateway].admit(&batch.clone(), self.now);
                 if let Some(Ok(outcome)) = futures_util::FutureExt::now_or_never(answer)
                     && outcome.is_allowed()
                 {

@@ -59,7 +59,7 @@ struct Prefetcher<S> {
 }
 
 /// The call that decides without local units.
-type Ask<S> = fn(&S, Batch, Timestamp) -> StoreFuture<Outcome>;
+type Ask<S> = fn(&S, &Batch, Timestamp) -> StoreFuture<Outcome>;
 
 /// What local units decide of a batch.
 enum Attempt {
@@ -92,11 +92,11 @@ impl<S: PrefetchStore> Prefetching<S> {
 }
 
 impl<S: PrefetchStore> Store for Prefetching<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide_by(S::decide, batch, now)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide_by(S::admit, batch, now)
     }
 
@@ -127,14 +127,14 @@ impl<S: PrefetchStore> Store for Prefetching<S> {
 }
 
 impl<S: PrefetchStore> Prefetching<S> {
-    fn decide_by(&self, ask: Ask<S>, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide_by(&self, ask: Ask<S>, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         if !batch.iter().any(may_be_held) {
             return ask(&self.0.store, batch, now);
         }
-        match self.0.attempt(&batch, now) {
+        match self.0.attempt(batch, now) {
             Attempt::Wait(taken) => {
                 let prefetcher = Arc::clone(&self.0);
-                StoreFuture::waiting(prefetcher.wait(taken, ask, batch, now))
+                StoreFuture::waiting(prefetcher.wait(taken, ask, batch.clone(), now))
             }
             Attempt::Decided(decisions) => self.0.ask_rest(ask, batch, decisions, now),
             Attempt::Denied(decisions) => StoreFuture::ready(by_local_units(decisions)),
@@ -160,12 +160,12 @@ impl<S: PrefetchStore> Prefetcher<S> {
             match self.attempt(&batch, now) {
                 Attempt::Wait(again) => taken = again,
                 Attempt::Decided(decisions) => {
-                    return self.ask_rest(ask, batch, decisions, now).await;
+                    return self.ask_rest(ask, &batch, decisions, now).await;
                 }
                 Attempt::Denied(decisions) => return Ok(by_local_units(decisions)),
             }
         }
-        ask(&self.store, batch, now).await
+        ask(&self.store, &batch, now).await
     }
 
     /// Decides as far as local units suffice, and takes the costs from them.
@@ -215,7 +215,7 @@ impl<S: PrefetchStore> Prefetcher<S> {
     fn ask_rest(
         self: &Arc<Self>,
         ask: Ask<S>,
-        batch: Batch,
+        batch: &Batch,
         held: Decisions,
         now: Timestamp,
     ) -> StoreFuture<Outcome> {
@@ -228,12 +228,12 @@ impl<S: PrefetchStore> Prefetcher<S> {
         let both = batch.iter().zip(&held);
         let rest = both.filter(|(_, decision)| decision.is_none());
         let rest: Batch = rest.map(|(transaction, _)| transaction.clone()).collect();
-        match ask(&self.store, rest, now) {
+        match ask(&self.store, &rest, now) {
             StoreFuture::Ready(answer) => {
-                StoreFuture::Ready(answer.map(|rest| self.join(&batch, &held, rest, now)))
+                StoreFuture::Ready(answer.map(|rest| self.join(batch, &held, rest, now)))
             }
             StoreFuture::Waiting(answer) => {
-                let prefetcher = Arc::clone(self);
+                let (prefetcher, batch) = (Arc::clone(self), batch.clone());
                 StoreFuture::waiting(
                     async move { prefetcher.join(&batch, &held, answer.await, now) },
                 )

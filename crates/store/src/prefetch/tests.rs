@@ -52,7 +52,7 @@ impl Shared {
 pub(super) struct Way(pub(super) Arc<Shared>);
 
 impl Store for Way {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
         if *self.0.fails.lock() {
             return StoreFuture::failed(StoreError::OutOfReach);
@@ -115,7 +115,7 @@ fn after(micros: u64) -> Timestamp {
 }
 
 async fn decide(gateway: &Prefetching<Way>, transaction: Transaction, now: Timestamp) -> Outcome {
-    gateway.admit(smallvec![transaction], now).await.unwrap()
+    gateway.admit(&smallvec![transaction], now).await.unwrap()
 }
 
 /// Lets the tasks of all gateways do what there is to do now.
@@ -227,7 +227,7 @@ async fn requests_that_find_nothing_wait_for_one_take_and_not_for_one_each() {
     }
     let asked = shared.asked();
     let waiting: Vec<_> = (0..100)
-        .map(|_| gateway.admit(smallvec![spend(quota(), 1)], NOW))
+        .map(|_| gateway.admit(&smallvec![spend(quota(), 1)], NOW))
         .collect();
     let all = futures_util::future::join_all(waiting).await;
     assert!(
@@ -360,12 +360,12 @@ async fn a_request_that_another_limit_denies_takes_nothing_of_what_is_held() {
     let once = Quota::new(1, 1, Duration::from_secs(60)).unwrap();
     let other = Transaction::new("M:a".into(), once, NonZeroU64::MIN);
     let both = |cost| -> Batch { smallvec![spend(slow(), cost), other.clone()] };
-    let allowed = gateway.admit(both(1), now).await.unwrap();
+    let allowed = gateway.admit(&both(1), now).await.unwrap();
     assert!(allowed.is_allowed());
     assert_eq!(allowed.source, DecisionSource::Store);
     let remaining = only(&allowed).remaining;
     for _ in 0..300 {
-        let denied = gateway.admit(both(1), now).await.unwrap();
+        let denied = gateway.admit(&both(1), now).await.unwrap();
         assert!(!denied.is_allowed());
         assert_eq!(only(&denied).remaining, remaining);
     }
@@ -391,7 +391,7 @@ async fn a_request_that_held_units_deny_takes_nothing_from_other_limits() {
     ] {
         let other = Transaction::new("M:a".into(), quota, NonZeroU64::MIN);
         let batch: Batch = smallvec![other.clone(), spend(small(), 1)];
-        let denied = gateway.admit(batch, now).await.unwrap();
+        let denied = gateway.admit(&batch, now).await.unwrap();
         assert!(!denied.is_allowed());
         assert_eq!(denied.source, source);
         let peek = Transaction {
@@ -482,7 +482,7 @@ async fn a_store_out_of_reach_leaves_what_is_held_and_then_decides_by_its_fallba
     *shared.fails.lock() = true;
     let mut by_held_units = 0;
     loop {
-        let answer = gateway.admit(smallvec![spend(slow(), 1)], now).await;
+        let answer = gateway.admit(&smallvec![spend(slow(), 1)], now).await;
         settle().await;
         match answer {
             Ok(outcome) => by_held_units += u64::from(outcome.is_allowed()),
@@ -510,7 +510,7 @@ async fn a_caller_that_waits_goes_on_when_the_worker_ends() {
         decide(&gateway, spend(quota(), 1), NOW).await;
     }
     shared.gate.forget_permits(1_000_000);
-    let mut waiting = gateway.admit(smallvec![spend(quota(), 1)], NOW);
+    let mut waiting = gateway.admit(&smallvec![spend(quota(), 1)], NOW);
     settle().await;
     assert!((&mut waiting).now_or_never().is_none());
     shared.gate.add_permits(1);
@@ -524,7 +524,7 @@ async fn without_a_runtime_for_its_task_a_bucket_is_never_hot() {
     let gateway = gateway(&shared);
     std::thread::spawn(move || {
         for _ in 0..100 {
-            let outcome = gateway.admit(smallvec![spend(quota(), 1)], NOW);
+            let outcome = gateway.admit(&smallvec![spend(quota(), 1)], NOW);
             let outcome = outcome.now_or_never().unwrap().unwrap();
             assert_eq!(outcome.source, DecisionSource::Store);
         }

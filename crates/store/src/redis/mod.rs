@@ -171,21 +171,21 @@ impl Redis {
 }
 
 impl Store for Redis {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         if batch
             .iter()
             .all(|transaction| transaction.mode == Mode::AllowOnly)
         {
-            return StoreFuture::ready(untouched_outcome(&batch));
+            return StoreFuture::ready(untouched_outcome(batch));
         }
         let client = Arc::clone(&self.client);
-        if reads_first(&batch) {
-            return match CheckedCall::new(client, batch, now) {
+        if reads_first(batch) {
+            return match CheckedCall::new(client, batch.clone(), now) {
                 Ok(call) => StoreFuture::pending(call),
                 Err(error) => StoreFuture::failed(error),
             };
         }
-        match BatchCall::new(client, batch, now) {
+        match BatchCall::new(client, batch.clone(), now) {
             Ok(call) => StoreFuture::pending(call),
             Err(error) => StoreFuture::failed(error),
         }

@@ -122,7 +122,7 @@ pub(crate) fn minutes(count: u64) -> Nanos {
 }
 
 pub(crate) async fn decide(subject: &impl Subject, batch: Batch, now: Timestamp) -> Outcome {
-    subject.store().decide(batch, now).await.unwrap()
+    subject.store().decide(&batch, now).await.unwrap()
 }
 
 pub(crate) async fn decide_one(subject: &impl Subject, transaction: Transaction) -> Decision {

@@ -61,7 +61,7 @@ impl Stores {
     async fn decide(&self, batch: Batch, now: Timestamp) -> [Outcome; 4] {
         let mut outcomes = Vec::new();
         for store in self.all() {
-            outcomes.push(store.decide(batch.clone(), now).await.unwrap());
+            outcomes.push(store.decide(&batch.clone(), now).await.unwrap());
         }
         self.settle().await;
         outcomes.try_into().unwrap()

@@ -52,7 +52,7 @@ impl Gateway {
     }
 
     async fn decide(&self, worker: usize, batch: Batch) -> Outcome {
-        self.workers[worker].decide(batch, NOW).await.unwrap()
+        self.workers[worker].decide(&batch, NOW).await.unwrap()
     }
 
     /// Asks both workers until both answer on this basis.
@@ -172,7 +172,7 @@ async fn keep_asking(worker: Worker, is_over: watch::Receiver<bool>) -> Duration
         }
         let key = format!("L:load{}", number % 1000);
         let start = Instant::now();
-        let outcome = worker.decide(batch([spend(&key, 1)]), NOW).await;
+        let outcome = worker.decide(&batch([spend(&key, 1)]), NOW).await;
         assert!(outcome.is_ok(), "{outcome:?}");
         longest = longest.max(start.elapsed());
         // A request has more to do, and answers that are there at once must not hold up others.

@@ -141,9 +141,9 @@ impl Buckets {
 }
 
 impl Store for Reference {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let mut buckets = self.0.lock();
-        buckets.settle(&batch, now);
+        buckets.settle(batch, now);
         let before = buckets.clone();
         let both: Vec<_> = batch
             .iter()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Response, header};
 use weir_limit::time::Nanos;
-use weir_limit::{Batch, Decision, Quota, Transaction};
+use weir_limit::{Decision, Quota, Transaction};
 use weir_rules::{Account, Admission, DescriptorEntry, DescriptorValues, LimitMatch};
 use weir_runtime::loop_time;
 use weir_store::Outcome;
@@ -34,7 +34,6 @@ const DAY: u64 = 86_400 * SECOND;
 /// A call whose buckets are known.
 struct PlannedCall {
     decision: PendingDecision,
-    batch: Batch,
     descriptors: Vec<PlannedDescriptor>,
     /// The accounts that the buckets of the batch are for, in its order.
     accounts: Vec<Option<Account>>,
@@ -70,13 +69,11 @@ impl Settings {
         planned.record_subjects();
         let PlannedCall {
             decision,
-            batch,
             descriptors,
             ..
         } = planned;
         let since = loop_time::now();
-        let (now, is_idle) = (decision.arrived, decision.is_idle());
-        let answer = self.backend.admit(batch, now, is_idle).await;
+        let answer = decision.ask(&self.backend).await;
         let store = loop_time::now().saturating_duration_since(since);
         let Ok(mut outcome) = decision.outcome(answer) else {
             let verdict = Verdict {
@@ -85,7 +82,7 @@ impl Settings {
             };
             return (Err(CallError::Unavailable), verdict);
         };
-        route.policy.count(&decision.queried, &outcome, now);
+        decision.count(&outcome);
         self.spread(&decision, &mut outcome);
         let statuses = descriptors.iter().map(|descriptor| match descriptor {
             PlannedDescriptor::Queried(index) => status(&route.policy, &decision, &outcome, *index),
@@ -107,7 +104,6 @@ impl Settings {
     ) -> Result<PlannedCall, CallError> {
         let mut planned = PlannedCall {
             decision: PendingDecision::new(route, self.backend.now()),
-            batch: Batch::new(),
             descriptors: Vec::with_capacity(call.descriptors.len()),
             accounts: Vec::new(),
         };
@@ -208,10 +204,10 @@ impl PlannedCall {
         if let Some(index) = self.join(&admission.transaction, role) {
             return PlannedDescriptor::Queried(index);
         }
-        let index = self.batch.len();
+        let index = self.decision.batch.len();
         self.accounts.push(values.account().cloned());
         let mut query = StoreQuery {
-            batch: &mut self.batch,
+            batch: &mut self.decision.batch,
             claims: Vec::new(),
             queried: &mut self.decision.queried,
             charges: &mut Vec::new(),
@@ -250,7 +246,7 @@ impl PlannedCall {
     /// Records that the subjects of the buckets are decided about.
     fn record_subjects(&mut self) {
         let (policy, now) = (&self.decision.route.policy, self.decision.arrived);
-        let buckets = self.batch.iter().zip(&self.accounts);
+        let buckets = self.decision.batch.iter().zip(&self.accounts);
         for (queried, (transaction, account)) in
             self.decision.queried.limits.iter_mut().zip(buckets)
         {
@@ -263,7 +259,8 @@ impl PlannedCall {
     /// Adds a cost to that of an earlier descriptor with the same bucket, if there is one. Apart, the
     /// later would be decided beside the earlier one's cost, also where the call is denied.
     fn join(&mut self, transaction: &Transaction, role: LimitRole) -> Option<usize> {
-        let earlier = self.batch.iter_mut().zip(&mut self.decision.queried.limits);
+        let decision = &mut self.decision;
+        let earlier = decision.batch.iter_mut().zip(&mut decision.queried.limits);
         let (index, (asked, queried)) = earlier.enumerate().find(|(_, (asked, queried))| {
             asked.key == transaction.key && asked.mode == transaction.mode && queried.role == role
         })?;

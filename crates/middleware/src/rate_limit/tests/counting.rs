@@ -90,7 +90,7 @@ impl Bench {
             mode: Mode::Peek,
             ..Transaction::new(key, quota, NonZeroU64::MIN)
         };
-        let outcome = self.store.decide(smallvec![look], self.clock.now());
+        let outcome = self.store.decide(&smallvec![look], self.clock.now());
         let outcome = outcome.now_or_never().unwrap().unwrap();
         outcome.decisions[0].unwrap().remaining
     }
@@ -801,8 +801,8 @@ struct Slow {
 }
 
 impl Store for Slow {
-    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        let answer = self.memory.decide(batch.clone(), now);
+    fn decide(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        let answer = self.memory.decide(&batch.clone(), now);
         if batch.iter().any(|transaction| transaction.mode.checks()) {
             return answer;
         }

@@ -32,12 +32,12 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn decide(&self, batch: Batch, _: Timestamp) -> StoreFuture<Outcome> {
-        self.asked.lock().push(batch);
+    fn decide(&self, batch: &Batch, _: Timestamp) -> StoreFuture<Outcome> {
+        self.asked.lock().push(batch.clone());
         StoreFuture::Ready(self.answers.lock().pop_front())
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+    fn admit(&self, batch: &Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.admissions.fetch_add(1, Ordering::Relaxed);
         self.decide(batch, now)
     }

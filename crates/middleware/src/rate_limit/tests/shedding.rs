@@ -107,7 +107,7 @@ fn left(store: &Memory, name: &str, quota: Quota) -> u64 {
         mode: Mode::Peek,
         ..Transaction::new(key, quota, NonZeroU64::MIN)
     };
-    let outcome = store.decide(smallvec![look], Timestamp::from_nanos(1 << 60));
+    let outcome = store.decide(&smallvec![look], Timestamp::from_nanos(1 << 60));
     let outcome = outcome.now_or_never().unwrap().unwrap();
     outcome.decisions[0].unwrap().remaining
 }

@@ -22,7 +22,7 @@ fn memory(max_buckets: usize) -> Memory {
 }
 
 fn decide(memory: &Memory, transaction: Transaction, now: Timestamp) -> Decision {
-    let outcome = memory.decide(batch([transaction]), now).now_or_never();
+    let outcome = memory.decide(&batch([transaction]), now).now_or_never();
     outcome.unwrap().unwrap().decisions[0].unwrap()
 }
 
@@ -79,7 +79,7 @@ fn batches_over_the_same_shards_in_any_order_do_not_wait_for_each_other() {
         thread::spawn(move || {
             for _ in 0..2000 {
                 let all = batch(keys.map(|key| spend(key, 1)));
-                assert!(memory.decide(all, NOW).now_or_never().unwrap().is_ok());
+                assert!(memory.decide(&all, NOW).now_or_never().unwrap().is_ok());
             }
         })
     });
@@ -261,7 +261,7 @@ proptest! {
             now = now + Nanos::new(idle);
             let at_once = decide(&whole, request(burst, interval, cost), now);
             let each = batch((0..cost).map(|_| request(burst, interval, 1)));
-            let one_by_one = single.decide(each, now).now_or_never().unwrap().unwrap();
+            let one_by_one = single.decide(&each, now).now_or_never().unwrap().unwrap();
             prop_assert_eq!(at_once.allowed, one_by_one.is_allowed());
             if at_once.allowed {
                 prop_assert_eq!(Some(at_once), one_by_one.decisions.last().copied().flatten());
@@ -277,7 +277,7 @@ proptest! {
             now = now + Nanos::new(idle);
             let never = Transaction { key: "L:never".into(), ..request(burst, interval, burst + 1) };
             let both = batch([request(burst, interval, cost), never]);
-            let denied = with.decide(both, now).now_or_never().unwrap().unwrap();
+            let denied = with.decide(&both, now).now_or_never().unwrap().unwrap();
             prop_assert!(!denied.is_allowed());
             let transaction = request(burst, interval, cost);
             prop_assert_eq!(decide(&with, transaction.clone(), now), decide(&without, transaction, now));

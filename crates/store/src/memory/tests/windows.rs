@@ -245,7 +245,7 @@ proptest! {
         for (now, cost) in traffic.each() {
             let at_once = decide(&whole, traffic.request(cost), now);
             let each = batch((0..cost).map(|_| traffic.request(1)));
-            let one_by_one = single.decide(each, now).now_or_never().unwrap().unwrap();
+            let one_by_one = single.decide(&each, now).now_or_never().unwrap().unwrap();
             prop_assert_eq!(at_once.allowed, one_by_one.is_allowed());
             if at_once.allowed {
                 let last = one_by_one.decisions.last().copied().flatten().unwrap();
@@ -268,7 +268,7 @@ proptest! {
             let both = batch([traffic.check(cost), traffic.request(cost), never]);
             let counted = traffic.quota.algorithm().counts_denied();
             if !counted {
-                let denied = with.decide(both, now).now_or_never().unwrap().unwrap();
+                let denied = with.decide(&both, now).now_or_never().unwrap().unwrap();
                 prop_assert!(!denied.is_allowed());
             }
             let [here, there] = [&with, &without].map(|memory| decide(memory, traffic.request(cost), now));
@@ -343,7 +343,7 @@ fn mixed_batches_over_the_same_shards_in_any_order_do_not_wait_for_each_other() 
                         None => transaction,
                     }
                 };
-                let all = memory.decide(batch(order.map(transaction)), NOW);
+                let all = memory.decide(&batch(order.map(transaction)), NOW);
                 assert!(all.now_or_never().unwrap().unwrap().is_allowed());
             }
         })

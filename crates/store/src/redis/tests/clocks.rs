@@ -269,7 +269,7 @@ async fn a_gateway_whose_clock_is_beyond_the_bound_is_not_connected_until_it_is_
         let offset = recorder.offsets()[0].unwrap().seconds();
         assert!((offset.abs() - 1.0) < seconds.abs() as f64 && offset.abs() > 2.0);
         let batch = batch([spend("L:a", 1)]);
-        assert!(redis.decide(batch, clock.now()).await.is_err());
+        assert!(redis.decide(&batch, clock.now()).await.is_err());
         assert_eq!(server.calls("bitfield"), 0);
 
         clock.set_off_by(0);
@@ -317,7 +317,7 @@ async fn without_a_right_clock_requests_go_by_on_failure_and_come_back_with_it()
     let all_are = async |wanted| {
         eventually_some("requests are decided so", async || {
             let batch = batch([of_mode(Mode::SpendOnly, "L:a", 1)]);
-            let outcome = guarded.decide(batch, clock.now()).await;
+            let outcome = guarded.decide(&batch, clock.now()).await;
             (outcome.unwrap().source == wanted).then_some(())
         })
         .await;
@@ -346,7 +346,7 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
     redis.probe().await.unwrap();
     assert_eq!(recorder.offsets(), [None, None]);
     let ask = async |quota, mode, cost| {
-        let answer = redis.decide(batch([of(quota, mode, cost)]), NOW).await;
+        let answer = redis.decide(&batch([of(quota, mode, cost)]), NOW).await;
         eventually("the background is at rest", || {
             redis.background_calls() == 0
         })

@@ -120,7 +120,7 @@ async fn left(store: &impl Store, key: &str) -> u64 {
         ..of_thousand(key)
     };
     let later = NOW + Nanos::from_secs(60);
-    let outcome = store.decide(batch([look]), later).await.unwrap();
+    let outcome = store.decide(&batch([look]), later).await.unwrap();
     outcome.decisions[0].unwrap().remaining
 }
 
@@ -146,7 +146,7 @@ async fn batches_over_three_nodes_are_exact_and_a_denial_leaves_nothing_taken() 
                 of_hundred(&narrow),
                 of_thousand(&wide[1]),
             ];
-            gateways[number % 2].decide(batch(all), NOW)
+            gateways[number % 2].decide(&batch(all), NOW)
         });
         let outcomes = join_all(requests).await;
         let allowed = outcomes.iter().flatten().filter(|o| o.is_allowed());
@@ -192,7 +192,7 @@ async fn slots_that_move_make_no_bucket_inexact() {
             }
             let requests = (0..40).map(|number| {
                 let both = [of_hundred(&narrow), of_thousand(&wide)];
-                gateways[number % 2].decide(batch(both), NOW)
+                gateways[number % 2].decide(&batch(both), NOW)
             });
             for outcome in join_all(requests).await {
                 allowed += u64::from(outcome.unwrap().is_allowed());
@@ -226,7 +226,7 @@ async fn a_slot_that_is_half_moved_serves_all_algorithms() {
         let slot = slot_of(format!("{}:{key}{mark}", settings.prefix).as_bytes());
         let from = cluster.primary_of(slot);
         let to = (from + 1) % 3;
-        let ask = async || redis.decide(batch([transaction()]), NOW).await.unwrap();
+        let ask = async || redis.decide(&batch([transaction()]), NOW).await.unwrap();
         for _ in 0..4 {
             assert!(ask().await.is_allowed());
         }
@@ -280,7 +280,7 @@ impl Gateway {
     }
 
     async fn admit(&self, all: impl IntoIterator<Item = Transaction>) -> Option<Outcome> {
-        self.guarded.admit(batch(all), NOW).await.ok()
+        self.guarded.admit(&batch(all), NOW).await.ok()
     }
 
     /// How many refunds were carried out.
@@ -602,7 +602,7 @@ async fn one_command_a_bucket_whatever_the_number_of_nodes() {
     let on = |primary| key_on(&cluster, &settings.prefix, primary, "L");
     for _ in 0..10 {
         let all = [0, 1, 2].map(|primary| of_hundred(&on(primary)));
-        assert!(redis.decide(batch(all), NOW).await.unwrap().is_allowed());
+        assert!(redis.decide(&batch(all), NOW).await.unwrap().is_allowed());
     }
     assert_eq!(cluster.calls("bitfield"), 30);
     assert_eq!(cluster.calls("pexpire"), 3);

@@ -285,7 +285,7 @@ async fn a_node_of_a_cluster_that_loses_slots_is_left_for_good_and_says_so() {
     let ask = async |number: u32| {
         let transaction = spend(&format!("L:{number}"), 1);
         guarded
-            .decide(batch([transaction]), NOW)
+            .decide(&batch([transaction]), NOW)
             .await
             .unwrap()
             .source
@@ -355,7 +355,7 @@ async fn a_sentinel_is_never_used_and_the_reason_says_what_it_is() {
     why_not(&redis, "Sentinel").await;
     let (guarded, recorder) = guard(redis);
     eventually("the breaker is open", || !guarded.is_reachable()).await;
-    let outcome = guarded.decide(batch([spend("L:a", 1)]), NOW).await;
+    let outcome = guarded.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert_eq!(outcome.unwrap().source, DecisionSource::Local);
     assert_eq!(recorder.changes(), [false]);
 }

@@ -254,7 +254,7 @@ async fn what_a_node_cannot_do_now_is_its_failure_and_is_not_repeated() {
         for round in 1..=5 {
             assert!(reachability.is_reachable(), "{error}, round {round}");
             let both = batch([spend(&here, 1), spend(&there, 1)]);
-            let failure = redis.decide(both, NOW).await.unwrap_err();
+            let failure = redis.decide(&both, NOW).await.unwrap_err();
             assert_eq!(blamed(&failure), (&*cluster.0[0].address, false), "{error}");
             assert_eq!(cluster.takes(&here), [round, 0], "{error}");
             assert_eq!(cluster.takes(&there), [0, round], "{error}");
@@ -272,12 +272,12 @@ async fn what_was_sent_on_a_connection_that_broke_is_sent_to_no_node_again() {
         let [lost, next] = ["A", "B"].map(|name| cluster.key_on(0, &format!("{name}{round}")));
         cluster.0[0].set(&lost, || Act::HangUp);
         let failure = redis
-            .decide(batch([spend(&lost, 1)]), NOW)
+            .decide(&batch([spend(&lost, 1)]), NOW)
             .await
             .unwrap_err();
         assert_eq!(blamed(&failure), (&*cluster.0[0].address, true));
         eventually_some("the node is used again", async || {
-            redis.decide(batch([spend(&next, 1)]), NOW).await.ok()
+            redis.decide(&batch([spend(&next, 1)]), NOW).await.ok()
         })
         .await;
         assert_eq!(cluster.takes(&lost), [1, 0], "round {round}");
@@ -298,7 +298,7 @@ async fn where_a_redirection_leads_what_broke_there_is_not_sent_again() {
         );
         there.set(&key, || Act::HangUp);
         let failure = redis
-            .decide(batch([spend(&key, 1)]), NOW)
+            .decide(&batch([spend(&key, 1)]), NOW)
             .await
             .unwrap_err();
         assert_eq!(blamed(&failure), (&*there.address, true), "{redirection}");
@@ -309,7 +309,7 @@ async fn where_a_redirection_leads_what_broke_there_is_not_sent_again() {
         );
         let next = cluster.key_on(1, "N");
         eventually_some("the node is used again", async || {
-            redis.decide(batch([spend(&next, 1)]), NOW).await.ok()
+            redis.decide(&batch([spend(&next, 1)]), NOW).await.ok()
         })
         .await;
         assert_eq!(cluster.takes(&key), [1, 1], "{redirection}");
@@ -338,7 +338,7 @@ async fn what_fails_where_a_redirection_leads_counts_against_the_node_there() {
             let one = batch([spend(&key, 1)]);
             let failure = match round {
                 4 => redis.refund(owed(one), NOW).await.unwrap_err(),
-                _ => redis.decide(one, NOW).await.unwrap_err(),
+                _ => redis.decide(&one, NOW).await.unwrap_err(),
             };
             assert_eq!(blamed(&failure), (&*there.address, false), "{redirection}");
             assert!(
@@ -378,7 +378,7 @@ async fn a_level_of_a_node_that_fails_hides_no_unit_that_another_node_took() {
         *node.behaviour.lock() = Arc::new(reply);
     }
     let both = batch([spend(&here, 1), spend(&there, 1)]);
-    let failure = redis.decide(both, NOW).await.unwrap_err();
+    let failure = redis.decide(&both, NOW).await.unwrap_err();
     assert_eq!(blamed(&failure), (&*cluster.0[1].address, false));
     let taken = |command: &str| command.contains("u63 160 -") && command.contains("FAIL");
     assert_eq!(cluster.0[0].count(taken), 1);
@@ -399,7 +399,7 @@ async fn what_fails_at_a_lower_level_of_a_bucket_is_the_failure_of_its_node() {
         let key = cluster.key_on(0, "L");
         let reply = move |command: &str| Act::Reply(of_two_definitions(command, levels));
         *cluster.0[0].behaviour.lock() = Arc::new(reply);
-        let answer = redis.decide(batch([spend(&key, 1)]), NOW).await;
+        let answer = redis.decide(&batch([spend(&key, 1)]), NOW).await;
         let blame = (&*cluster.0[0].address, is_lost);
         assert_eq!(blamed(&answer.unwrap_err()), blame, "{levels}");
     }
@@ -411,13 +411,13 @@ async fn a_refund_counts_nothing_for_a_node_that_took_no_part_in_it() {
     let cluster = FakeCluster::start(2).await;
     let (redis, reachability) = cluster.gateway().await;
     let [here, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
-    let mut both = redis.decide(batch([spend(&here, 1), spend(&there, 1)]), NOW);
+    let mut both = redis.decide(&batch([spend(&here, 1), spend(&there, 1)]), NOW);
     assert!((&mut both).await.unwrap().is_allowed());
     cluster.0[1].set(&there, || Act::Reply(LOADING.to_owned()));
     for round in 0..5 {
         assert!(reachability.is_reachable(), "round {round}");
         redis
-            .decide(batch([spend(&there, 1)]), NOW)
+            .decide(&batch([spend(&there, 1)]), NOW)
             .await
             .unwrap_err();
         both.refund(owed([spend(&here, 1)]), NOW).await.unwrap();
@@ -456,7 +456,7 @@ async fn replies_that_come_after_the_deadline_do_not_hide_that_a_node_is_slow() 
                     .unwrap(),
                 "a list" => drop(is_late(redis.version("bans")).await.unwrap()),
                 "a foreign bucket" => {
-                    let taken = is_late(redis.decide(batch([spend("L:a", 1)]), NOW)).await;
+                    let taken = is_late(redis.decide(&batch([spend("L:a", 1)]), NOW)).await;
                     assert!(taken.unwrap().is_allowed());
                 }
                 _ => {
@@ -480,7 +480,7 @@ async fn replies_to_redirected_commands_that_come_late_do_not_hide_that_a_node_i
     cluster.0[0].set(&key, reply(&format!("-ASK {slot} {slow}")));
     for round in 0..5 {
         assert!(reachability.is_reachable(), "round {round}");
-        let mut answer = redis.decide(batch([spend(&key, 1)]), NOW);
+        let mut answer = redis.decide(&batch([spend(&key, 1)]), NOW);
         while cluster.takes(&key)[1] == round {
             assert!((&mut answer).now_or_never().is_none());
             tokio::task::yield_now().await;
@@ -504,7 +504,7 @@ async fn a_redirected_refund_does_not_hide_that_a_node_fails() {
     cluster.0[1].set(&there, || Act::Reply(LOADING.to_owned()));
     for round in 0..5 {
         assert!(reachability.is_reachable(), "round {round}");
-        let answer = redis.decide(batch([spend(&there, 1)]), NOW).await;
+        let answer = redis.decide(&batch([spend(&there, 1)]), NOW).await;
         assert_eq!(blamed(&answer.unwrap_err()), (&**failing, false));
         // The last one finds the node given up.
         let refund = redis.refund(owed([spend(&moving, 1)]), NOW).await;
@@ -525,7 +525,7 @@ async fn a_slot_that_both_nodes_redirect_is_the_failure_of_none() {
     }
     for round in 1..=10 {
         let failure = redis
-            .decide(batch([spend(&key, 1)]), NOW)
+            .decide(&batch([spend(&key, 1)]), NOW)
             .await
             .unwrap_err();
         assert!(failure.is_partial(), "{failure:?}");
@@ -560,10 +560,10 @@ fn increments(command: &str) -> Vec<i64> {
 async fn late_refund(owed: Owed) -> Vec<String> {
     let cluster = FakeCluster::start(1).await;
     let redis = cluster.redis().await;
-    let mut taken = redis.decide(batch([spend("L:a", 1)]), NOW);
+    let mut taken = redis.decide(&batch([spend("L:a", 1)]), NOW);
     assert!((&mut taken).await.unwrap().is_allowed());
     cluster.0[0].set("L:b", || Act::HangUp);
-    let broken = redis.decide(batch([spend("L:b", 1)]), NOW).await;
+    let broken = redis.decide(&batch([spend("L:b", 1)]), NOW).await;
     assert!(broken.is_err());
 
     let before = cluster.0[0].asked.lock().len();
@@ -641,7 +641,7 @@ async fn the_map_is_learned_each_minute_by_each_gateway_at_a_moment_of_its_own()
         for (_, redis) in &clusters {
             // What is asked behind the map by the same connection is answered behind it.
             for _ in 0..2 {
-                redis.decide(batch([spend("L:a", 1)]), NOW).await.unwrap();
+                redis.decide(&batch([spend("L:a", 1)]), NOW).await.unwrap();
             }
         }
     }
@@ -676,7 +676,7 @@ async fn what_waits_for_one_of_several_nodes_takes_its_part_of_the_memory_and_no
         let key = cluster.key_on(0, "L");
         let mut waiting = Vec::new();
         loop {
-            let mut answer = redis.decide(batch([spend(&key, 1)]), NOW);
+            let mut answer = redis.decide(&batch([spend(&key, 1)]), NOW);
             if let Some(answer) = (&mut answer).now_or_never() {
                 assert!(answer.is_err());
                 break;
@@ -713,15 +713,15 @@ async fn slots_without_a_node_are_looked_for_until_they_have_one() {
     }
     let redis = cluster.redis().await;
     let [here, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
-    redis.decide(batch([spend(&here, 1)]), NOW).await.unwrap();
+    redis.decide(&batch([spend(&here, 1)]), NOW).await.unwrap();
     let homeless = batch([spend(&there, 1)]);
-    let failure = redis.decide(homeless.clone(), NOW).await.unwrap_err();
+    let failure = redis.decide(&homeless.clone(), NOW).await.unwrap_err();
     assert_eq!(blamed(&failure), ("of no slot", false));
     for node in &cluster.0 {
         node.map.lock().clone_from(&whole);
     }
     eventually_some("the slots have a node", async || {
-        redis.decide(homeless.clone(), NOW).await.ok()
+        redis.decide(&homeless.clone(), NOW).await.ok()
     })
     .await;
 }
@@ -787,7 +787,7 @@ async fn a_dead_node_without_slots_is_not_waited_for() {
     let (redis, reachability) = cluster.observed_gateway(Arc::clone(&recorder) as _).await;
     let dead = dead_address().await;
     let asked = cluster.key_on(0, "L");
-    let take = || redis.decide(batch([spend(&asked, 1)]), NOW);
+    let take = || redis.decide(&batch([spend(&asked, 1)]), NOW);
     // The map is known to be whole, and would not be read again for a minute. What is asked behind
     // it by the same connection is answered behind it.
     let Nodes::Cluster(nodes) = redis.client.nodes() else {

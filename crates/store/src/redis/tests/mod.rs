@@ -200,7 +200,7 @@ fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
                     quota: hundred(round),
                     ..spend(&format!("L:{round}"), 1)
                 };
-                let requests = (0..25).map(|_| redis.decide(batch([transaction.clone()]), NOW));
+                let requests = (0..25).map(|_| redis.decide(&batch([transaction.clone()]), NOW));
                 let outcomes = join_all(requests).await;
                 let passed = outcomes
                     .iter()
@@ -241,7 +241,7 @@ async fn what_is_put_right_in_the_background_is_observed() {
     };
     let lowered = batch([spend("L:b", 1), window(60)]);
     for all in [batch([window(864_000)]), lowered] {
-        redis.decide(all, NOW).await.unwrap();
+        redis.decide(&all, NOW).await.unwrap();
     }
     eventually("the background is at rest", || {
         redis.background_calls() == 0
@@ -380,7 +380,7 @@ async fn three_limits_are_one_round_trip() {
     let fixture = Fixture::new().await;
     let three = || batch(["L:a", "L:b", "L:c"].map(|key| spend(key, 1)));
     fixture.server.stop();
-    let mut answer = fixture.redis.decide(three(), NOW);
+    let mut answer = fixture.redis.decide(&three(), NOW);
     // Everything is sent before the first reply can have come.
     assert!((&mut answer).now_or_never().is_none());
     fixture.server.resume();
@@ -496,7 +496,7 @@ async fn no_bucket_or_lease_is_left_without_an_end_whatever_was_done_to_it() {
                     ban.begin(&subject, Duration::from_secs(60)),
                     ban.check(&subject),
                 ]);
-                drop(fixture.redis.decide(all, now).await);
+                drop(fixture.redis.decide(&all, now).await);
             }
             4 => {
                 let claim = weir_limit::Claim::new(name.as_str().into(), NonZeroU64::MIN);
@@ -509,7 +509,7 @@ async fn no_bucket_or_lease_is_left_without_an_end_whatever_was_done_to_it() {
                 drop(
                     fixture
                         .redis
-                        .decide(batch([beside, transaction]), now)
+                        .decide(&batch([beside, transaction]), now)
                         .await,
                 );
             }
@@ -581,7 +581,7 @@ async fn a_new_bucket_gets_its_expiry_although_nobody_waits_for_the_answer_any_m
 /// Asks about a batch while the server is stopped, and waits no longer when it goes on.
 async fn ask_and_leave(fixture: &Fixture, batch: Batch) {
     fixture.server.stop();
-    let mut answer = fixture.redis.decide(batch, NOW);
+    let mut answer = fixture.redis.decide(&batch, NOW);
     assert!((&mut answer).now_or_never().is_none());
     // The server will read the request although its caller is gone by then.
     tokio::task::yield_now().await;
@@ -624,7 +624,7 @@ async fn what_is_asked_in_one_turn_is_one_write() {
     let fixture = Fixture::new().await;
     let ask = |number: u8| {
         let key = format!("L:{number}");
-        fixture.redis.decide(batch([spend(&key, 1)]), NOW)
+        fixture.redis.decide(&batch([spend(&key, 1)]), NOW)
     };
     fixture.server.command(&["CONFIG", "RESETSTAT"]);
     let outcomes = join_all((0..50).map(ask)).await;
@@ -649,7 +649,7 @@ async fn limits_of_all_algorithms_are_one_round_trip() {
         }))
     };
     fixture.server.stop();
-    let mut answer = fixture.redis.decide(all(), NOW);
+    let mut answer = fixture.redis.decide(&all(), NOW);
     // Everything is sent before the first reply can have come.
     assert!((&mut answer).now_or_never().is_none());
     fixture.server.resume();
@@ -866,7 +866,7 @@ async fn keys_begin_with_the_prefix() {
     let server = RedisServer::start();
     let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
     let redis = connect(settings.with_prefix("shop")).await;
-    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    let answer = redis.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap().is_allowed());
     assert!(server.command(&["KEYS", "*"]).contains("shop:L:a"));
 }
@@ -877,11 +877,11 @@ async fn a_restarted_server_is_found_again() {
     let redis = connect(RedisSettings::parse(&server.url(), None, None).unwrap()).await;
     let mut server = server;
     server.kill();
-    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    let answer = redis.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap_err().is_out_of_reach());
     server.restart();
     redis.connected(PATIENCE).await.unwrap();
-    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    let answer = redis.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap().is_allowed());
 }
 
@@ -894,7 +894,7 @@ async fn a_refund_outlasts_the_connection_that_took() {
             quota: hundred(round),
             ..spend("L:a", 100)
         };
-        let mut taken = fixture.redis.decide(batch([take()]), NOW);
+        let mut taken = fixture.redis.decide(&batch([take()]), NOW);
         assert!((&mut taken).await.unwrap().is_allowed(), "{round}");
         let session = fixture.redis.session();
         let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
@@ -916,7 +916,7 @@ async fn a_refund_outlasts_the_connection_that_took() {
 async fn the_part_of_a_late_unit_that_came_back_with_time_is_not_given_back_again() {
     let fixture = Fixture::new().await;
     let after = |seconds| NOW + Nanos::from_secs(seconds);
-    let mut late = fixture.redis.decide(batch([spend("L:a", 1)]), NOW);
+    let mut late = fixture.redis.decide(&batch([spend("L:a", 1)]), NOW);
     assert!((&mut late).await.unwrap().is_allowed());
     decide(&fixture, batch([spend("L:a", 1)]), after(45)).await;
     let taken = Owed {
@@ -935,7 +935,7 @@ async fn an_error_of_one_command_is_the_answer_and_the_connection_stays() {
     let fixture = Fixture::new().await;
     let session = fixture.redis.session();
     fixture.server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = fixture.redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    let error = fixture.redis.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert!(matches!(error, Err(StoreError::Failed(_))), "{error:?}");
     fixture.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(remaining(&fixture, "L:b", NOW).await, 10);
@@ -965,7 +965,7 @@ async fn a_server_whose_memory_is_full_is_still_asked_who_is_banned() {
         }
         let take = fixture
             .redis
-            .decide(batch([of(Mode::CheckAndSpend, "B:other")]), NOW);
+            .decide(&batch([of(Mode::CheckAndSpend, "B:other")]), NOW);
         assert!(take.await.is_err(), "{round}");
     }
 }
@@ -1004,7 +1004,7 @@ async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named()
     let url = format!("redis://ann:se%3Acret@127.0.0.1:{port}");
     let redis = connect(RedisSettings::parse(&url, None, None).unwrap()).await;
     redis.probe().await.unwrap();
-    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    let answer = redis.decide(&batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap().is_allowed());
     redis.reset(["L:a".into()].into()).await.unwrap();
 
@@ -1029,7 +1029,7 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
     let redis = connect(settings.clone().with_ca(&pem).unwrap()).await;
     let asked = (0..2000).map(|number| {
         let key = format!("L:{}", number % 100);
-        redis.decide(batch([spend(&key, 1)]), NOW)
+        redis.decide(&batch([spend(&key, 1)]), NOW)
     });
     let answers = join_all(asked).await;
     let allowed = answers
@@ -1088,7 +1088,7 @@ async fn a_database_is_selected_on_each_connection() {
     let url = format!("{}?db=3&protocol=resp3", server.url());
     let redis = connect(RedisSettings::parse(&url, None, None).unwrap()).await;
     for _ in 0..2 {
-        let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+        let answer = redis.decide(&batch([spend("L:a", 1)]), NOW).await;
         assert!(answer.unwrap().is_allowed());
         let keys = server.command(&["INFO", "keyspace"]);
         assert!(

@@ -72,7 +72,7 @@ impl Guard {
     }
 
     async fn decide(&self, batch: Batch) -> Result<Outcome, StoreError> {
-        let answer = self.guarded.decide(batch, NOW).await;
+        let answer = self.guarded.decide(&batch, NOW).await;
         let background_calls = || self.guarded.get_ref().background_calls();
         eventually("background calls end", || background_calls() == 0).await;
         answer

@@ -61,7 +61,7 @@ fn of_hundred() -> Transaction {
 
 /// How many of these units are given.
 async fn admitted(redis: &Redis, requests: usize) -> usize {
-    let requests = (0..requests).map(|_| redis.decide(batch([of_hundred()]), NOW));
+    let requests = (0..requests).map(|_| redis.decide(&batch([of_hundred()]), NOW));
     let outcomes = join_all(requests).await;
     let outcomes = outcomes.into_iter().map(Result::unwrap);
     outcomes.filter(Outcome::is_allowed).count()
@@ -138,7 +138,7 @@ async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_an
     deployment.await_replicated(old);
     let connected = session(&redis);
     deployment.servers[old].stop();
-    let under_way = redis.decide(batch([spend("L:a", 7)]), NOW);
+    let under_way = redis.decide(&batch([spend("L:a", 7)]), NOW);
     deployment.fail_over_from(old);
     // It has no deadline here, so only the move ends it.
     let lost = under_way.await.unwrap_err();
@@ -185,7 +185,7 @@ async fn what_a_frozen_primary_takes_after_it_was_replaced_is_not_given_back_to_
     assert_eq!(admitted(redis, 60).await, 60);
     deployment.await_replicated(old);
     deployment.servers[old].stop();
-    let denied = join_all((0..DENIED).map(|_| guarded.admit(batch([of_hundred()]), NOW))).await;
+    let denied = join_all((0..DENIED).map(|_| guarded.admit(&batch([of_hundred()]), NOW))).await;
     assert!(denied.iter().all(Result::is_err));
     // A connection that was given up before the failover is not closed by it.
     eventually("the connection is given up", || {
@@ -213,7 +213,7 @@ async fn what_a_primary_took_is_forgotten_with_it() {
     let deployment = Sentinels::start();
     let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
     let old = deployment.primary_by(0);
-    let mut taken = redis.decide(batch([of_hundred()]), NOW);
+    let mut taken = redis.decide(&batch([of_hundred()]), NOW);
     assert!((&mut taken).await.unwrap().is_allowed());
     deployment.await_replicated(old);
     let before = (session(&redis), old);

@@ -76,7 +76,7 @@ fn introduction() -> String {
 const TAKEN: &str = "*5\r\n:0\r\n:0\r\n:9\r\n:5\r\n:7\r\n:1\r\n";
 
 async fn ask(redis: &Redis) -> Result<Outcome, StoreError> {
-    redis.decide(batch([spend("L:a", 1)]), NOW).await
+    redis.decide(&batch([spend("L:a", 1)]), NOW).await
 }
 
 #[tokio::test]
