@@ -2,24 +2,32 @@
 # client.sh NAME URL [COUNT]: sends so many requests (one, unless it says otherwise) by the client of
 # this name, one after the other, and fails if one of them fails.
 #
-# A client is configured as its documentation says where it does not retry by itself.
+# A client is configured as its documentation says where it does not retry by itself. Nothing that
+# this machine configures reaches it: no proxy, no registry, no file of a package manager.
 set -euo pipefail
+if [ -z "${ALONE:-}" ]; then
+  exec env -i ALONE=1 PATH="$PATH" METHOD="${METHOD:-GET}" RETRIES="${RETRIES:-2}" \
+    CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-}" RUSTUP_HOME="${RUSTUP_HOME:-${HOME:-/root}/.rustup}" \
+    bash "$0" "$@"
+fi
 folder=$(cd "$(dirname "$0")" && pwd)
 clients=${CARGO_TARGET_DIR:-$folder/../../target}/clients
 name=$1 url=$2 count=${3:-1}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+export HOME=$scratch
 
 one_by_one() {
   for _ in $(seq "$count"); do "$@"; done
 }
 
 case $name in
-curl) one_by_one curl -sS --fail -X "${METHOD:-GET}" "$url" ;;
-curl-retry) one_by_one curl -sS --fail -X "${METHOD:-GET}" --retry 3 -o "$scratch/body" "$url" ;;
-wget) one_by_one wget -q --server-response --content-on-error -O "$scratch/body" "$url" ;;
-wget-retry) one_by_one wget -q --server-response --retry-on-http-error=429,503 -O "$scratch/body" "$url" ;;
+curl) one_by_one curl -q -sS --fail -X "$METHOD" "$url" ;;
+curl-retry) one_by_one curl -q -sS --fail -X "$METHOD" --retry 3 -o "$scratch/body" "$url" ;;
+wget) one_by_one wget --no-config -q --server-response --content-on-error -O "$scratch/body" "$url" ;;
+wget-retry) one_by_one wget --no-config -q --server-response --retry-on-http-error=429,503 -O "$scratch/body" "$url" ;;
 pip)
+  export PIP_CONFIG_FILE=/dev/null
   one_by_one "$clients/python/bin/pip" --disable-pip-version-check --no-cache-dir --no-input \
     index versions --index-url "$url/simple" a-package
   ;;
@@ -30,6 +38,7 @@ uv)
   ;;
 npm)
   export npm_config_registry=$url npm_config_cache=$scratch npm_config_update_notifier=false
+  export npm_config_userconfig=/dev/null npm_config_globalconfig=$scratch/npmrc
   one_by_one npm view --loglevel=error a-package version
   ;;
 cargo)
@@ -55,7 +64,7 @@ prometheus*)
     --web.listen-address="127.0.0.1:$port" --log.level=error
   ;;
 envoy* | nginx | haproxy | caddy) scratch=$scratch bash "$folder/proxy.sh" "$name" "$url" ;;
-git) one_by_one git ls-remote "$url/a.git" ;;
+git) GIT_CONFIG_NOSYSTEM=1 one_by_one git ls-remote "$url/a.git" ;;
 py-*) "$clients/python/bin/python" -B "$folder/clients.py" "${name#py-}" "$url" "$count" ;;
 js-*)
   node --preserve-symlinks-main "$clients/clients.mjs" "${name#js-}" "$url" "$count"

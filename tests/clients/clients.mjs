@@ -1,7 +1,8 @@
 // clients.mjs NAME URL COUNT: sends so many requests by this client of Node.js, one after the other.
-// Libraries of HTTP use the method in METHOD, or GET.
+// Libraries of HTTP use the method in METHOD, or GET. SDKs try again as often as RETRIES says, or twice.
 
 const method = process.env.METHOD ?? "GET";
+const maxRetries = Number(process.env.RETRIES ?? 2);
 
 const clients = {
   async fetch(url) {
@@ -70,13 +71,13 @@ const clients = {
 
   async openai(url) {
     const { default: OpenAI } = await import("openai");
-    const client = new OpenAI({ baseURL: url, apiKey: "none" });
+    const client = new OpenAI({ baseURL: url, apiKey: "none", maxRetries });
     return () => client.models.list();
   },
 
   async anthropic(url) {
     const { default: Anthropic } = await import("@anthropic-ai/sdk");
-    const client = new Anthropic({ baseURL: url, apiKey: "none" });
+    const client = new Anthropic({ baseURL: url, apiKey: "none", maxRetries });
     return () => client.models.list();
   },
 

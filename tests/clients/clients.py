@@ -1,6 +1,6 @@
 """clients.py NAME URL COUNT: sends so many requests by this client of Python, one after the other.
 
-Libraries of HTTP use the method in METHOD, or GET.
+Libraries of HTTP use the method in METHOD, or GET. SDKs try again as often as RETRIES says, or twice.
 """
 
 import os
@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 METHOD = os.environ.get("METHOD", "GET")
+RETRIES = int(os.environ.get("RETRIES", "2"))
 
 
 def requests(url):
@@ -48,25 +49,25 @@ def httpx(url):
 def huggingface_hub(url):
     from huggingface_hub import hf_hub_download
 
-    folder = tempfile.mkdtemp()
+    folder = tempfile.TemporaryDirectory()
     numbers = iter(range(100))
     # A file takes a HEAD and a GET.
     return lambda: hf_hub_download(
-        "some/model", f"file{next(numbers)}", endpoint=url, cache_dir=folder
+        "some/model", f"file{next(numbers)}", endpoint=url, cache_dir=folder.name
     )
 
 
 def openai(url):
     import openai
 
-    client = openai.OpenAI(base_url=url, api_key="none")
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=RETRIES)
     return lambda: client.models.list()
 
 
 def anthropic(url):
     import anthropic
 
-    client = anthropic.Anthropic(base_url=url, api_key="none")
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=RETRIES)
     return lambda: client.models.list()
 
 

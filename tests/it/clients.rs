@@ -1,5 +1,6 @@
 //! Real clients, as `tests/clients` has them, that are denied: those that wait as they are told pass in
-//! the end and are not banned, and one that does not wait is.
+//! the end and are not banned, and one that does not wait is. SDKs show the reason that the recipe for
+//! them gives.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -8,15 +9,28 @@ use http::HeaderValue;
 
 use crate::grpc;
 use crate::support::browser::Browser;
+use crate::support::recipe::Recipe;
 use crate::support::upstream::{Received, text};
 use crate::support::*;
 
-/// One request, and another every two seconds.
-const LIMIT: &str = "L: {per: address, burst: 1, count: 1, period: 2s}";
+/// A unit comes back in this time.
+const PERIOD: &str = "2s";
+
+/// Where each request is a process of its own, which takes a second or two to start.
+const PERIOD_OF_PROCESSES: &str = "10s";
 
 /// The ban that docs/CONFIG.md shows.
 const BAN: &str = "bans: {abusers: {per: address, strikes: {limits: L, count: 10, period: 1m}, \
                    for: 10m}}";
+
+/// Bans who comes once before the waits of so many workers are over: whoever obeys is never banned,
+/// and would be at its first denials if each of them counted.
+fn ban(workers: usize) -> String {
+    format!(
+        "bans: {{abusers: {{per: address, for: 10m, \
+         strikes: {{limits: L, workers: {workers}, count: 1, period: 1m}}}}}}"
+    )
+}
 
 /// An app whose answers all of the clients understand.
 fn app() -> Upstream {
@@ -47,8 +61,9 @@ fn app() -> Upstream {
     })
 }
 
-fn limited(setup: Setup) -> Setup {
-    setup.limits(&[LIMIT]).limited_by("L").key(BAN)
+fn limited(setup: Setup, period: &str, ban: &str) -> Setup {
+    let limit = format!("L: {{per: address, burst: 1, count: 1, period: {period}}}");
+    setup.limits(&[&limit]).limited_by("L").key(ban)
 }
 
 /// Where the programs of the clients are; none, and a word about it, if they are not installed.
@@ -63,10 +78,21 @@ fn programs() -> Option<PathBuf> {
 
 /// Lets a client send so many requests, one after the other.
 fn send(programs: &Path, client: &str, gateway: &Gateway, count: usize) -> Output {
-    let url = format!("http://{}", gateway.address());
+    run(
+        programs,
+        client,
+        &format!("http://{}", gateway.address()),
+        count,
+        2,
+    )
+}
+
+/// The same to a URL, with so many retries of an SDK.
+fn run(programs: &Path, client: &str, url: &str, count: usize, retries: usize) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", "bash"]).arg(programs.join("client.sh"));
-    command.args([client, &url, &count.to_string()]);
+    command.args([client, url, &count.to_string()]);
+    command.env("RETRIES", retries.to_string());
     command.env(
         "CARGO_TARGET_DIR",
         Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap(),
@@ -86,13 +112,13 @@ fn decided(gateway: &Gateway, decision: &str) -> usize {
 /// A client passes in the end, is told to wait at least once, and is denied no more often than it
 /// passes.
 fn obeys(client: &str) {
-    obeys_in(client, "", 1);
+    obeys_each(client, PERIOD);
 }
 
-/// The same with another key of the configuration, and with so many denials for each that passes.
-fn obeys_in(client: &str, key: &str, denials: usize) {
+/// The same where a unit comes back in this time.
+fn obeys_each(client: &str, period: &str) {
     let app = app();
-    obeys_before(client, &limited(Setup::before(&app)).key(key), denials);
+    obeys_before(client, &limited(Setup::before(&app), period, &ban(1)), 1);
 }
 
 fn obeys_before(client: &str, setup: &Setup, denials: usize) {
@@ -119,12 +145,12 @@ fn obeys_before(client: &str, setup: &Setup, denials: usize) {
 
 #[test]
 fn curl_with_its_option_to_retry_passes_in_the_end() {
-    obeys("curl-retry");
+    obeys_each("curl-retry", PERIOD_OF_PROCESSES);
 }
 
 #[test]
 fn pip_passes_in_the_end() {
-    obeys("pip");
+    obeys_each("pip", PERIOD_OF_PROCESSES);
 }
 
 #[test]
@@ -135,7 +161,9 @@ fn urllib3_passes_in_the_end() {
 /// It asks once more at once before it waits, and waits a second longer than `t`.
 #[test]
 fn huggingface_hub_passes_in_the_end() {
-    obeys_in("py-huggingface_hub", "", 2);
+    let app = app();
+    let setup = limited(Setup::before(&app), PERIOD, &ban(2));
+    obeys_before("py-huggingface_hub", &setup, 2);
 }
 
 #[test]
@@ -173,15 +201,17 @@ fn the_retry_agent_of_undici_passes_in_the_end() {
 /// It reads no `Retry-After`, but a Unix time in `X-RateLimit-Reset`.
 #[test]
 fn octokit_with_throttling_passes_in_the_end_where_it_is_told_a_time() {
-    let key = "defaults: {ratelimit_headers: x-ratelimit-epoch}";
-    obeys_in("js-octokit", key, 1);
+    let app = app();
+    let setup = limited(Setup::before(&app), PERIOD, &ban(1));
+    let setup = setup.key("defaults: {ratelimit_headers: x-ratelimit-epoch}");
+    obeys_before("js-octokit", &setup, 1);
 }
 
 #[test]
 fn grpc_js_passes_in_the_end_with_a_retry_policy_for_denials() {
     http2::run(async {
         let (server, _reporter) = grpc::serve();
-        let setup = limited(grpc::before(server, ""));
+        let setup = limited(grpc::before(server, ""), PERIOD, &ban(1));
         let client = move || obeys_before("js-grpc-js-retry", &setup, 1);
         tokio::task::spawn_blocking(client).await.unwrap();
     });
@@ -207,7 +237,8 @@ fn an_event_source_of_chromium_that_is_denied_is_closed_until_the_page_opens_ano
             .insert("content-type", HeaderValue::from_static(media));
         answer
     });
-    let gateway = limited(Setup::before(&upstream))
+    // The page asks how long to wait while it waits.
+    let gateway = limited(Setup::before(&upstream), PERIOD, &ban(2))
         .routes(&[
             "{name: events, match: {path: /events}, upstream: app, limits: [L]}",
             "{name: page, match: {}, upstream: app, limits: []}",
@@ -241,7 +272,7 @@ fn an_event_source_of_chromium_that_is_denied_is_closed_until_the_page_opens_ano
 fn a_client_that_hammers_is_banned() {
     let Some(programs) = programs() else { return };
     let app = app();
-    let gateway = limited(Setup::before(&app)).start();
+    let gateway = limited(Setup::before(&app), PERIOD, BAN).start();
     eventually("a ban", || {
         let output = send(&programs, "py-hammer", &gateway, 60);
         assert!(output.status.success(), "{output:?}");
@@ -270,4 +301,30 @@ fn a_client_that_waits_out_more_denials_than_a_ban_has_strikes_is_not_banned() {
     });
     assert!(denied <= app.count(), "{denied} denials");
     assert_eq!(gateway.times_logged("ban begun"), 0);
+}
+
+/// The recipe was tried by plain requests alone, and not by an SDK.
+#[test]
+fn sdks_show_the_reason_of_a_denial_by_the_recipe_for_them() {
+    let Some(programs) = programs() else { return };
+    let app = app();
+    let gateway = Recipe::named("Errors that SDKs show").start(&app);
+    for (client, path) in [
+        ("py-openai", "/v1"),
+        ("js-openai", "/v1"),
+        ("py-anthropic", ""),
+        ("js-anthropic", ""),
+        ("js-octokit", "/v1"),
+    ] {
+        let url = format!("http://{}{path}", gateway.address());
+        let shown = eventually("an SDK that is denied", || {
+            let output = run(&programs, client, &url, 100, 0);
+            let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+            (!output.status.success()).then_some(shown)
+        });
+        assert!(
+            shown.contains("You send too many requests; see Retry-After."),
+            "{client}: {shown}"
+        );
+    }
 }
