@@ -240,6 +240,11 @@ impl Layers {
     }
 
     /// The peers whose requests often name other clients, although nobody trusts them.
+    /// The waits that denied clients were told.
+    pub(super) fn waits(&self) -> &WaitSpreader {
+        &self.waits
+    }
+
     pub(super) fn untrusted_forwarders(&self) -> Vec<IpAddr> {
         self.forwarded.untrusted_forwarders()
     }

@@ -300,6 +300,60 @@ fn a_banned_client_that_keeps_sending_never_vanishes_and_never_hides_a_dry_run()
     assert_eq!(dry.unwrap()["limit"], "Trial", "{found:#?}");
 }
 
+/// Twenty workers that waited as they were told were an abuser, and the command banned them.
+#[test]
+fn a_crowd_that_waits_is_told_of_by_its_number_and_banned_only_when_it_goes_on() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream)
+        .limits(&["Logins: {per: address, burst: 10, count: 10, period: 1m}"])
+        .limited_by("Logins")
+        .start();
+    let customer = from("203.0.113.7");
+    assert_eq!(gateway.statuses(&customer, 10), [200; 10]);
+    // Each of so many workers is told when to come back.
+    assert_eq!(gateway.statuses(&customer, 20), [429; 20]);
+    let table = printed(&gateway, &["top"]);
+    let (found, rest) = table.split_once('\n').unwrap();
+    let of = |workers: u32| {
+        format!(
+            "OVER LIMIT  203.0.113.7 has about {workers} workers that wait as they are told, and Logins \
+             is too small for them: it denies "
+        )
+    };
+    assert!(
+        (19..=21).any(|workers| found.starts_with(&of(workers))),
+        "{found}"
+    );
+    let remedy = rest.lines().nth(1).unwrap().trim();
+    assert!(
+        remedy.starts_with("weir override set Logins 203.0.113.7 --burst 40 --count 40"),
+        "{remedy}"
+    );
+    let words: Vec<&str> = remedy.split(' ').skip(1).collect();
+    printed(&gateway, &words);
+    let bucket = printed_json(
+        &gateway,
+        &["bucket", "get", "Logins", "203.0.113.7", "--json"],
+    );
+    assert_eq!(bucket["burst"], 40, "{bucket}");
+
+    let hammerer = from("198.51.100.7");
+    assert_eq!(gateway.statuses(&hammerer, 60)[10..], [429; 50]);
+    let worst = &findings(&gateway)[0];
+    assert_eq!(
+        (
+            &worst["kind"],
+            &worst["subject"],
+            &worst["remedy"]["command"]
+        ),
+        (
+            &json!("abuse"),
+            &json!("198.51.100.7"),
+            &json!("weir ban add abusers 198.51.100.7 --for 30m")
+        )
+    );
+}
+
 #[test]
 fn large_networks_that_are_banned_are_never_named_as_abusers_again() {
     let upstream = Upstream::start();

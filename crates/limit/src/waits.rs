@@ -57,6 +57,39 @@ impl ToldWaits {
         }
     }
 
+    /// The number of clients that wait, by an estimate, if each of them does as it was told.
+    pub fn waiting(&self, quota: &Quota, now: Timestamp) -> u64 {
+        let left = self.until.since(now);
+        let interval = quota.emission_interval();
+        match quota.algorithm() {
+            _ if left.is_zero() => 0,
+            Algorithm::Gcra if is_tight(quota, 1) => left.get() / tenths(interval, 7).get().max(1),
+            Algorithm::Gcra => left.get() / interval.get().max(1),
+            Algorithm::InFlight => self.scattered(IN_FLIGHT_INTERVAL, MAX_SPREAD_IN_FLIGHT),
+            _ => self.scattered(interval, max_spread(quota)),
+        }
+    }
+
+    /// The number of clients in a round. From the second round on, those with a wait below its length
+    /// are told several.
+    fn scattered(&self, interval: Nanos, max: Nanos) -> u64 {
+        if self.told_before == 0 {
+            return self.told.into();
+        }
+        let (told, round) = (
+            self.told_in_round(),
+            self.until.since(self.began).get().max(1),
+        );
+        let mean = round.saturating_sub(self.span(interval, max).get() / 2);
+        let clients = u128::from(told) * u128::from(mean) / u128::from(round);
+        u64::try_from(clients).unwrap_or(told)
+    }
+
+    /// The waits told in a round, by the last two.
+    fn told_in_round(&self) -> u64 {
+        self.told.max(self.told_before).into()
+    }
+
     /// Gives each client the unit behind that of the client before. Units of GCRA come back one by
     /// one, and a burst keeps them for clients that are late.
     fn queue(&mut self, quota: &Quota, cost: u64, wait: Nanos, now: Timestamp) -> Nanos {
@@ -87,12 +120,17 @@ impl ToldWaits {
             self.begin_round(now);
         }
         self.told = self.told.saturating_add(1);
-        let others = u64::from(self.told.max(self.told_before)) - 1;
-        // Clients with a short wait are counted twice in a round.
-        let span = Nanos::new(times(interval, others).get() / 2).min(max);
+        let span = self.span(interval, max);
         let told = Nanos::new(wait.get().saturating_add(self.draw(now, span).get()));
         self.until = self.until.max(self.began + told);
         told
+    }
+
+    /// The time over which the clients of a round are scattered.
+    fn span(&self, interval: Nanos, max: Nanos) -> Nanos {
+        let others = self.told_in_round().saturating_sub(1);
+        // Clients with a short wait are counted twice in a round.
+        Nanos::new(times(interval, others).get() / 2).min(max)
     }
 
     fn begin_round(&mut self, now: Timestamp) {
@@ -199,6 +237,21 @@ mod tests {
         for others in 0..20 {
             let told = waits.tell(&quota, one(), first, NOW);
             assert_eq!(told.get(), SECOND / 4 + others * SECOND * 6 / 10);
+        }
+    }
+
+    #[test]
+    fn as_many_clients_wait_as_were_told_to_until_their_waits_are_over() {
+        for quota in quotas().into_iter().filter(|quota| !quota.is_in_flight()) {
+            let mut waits = ToldWaits::default();
+            assert_eq!(waits.waiting(&quota, NOW), 0);
+            for _ in 0..20 {
+                waits.tell(&quota, one(), quota.emission_interval(), NOW);
+            }
+            let waiting = waits.waiting(&quota, NOW);
+            assert!((18..=22).contains(&waiting), "{waiting}: {quota:?}");
+            let later = NOW + max_spread(&quota) + Nanos::from_secs(1);
+            assert_eq!(waits.waiting(&quota, later), 0);
         }
     }
 

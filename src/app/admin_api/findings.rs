@@ -2,15 +2,18 @@
 //! itself](super::gateway_findings): which subjects are denied or near to it, whether they look
 //! like abuse, and the remedies. The dashboard and `weir top` show the same.
 //!
-//! A client that waits as `Retry-After` says is denied once for each request that it is allowed, at
-//! most. So one that is denied most of its requests does not wait; nor does one that a slow limit,
-//! such as one on logins, denies more often than units come back. That is abuse. Others want more
-//! than they have: a heavy customer, or an honest client at a bad moment. An account is a customer
-//! until nine of ten of its requests are denied: many programs may use it at once, and none of them
-//! knows how long the others were told to wait.
+//! A client that waits as `Retry-After` says is denied at most once for each request that passes, and
+//! a crowd of workers that shares a bucket about twice, as their waits are spread
+//! (`docs/decisions/0083-spread-waits.md`), beside once for each worker when they begin. So a subject
+//! that is denied more than three times for each request that passes does not wait; nor does one that
+//! a slow limit, such as one on logins, denies three times as often as units come back. That is abuse.
+//! Others want more than they have: a heavy customer, a crowd that waits, or an honest client at a bad
+//! moment. An account is a customer until nine of ten of its requests are denied: many programs may
+//! use it at once, by gateways that do not know of each other's waits.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +22,9 @@ use ipnet::IpNet;
 use weir_config::Settings;
 use weir_limit::time::{Nanos, Timestamp};
 use weir_limit::{BucketKey, Quota};
+use weir_middleware::WaitSpreader;
 use weir_rules::{Ban, Enforcement, KeySource, Limit};
-use weir_telemetry::{Period, SubjectActivity};
+use weir_telemetry::{Metrics, Period, SubjectActivity};
 use weir_yaml::{HumanDuration, pluralized};
 
 use super::ban::{self, BanStores, BanTarget};
@@ -47,6 +51,14 @@ const MIN_REQUESTS: u64 = 5;
 
 /// A limit is slow if a unit comes back once in this interval, or less often.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who waits is denied less often than that for each unit. A burst of one, which keeps no unit for a
+/// worker that is late, comes to two, and workers that begin are denied once more.
+const DENIED_PER_UNIT: u64 = 3;
+
+/// A bucket is shared by a crowd from so many clients on that wait for it. One that is alone may be
+/// taken for two, as it waits whole seconds.
+const MIN_CROWD: u64 = 3;
 
 /// Report the network instead of its clients from this many abusers on, or from this many clients
 /// on that are denied seldom each, but mostly in all.
@@ -77,15 +89,52 @@ struct Finding<'s> {
     /// Other limits per the same that deny it as well.
     also: Vec<&'s str>,
     banned: Option<(String, Nanos)>,
+    /// The workers that share its bucket and wait as they are told, if they are a crowd.
+    crowd: Option<Crowd>,
     /// It names other clients, as a proxy does that nobody trusts.
     forwards: bool,
+}
+
+/// Workers that share a bucket.
+#[derive(Clone, Copy)]
+struct Crowd {
+    workers: u64,
+    /// Other gateways may have more of them.
+    is_least: bool,
+}
+
+/// What this gateway has seen of clients, beside how much they send.
+#[derive(Clone, Copy)]
+pub(super) struct SeenClients<'g> {
+    /// Peers that name other clients, and are no trusted proxies.
+    pub(super) forwarders: &'g [IpAddr],
+    pub(super) waits: &'g WaitSpreader,
+    pub(super) metrics: &'g Metrics,
+}
+
+impl SeenClients<'_> {
+    /// The crowd that waits for a bucket.
+    fn crowd(
+        self,
+        limit: &Limit,
+        key: &str,
+        quota: Option<Quota>,
+        now: Timestamp,
+    ) -> Option<Crowd> {
+        let bucket = self.metrics.subject_id(limit.name(), key)?;
+        let workers = self.waits.waiting(bucket, &quota?, now);
+        (workers >= MIN_CROWD).then_some(Crowd {
+            workers,
+            is_least: false,
+        })
+    }
 }
 
 /// The findings about subjects, the worst first.
 pub(super) async fn subjects(
     settings: &Settings,
     scope: Scope<'_>,
-    forwarders: &[IpAddr],
+    seen: SeenClients<'_>,
     by: Option<BanStores<'_>>,
     now: Timestamp,
 ) -> Vec<responses::Finding> {
@@ -96,7 +145,7 @@ pub(super) async fn subjects(
             .into_iter()
             .partition(|subject| is_enforced(settings, limit, &subject.activity.key));
         let alone = enforced.into_iter();
-        let alone = alone.map(|subject| Finding::for_subject(settings, limit, subject, now));
+        let alone = alone.map(|subject| Finding::for_subject(settings, limit, subject, seen, now));
         let noted = alone.filter(|finding| finding.denied > 0 || finding.requests >= MIN_REQUESTS);
         found.extend(by_network(limit, noted.collect()));
         found.extend(Finding::dry_run(settings, limit, &dry));
@@ -124,7 +173,10 @@ pub(super) async fn subjects(
     });
     found.truncate(MAX_FINDINGS);
     for finding in &mut found {
-        finding.forwards = forwarders.iter().any(|peer| finding.is_of(*peer));
+        if let Some(crowd) = &mut finding.crowd {
+            crowd.is_least = matches!(scope, Scope::Fleet(_));
+        }
+        finding.forwards = seen.forwarders.iter().any(|peer| finding.is_of(*peer));
     }
     let found = found.iter().map(|finding| finding.response(settings, now));
     found.collect()
@@ -157,6 +209,13 @@ fn is_abuse(per: &[KeySource], quota: Option<Quota>, requests: u64, denied: u64)
     if per.contains(&KeySource::Account) {
         return denied.saturating_mul(10) >= requests.saturating_mul(9);
     }
+    ignores_waits(quota, 1, requests, denied)
+}
+
+/// Whether so many subjects of this quota, taken together, were denied more often than those are that
+/// wait.
+fn ignores_waits(quota: Option<Quota>, subjects: usize, requests: u64, denied: u64) -> bool {
+    let passed = requests.saturating_sub(denied);
     let interval = quota
         .filter(|quota| !quota.is_in_flight())
         .map(|quota| Duration::from(quota.emission_interval()));
@@ -164,10 +223,9 @@ fn is_abuse(per: &[KeySource], quota: Option<Quota>, requests: u64, denied: u64)
         .filter(|interval| *interval >= SLOW_INTERVAL)
         .is_some_and(|interval| {
             let units = f64::from(PERIOD.seconds()) / interval.as_secs_f64();
-            // Twice as often leaves room for two who share an address.
-            denied as f64 > 2.0 * units
+            denied as f64 > (DENIED_PER_UNIT * subjects as u64) as f64 * units
         });
-    denied.saturating_mul(2) >= requests || outpaces
+    denied > passed.saturating_mul(DENIED_PER_UNIT) || outpaces
 }
 
 /// Puts abusers of one network together, where they are several.
@@ -185,8 +243,9 @@ fn by_network<'s>(limit: &'s Arc<Limit>, alone: Vec<Finding<'s>>) -> Vec<Finding
     for (network, clients) in networks {
         let sum = |of: fn(&Finding<'_>) -> u64| clients.iter().map(of).sum::<u64>();
         let abusers = clients.iter().filter(|client| client.kind == Kind::Abuse);
+        let (requests, denied) = (sum(|client| client.requests), sum(|client| client.denied));
         let is_spread = clients.len() >= CLIENTS_OF_NETWORK
-            && sum(|client| client.denied) * 2 >= sum(|client| client.requests);
+            && ignores_waits(limit.quota(), clients.len(), requests, denied);
         let is_abused = abusers.count() >= ABUSERS_OF_NETWORK;
         let (together, left): (Vec<_>, Vec<_>) = clients
             .into_iter()
@@ -275,6 +334,7 @@ impl<'s> Finding<'s> {
         settings: &Settings,
         limit: &'s Arc<Limit>,
         counted: CountedSubject,
+        seen: SeenClients<'_>,
         now: Timestamp,
     ) -> Self {
         let (subject, rate) = (counted.activity, counted.rate);
@@ -286,12 +346,15 @@ impl<'s> Finding<'s> {
             ..
         } = subject;
         let id = limit.id_of(&subject.key);
+        let quota = quota_of(limit, &id, now);
         let kind = match denied {
             0 if !is_near_limit => Kind::Sends,
             0 => Kind::NearLimit,
-            _ if is_abuse(limit.per(), quota_of(limit, &id, now), requests, denied) => Kind::Abuse,
+            _ if is_abuse(limit.per(), quota, requests, denied) => Kind::Abuse,
             _ => Kind::OverLimit,
         };
+        let waits = kind == Kind::OverLimit && !ignores_waits(quota, 1, requests, denied);
+        let crowd = waits.then(|| seen.crowd(limit, &subject.key, quota, now));
         Self {
             kind,
             limit,
@@ -304,6 +367,7 @@ impl<'s> Finding<'s> {
             used_percent,
             also: Vec::new(),
             banned: None,
+            crowd: crowd.flatten(),
             forwards: false,
         }
     }
@@ -323,6 +387,7 @@ impl<'s> Finding<'s> {
             members: members.iter().map(|member| member.id.clone()).collect(),
             also: Vec::new(),
             banned: None,
+            crowd: None,
             forwards: false,
         })
     }
@@ -351,6 +416,7 @@ impl<'s> Finding<'s> {
             used_percent: most.used_percent,
             also: Vec::new(),
             banned: None,
+            crowd: None,
             forwards: false,
         })
     }
@@ -443,6 +509,10 @@ impl<'s> Finding<'s> {
                 "has used {}% of {limit}, with {sent}; nothing is denied",
                 self.used_percent
             ),
+            (Kind::OverLimit, _) if let Some(crowd) = self.crowd => format!(
+                "has {crowd} that wait as they are told, and {limit} is too small for them: it denies \
+                 {denied} of their {sent}{also}"
+            ),
             _ => format!("wants more than {limit} allows: {denied} of its {sent} are denied{also}"),
         }
     }
@@ -497,13 +567,19 @@ impl<'s> Finding<'s> {
             }
             _ => {
                 let raised = self.raised(settings, now);
+                let text = match self.crowd {
+                    Some(_) => {
+                        "If these are workers of a customer, raise its limit for all of them"
+                    }
+                    None => "If it is a customer who may send more, raise its limit",
+                };
                 Remedy {
                     action: Some(RemedyAction::Override),
                     command: raised
                         .as_ref()
                         .and_then(|raised| self.override_command(raised)),
                     parameters: raised,
-                    ..advice("If it is a customer who may send more, raise its limit")
+                    ..advice(text)
                 }
             }
         }
@@ -564,6 +640,13 @@ impl<'s> Finding<'s> {
         let named = self.limit.bucket_of(name).ok();
         let own = self.limit.bucket_of(&self.id).ok();
         named.is_some() && named == own
+    }
+}
+
+impl fmt::Display for Crowd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = if self.is_least { "at least" } else { "about" };
+        write!(f, "{about} {} workers", self.workers)
     }
 }
 
@@ -674,7 +757,12 @@ routes:
             advance(Duration::from_secs(seconds)).await;
             let now = Timestamp::from_nanos(NOW * 1_000_000_000);
             let scope = Scope::Gateway(&metrics, now);
-            let found = subjects(settings, scope, &PROXIES, None, now).await;
+            let seen = SeenClients {
+                forwarders: &PROXIES,
+                waits: &WaitSpreader::default(),
+                metrics: &metrics,
+            };
+            let found = subjects(settings, scope, seen, None, now).await;
             let found = serde_json::to_value(found).unwrap();
             found.as_array().unwrap().clone()
         })
@@ -742,18 +830,26 @@ routes:
     #[test]
     fn a_client_that_does_not_wait_is_an_abuser_and_one_that_wants_a_little_more_is_not() {
         let per = |burst, count, period| Quota::new(burst, count, Duration::from_secs(period)).ok();
-        let (fast, logins) = (per(100, 6000, 60), per(5, 5, 360));
+        let (fast, slow, logins) = (per(100, 6000, 60), per(20, 1, 1), per(5, 5, 360));
         let places = Quota::in_flight(10).ok();
         let address = KeySource::parse("address", 64).unwrap();
         for (source, quota, requests, denied, abuses) in [
             (&address, fast, 1000, 100, false),
-            (&address, fast, 1000, 500, true),
+            // A crowd that waits is denied once or twice for each request that passes.
+            (&address, fast, 1000, 670, false),
+            (&address, fast, 1000, 750, false),
+            (&address, fast, 1000, 751, true),
             (&address, fast, 4, 4, false),
+            // Twenty workers begin at once, and each second one of them passes and is denied.
+            (&address, slow, 140, 80, false),
+            // The same with a burst of one.
+            (&address, slow, 187, 127, false),
+            (&address, slow, 240, 181, true),
             // An attack on logins of which a ban has ended most before the limit was asked.
             (&address, logins, 96, 10, true),
             (&address, logins, 7, 2, false),
-            (&address, places, 100, 40, false),
-            (&address, places, 100, 60, true),
+            (&address, places, 100, 60, false),
+            (&address, places, 100, 80, true),
             (&KeySource::Account, fast, 1000, 500, false),
             (&KeySource::Account, logins, 96, 10, false),
             (&KeySource::Account, logins, 96, 90, true),
@@ -874,11 +970,18 @@ routes:
             kinds(&found(&settings, &sent(6, 4))),
             [("abuse", "203.0.113.0/24")]
         );
-        let honest = found(&settings, &sent(6, 1));
-        assert!(
-            kinds(&honest).iter().all(|(kind, _)| *kind == "over_limit"),
-            "{honest:?}"
-        );
+        // Each of them waits as it is told, and is denied once for each request that passes.
+        let waits: Vec<Sent<'_>> = addresses
+            .iter()
+            .map(|address| ("Requests", &**address, 1200, 600))
+            .collect();
+        for honest in [sent(6, 1), waits] {
+            let honest = found(&settings, &honest);
+            assert!(
+                kinds(&honest).iter().all(|(kind, _)| *kind == "over_limit"),
+                "{honest:?}"
+            );
+        }
     }
 
     #[test]

@@ -196,7 +196,12 @@ impl Api {
                     of_gateway.extend(fleet::findings(view));
                     forwarders = view.forwarders();
                 }
-                let found = findings::subjects(settings, scope, &forwarders, by, now).await;
+                let seen = findings::SeenClients {
+                    forwarders: &forwarders,
+                    waits: snapshot.layers.waits(),
+                    metrics: &self.metrics,
+                };
+                let found = findings::subjects(settings, scope, seen, by, now).await;
                 json(&Findings {
                     period: findings::PERIOD.seconds(),
                     counted,

@@ -7,8 +7,8 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
-use weir_limit::ToldWaits;
 use weir_limit::time::{Nanos, Timestamp};
+use weir_limit::{Quota, ToldWaits};
 use weir_runtime::sync::Mutex;
 use weir_store::Outcome;
 
@@ -56,6 +56,22 @@ impl WaitSpreader {
         told.unwrap_or(wait).min(limit.quota_ends_in)
     }
 
+    /// The number of clients that wait for units of the bucket of this id, by an estimate, if each of
+    /// them does as it was told.
+    pub fn waiting(&self, bucket: NonZeroU64, quota: &Quota, now: Timestamp) -> u64 {
+        let Some(set) = self
+            .0
+            .sets
+            .get()
+            .and_then(|sets| sets.get(index_of(bucket)))
+        else {
+            return 0;
+        };
+        let set = set.lock();
+        let entry = set.iter().find(|entry| entry.bucket == Some(bucket));
+        entry.map_or(0, |entry| entry.waits.waiting(quota, now))
+    }
+
     /// Spreads the wait of a denial, in all that shows it.
     pub(super) fn spread(
         &self,
@@ -87,8 +103,7 @@ impl Table {
         let sets = self
             .sets
             .get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
-        let index = usize::try_from(bucket.get() % SETS as u64).unwrap_or_default();
-        let mut set = sets.get(index)?.lock();
+        let mut set = sets.get(index_of(bucket))?.lock();
         let entry = match set.iter().position(|entry| entry.bucket == Some(bucket)) {
             Some(index) => set.get_mut(index)?,
             None => {
@@ -104,6 +119,10 @@ impl Table {
     }
 }
 
+fn index_of(bucket: NonZeroU64) -> usize {
+    usize::try_from(bucket.get() % SETS as u64).unwrap_or_default()
+}
+
 impl fmt::Debug for WaitSpreader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitSpreader").finish_non_exhaustive()
@@ -114,8 +133,6 @@ impl fmt::Debug for WaitSpreader {
 mod tests {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     use std::time::Duration;
-
-    use weir_limit::Quota;
 
     use super::super::decisions::LimitRole;
     use super::*;

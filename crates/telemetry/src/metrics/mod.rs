@@ -13,6 +13,7 @@ mod upstreams;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -202,6 +203,12 @@ impl Metrics {
     /// instructions for each decision.
     pub fn track_subjects(&self) {
         self.subjects.lock().get_or_insert_default();
+    }
+
+    /// The id of the subject of a limit with this bucket key, if subjects are tracked.
+    pub fn subject_id(&self, limit: &str, key: &str) -> Option<NonZeroU64> {
+        let subjects = self.subjects.lock();
+        Some(subjects.as_ref()?.get(limit)?.hash(key.as_bytes()))
     }
 
     /// Whether it keeps track of subjects.

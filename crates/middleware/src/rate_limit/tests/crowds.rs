@@ -30,17 +30,21 @@ struct Figures {
     least_share: f64,
     unused: f64,
     longest_wait: u64,
+    /// How many workers wait by the estimate that operators see, on average.
+    waiting: f64,
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:6.2} denied a unit, least share {:3.0}%, unused {:4.1}%, longest wait {:3} s",
+            "{:6.2} denied a unit, least share {:3.0}%, unused {:4.1}%, longest wait {:3} s, \
+             {:5.1} waiting",
             self.denied_per_unit,
             100.0 * self.least_share,
             100.0 * self.unused,
-            self.longest_wait
+            self.longest_wait,
+            self.waiting,
         )
     }
 }
@@ -68,13 +72,13 @@ impl Random {
 }
 
 impl Crowd {
-    fn limited(&self, clock: &ManualClock) -> RateLimitLayer {
+    fn limited(&self, clock: &ManualClock, metrics: &Metrics) -> RateLimitLayer {
         let key = HashKey::random();
         let limit = Limit::new("L", vec![KeySource::Global], self.quota, Missing::Skip, key);
         let limits = vec![LimitUse::new(Arc::new(limit.unwrap()))];
         let policy = policy(OnDenied::default(), limits);
         let store = Arc::new(Memory::new(MemorySettings::default()));
-        RateLimitLayer::new(store, policy, &Metrics::new()).with_clock(Arc::new(clock.clone()))
+        RateLimitLayer::new(store, policy, metrics).with_clock(Arc::new(clock.clone()))
     }
 
     fn run(&self) -> Figures {
@@ -82,7 +86,12 @@ impl Crowd {
         let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
             Ok::<_, Infallible>(Response::new(Full::from("real")))
         });
-        let service = self.limited(&clock).layer(upstream);
+        let (metrics, waits) = (Metrics::new(), WaitSpreader::default());
+        metrics.track_subjects();
+        let layer = self.limited(&clock, &metrics);
+        let service = layer.with_wait_spreader(waits.clone()).layer(upstream);
+        let bucket = metrics.subject_id("L", "L:*").unwrap();
+        let (mut waiting, mut samples) = (0, 0_u64);
         let mut random = Random(7);
         let within = if self.together { MILLI } else { SECOND };
         let first = (0..self.workers).map(|worker| Reverse((START + random.below(within), worker)));
@@ -101,6 +110,8 @@ impl Crowd {
                 .unwrap()
                 .unwrap();
             let counts = u64::from(now >= warm);
+            waiting += counts * waits.waiting(bucket, &self.quota, Timestamp::from_nanos(now));
+            samples += counts;
             if response.status() == StatusCode::OK {
                 passed[worker] += counts;
                 due.push(Reverse((now + ROUND_TRIP, worker)));
@@ -123,6 +134,7 @@ impl Crowd {
             least_share: least / fair,
             unused: 1.0 - units as f64 * interval as f64 / (end - warm) as f64,
             longest_wait,
+            waiting: waiting as f64 / samples as f64,
         }
     }
 }
@@ -166,6 +178,8 @@ fn hold(name: &str, quota: Quota, (most_denied, most_unused): (f64, f64)) {
             assert!(figures.unused <= most_unused, "{figures}");
             assert!(figures.longest_wait <= 60 + 256 + 1, "{figures}");
             assert!(workers > 20 || figures.least_share >= 0.5, "{figures}");
+            let waiting = figures.waiting / workers as f64;
+            assert!((0.5..=1.5).contains(&waiting), "{figures}");
         }
     }
 }
