@@ -41,6 +41,7 @@ pub struct BoxedRequest<B> {
 pub fn via(version: Version) -> HeaderValue {
     HeaderValue::from_static(match version {
         Version::HTTP_2 => "2 weir",
+        Version::HTTP_3 => "3 weir",
         Version::HTTP_10 => "1.0 weir",
         _ => "1.1 weir",
     })

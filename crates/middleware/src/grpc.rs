@@ -27,7 +27,8 @@ const NO_RETRY: HeaderValue = HeaderValue::from_static("-1");
 /// HTTP's statuses.
 pub(super) fn content_type(request: &RequestHead<'_>) -> Option<HeaderValue> {
     // Most requests need no look at their headers.
-    if request.version != Version::HTTP_2 || request.method != Method::POST {
+    let has_trailers = matches!(request.version, Version::HTTP_2 | Version::HTTP_3);
+    if !has_trailers || request.method != Method::POST {
         return None;
     }
     let value = request.headers.get(CONTENT_TYPE)?;

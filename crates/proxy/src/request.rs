@@ -250,7 +250,7 @@ fn is_valid_authority(authority: &Authority) -> bool {
 
 /// The fields that a proxy changes on the way.
 fn set_fields(parts: &mut request::Parts) {
-    if parts.version == Version::HTTP_2 {
+    if matches!(parts.version, Version::HTTP_2 | Version::HTTP_3) {
         join_cookies(&mut parts.headers);
     }
     // hyper sends `100 Continue` when the body is polled, as the connection to the upstream does
@@ -263,7 +263,7 @@ fn set_fields(parts: &mut request::Parts) {
     headers.append(VIA, via(parts.version));
 }
 
-/// HTTP/2 may split cookies for better compression; HTTP/1.1 wants them in one line (RFC 9113
+/// HTTP/2 and HTTP/3 may split cookies for better compression; HTTP/1.1 wants them in one line (RFC 9113
 /// section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let lines = headers.get_all(COOKIE);

@@ -129,7 +129,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
 
     /// The client speaks HTTP/2, from the bytes on that were read ahead.
     pub(super) fn begin_http2(&mut self) {
-        self.state.set_http2();
+        self.state.set_multiplexed();
         self.frames = Some(Box::default());
     }
 

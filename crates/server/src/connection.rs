@@ -32,16 +32,18 @@ pub(super) struct Protocols {
 }
 
 /// A connection as its driver sees it.
-pub(super) trait PollConnection {
+pub trait PollConnection {
     /// Serves; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Whether it is parked, so that hyper does not own the socket.
-    fn is_parked(&self) -> bool;
+    fn is_parked(&self) -> bool {
+        false
+    }
 
     /// Takes the socket from hyper until bytes arrive. Call it only when the connection has
     /// settled, hyper was polled after that, and it has stayed settled.
-    fn park(&mut self);
+    fn park(&mut self) {}
 
     /// Closes it once its requests are answered.
     fn close(&mut self);

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::time::Instant;
 use weir_runtime::loop_time;
 use weir_telemetry::StripedGauge;
 
+use super::alt_svc::AltSvc;
 use super::drain::DrainFlag;
 
 /// How long a client may take.
@@ -31,13 +33,13 @@ pub(super) struct ClientBounds {
     pub(super) stall_timeout: Duration,
     /// How many header lines a request may have.
     pub(super) max_headers: usize,
-    /// How large the head of a request of HTTP/2 may be.
+    /// How large the head of a request of HTTP/2 or HTTP/3 may be.
     pub(super) max_head_bytes: u32,
 }
 
-/// How many of the largest heads an HTTP/2 connection may have in flight at a time. By references to
+/// How many of the largest heads an HTTP/2 or HTTP/3 connection may have in flight at a time. By references to
 /// one field that it sent once (HPACK), a client can repeat a large head for a few bytes each time.
-const MAX_HEADS_IN_FLIGHT: u32 = 32;
+pub(super) const MAX_HEADS_IN_FLIGHT: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeoutCheck {
@@ -61,9 +63,10 @@ pub(super) struct ConnectionState {
     /// connection fits 1,024 bytes, a size class of jemalloc. The task is most of the memory of an
     /// idle connection.
     pub(super) bounds: ClientBounds,
+    alt_svc: AltSvc,
     /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,
-    /// Bytes of the heads of these requests, over HTTP/2.
+    /// Bytes of the heads of these requests, over HTTP/2 and HTTP/3.
     heads: AtomicU32,
     /// hyper has bytes that the client does not accept, or the write half is shut down.
     write_blocked: AtomicBool,
@@ -71,7 +74,8 @@ pub(super) struct ConnectionState {
     head_begun: AtomicBool,
     /// At least one complete head has arrived.
     had_request: AtomicBool,
-    http2: AtomicBool,
+    /// It serves several requests at a time, each on a stream of its own.
+    multiplexed: AtomicBool,
     /// Another protocol follows, which the connection does not leave.
     upgraded: AtomicBool,
     /// Nothing that follows the request in flight is read.
@@ -89,15 +93,26 @@ pub(super) struct ConnectionState {
 
 impl ConnectionState {
     pub(super) fn new(drain: DrainFlag, requests: StripedGauge, bounds: ClientBounds) -> Arc<Self> {
+        Self::telling(AltSvc::default(), drain, requests, bounds)
+    }
+
+    /// The same, whose responses tell of other services.
+    pub(super) fn telling(
+        alt_svc: AltSvc,
+        drain: DrainFlag,
+        requests: StripedGauge,
+        bounds: ClientBounds,
+    ) -> Arc<Self> {
         Arc::new(Self {
             created: Instant::now(),
             bounds,
+            alt_svc,
             in_flight: AtomicU32::new(0),
             heads: AtomicU32::new(0),
             write_blocked: AtomicBool::new(false),
             head_begun: AtomicBool::new(false),
             had_request: AtomicBool::new(false),
-            http2: AtomicBool::new(false),
+            multiplexed: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
@@ -107,17 +122,17 @@ impl ConnectionState {
         })
     }
 
-    pub(super) fn set_http2(&self) {
-        self.http2.store(true, Relaxed);
+    pub(super) fn set_multiplexed(&self) {
+        self.multiplexed.store(true, Relaxed);
     }
 
-    pub(super) fn is_http2(&self) -> bool {
-        self.http2.load(Relaxed)
+    pub(super) fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Relaxed)
     }
 
     /// Whether requests of HTTP/1.1 may follow.
     pub(super) fn is_http1(&self) -> bool {
-        !self.is_http2() && !self.upgraded.load(Relaxed)
+        !self.is_multiplexed() && !self.upgraded.load(Relaxed)
     }
 
     pub(super) fn received(&self) {
@@ -179,7 +194,7 @@ impl ConnectionState {
     /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at
     /// any time, so its bytes prove nothing.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
+        !self.is_serving() && (self.is_multiplexed() || !self.head_begun.load(Relaxed))
     }
 
     /// Whether an HTTP/1.1 connection is idle in both directions. If hyper is polled after that, is
@@ -187,7 +202,7 @@ impl ConnectionState {
     /// hyper, a request is over once its response is written and its body is no longer read.
     pub(super) fn is_settled(&self) -> bool {
         let write_blocked = self.write_blocked.load(Relaxed);
-        self.is_quiet() && !self.is_http2() && !write_blocked
+        self.is_quiet() && !self.is_multiplexed() && !write_blocked
     }
 
     /// When the connection may be parked if it stays as it is. The result does not change while a
@@ -208,7 +223,7 @@ impl ConnectionState {
 
     /// Whether the client owes a head: it has begun one, or has sent none so far.
     pub(super) fn owes_head(&self) -> bool {
-        let has_begun = self.head_begun.load(Relaxed) && !self.is_http2();
+        let has_begun = self.head_begun.load(Relaxed) && !self.is_multiplexed();
         !self.is_serving() && (has_begun || !self.had_request.load(Relaxed))
     }
 
@@ -247,6 +262,11 @@ impl InFlight {
 
     pub(super) fn will_close(&self) {
         self.0.will_close();
+    }
+
+    /// What responses say of other services.
+    pub(super) fn alt_svc(&self) -> Option<&HeaderValue> {
+        self.0.alt_svc.value()
     }
 
     /// Counts a head of HTTP/2, for which there is room.
@@ -351,7 +371,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
         let state = state();
-        state.set_http2();
+        state.set_multiplexed();
         state.received();
         advance(Duration::from_secs(75)).await;
         assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);

@@ -29,6 +29,8 @@ pub(super) struct ConnectionContext {
     pub(super) client_bounds: ClientBounds,
     pub(super) drain: DrainSettings,
     pub(super) limit: ConnectionLimit,
+    /// How many requests a connection with streams may have in flight.
+    pub(super) max_streams: u32,
     pub(super) metrics: ServerMetrics,
 }
 
@@ -180,7 +182,7 @@ impl Driver {
     /// Whether the connection has been without a request for a while. A new connection is not idle:
     /// its request may be on its way.
     fn is_idle<C: PollConnection>(&self, connection: &C, now: Instant) -> bool {
-        let can_be_idle = connection.is_parked() || self.state.is_http2();
+        let can_be_idle = connection.is_parked() || self.state.is_multiplexed();
         can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.context.timeouts, now)
     }
 
@@ -199,8 +201,8 @@ impl Driver {
     /// Serves what still arrives until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
         let idle_grace = self.draining.idle_grace(&self.context.drain);
-        // GOAWAY says which requests are still answered, so HTTP/2 needs no waiting.
-        while !self.state.is_http2() {
+        // GOAWAY says which requests are still answered, so streams need no waiting.
+        while !self.state.is_multiplexed() {
             tokio::select! {
                 biased;
                 () = closed(connection) => return,

@@ -8,6 +8,7 @@
 
 mod accept;
 mod admin;
+mod alt_svc;
 mod certificate_error;
 mod certificates;
 mod challenges;
@@ -24,11 +25,13 @@ pub mod fuzzing;
 mod http1;
 mod http2_frames;
 mod listeners;
+mod open_connections;
 mod proxy_protocol;
 mod request_body;
 mod serve;
 mod service;
 mod settings;
+mod stream_server;
 mod stream_tasks;
 mod supervise;
 #[cfg(target_os = "linux")]
@@ -39,17 +42,22 @@ mod takeover;
 mod tls;
 
 pub use admin::{Admin, AdminApi, AdminBody, AdminThread, Readiness};
+pub use alt_svc::{AltService, AltSvc};
 pub use certificate_error::CertificateError;
 pub use certificates::{Certificates, Chain, Identity, PrivateKey};
 pub use challenges::{Challenge, ChallengeError, ChallengeGuard, Challenges};
 pub use client_auth::{ClientAuth, ClientAuthorities, RevocationLists};
+pub use connection::PollConnection;
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Inherited, Listeners};
 pub use proxy_protocol::ProxyProtocol;
 pub use request_body::RequestBody;
 pub use serve::{Connection, Http, Transport};
-pub use service::{ServiceFn, service_fn};
+pub use service::{ConnectionService, ServiceFn, service_fn};
 pub use settings::HttpSettings;
+pub use stream_server::{
+    BusyStream, ClientPlace, Refusal, StreamBounds, StreamServer, StreamService,
+};
 pub use supervise::{Ended, Event, EventHandler, Signals, WorkerFailed, Workers, supervise};
 pub use takeover::{Predecessor, Takeover};
 pub use tls::Tls;

@@ -25,6 +25,7 @@ use http::header::EXPECT;
 use http::{Request, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
@@ -141,16 +142,57 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// to send. A client may have a mebibyte on its way before it can know of the response.
 const MAX_LINGERED: u64 = 4 * 1024 * 1024;
 
+/// The body of a client's request as it arrives.
+#[derive(Debug)]
+enum ClientBody {
+    /// By hyper.
+    Hyper(Incoming),
+    /// By a protocol of another crate.
+    Other(UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>),
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Hyper(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Self::Other(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Hyper(body) => body.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Hyper(body) => body.size_hint(),
+            Self::Other(body) => body.size_hint(),
+        }
+    }
+}
+
 /// A body whose unread remainder is drained when this is dropped.
 #[derive(Debug)]
 pub struct DrainOnDrop {
     /// Until it is drained.
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     /// For HTTP/1.1, where the next request follows the body. Dropped after it.
     connection: Option<InFlight>,
     /// A client that expects `100 Continue` does not get it after the response.
     is_expected: bool,
-    /// Whether it is a stream of HTTP/2.
+    /// Whether it has a stream of its own, as those of HTTP/2 have.
     is_stream: bool,
     is_over: bool,
 }
@@ -165,12 +207,26 @@ impl DrainOnDrop {
         let is_followed = !is_stream && !request.body().is_end_stream();
         let is_expected = is_followed && request.headers().contains_key(EXPECT);
         request.map(|body| Self {
-            body: Some(body),
+            body: Some(ClientBody::Hyper(body)),
             connection: is_followed.then(connection),
             is_expected,
             is_stream,
             is_over: false,
         })
+    }
+
+    /// Wraps the body of a stream of another protocol than HTTP/2.
+    pub(super) fn of_stream<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes, Error = Box<dyn Error + Send + Sync>> + Send + 'static,
+    {
+        Self {
+            body: Some(ClientBody::Other(UnsyncBoxBody::new(body))),
+            connection: None,
+            is_expected: false,
+            is_stream: true,
+            is_over: false,
+        }
     }
 
     fn is_short(&self) -> bool {
@@ -206,7 +262,7 @@ impl Drop for DrainOnDrop {
 }
 
 /// Reads and discards the remainder; the connection counts as busy meanwhile.
-async fn drain(mut body: Incoming, connection: InFlight) {
+async fn drain(mut body: ClientBody, connection: InFlight) {
     let remainder = async { while let Some(Ok(_)) = body.frame().await {} };
     // If a client takes longer, its connection is closed.
     let _ = timeout(DRAIN_TIMEOUT, remainder).await;
@@ -215,7 +271,7 @@ async fn drain(mut body: Incoming, connection: InFlight) {
 }
 
 /// Reads and discards what a client sends after the response, until it stops or has sent enough.
-async fn linger(mut body: Incoming) {
+async fn linger(mut body: ClientBody) {
     let mut left = MAX_LINGERED;
     let rest = async {
         while let Some(Ok(frame)) = body.frame().await {
@@ -251,7 +307,7 @@ impl Body for DrainOnDrop {
         }
         // Trailers come last, so a reader may stop there; after an error there is nothing to read.
         self.is_over = !matches!(&frame, Some(Ok(frame)) if frame.is_data());
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,20 +4,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use rustls::HandshakeKind;
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
-use weir_telemetry::{GaugeGuard, Handshake, ProxyHeader, ServerMetrics, StripedGauge, events};
+use weir_telemetry::{Handshake, ProxyHeader, ServerMetrics, StripedGauge, events};
 
 use super::accept::Acceptor;
+use super::alt_svc::AltSvc;
 use super::challenges::Challenges;
 use super::client_io::ClientIo;
 use super::connection::{Protocol, ServerConnection};
@@ -25,6 +22,7 @@ use super::connection_limit::ConnectionLimit;
 use super::connection_state::ConnectionState;
 use super::drain::Draining;
 use super::driver::{ConnectionContext, Driver, End};
+use super::open_connections::{Open, OpenConnections};
 use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
 use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
@@ -56,6 +54,8 @@ pub struct Transport {
     pub tls: Option<Tls>,
     /// Challenges of ACME servers on its connections.
     pub challenges: Challenges,
+    /// What responses say of the listener's other services.
+    pub alt_svc: AltSvc,
 }
 
 /// Serves HTTP; shared by all workers.
@@ -71,6 +71,7 @@ impl Http {
             client_bounds: settings.client_bounds(),
             drain: settings.drain,
             limit: ConnectionLimit::new(settings.max_connections),
+            max_streams: settings.max_streams,
             metrics,
         }))
     }
@@ -100,8 +101,7 @@ impl Http {
             context: &self.0,
             transport,
             make,
-            open: TaskTracker::new(),
-            aborted: Arc::default(),
+            open: OpenConnections::new(&self.0),
             draining,
         };
         serving.run(listener).await
@@ -112,9 +112,7 @@ struct Serving<'a, M> {
     context: &'a Arc<ConnectionContext>,
     transport: &'a Transport,
     make: M,
-    /// Every open connection holds a token.
-    open: TaskTracker,
-    aborted: Arc<AtomicUsize>,
+    open: OpenConnections,
     draining: Draining,
 }
 
@@ -143,13 +141,13 @@ where
         }
         if draining.keeps_open(acceptor.address()) {
             drop(acceptor);
-            return Ok(self.finished().await);
+            return Ok(self.open.finished().await);
         }
         // These connections exist already; waiting for permits would not reduce them.
         acceptor
             .close(|stream, peer| self.start(stream, peer, None))
             .await;
-        Ok(self.finished().await)
+        Ok(self.open.finished().await)
     }
 
     fn start(&self, stream: TcpStream, peer: SocketAddr, permit: Option<OwnedSemaphorePermit>) {
@@ -163,6 +161,7 @@ where
             proxy_protocol,
             tls,
             challenges,
+            alt_svc,
         } = self.transport;
         let accepted = Accepted {
             connection: Connection {
@@ -172,10 +171,11 @@ where
                 certificate: None,
             },
             challenges: challenges.for_connection(),
-            open: self.open(permit),
+            alt_svc: alt_svc.clone(),
+            open: self.open.begin(permit),
             context: Arc::clone(self.context),
             draining: self.draining.clone(),
-            aborted: Arc::clone(&self.aborted),
+            aborted: self.open.aborted(),
         };
         let sends_header = |protocol: &&ProxyProtocol| protocol.trusts(peer.ip());
         match (proxy_protocol.as_ref().filter(sends_header), tls) {
@@ -190,38 +190,13 @@ where
             }
         }
     }
-
-    fn open(&self, permit: Option<OwnedSemaphorePermit>) -> Open {
-        self.context.metrics.accepted.inc();
-        Open {
-            _gauge: GaugeGuard::new(&self.context.metrics.open),
-            _permit: permit,
-            _token: self.open.token(),
-        }
-    }
-
-    /// Waits until all connections are closed, including upgraded ones. Returns how many were
-    /// aborted.
-    async fn finished(self) -> usize {
-        // Connections end with the grace period by themselves, except upgraded ones. The extra
-        // moment lets them finish first.
-        let moment = Duration::from_millis(100);
-        self.open.close();
-        let _ = timeout(self.context.drain.grace + moment, self.open.wait()).await;
-        self.aborted.load(Ordering::Relaxed) + self.open.len()
-    }
-}
-
-struct Open {
-    _gauge: GaugeGuard,
-    _permit: Option<OwnedSemaphorePermit>,
-    _token: TaskTrackerToken,
 }
 
 /// Everything needed to serve a connection, except its stream and its service.
 struct Accepted {
     connection: Connection,
     challenges: Option<Challenges>,
+    alt_svc: AltSvc,
     open: Open,
     context: Arc<ConnectionContext>,
     draining: Draining,
@@ -237,7 +212,8 @@ impl Accepted {
     {
         let requests = self.context.metrics.in_flight.clone();
         let bounds = self.context.client_bounds;
-        let state = ConnectionState::new(self.draining.flag(), requests, bounds);
+        let flag = self.draining.flag();
+        let state = ConnectionState::telling(self.alt_svc, flag, requests, bounds);
         let service = TrackInFlight {
             inner: make(&self.connection),
             challenges: self.challenges,

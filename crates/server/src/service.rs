@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::header::{ALT_SVC, CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -41,6 +41,7 @@ pub trait ConnectionService:
     > + Send
     + 'static
 {
+    /// Of its responses.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
 }
 
@@ -99,13 +100,28 @@ pub(super) enum Unanswered {
 #[derive(Clone, Copy, Debug)]
 struct Reset(h2::Reason);
 
-/// What a request of HTTP/2 has beside one of HTTP/1.1.
+/// What a request of HTTP/2 or HTTP/3 has beside one of HTTP/1.1.
 #[derive(Clone, Copy, Debug, Default)]
-struct StreamHead {
+pub(super) struct StreamHead {
     /// Whether the stream is to become a tunnel.
     is_tunnel: bool,
     /// The size of the head; 0 over HTTP/1.1.
     bytes: u32,
+}
+
+impl StreamHead {
+    /// That of a request whose stream becomes no tunnel.
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        Self {
+            is_tunnel: false,
+            bytes: head_bytes(request),
+        }
+    }
+
+    /// That of a request that is refused, and so holds nothing.
+    pub(super) fn refused(self) -> Self {
+        Self { bytes: 0, ..self }
+    }
 }
 
 /// Tracks the requests of a connection.
@@ -119,9 +135,9 @@ pub(super) struct TrackInFlight<S> {
 impl<S> TrackInFlight<S> {
     /// The response to a request that the inner service does not see. hyper answers other invalid
     /// requests by itself.
-    fn refusal(
+    pub(super) fn refusal<B>(
         &self,
-        request: &Request<Incoming>,
+        request: &Request<B>,
         head: StreamHead,
     ) -> Option<Response<Full<Bytes>>> {
         let headers = request.headers();
@@ -173,10 +189,15 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     }
 }
 
-/// The size of a head of HTTP/2, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113, section
-/// 6.5.2).
+/// Whether requests of this version have a stream each, and pseudo-header fields.
+fn has_streams(version: Version) -> bool {
+    matches!(version, Version::HTTP_2 | Version::HTTP_3)
+}
+
+/// The size of a head of HTTP/2 or HTTP/3, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113,
+/// section 6.5.2; RFC 9114, section 4.2.2).
 fn head_bytes<B>(request: &Request<B>) -> u32 {
-    if request.version() != Version::HTTP_2 {
+    if !has_streams(request.version()) {
         return 0;
     }
     let line = |name: usize, value: usize| name + value + 32;
@@ -214,7 +235,7 @@ impl<S: ConnectionService> TrackInFlight<S> {
         self.track(request, None, StreamHead::default())
     }
 
-    fn track(
+    pub(super) fn track(
         &self,
         request: BoxedRequest<RequestBody>,
         refusal: Option<Response<Full<Bytes>>>,
@@ -247,11 +268,11 @@ fn asks_for_websocket<B>(request: &Request<B>) -> bool {
         && protocol().is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
-/// Whether RFC 9113 calls a request of HTTP/2 malformed that h2 lets pass: it has another host than
-/// its target (section 8.3.1), a header whose value begins or ends with a blank (section 8.2.1), or
-/// asks for a tunnel to nowhere (section 8.5).
+/// Whether RFC 9113 calls a request of HTTP/2 malformed that h2 lets pass, as RFC 9114 does for
+/// HTTP/3: it has another host than its target (section 8.3.1), a header whose value begins or
+/// ends with a blank (section 8.2.1), or asks for a tunnel to nowhere (section 8.5).
 fn is_malformed<B>(request: &Request<B>) -> bool {
-    if request.version() != Version::HTTP_2 {
+    if !has_streams(request.version()) {
         return false;
     }
     let authority = request.uri().authority();
@@ -282,7 +303,7 @@ fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
 /// Held while the request is in flight.
 struct InFlightGuard {
     state: InFlight,
-    /// The size of its head, over HTTP/2.
+    /// The size of its head, over HTTP/2 or HTTP/3.
     head: u32,
 }
 
@@ -378,14 +399,18 @@ where
         }
         let closes = |guard: &InFlightGuard| guard.state.closes();
         let closes = match *this.version {
-            // It has GOAWAY instead of a header.
-            Version::HTTP_2 => false,
+            // They have GOAWAY instead of a header.
+            Version::HTTP_2 | Version::HTTP_3 => false,
             // hyper closes there as well, but declares keep-alive.
             Version::HTTP_10 if ends_with_connection(&response) => true,
             _ => guard.as_ref().is_some_and(closes),
         };
         if closes {
             set_connection_close(&mut response, *this.version);
+        }
+        if let Some(alt_svc) = guard.as_ref().and_then(|guard| guard.state.alt_svc()) {
+            // Not the upstream's, whose ports are not this listener's.
+            response.headers_mut().insert(ALT_SVC, alt_svc.clone());
         }
         if *this.is_tunnel
             && let Some(tunnel) = response.extensions().get::<Tunnel>()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConnection;
 use rustls::server::Acceptor;
+use rustls::{ServerConfig, ServerConnection};
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -62,8 +62,13 @@ impl Tls {
         self.0.load().ends_soon(now)
     }
 
+    /// What new handshakes go by.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.0.load().config()
+    }
+
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.0.load().config().into()
+        self.config().into()
     }
 }
 

@@ -453,6 +453,7 @@ fn http_version(version: Version) -> &'static str {
         Version::HTTP_10 => "1.0",
         Version::HTTP_11 => "1.1",
         Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
         _ => "other",
     }
 }

@@ -433,6 +433,7 @@ fn server_attributes(request: &RequestFinished<'_>) -> Vec<KeyValue> {
     let version = match request.version {
         Version::HTTP_10 => "1.0",
         Version::HTTP_2 => "2",
+        Version::HTTP_3 => "3",
         _ => "1.1",
     };
     let method = semantic_method(request);
